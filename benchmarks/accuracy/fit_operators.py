@@ -1,7 +1,7 @@
 """Fit the efficiencies of plain PyTorch operators on an H200, and say how far off they are on hidden shapes.
 
     python benchmarks/accuracy/fit_operators.py             errors by operator, each shape hidden in one of five folds
-    python benchmarks/accuracy/fit_operators.py --write     fits on all rows too: data/fitted/operators.npz, and the table
+    python benchmarks/accuracy/fit_operators.py --write     fits on all rows too: operators.npz and the table
 
 Rows: measurements/h200-sxm/torch (calls in CUDA graphs) and attention by Triton, FlashAttention 2 and cuDNN of
 measurements/h200-sxm/probe.parquet (warm operands). A fold hides whole shapes, in all formats and kernels. Fold 0 was
@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares
+
 from infercast.bundled import DATA
 from infercast.hardware import load_gpu
 from infercast.lab.fit.train import Settings, boost, file_hash, origin_of
@@ -28,7 +30,6 @@ from infercast.ops import Op
 from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d
 from infercast.predict import operators
 from infercast.predict.fitted import Entry, save_artifact
-from scipy.optimize import least_squares
 
 HOME = Path(__file__).parents[2]
 MEASURED = HOME / "measurements/h200-sxm"
@@ -42,8 +43,10 @@ FEW = 60  # Rows below which an interval is that of the whole family
 BEGIN, END = "<!-- operators -->\n", "<!-- end of operators -->\n"
 
 
-PROFILED = 0.55e-6
-"""What the profiler adds to a kernel of a graph, in rows with the names of kernels: small ones follow each other later."""
+PROFILED, UNSURE = 0.55e-6, 0.7e-6
+"""What the profiler adds to a kernel of a graph, in rows with the names of kernels, and how much that differs: kernels
+follow each other later. Such rows count for less the shorter they are, and errors are judged on all others."""
+NOISE = 0.05
 
 
 def count_kernels(names: str) -> int:
@@ -55,6 +58,7 @@ class Row(NamedTuple):
     op: Any
     seconds: float
     fold: int
+    weight: float = 1.0
 
 
 def fold_of(shape: object) -> int:
@@ -79,23 +83,21 @@ def torch_op(name: str, dtype: str, case: dict[str, Any]) -> Op:
 
 
 def _tensor_op(name: str, dtype: str, case: dict[str, Any]) -> TensorOp:
-    if name == "embedding":
-        return TensorOp(name, case["tokens"], case["cols"], count=case["vocabulary"], dtype=dtype)
-    if name == "topk":
-        return TensorOp(name, case["rows"], case["cols"], count=min(case["k"], case["cols"]), dtype=dtype)
-    if name == "cat_last":
-        return TensorOp("cat", case["rows"], 2 * case["cols"], dtype=dtype)
-    if "rows" in case:
-        return TensorOp(name.removesuffix("_copy"), case["rows"], case["cols"], dtype=dtype)
     if "elements" in case:
         return TensorOp(name, case["elements"], dtype=dtype)
-    images, channels, size = case["n"], case["c"], case["h"]
+    if name == "embedding":
+        return TensorOp(name, case["tokens"], case["cols"], count=case["vocabulary"], dtype=dtype)
+    if "rows" in case:
+        wider, chosen = 2 if name == "cat_last" else 1, min(case["k"], case["cols"]) if name == "topk" else 0
+        kind = {"cat_last": "cat", "transpose_copy": "transpose"}.get(name, name)
+        return TensorOp(kind, case["rows"], wider * case["cols"], count=chosen, dtype=dtype)
+    images, channels, pixels = case["n"], case["c"], case["h"] ** 2
     if name == "group_norm":
-        return TensorOp(name, images * 32, channels // 32 * size**2, dtype=dtype)
+        return TensorOp(name, images * 32, channels // 32 * pixels, dtype=dtype)
     if name == "channels_last":
-        return TensorOp(name, channels, size**2, batch=images, dtype=dtype)
-    pooled = images * channels * ((size - 1) // 2 + 1) ** 2 * (4.0 if dtype == "fp32" else 2.0)
-    return TensorOp(name, images * channels, size**2, dtype=dtype, written=pooled if name == "max_pool" else None)
+        return TensorOp(name, channels, pixels, batch=images, dtype=dtype)
+    pooled = images * channels * ((case["h"] - 1) // 2 + 1) ** 2 * (4.0 if dtype == "fp32" else 2.0)
+    return TensorOp(name, images * channels, pixels, dtype=dtype, written=pooled if name == "max_pool" else None)
 
 
 def torch_rows() -> list[Row]:
@@ -106,10 +108,12 @@ def torch_rows() -> list[Row]:
                 name, dtype, case = row["operator"], row["format"], json.loads(row["case"])
                 if case.get("b") == 1 and name == "bmm":
                     continue  # no batch: what a linear layer with its weights the other way round takes
-                op, seconds = torch_op(name, dtype, case), 1e-6 * float(row["microseconds"])
+                op, seconds, weight = torch_op(name, dtype, case), 1e-6 * float(row["microseconds"]), 1.0
                 if "kernels" in row:
-                    seconds -= PROFILED * count_kernels(row["kernels"])
-                found.append(Row(f"{name.removeprefix('sdpa_')}/{dtype}", op, seconds, fold_of([name, case])))
+                    launched = count_kernels(row["kernels"])
+                    seconds = max(0.5 * seconds, seconds - PROFILED * launched)
+                    weight = 1.0 / (1.0 + (UNSURE * launched / seconds / NOISE) ** 2)
+                found.append(Row(f"{name.removeprefix('sdpa_')}/{dtype}", op, seconds, fold_of([name, case]), weight))
     return found
 
 
@@ -131,7 +135,7 @@ class Family:
     def __init__(self, rows: list[Row]) -> None:
         gpu = load_gpu(operators.GPU)
         self.rows, self.work = rows, [operators.work_of(row.op, gpu) for row in rows]
-        self.target = np.log([row.seconds for row in rows])
+        self.target, self.weight = np.log([row.seconds for row in rows]), np.array([row.weight for row in rows])
         self.folds = np.array([row.fold for row in rows])
         self.pipes = np.array([[*each.pipes.values()] for each in self.work])
         self.kernels = np.array([f"{work.kernel}/{row.op.dtype}" for work, row in zip(self.work, rows, strict=True)])
@@ -139,14 +143,14 @@ class Family:
     def weights(self, kernel: str, used: Any) -> operators.Weights:
         """Of one kernel, on the rows that are used; few rows leave them near what is usual."""
         mine = used & (self.kernels == kernel)
-        pipes, target = self.pipes[mine], self.target[mine]
+        pipes, target, trust = self.pipes[mine], self.target[mine], np.sqrt(self.weight[mine]) / NOISE
         first = np.log([FIRST.get(name, 0.7) for name in self.work[0].pipes])
 
         def missed(values: Any) -> Any:
             power = 1.0 + 3.0 / (1.0 + np.exp(-values[-1]))
             weighted = pipes * np.exp(values[:-1])
             seconds = weighted[:, 0] + ((weighted[:, 1:] + 1e-15) ** power).sum(axis=1) ** (1.0 / power)
-            return np.concatenate([(np.log(seconds) - target) / 0.05, (values[:-1] - first) / PRIOR, values[-1:]])
+            return np.concatenate([(np.log(seconds) - target) * trust, (values[:-1] - first) / PRIOR, values[-1:]])
 
         found = least_squares(missed, np.append(first, 0.0), loss="soft_l1", max_nfev=60).x
         weights = tuple(round(float(each), 4) for each in np.exp(found[:-1]))
@@ -158,7 +162,7 @@ class Family:
         timed = [weights[kernel].seconds(work) for kernel, work in zip(self.kernels, self.work, strict=True)]
         features = np.array([operators.features_of(w, *each) for w, each in zip(self.work, timed, strict=True)])
         base = np.log([seconds for seconds, _ in timed])
-        forest = boost(features[used], (self.target - base)[used], SETTINGS)
+        forest = boost(features[used], (self.target - base)[used], SETTINGS, self.weight[used])
         return weights, forest, base + forest.predict(features)
 
     def hidden(self) -> Any:
@@ -171,6 +175,7 @@ class Family:
 
     def ends(self, kernel: str, missed: Any, used: Any) -> tuple[float, float]:
         """Of the 80 % interval, by what hidden shapes missed; a kernel of few rows has its family's."""
+        used = used & (self.weight == 1.0)
         mine = used & (self.kernels == kernel)
         low, high = np.quantile(missed[mine if mine.sum() >= FEW else used], [0.1, 0.9])
         return min(float(low), -0.01), max(float(high), 0.01)
@@ -207,7 +212,7 @@ def judged(family: Family, estimates: Any) -> list[Line]:
     errors, names = np.abs(np.expm1(-missed)), np.array([row.name for row in family.rows])
     lines = []
     for name in sorted(set(names)):
-        mine = names == name
+        mine = (names == name) & (family.weight == 1.0)
         unseen = errors[mine & (family.folds == 0)]
         numbers = (errors[mine].mean(), np.median(errors[mine]), np.quantile(errors[mine], 0.9), inside[mine].mean())
         lines.append(Line(name, int(mine.sum()), *map(float, numbers), float(unseen.mean()) if len(unseen) else 0.0))
@@ -236,14 +241,14 @@ def main() -> None:
             continue
         estimates = family.hidden()
         lines += judged(family, estimates)
-        print(table(lines[-len(set(row.name for row in family.rows)) :]), flush=True)
+        print(table(lines[-len({row.name for row in family.rows}) :]), flush=True)
         if not options.write:
             continue
         everything = np.ones(len(family.rows), dtype=bool)
         weights, forest, _ = family.fit(everything)
         missed, ends = family.target - estimates, {}
         for kernel, found in weights.items():
-            mine = family.kernels == kernel
+            mine = (family.kernels == kernel) & (family.weight == 1.0)
             ends[kernel] = family.ends(kernel, missed, everything)
             error = float(np.abs(np.expm1(-missed[mine])).mean())
             low, high = (round(each, 4) for each in ends[kernel])
@@ -252,7 +257,7 @@ def main() -> None:
         error = float(np.abs(np.expm1(-missed)).mean())
         entry = Entry(name, operators.GPU, operators.LIBRARY, "", len(missed), 0.0, 1.0, float(low), float(high), error)
         models.append((entry, forest))
-        groups += [fold for fold in family.folds]
+        groups += [*family.folds]
     if options.write:
         paths = [*sorted((MEASURED / "torch").glob("operators*.csv.gz")), MEASURED / "probe.parquet"]
         origin = origin_of({path.name: file_hash(path) for path in paths})

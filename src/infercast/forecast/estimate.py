@@ -92,8 +92,8 @@ TEXTS = DTYPES | {"kernel"}
 LARGEST = 2**31 - 1
 """The largest size of a tensor's side; products of three of them are far from any GPU, and of no use."""
 LARGEST_BYTES = 2**50
-LEAST = {"gpus": 2}
-"""Sizes of which one is not enough."""
+LEAST = {"gpus": 2, "stride": 1, "groups": 1, "layers": 1}
+"""Sizes of which one is not enough, or none."""
 SHAPES = {name: shape for family in FAMILIES.values() for name, shape in family.shapes.items()}
 SHAPES |= {
     kind: Shape(("bytes", "gpus"), {}, lambda by, kind=kind: Collective(kind, by["bytes"], int(by["gpus"])))  # type: ignore[misc]
@@ -145,7 +145,7 @@ def build_op(family: str, values: Values) -> Op:
     if {*map(type, sizes)} != {int} or min(sizes) < 1 or max(sizes) > LARGEST or values.get("gpus", 2) < LEAST["gpus"]:
         for name, value in values.items():
             if name not in TEXTS:
-                _check_size(name, value, least=LEAST.get(name, 1) if name in shape.sizes else 0)
+                _check_size(name, value, least=LEAST.get(name, int(name in shape.sizes)))
     if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
         raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
     if "experts" in values and int(values["topk"]) > int(values["experts"]):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -63,20 +63,13 @@ def operator_shapes() -> dict[str, Shape]:
     return {name: Shape(tuple(each["sizes"]), each["optional"], BUILD[name]) for name, each in facts.items()}
 
 
-class Named(NamedTuple):
-    """The operator that a kernel of a family runs, and the variant that it was learned as; empty: as engines run it."""
-
-    op: Op
-    variant: str = ""
-
-
 def named_kernels(family: str) -> Mapping[str, Any]:
     named: dict[str, dict[str, Any]] = read_data("kernel_options.toml")["named"]
     return named.get("prefill" if family == "decode" else family, {})
 
 
-def name_kernel(family: str, kernel: str, values: Values, op: Op, gpu: Gpu) -> Named:
-    """An operator of a family by the kernel of this name, on a GPU."""
+def name_kernel(family: str, kernel: str, values: Values, op: Any, gpu: Gpu) -> tuple[Op, str]:
+    """The operator that a kernel runs on a GPU, and the variant that it was learned as; empty: the usual one."""
     if kernel not in named_kernels(family):
         raise UnknownNameError(f"kernel of {family}", kernel, named_kernels(family))
     facts = named_kernels(family)[kernel]
@@ -87,11 +80,11 @@ def name_kernel(family: str, kernel: str, values: Values, op: Op, gpu: Gpu) -> N
             raise InputError(f"{kernel} of {family} has no format {dtype!r}; it has {', '.join(facts['formats'])}")
     basis = facts["formats"][stored]
     if basis == OPERATORS and family == "gemm":
-        return Named(Product(values["m"], values["n"], values["k"], dtype=asked))
+        return Product(values["m"], values["n"], values["k"], dtype=asked), ""
     if basis == OPERATORS and (gpu.kernels == "hopper" or "elsewhere" not in facts):
-        return Named(_attention(family, facts["sdpa"], values, stored))
+        return _attention(family, facts["sdpa"], values, stored), ""
     basis = facts["elsewhere"] if basis == OPERATORS else basis
-    return Named(op, basis) if family == "gemm" else Named(replace(op, kernel=basis))  # type: ignore[type-var]
+    return (op, basis) if family == "gemm" else (replace(op, kernel=basis), "")
 
 
 def _attention(family: str, kernel: str, values: Values, dtype: str) -> Sdpa:
@@ -103,63 +96,54 @@ def _attention(family: str, kernel: str, values: Values, dtype: str) -> Sdpa:
     return Sdpa(*sizes, causal=queries > 1, dtype=dtype, kernel=kernel, kv_heads=values["kv_heads"])
 
 
-def estimate_operator(op: Op, gpu: Gpu) -> Estimate:
+def estimate_operator(op: Any, gpu: Gpu) -> Estimate:
     """One plain operator, or one of each size where sizes are arrays."""
-    arrays = {name: getattr(op, name) for name in op.__slots__ if np.ndim(getattr(op, name, 0))}  # type: ignore[attr-defined]
+    arrays = {each.name: getattr(op, each.name) for each in fields(op) if np.ndim(getattr(op, each.name))}
     if not arrays:
         return estimate_op(op, gpu)
-    each = [
-        estimate_op(replace(op, **{name: int(size) for name, size in zip(arrays, sizes, strict=True)}), gpu)  # type: ignore[type-var]
-        for sizes in zip(*(np.ravel(size) for size in np.broadcast_arrays(*arrays.values())), strict=True)
-    ]
+    sizes = zip(*(np.ravel(size).tolist() for size in np.broadcast_arrays(*arrays.values())), strict=True)
+    each = [estimate_op(replace(op, **dict(zip(arrays, size, strict=True))), gpu) for size in sizes]
     seconds, low, high = (np.array([getattr(one, end) for one in each]) for end in ("seconds", "low", "high"))
     return Estimate(seconds, low, high, each[0].source, np.array([str(one.bound) for one in each]))
 
 
+TABLES = {"gemm": "gemm", "prefill": "attention_prefill", "decode": "attention_decode", "moe": "moe"}
+
+
 def list_kernels() -> list[dict[str, Any]]:
     """Kernels that can be asked for: family, name, formats, rows that it was learned from, where, and its error."""
-    found = [_of_operators(family, "", _measured_as(family)) for family in operator_shapes()]
-    for family, entries in (("gemm", "gemm"), ("prefill", "attention_prefill"), ("decode", "attention_decode")):
+    found = []
+    for family, facts in read_data("kernel_options.toml")[OPERATORS].items():
+        groups = facts.get("kinds", ())
+        names = dict.fromkeys(kind.name for kind in kinds().values() if kind.group in groups) or (family,)
+        few = ", ".join([*names][:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        found.append(_listed(family, few, _plain_rows(names)))
+    for family, table in TABLES.items():
         for kernel, facts in named_kernels(family).items():
-            found.append(_of_named(family, entries, kernel, facts))
-    return [*found, *(_of_named("moe", "moe", kernel, facts) for kernel, facts in named_kernels("moe").items())]
+            rows = _plain_rows((facts["sdpa"],)) if "sdpa" in facts else []
+            for stored, basis in facts["formats"].items():
+                variant = f"{stored}/{basis}" if family == "moe" else basis or stored
+                entries = (each for each in default_artifact().entries_of(table) if each.gpu != "*")
+                mine = (each for each in entries if (each.family, each.variant) == (table, variant))
+                rows += [(stored, each.gpu, each.rows, each.held_out_error) for each in mine]
+                rows += _plain_rows(("linear",), stored) if basis == OPERATORS and family == "gemm" else []
+            found.append(_listed(family, kernel, rows) | {"formats": ", ".join(facts["formats"])})
+    return found
 
 
-def _measured_as(family: str) -> tuple[str, ...]:
-    groups = read_data("kernel_options.toml")[OPERATORS][family].get("kinds", ())
-    if groups:
-        return tuple(dict.fromkeys(kind.name for kind in kinds().values() if kind.group in groups))
-    return (family,)
+def _plain_rows(names: Iterable[str], dtype: str = "") -> list[tuple[str, str, int, float]]:
+    """Format, GPU, rows and error of all plain operators of these names."""
+    keys = [key for key in known() if key.partition("/")[0] in names and key.endswith(dtype)]
+    return [(key.rpartition("/")[2], GPU, known()[key].rows, known()[key].error) for key in keys]
 
 
-def _of_operators(family: str, kernel: str, names: tuple[str, ...], formats: str = "") -> dict[str, Any]:
-    mine = {key: each for key, each in known().items() if key.partition("/")[0] in names}
-    rows = sum(each.rows for each in mine.values())
-    return {
-        "family": family,
-        "kernel": kernel or ", ".join(names),
-        "formats": formats or ", ".join(sorted({key.rpartition("/")[2] for key in mine})),
-        "rows": rows,
-        "measured on": GPU,
-        "error": sum(each.rows * each.error for each in mine.values()) / max(rows, 1),
-    }
-
-
-def _of_named(family: str, entries: str, kernel: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    formats = facts["formats"]
-    if OPERATORS in formats.values() and family != "gemm":
-        return _of_operators(family, kernel, (facts["sdpa"],), ", ".join(formats))
-    variants = {f"{name}/{basis}" if family == "moe" else basis or name for name, basis in formats.items()} | set(
-        formats.values()
-    )
-    mine = [each for each in default_artifact().entries if each.family == entries and each.variant in variants - {""}]
-    mine = [each for each in mine if each.gpu != "*"]
-    rows = sum(each.rows for each in mine)
+def _listed(family: str, kernel: str, rows: list[tuple[str, str, int, float]]) -> dict[str, Any]:
+    count = sum(row[2] for row in rows)
     return {
         "family": family,
         "kernel": kernel,
-        "formats": ", ".join(formats),
-        "rows": rows,
-        "measured on": ", ".join(sorted({each.gpu for each in mine})),
-        "error": sum(each.rows * each.held_out_error for each in mine) / max(rows, 1),
+        "formats": ", ".join(sorted({row[0] for row in rows})),
+        "rows": count,
+        "measured on": ", ".join(sorted({row[1] for row in rows})) or "no GPU: physics alone",
+        "error": sum(row[2] * row[3] for row in rows) / max(count, 1),
     }

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.errors import UnknownNameError
+from infercast.errors import InputError, UnknownNameError
 from infercast.ops.op import ComputedInDtype, bytes_of
+
+SDPA_KERNELS = ("flash_attention", "cudnn_attention", "efficient_attention", "triton", "math")
+"""FlashAttention 2, cuDNN's, CUTLASS's, a Triton kernel, and plain operators one after the other."""
+
+
+class Counted(ComputedInDtype):
+    """An operator by its ``work``: FLOP, and the values of its format that it reads and writes."""
+
+    @property
+    def flops(self: Any) -> float:
+        return float(self.work[0])
+
+    @property
+    def bytes_read(self: Any) -> float:
+        return float(bytes_of(self.dtype) * self.work[1])
+
+    @property
+    def bytes_written(self: Any) -> float:
+        return float(bytes_of(self.dtype) * self.work[2])
 
 
 class Kind(NamedTuple):
@@ -30,22 +49,20 @@ class Kind(NamedTuple):
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """All kinds by name; one that was not measured has the facts of the one it is like, and its name."""
+    """All kinds by name; one that was not measured is that which it is like."""
     facts = read_data("operators.toml")
-    like = facts.pop("like")
-    found = {name: Kind(name, **values) for name, values in facts.items()}
-    return found | {name: found[other] for name, other in like.items()}
+    found = {name: Kind(name, **values) for name, values in facts["kinds"].items()}
+    return found | {name: found[other] for name, other in facts["like"].items()}
 
 
 def kind_named(name: str) -> Kind:
-    try:
-        return kinds()[name]
-    except KeyError:
-        raise UnknownNameError("kind of operator", name, kinds()) from None
+    if name not in kinds():
+        raise UnknownNameError("kind of operator", name, kinds())
+    return kinds()[name]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorOp(ComputedInDtype):
+@dataclass(frozen=True)
+class TensorOp(Counted):
     """An operator that hardly computes, on ``batch`` times ``rows`` rows of ``cols`` values.
 
     ``count`` is the ``k`` of a top-k or the rows of an embedding's table. ``read`` and ``written`` are bytes, where
@@ -68,30 +85,20 @@ class TensorOp(ComputedInDtype):
         return self.batch * self.rows * self.cols
 
     @property
-    def flops(self) -> float:
-        return kind_named(self.kind).flops * self.elements
-
-    @property
-    def bytes_read(self) -> float:
-        if self.read is not None:
-            return self.read
-        kind, value = kind_named(self.kind), bytes_of(self.dtype)
-        per_row = kind.shared * value * self.cols + kind.row_bytes * self.batch * self.rows
-        return (kind.read * value + kind.bytes / 2) * self.elements + per_row
-
-    @property
-    def bytes_written(self) -> float:
-        if self.written is not None:
-            return self.written
-        kind, value = kind_named(self.kind), bytes_of(self.dtype)
-        each = kind.written * ((2.0 if self.dtype == "fp32" else 4.0) if kind.cast else value) + kind.bytes / 2
-        chosen = self.count * (value + 8.0) if kind.name == "topk" else 0.0
-        per_row = (kind.row_written * value + chosen) * self.batch * self.rows
-        return each * self.elements + per_row + kind.shared_written * value * self.batch * self.cols
+    def work(self) -> tuple[float, float, float]:
+        kind, value, rows = kind_named(self.kind), bytes_of(self.dtype), self.batch * self.rows
+        extra = kind.bytes / 2 / value
+        each = kind.written * (0.5 if self.dtype == "fp32" else 2.0) if kind.cast else kind.written
+        chosen = self.count * (1.0 + 8.0 / value) if kind.name == "topk" else 0.0
+        read = (kind.read + extra) * self.elements + kind.shared * self.cols + kind.row_bytes / value * rows
+        written = (each + extra) * self.elements + (kind.row_written + chosen) * rows
+        written += kind.shared_written * self.batch * self.cols
+        given = (read if self.read is None else self.read / value, self.written)
+        return kind.flops * self.elements, given[0], written if given[1] is None else given[1] / value
 
 
-@dataclass(frozen=True, slots=True)
-class Product(ComputedInDtype):
+@dataclass(frozen=True)
+class Product(Counted):
     """``y[m, n] = x[m, k] w[k, n]`` by cuBLAS as PyTorch calls it, ``batch`` times over: a linear layer or ``bmm``."""
 
     m: int
@@ -104,20 +111,13 @@ class Product(ComputedInDtype):
     family: str = "product"
 
     @property
-    def flops(self) -> float:
-        return 2.0 * self.batch * self.m * self.n * self.k
-
-    @property
-    def bytes_read(self) -> float:
-        return bytes_of(self.dtype) * (1.0 * self.batch * (self.m + self.n) * self.k + (self.n if self.bias else 0))
-
-    @property
-    def bytes_written(self) -> float:
-        return bytes_of(self.dtype) * 1.0 * self.batch * self.m * self.n
+    def work(self) -> tuple[float, float, float]:
+        written = 1.0 * self.batch * self.m * self.n
+        return 2.0 * written * self.k, self.batch * (self.m + self.n) * self.k + self.bias * self.n, written
 
 
-@dataclass(frozen=True, slots=True)
-class Conv2d(ComputedInDtype):
+@dataclass(frozen=True)
+class Conv2d(Counted):
     """A convolution of ``batch`` images of ``channels`` x ``height`` x ``width`` by cuDNN; 1-D ones have a height of 1.
 
     ``out_height`` and ``out_width`` say what stride, padding and dilation make of an image (`conv2d` works them out).
@@ -148,32 +148,27 @@ class Conv2d(ComputedInDtype):
         return self.batch * self.out_height * self.out_width
 
     @property
-    def flops(self) -> float:
-        return 2.0 * self.pixels * self.out_channels * self.window
-
-    @property
-    def bytes_read(self) -> float:
-        images = 1.0 * self.batch * self.channels * self.height * self.width
-        return bytes_of(self.dtype) * (images + self.out_channels * self.window)
-
-    @property
-    def bytes_written(self) -> float:
-        return bytes_of(self.dtype) * 1.0 * self.pixels * self.out_channels
+    def work(self) -> tuple[float, float, float]:
+        images, written = self.batch * self.channels * self.height * self.width, 1.0 * self.pixels * self.out_channels
+        return 2.0 * written * self.window, images + self.out_channels * self.window, written
 
 
 def conv2d(
-    batch: int, channels: int, size: int, out_channels: int, kernel: int, stride: int = 1, *,
-    padding: int | None = None, groups: int = 1, channels_last: bool = False, dtype: str = "bf16",
+    batch: int, channels: int, size: int, out_channels: int, kernel: int, stride: int = 1,
+    *, padding: int | None = None, **options: Any,
 ) -> Conv2d:  # fmt: skip
     """A convolution of square images by a square kernel; without a ``padding``, images keep their size over stride."""
-    padding = kernel // 2 if padding is None else padding
-    out = (size + 2 * padding - kernel) // stride + 1
-    sides = (batch, channels, size, size, out_channels, out, out, kernel, kernel)
-    return Conv2d(*sides, groups=groups, channels_last=channels_last, dtype=dtype)
+    out = (size + 2 * (kernel // 2 if padding is None else padding) - kernel) // stride + 1
+    groups = options.get("groups", 1)
+    if out < 1 or channels % groups or out_channels % groups:
+        raise InputError(
+            f"no convolution has {groups} groups of {channels} to {out_channels} channels of {size} pixels"
+        )
+    return Conv2d(batch, channels, size, size, out_channels, out, out, kernel, kernel, **options)
 
 
-@dataclass(frozen=True, slots=True)
-class Lstm(ComputedInDtype):
+@dataclass(frozen=True)
+class Lstm(Counted):
     """Recurrent layers by cuDNN: ``gates`` 4 for an LSTM, 3 for a GRU, 1 for a plain one."""
 
     batch: int
@@ -190,29 +185,18 @@ class Lstm(ComputedInDtype):
     @property
     def weights(self) -> float:
         """Values of all weight matrices; the inputs of all layers but the first are what the one before wrote."""
-        first = self.inputs + self.hidden
-        others = (self.layers - 1) * (self.directions + 1) * self.hidden
-        return 1.0 * self.gates * self.directions * self.hidden * (first + others)
+        read = self.inputs + self.hidden + (self.layers - 1) * (self.directions + 1) * self.hidden
+        return 1.0 * self.gates * self.directions * self.hidden * read
 
     @property
-    def flops(self) -> float:
-        return 2.0 * self.batch * self.steps * self.weights
-
-    @property
-    def bytes_read(self) -> float:
-        return bytes_of(self.dtype) * (self.weights + 1.0 * self.batch * self.steps * self.inputs)
-
-    @property
-    def bytes_written(self) -> float:
-        return bytes_of(self.dtype) * 1.0 * self.batch * self.steps * self.directions * self.hidden
+    def work(self) -> tuple[float, float, float]:
+        tokens = self.batch * self.steps
+        read = self.weights + tokens * self.inputs
+        return 2.0 * tokens * self.weights, read, tokens * self.directions * self.hidden
 
 
-SDPA_KERNELS = ("flash_attention", "cudnn_attention", "efficient_attention", "triton", "math")
-"""FlashAttention 2, cuDNN's, CUTLASS's, a Triton kernel, and plain operators one after the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sdpa(ComputedInDtype):
+@dataclass(frozen=True)
+class Sdpa(Counted):
     """``scaled_dot_product_attention`` by a named kernel; ``keys`` of each of ``batch`` sequences are equally many."""
 
     batch: int
@@ -228,20 +212,8 @@ class Sdpa(ComputedInDtype):
     family: str = "sdpa"
 
     @property
-    def pairs(self) -> float:
-        """Query-key pairs of one head that count; of causal attention about half of a square."""
-        every = 1.0 * self.batch * self.queries * self.keys
-        return every - self.batch * self.queries * (self.queries - 1) / 2.0 if self.causal else every
-
-    @property
-    def flops(self) -> float:
-        return 4.0 * self.heads * self.head_dim * self.pairs
-
-    @property
-    def bytes_read(self) -> float:
-        stored = 2.0 * (self.kv_heads or self.heads) * self.keys
-        return bytes_of(self.dtype) * self.batch * self.head_dim * (self.heads * self.queries + stored)
-
-    @property
-    def bytes_written(self) -> float:
-        return bytes_of(self.dtype) * 1.0 * self.batch * self.heads * self.queries * self.head_dim
+    def work(self) -> tuple[float, float, float]:
+        unseen = self.queries * (self.queries - 1) / 2.0 if self.causal else 0.0
+        pairs, values = self.batch * (self.queries * self.keys - unseen), 1.0 * self.batch * self.head_dim
+        read = self.heads * self.queries + 2.0 * (self.kv_heads or self.heads) * self.keys
+        return 4.0 * self.heads * self.head_dim * pairs, values * read, values * self.heads * self.queries

@@ -198,11 +198,8 @@ def _print_kernels(form: Form) -> None:
     rows = list_kernels()
     cells = [[*map(str, list(row.values())[:-1]), f"{100 * row['error']:.1f}"] for row in rows]
     heads = [*list(rows[0])[:-1], "error %"]
-
-    def tables() -> list[Section]:
-        return [Section("Kernels that can be named", Grid(heads, cells))]
-
-    print_result(form, lambda: rows, tables, brief=tables)
+    form = Form.FULL if form is Form.TABLE else form
+    print_result(form, lambda: rows, lambda: [Section("Kernels that can be named", Grid(heads, cells))])
 
 
 def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[str, Any], form: Form) -> None:
