@@ -39,7 +39,7 @@ SETTINGS = Settings(trees=300, depth=5, learning_rate=0.08)
 FIRST = {"launch": 1.5, "dram": 1.1}
 """Weights of pipes before any row was seen; of all others 0.7, ..."""
 PRIOR = 1.5  # ... and how far off they may be, as a logarithm
-FEW = 60  # Rows below which an interval is that of the whole family
+FEW = 45  # Rows below which an interval is that of more kernels
 BEGIN, END = "<!-- operators -->\n", "<!-- end of operators -->\n"
 
 
@@ -174,10 +174,13 @@ class Family:
         return found
 
     def ends(self, kernel: str, missed: Any, used: Any) -> tuple[float, float]:
-        """Of the 80 % interval, by what hidden shapes missed; a kernel of few rows has its family's."""
+        """Of the 80 % interval, by what hidden shapes missed; one of few rows has its operator's or its family's."""
         used = used & (self.weight == 1.0)
-        mine = used & (self.kernels == kernel)
-        low, high = np.quantile(missed[mine if mine.sum() >= FEW else used], [0.1, 0.9])
+        operator, dtype = kernel.partition("/")[0], kernel.rpartition("/")[2]
+        alike = np.array([each.partition("/")[0] == operator for each in self.kernels])
+        same = alike & np.array([each.endswith(f"/{dtype}") for each in self.kernels])
+        among = (used & mine for mine in (self.kernels == kernel, same, alike))
+        low, high = np.quantile(missed[next((mine for mine in among if mine.sum() >= FEW), used)], [0.1, 0.9])
         return min(float(low), -0.01), max(float(high), 0.01)
 
 

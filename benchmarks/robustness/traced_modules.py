@@ -38,16 +38,16 @@ TEXT = (
         "Esm",
         "FNet",
     ),
-    *("Funnel", "LayoutLM", "Longformer", "MPNet", "Megatron Bert", "MobileBert", "ModernBert", "Nystromformer"),
+    *("Funnel", "LayoutLM", "Longformer", "MPNet", "MobileBert", "ModernBert", "Nystromformer"),
     *("Reformer", "RemBert", "Roberta", "RoFormer", "SqueezeBert", "XLMRoberta", "XLNet", "Yoso"),
     *("GPT2", "GPTNeo", "GPTNeoX", "GPTJ", "OPT", "Bloom", "Falcon", "Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3"),
     *("Qwen2Moe", "Qwen3Moe", "Gemma", "Gemma2", "Phi", "Phi3", "Cohere", "Olmo", "Olmo2", "Olmoe", "Starcoder2"),
-    *("StableLm", "Mamba", "Mamba2", "FalconMamba", "Rwkv", "RecurrentGemma", "Jamba", "Zamba", "Granite", "Mpt"),
+    *("StableLm", "Mamba", "Mamba2", "FalconMamba", "Rwkv", "RecurrentGemma", "Granite", "Mpt"),
 )
 IMAGES = (
     *("ViT", "Deit", "Beit", "Swin", "Swinv2", "ConvNext", "ConvNextV2", "ResNet", "RegNet", "MobileNetV2", "Dinov2"),
     *("Segformer", "PoolFormer", "Levit", "Bit", "CvT", "FocalNet", "Hiera", "MobileViT", "PvtV2", "SiglipVision"),
-    *("CLIPVision", "VanNet", "EfficientNet", "DPT", "GLPN", "Data2VecVision", "ViTMSN", "ViTMAE", "YolosModel"),
+    *("CLIPVision", "EfficientNet", "DPT", "GLPN", "Data2VecVision", "ViTMSN", "ViTMAE", "Yolos"),
 )
 SOUND = ("Wav2Vec2", "Hubert", "WavLM", "Data2VecAudio", "UniSpeech", "SEW")
 BOTH = ("T5", "MT5", "Bart", "Pegasus", "MBart", "Marian", "Blenderbot", "LED", "ProphetNet", "BigBirdPegasus")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.ops import Op
-from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d, kind_named, kinds
+from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d, kinds
 from infercast.predict.estimate import Estimate
 from infercast.predict.families.family import Shape, Values
 from infercast.predict.learned import default_artifact
@@ -22,45 +22,30 @@ from infercast.predict.operators import GPU, estimate_op, known
 OPERATORS = "operators"  # What rests on calls of PyTorch, in data/kernel_options.toml
 
 
-def _rowwise(family: str) -> Callable[[Values], TensorOp]:
-    return lambda values: TensorOp(family, values["rows"], values["width"], dtype=values["dtype"])
-
-
-def _of_kind(family: str) -> Callable[[Values], TensorOp]:
-    """A kind of a family, which the kernel names."""
-    groups = read_data("kernel_options.toml")[OPERATORS][family]["kinds"]
-
-    def build(values: Values) -> TensorOp:
-        named = [name for name in kinds() if kind_named(name).group in groups]
-        if values["kernel"] not in named:
-            raise UnknownNameError(f"kernel of {family}", str(values["kernel"]), named)
-        rows, cols = (values["elements"], 1) if "elements" in values else (values["rows"], values["width"])
-        return TensorOp(values["kernel"], rows, cols, dtype=values["dtype"])
-
-    return build
-
-
-BUILD: dict[str, Callable[[Values], Op]] = {
-    "linear": lambda by: Product(by["m"], by["n"], by["k"], dtype=by["dtype"], bias=bool(by["bias"])),
-    "bmm": lambda by: Product(by["m"], by["n"], by["k"], by["batch"], dtype=by["dtype"]),
-    "conv2d": lambda by: conv2d(
-        *(by[name] for name in ("batch", "channels", "size", "out_channels", "kernel_size", "stride")),
-        groups=by["groups"],
-        dtype=by["dtype"],
-    ),
-    "lstm": lambda by: Lstm(by["batch"], by["steps"], by["hidden"], by["hidden"], by["layers"], dtype=by["dtype"]),
-    **{family: _rowwise(family) for family in ("softmax", "layer_norm", "rms_norm", "sort")},
-    "embedding": lambda by: TensorOp("embedding", by["rows"], by["width"], count=by["vocabulary"], dtype=by["dtype"]),
-    "topk": lambda by: TensorOp("topk", by["rows"], by["width"], count=min(by["k"], by["width"]), dtype=by["dtype"]),
-    "elementwise": _of_kind("elementwise"),
-    "reduction": _of_kind("reduction"),
-}
+SIDES = ("batch", "channels", "size", "out_channels", "kernel_size", "stride")
 
 
 @cache
 def operator_shapes() -> dict[str, Shape]:
     facts = read_data("kernel_options.toml")[OPERATORS]
-    return {name: Shape(tuple(each["sizes"]), each["optional"], BUILD[name]) for name, each in facts.items()}
+    return {name: Shape(tuple(each["sizes"]), each["optional"], partial(_build, name)) for name, each in facts.items()}
+
+
+def _build(family: str, by: Values) -> Op:
+    if family in ("linear", "bmm"):
+        bias = bool(by.get("bias"))
+        return Product(by["m"], by["n"], by["k"], by.get("batch", 1), dtype=by["dtype"], bias=bias)
+    if family == "conv2d":
+        return conv2d(*(by[name] for name in SIDES), groups=by["groups"], dtype=by["dtype"])
+    if family == "lstm":
+        return Lstm(by["batch"], by["steps"], by["hidden"], by["hidden"], by["layers"], dtype=by["dtype"])
+    kind, groups = str(by.get("kernel", family)), read_data("kernel_options.toml")[OPERATORS][family].get("kinds")
+    known_kinds = [name for name, each in kinds().items() if each.group in groups] if groups else [family]
+    if kind not in known_kinds:
+        raise UnknownNameError(f"kernel of {family}", kind, known_kinds)
+    rows, cols = (by["elements"], 1) if "elements" in by else (by["rows"], by["width"])
+    count = by["vocabulary"] if "vocabulary" in by else np.minimum(by["k"], cols) if "k" in by else 0
+    return TensorOp(kind, rows, cols, count=count, dtype=by["dtype"])
 
 
 def named_kernels(family: str) -> Mapping[str, Any]:
