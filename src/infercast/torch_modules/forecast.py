@@ -23,6 +23,8 @@ from infercast.units import format_bytes, format_seconds
 
 EXECUTIONS = ("eager", "graph", "compiled")
 DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+CUDNN_ATTENTION = ("9.0", "10.", "11.")
+"""Compute capabilities of chips on which PyTorch prefers cuDNN's attention."""
 FUSED_GROUPS, FUSED_KINDS = ("elementwise", "rows", "reduction"), ("batch_norm", "transpose", "embedding")
 """What a compiler joins with its neighbours."""
 
@@ -128,7 +130,7 @@ def forecast_capture(capture: Capture, *, gpu: str | Gpu, execution: str = "eage
     if execution not in EXECUTIONS:
         raise UnknownNameError("execution", execution, EXECUTIONS)
     chip = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    rules = Rules(tf32=dtype == "tf32", cudnn_attention=float(chip.compute_capability or 0) >= 9.0)
+    rules = Rules(tf32=dtype == "tf32", cudnn_attention=chip.compute_capability[:3] in CUDNN_ATTENTION)
     launches = [*launches_of(capture.calls, chip, rules, execution)]
     whole = total((each.gpu, 1) for each in launches)
     busy, host = float(whole.seconds), sum(each.host for each in launches) + constants()[execution]["call"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from infercast.cli.options import with_options
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from infercast.torch_modules.forecast import ModuleForecast, Part
 
-MOST_ROWS = 20
+ON_SCREEN = 9  # Rows of each table that fit one screen
 BOUND = "of GPU time, a lower bound: its tensors are moved once"
 TRACE = (
     Option("module", str, ..., "MODULE", "package.module:name, file.py:name or hf:config.json.", argument=True),
@@ -55,14 +56,15 @@ def command(*, module: str, form: Form, ctx: Any, **given: Any) -> None:
         raise
     except Exception as problem:  # the user's code may raise anything
         raise InputError(f"{module} cannot run on these inputs: {type(problem).__name__}: {problem}") from None
-    print_result(form, trace_dict, lambda *_: render_trace(module, found), found, rows="operators")
+    tables, brief = (partial(render_trace, module, most=most) for most in (None, ON_SCREEN))
+    print_result(form, trace_dict, tables, found, rows="operators", brief=brief)
 
 
 def trace_dict(found: ModuleForecast) -> dict[str, Any]:
     return asdict(found) | {"bound": found.bound, "unknown_share": found.unknown_share}
 
 
-def render_trace(name: str, found: ModuleForecast) -> list[RenderableType]:
+def render_trace(name: str, found: ModuleForecast, *, most: int | None) -> list[RenderableType]:
     seconds, low, high, alone, gpu, host = map(
         format_seconds,
         (found.seconds, found.low, found.high, found.alone_seconds, found.gpu_seconds, found.host_seconds),
@@ -79,10 +81,13 @@ def render_trace(name: str, found: ModuleForecast) -> list[RenderableType]:
         *(("note", note) for note in found.notes),
     ]
     tables = {"Operators": found.operators, "Submodules": found.submodules}
-    return [Section("Forecast", Facts(facts)), *(Section(title, _grid(parts)) for title, parts in tables.items())]
+    return [
+        Section("Forecast", Facts(facts)),
+        *(Section(title, _grid(parts[:most])) for title, parts in tables.items()),
+    ]
 
 
 def _grid(parts: list[Part]) -> Grid:
-    rows = ((each.name, each.calls, each.kernels, each.gpu_seconds, each.share) for each in parts[:MOST_ROWS])
+    rows = ((each.name, each.calls, each.kernels, each.gpu_seconds, each.share) for each in parts)
     cells = ((a, f"{b:,}", f"{c:,}", format_seconds(d), format_percent(e)) for a, b, c, d, e in rows)
     return Grid(("name", "calls", "kernels", "GPU time", "share"), cells)
