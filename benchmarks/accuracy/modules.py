@@ -129,8 +129,8 @@ INTRODUCTION = """# PyTorch modules: forecast and measured
 
 The record behind [any PyTorch module](../../docs/modules.md), by `benchmarks/accuracy/modules.py`. One H200,
 PyTorch 2.11, random weights; a case is a module in fp32, tf32 or bf16 at one batch. Modules were captured without a
-GPU. Kernels are learned from single operators, not from these modules; constants of the host are fitted to those whose
-eager calls wait for it.
+GPU. Kernels are learned from single operators, not from these modules; constants of the host are fitted to eager calls
+of both lists that wait for it.
 """
 
 

@@ -183,8 +183,10 @@ def launches_of(calls: Iterable[AtenCall], gpu: Gpu, rules: Rules, execution: st
         host = told["operator" if kernels else "view"] + told["kernel"] * sum(kernel.launches for kernel in kernels)
         return Launch(call, kernels, host + told.get(call.name, 0.0), total((known[kernel], 1) for kernel in kernels))
 
+    running = ""
     for call in calls:
         kernels = kernels_of(call, rules)
+        entered, running = told["module"] * (call.module != running), call.module
         if execution == "compiled":
             if all(_is_fused(kernel) for kernel in kernels):
                 chain += [(call, kernel) for kernel in kernels]
@@ -193,7 +195,8 @@ def launches_of(calls: Iterable[AtenCall], gpu: Gpu, rules: Rules, execution: st
             if chain:
                 yield launched(*_joined(chain))
                 chain = []
-        yield launched(call, kernels)
+        one = launched(call, kernels)
+        yield one._replace(host=one.host + entered)
     if chain:
         yield launched(*_joined(chain))
 
