@@ -43,14 +43,7 @@ FEW = 45  # Rows below which an interval is that of more kernels
 BEGIN, END = "<!-- operators -->\n", "<!-- end of operators -->\n"
 
 
-PROFILED, UNSURE = 0.55e-6, 0.7e-6
-"""What the profiler adds to a kernel of a graph, in rows with the names of kernels, and how much that differs: kernels
-follow each other later. Such rows count for less the shorter they are, and errors are judged on all others."""
 NOISE = 0.05
-
-
-def count_kernels(names: str) -> int:
-    return sum(int(each.partition(" x ")[0]) if " x " in each[:6] else 1 for each in names.split(" | "))
 
 
 class Row(NamedTuple):
@@ -108,12 +101,8 @@ def torch_rows() -> list[Row]:
                 name, dtype, case = row["operator"], row["format"], json.loads(row["case"])
                 if case.get("b") == 1 and name == "bmm":
                     continue  # no batch: what a linear layer with its weights the other way round takes
-                op, seconds, weight = torch_op(name, dtype, case), 1e-6 * float(row["microseconds"]), 1.0
-                if "kernels" in row:
-                    launched = count_kernels(row["kernels"])
-                    seconds = max(0.5 * seconds, seconds - PROFILED * launched)
-                    weight = 1.0 / (1.0 + (UNSURE * launched / seconds / NOISE) ** 2)
-                found.append(Row(f"{name.removeprefix('sdpa_')}/{dtype}", op, seconds, fold_of([name, case]), weight))
+                op, seconds = torch_op(name, dtype, case), 1e-6 * float(row["microseconds"])
+                found.append(Row(f"{name.removeprefix('sdpa_')}/{dtype}", op, seconds, fold_of([name, case])))
     return found
 
 

@@ -168,8 +168,8 @@ def test_fp32_products_are_those_that_were_measured(infercast: Any) -> None:
 def test_kernels_are_listed_with_what_they_rest_on(infercast: Any) -> None:
     rows = infercast("estimate", "--list-kernels", "--json").json
     by_name = {(row["family"], row["kernel"]): row for row in rows}
-    assert by_name["prefill", "fa2"]["measured on"] == "h200-sxm"
-    assert "l40s" in by_name["gemm", "triton"]["measured on"]
+    assert by_name["prefill", "fa2"]["measured_on"] == "h200-sxm"
+    assert "l40s" in by_name["gemm", "triton"]["measured_on"]
     assert all(0 <= row["error"] < 0.5 for row in rows)
     assert "conv2d" in infercast("estimate", "--list-kernels").out
 

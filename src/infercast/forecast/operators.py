@@ -129,6 +129,6 @@ def _listed(family: str, kernel: str, rows: list[tuple[str, str, int, float]]) -
         "kernel": kernel,
         "formats": ", ".join(sorted({row[0] for row in rows})),
         "rows": count,
-        "measured on": ", ".join(sorted({row[1] for row in rows})) or "no GPU: physics alone",
+        "measured_on": ", ".join(sorted({row[1] for row in rows})) or "no GPU: physics alone",
         "error": sum(row[2] * row[3] for row in rows) / max(count, 1),
     }

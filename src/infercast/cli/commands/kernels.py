@@ -197,7 +197,7 @@ def _print_kernels(form: Form) -> None:
 
     rows = list_kernels()
     cells = [[*map(str, list(row.values())[:-1]), f"{100 * row['error']:.1f}"] for row in rows]
-    heads = [*list(rows[0])[:-1], "error %"]
+    heads = [*(name.replace("_", " ") for name in list(rows[0])[:-1]), "error %"]
     form = Form.FULL if form is Form.TABLE else form
     print_result(form, lambda: rows, lambda: [Section("Kernels that can be named", Grid(heads, cells))])
 
