@@ -61,6 +61,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "hosts": (),
     "validate": ("RUNS",),
     "measure": ("--out", "OUT"),
+    "trace": ("collections:OrderedDict", "--input", "8x64", "--gpu", "h200-sxm"),
     "fit": ("FOLDER", "--out", "OUT.npz"),
     "evaluate": ("FOLDER",),
 }
