@@ -116,7 +116,7 @@ class DecodeSurface:
         share = rest / num_sequences
         if steps == 1:
             return [[column[start] + share * (column[end] - column[start])] for column in page]
-        return [_between(column[start : end + 1], share) for column in page]
+        return [[low + share * (high - low) for low, high in pairwise(column[start : end + 1])] for column in page]
 
     def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
         length, rest = divmod(total_keys, num_sequences)
@@ -131,13 +131,10 @@ class DecodeSurface:
         """Seconds of each kernel at the integer lengths of a page and the one after."""
         curve = self._curves.get(num_sequences)
         if curve is None:
-            curve = self._curves[num_sequences] = self._curve(num_sequences)
+            # Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it.
+            points = _points(self._log_counts, num_sequences)
+            curve = self._curves[num_sequences] = np.asarray(sum(share * self._row(number) for number, share in points))
         return [np.exp(np.interp(_log_page(number), self._log_lengths, column)).tolist() for column in curve.T]
-
-    def _curve(self, num_sequences: int) -> Array:
-        """Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it."""
-        points = _points(self._log_counts, num_sequences)
-        return np.asarray(sum(share * self._row(number) for number, share in points))
 
     def _row(self, number: int) -> Array:
         """The grid at one number of sequences, timed with its neighbours on first use."""
@@ -206,10 +203,6 @@ class PromptSurface:
             seconds = self._time(_repeat(self._lengths, count), _repeat(self._lengths + before, count))
             found = self._columns[number, column] = _safe_log(seconds).tolist()
         return found
-
-
-def _between(values: list[float], share: float) -> list[float]:
-    return [low + share * (high - low) for low, high in pairwise(values)]
 
 
 EXCHANGES = ("experts_dispatch", "experts_combine")

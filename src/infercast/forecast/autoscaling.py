@@ -26,7 +26,6 @@ from infercast.forecast.slo import QUANTITIES, Array, Slo
 from infercast.forecast.steady import num_seats
 from infercast.forecast.system import System
 from infercast.serve import Request, Workload
-from infercast.serve.record import Served
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.units import GIGA
 
@@ -355,11 +354,7 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> L
     tpot[several] = served.tpot
     latencies = {"ttft": served.ttft[kept], "e2e": served.end_to_end[kept], "tpot": tpot[kept & several]}
     values = tuple(np.sort(latencies[limit.quantity]) for limit in slo.limits)
-    return Level(through * stay, through, forecast, values, _slack(served, tpot, kept, slo))
-
-
-def _slack(served: Served, tpot: Array, kept: Array, slo: Slo) -> Array:
-    """How much longer each request could wait; minus infinity where it is too late already."""
+    # How much longer each request could wait; minus infinity where it is too late already
     slack = np.full(served.sent_at.size, np.inf)
     for quantity, seconds in slo.of_a_request.items():
         if quantity == "tpot":
@@ -367,7 +362,7 @@ def _slack(served: Served, tpot: Array, kept: Array, slo: Slo) -> Array:
         else:
             slack = np.minimum(slack, seconds - (served.ttft if quantity == "ttft" else served.end_to_end))
     slack[slack <= 0] = -np.inf
-    return np.sort(slack[kept])
+    return Level(through * stay, through, forecast, values, np.sort(slack[kept]))
 
 
 STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))
@@ -695,10 +690,6 @@ class PolicyDay:
         return float(np.count_nonzero(self.counts)) * self.window / 60.0
 
     @property
-    def requests_in(self) -> float:
-        return float(np.nansum(self.attained * self.counts) / self.counts.sum())
-
-    @property
     def gpu_hours(self) -> float:
         return float(self.paid.sum()) * self.window / HOUR * self.gpus_per_replica
 
@@ -712,5 +703,5 @@ class PolicyDay:
 
     def keeps(self, goal: Goal) -> bool:
         if goal.of == "requests":
-            return self.requests_in >= goal.share
+            return float(np.nansum(self.attained * self.counts) / self.counts.sum()) >= goal.share
         return self.minutes_out <= (1.0 - goal.share) * self.minutes + 1e-9

@@ -384,7 +384,12 @@ def autoscaler_row(plan: DayPlan) -> dict[str, Any]:
     variant autoscaler takes. The others are what a request takes of a replica that is kept full.
     """
     alpha, beta = _decoding(plan)
-    gamma, delta = _prompts(plan)
+    # A line through the time to first token of requests that come one at a time, by their prompt tokens
+    traffic = plan.traffic
+    chosen = np.linspace(0, traffic.arrivals.size - 1, min(ALONE, traffic.arrivals.size)).astype(np.int64)
+    alone = Workload(traffic.workload(chosen, np.zeros(chosen.size)).requests, concurrency=1)
+    served = simulate_system(system_of(plan.deployment), alone).clients
+    gamma, delta = _line(traffic.inputs[chosen] - served.num_cached, served.ttft)
     deployment, curve, service = plan.deployment, plan.curve, plan.service
     return {
         "model": deployment.model.name,
@@ -420,15 +425,6 @@ def _decoding(plan: DayPlan) -> tuple[float, float]:
     batches = np.array([level.in_system for level in used])
     times = np.array([level.forecast.tpot.mean for level in used if level.forecast.tpot is not None])
     return _line(batches, times)
-
-
-def _prompts(plan: DayPlan) -> tuple[float, float]:
-    """A line through the time to first token of requests that come one at a time, by their prompt tokens."""
-    traffic = plan.traffic
-    chosen = np.linspace(0, traffic.arrivals.size - 1, min(ALONE, traffic.arrivals.size)).astype(np.int64)
-    alone = Workload(traffic.workload(chosen, np.zeros(chosen.size)).requests, concurrency=1)
-    served = simulate_system(system_of(plan.deployment), alone).clients
-    return _line(traffic.inputs[chosen] - served.num_cached, served.ttft)
 
 
 def _line(places: Any, seconds: Any) -> tuple[float, float]:

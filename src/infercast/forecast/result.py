@@ -28,7 +28,6 @@ from infercast.forecast.slo import (
     quantile,
 )
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
-from infercast.serve import Request
 from infercast.shown import Answer, Plotted, renderers
 from infercast.units import MILLI, format_odds, format_percent, format_seconds
 
@@ -254,6 +253,14 @@ class Forecast(Plotted, SimulatedRun):
         tpot = np.full(num_output.size, np.nan)
         tpot[num_output > 1] = served.tpot
         tiers = [record.tier for record in self.records if record.tier is not None]
+        # Sessions, classes and adapters of requests, as far as any have them; -1 where one has none
+        found = {}
+        for name in ("session", "adapter"):
+            values = [getattr(request, name) for request in requests]
+            if any(value is not None for value in values):
+                found[name] = np.array([-1 if value is None else value for value in values])
+        if any(request.slo_class for request in requests):
+            found["class"] = np.array([request.slo_class for request in requests])
         return {
             "sent_s": served.sent_at,
             "input_tokens": np.array([request.num_input for request in requests]),
@@ -264,7 +271,7 @@ class Forecast(Plotted, SimulatedRun):
             "tpot_ms": tpot / MILLI,
             "end_to_end_ms": served.end_to_end / MILLI,
             "replica": served.engine,
-            **_labels(requests),
+            **found,
             **({} if self.verdict is None else {"keeps_slo": keeps(served, self.verdict.slo).astype(np.int64)}),
         }
 
@@ -277,18 +284,6 @@ class Forecast(Plotted, SimulatedRun):
                 "to_dataframe needs pandas: pip install pandas; per_request() gives arrays without"
             ) from None
         return pandas.DataFrame(self.per_request())
-
-
-def _labels(requests: tuple[Request, ...]) -> dict[str, Array]:
-    """Sessions, classes and adapters of requests, as far as any have them; -1 where one has none."""
-    found = {}
-    for name in ("session", "adapter"):
-        values = [getattr(request, name) for request in requests]
-        if any(value is not None for value in values):
-            found[name] = np.array([-1 if value is None else value for value in values])
-    if any(request.slo_class for request in requests):
-        found["class"] = np.array([request.slo_class for request in requests])
-    return found
 
 
 FULL = 0.95

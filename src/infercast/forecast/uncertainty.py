@@ -542,7 +542,10 @@ def luck_of(
     # All at once: what happens depends on how many they are.
     needed = count if workload.rate is None and workload.concurrency is None else max(least, _memory(served))
     length = min(count, most, needed)
-    drawn = _draws(workload, replica, length)
+    seed = 0 if workload.drawn is None else workload.drawn.seed
+    seeds = (seed + APART * number for number in range(1, DRAWS + 1))
+    found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
+    drawn = [other for other in found if other is not None]
     if not drawn:
         return None
     others = [serve(other) for other in drawn]
@@ -557,13 +560,6 @@ def luck_of(
     of_rate = np.array([_of_rate(workload, served, rates * scale)])
     parts = [*latencies[:2], STUDENT * np.sqrt(gaps * scale), latencies[2], of_rate]
     return both * np.concatenate(parts)
-
-
-def _draws(workload: Workload, replica: Replica, length: int) -> list[Workload]:
-    seed = 0 if workload.drawn is None else workload.drawn.seed
-    seeds = (seed + APART * number for number in range(1, DRAWS + 1))
-    found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
-    return [other for other in found if other is not None]
 
 
 def _memory(served: Record | Served) -> int:

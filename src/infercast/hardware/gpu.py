@@ -186,7 +186,21 @@ def changed_gpu(gpu: Gpu, changes: Mapping[str, str]) -> Gpu:
         if name not in PROPERTIES:
             raise UnknownNameError("GPU property", name, PROPERTIES)
         now = gpu.tensor_flops.get("bf16", gpu.dense_flops("fp16")) if name == "tensor_flops" else getattr(gpu, name)
-        gpu = _changed(gpu, name, factor_of(name, text, now))
+        factor = factor_of(name, text, now)
+        values: dict[str, Any] = {}
+        if name in ("sms", "boost_clock"):
+            values = {rate: getattr(gpu, rate) * factor for rate in ON_CHIP}
+            moved = factor if name == "boost_clock" else 1.0
+            values |= {"sustained_clock": gpu.sustained_clock * moved, "max_clock": gpu.max_clock * moved}
+        if name in ("sms", "boost_clock", "tensor_flops"):
+            values["tensor_flops"] = {dtype: rate * factor for dtype, rate in gpu.tensor_flops.items()}
+            values["whole_tensor_flops"] = gpu.whole_tensor_flops * factor
+        if name == "dram_bytes":
+            values["driver_bytes"] = round(gpu.driver_bytes * factor)
+        if name != "tensor_flops":
+            value = getattr(gpu, name) * factor
+            values[name] = max(1, round(value)) if name in ("sms", "dram_bytes", "l2_bytes") else value
+        gpu = replace(gpu, **values)
     told = ",".join(f"{name}={text}" for name, text in changes.items())
     return replace(gpu, name=f"{gpu.name}+{told}", title=f"{gpu.title} with {told}", aliases=()) if changes else gpu
 
@@ -214,23 +228,6 @@ def factor_of(name: str, text: str, now: float) -> float:
 def _with_unit(value: float) -> str:
     suffix = max((each for each in SUFFIXES if SUFFIXES[each] <= value), key=SUFFIXES.__getitem__, default="")
     return f"{value / SUFFIXES.get(suffix, 1.0):.3g}{suffix}"
-
-
-def _changed(gpu: Gpu, name: str, factor: float) -> Gpu:
-    values: dict[str, Any] = {}
-    if name in ("sms", "boost_clock"):
-        values = {rate: getattr(gpu, rate) * factor for rate in ON_CHIP}
-        moved = factor if name == "boost_clock" else 1.0
-        values |= {"sustained_clock": gpu.sustained_clock * moved, "max_clock": gpu.max_clock * moved}
-    if name in ("sms", "boost_clock", "tensor_flops"):
-        values["tensor_flops"] = {dtype: rate * factor for dtype, rate in gpu.tensor_flops.items()}
-        values["whole_tensor_flops"] = gpu.whole_tensor_flops * factor
-    if name == "dram_bytes":
-        values["driver_bytes"] = round(gpu.driver_bytes * factor)
-    if name != "tensor_flops":
-        value = getattr(gpu, name) * factor
-        values[name] = max(1, round(value)) if name in ("sms", "dram_bytes", "l2_bytes") else value
-    return replace(gpu, **values)
 
 
 RATES = ("sms", "boost_clock", "sustained_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth")

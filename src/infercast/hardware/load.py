@@ -169,7 +169,14 @@ def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, Any], shown: object) -> Gpu:
     """The GPU that ``table`` describes; ``shown`` is what an error calls the file."""
-    _check_complete(table, architectures, shown)
+    missing = [key for key in REQUIRED_GPU_FIELDS if key not in table]
+    if missing:
+        raise FileFormatError(shown, f"missing {', '.join(missing)} (or start from a bundled GPU with 'base')")
+    own = [name for name, facts in architectures.items() if facts["kernels"] == name]
+    for field, known in (("architecture", architectures), ("kernels", own)):
+        if field in table and table[field] not in known:
+            unknown = UnknownNameError("architecture", table[field], known)
+            raise FileFormatError(shown, f"field {field!r}: {unknown}; name the nearest and override what differs")
     chip = {**architectures[table["architecture"]], **{key: table[key] for key in ARCHITECTURE_FIELDS if key in table}}
     sms, boost_clock = table["sms"], table["boost_clock_mhz"] * MEGA
     fma_flops = 2.0 * chip["fp32_lanes_per_sm"] * sms * boost_clock
@@ -214,17 +221,6 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
     return gpu
 
 
-def _check_complete(table: Mapping[str, Any], architectures: Mapping[str, Any], shown: object) -> None:
-    missing = [key for key in REQUIRED_GPU_FIELDS if key not in table]
-    if missing:
-        raise FileFormatError(shown, f"missing {', '.join(missing)} (or start from a bundled GPU with 'base')")
-    own = [name for name, facts in architectures.items() if facts["kernels"] == name]
-    for field, known in (("architecture", architectures), ("kernels", own)):
-        if field in table and table[field] not in known:
-            unknown = UnknownNameError("architecture", table[field], known)
-            raise FileFormatError(shown, f"field {field!r}: {unknown}; name the nearest and override what differs")
-
-
 def _check_sense(gpu: Gpu, table: Mapping[str, Any], shown: object) -> None:
     """Refuse what is a number but cannot be meant."""
     for name, is_off, problem in (
@@ -253,7 +249,20 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     """A bundled GPU by name or alias (``h200-sxm``, ``H200``, ``NVIDIA H200``), or one described in a TOML file."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
-        return _load_file(Path(name_or_path))
+        path = Path(name_or_path)
+        if os.path.isdir(path):
+            # Windows reports a directory as a permission error, so it is looked at first.
+            raise FileFormatError(path, "is a directory, not a TOML file that describes a GPU")
+        table = read_table(path, path)
+        check_table(table, GPU_FIELDS, path)
+        if "base" in table:
+            base = _canonical(table["base"])
+            if base is None:
+                known = UnknownNameError("bundled GPU", table["base"], gpu_names())
+                raise FileFormatError(path, f"field 'base': {known}")
+            table = inherit(_bundled_table(base), table)
+        table.setdefault("sources", [f"described in {path.name}"])
+        return build_gpu(table.get("name", path.stem), table, architectures(), path)
     name = _canonical(text)
     if name is None:
         raise UnknownNameError("GPU", text, gpu_names(), OWN_FILE_HINT)
@@ -309,22 +318,6 @@ def _bundled_table(name: str) -> dict[str, Any]:
 def _load_bundled(name: str) -> Gpu:
     # Safe to share: a Gpu is frozen, and the bundled files do not change while a program runs.
     return build_gpu(name, _bundled_table(name), architectures(), f"{name}.toml")
-
-
-def _load_file(path: Path) -> Gpu:
-    if os.path.isdir(path):
-        # Windows reports a directory as a permission error, so it is looked at first.
-        raise FileFormatError(path, "is a directory, not a TOML file that describes a GPU")
-    table = read_table(path, path)
-    check_table(table, GPU_FIELDS, path)
-    if "base" in table:
-        base = _canonical(table["base"])
-        if base is None:
-            known = UnknownNameError("bundled GPU", table["base"], gpu_names())
-            raise FileFormatError(path, f"field 'base': {known}")
-        table = inherit(_bundled_table(base), table)
-    table.setdefault("sources", [f"described in {path.name}"])
-    return build_gpu(table.get("name", path.stem), table, architectures(), path)
 
 
 Fact = TypeVar("Fact")

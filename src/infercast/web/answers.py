@@ -169,20 +169,6 @@ def check_kind(kind: Any) -> str:
     return str(kind)
 
 
-def export_of(kind: str, run: Watched, intervals: Intervals, command: str) -> dict[str, Any]:
-    forecast = run.forecast
-    if kind == "csv":
-        text = "".join(request_rows(forecast))
-    elif kind == "json":
-        text = _json(forecast_dict(forecast, intervals))
-    else:
-        from infercast.report.page.html import report_page  # noqa: PLC0415 - it loads matplotlib
-
-        text = report_page(look_over(run, intervals), __version__, command, today())
-    name = re.sub(r"[^\w.-]+", "-", title_of(forecast))
-    return {"name": f"{name}.{kind}", "text": text}
-
-
 def comparison_of(kind: str, documents: Sequence[Mapping[str, Any]], titles: Sequence[str]) -> dict[str, Any]:
     """The same of several runs side by side; the first is the one that others are compared with."""
     if kind == "csv":
@@ -401,7 +387,17 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
         return comparison_of(kind, documents, [title_of(run.forecast) for run, _ in runs])
     asked = page.read_asked(document)
     run, intervals = _whole(asked)
-    return export_of(kind, run, intervals, command_of(asked, run))
+    forecast = run.forecast
+    if kind == "csv":
+        text = "".join(request_rows(forecast))
+    elif kind == "json":
+        text = _json(forecast_dict(forecast, intervals))
+    else:
+        from infercast.report.page.html import report_page  # noqa: PLC0415 - it loads matplotlib
+
+        text = report_page(look_over(run, intervals), __version__, command_of(asked, run), today())
+    name = re.sub(r"[^\w.-]+", "-", title_of(forecast))
+    return {"name": f"{name}.{kind}", "text": text}
 
 
 def _whole(asked: page.Asked) -> tuple[Watched, Intervals]:

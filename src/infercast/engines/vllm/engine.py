@@ -59,16 +59,12 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         if (value := values.get(name)) not in (None, False, 0):
             tell(f"{name}{'' if value is True else f' {value}'}: {about}")
     if isinstance(sizes := values.get("cudagraph_capture_sizes"), str):
-        values["cudagraph_capture_sizes"] = _sizes(sizes)
+        parts = [part.strip() for part in sizes.split(",")]
+        if not all(part.isdigit() for part in parts):
+            raise InputError(f"--cudagraph-capture-sizes must be whole numbers with commas between them, not {sizes!r}")
+        values["cudagraph_capture_sizes"] = tuple(int(part) for part in parts)
     graphs = _graph_settings(text, tell) if (text := given.get("compilation_config")) else {}
     return graphs | values
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts):
-        raise InputError(f"--cudagraph-capture-sizes must be whole numbers with commas between them, not {text!r}")
-    return tuple(int(part) for part in parts)
 
 
 def _graph_settings(text: str, tell: Tell) -> dict[str, Any]:
@@ -122,7 +118,11 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         }
     )
     if "speculative_config" in arguments:
-        drafts = _speculative_config(arguments.inner("speculative_config"))
+        # The config as given; the drafter is named by its folder, which was on another machine
+        values = dict(arguments.inner("speculative_config").holder)
+        if isinstance(model := values.get("model"), str):
+            values["model"] = PurePosixPath(model).name
+        drafts = json.dumps(values)
         settings = replace(settings, speculative_config=drafts, dummy_weights=True)
     blocks = config.at_least("num_gpu_blocks", 1)
     return MeasuredSetup(
@@ -146,14 +146,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
 def profiled_step(name: str) -> ProfiledStep | None:
     match = STEP.match(name)
     return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
-
-
-def _speculative_config(drafts: Fields) -> str:
-    """The config as given; the drafter is named by its folder, which was on another machine."""
-    values = dict(drafts.holder)
-    if isinstance(model := values.get("model"), str):
-        values["model"] = PurePosixPath(model).name
-    return json.dumps(values)
 
 
 def _further_settings(arguments: Fields) -> dict[str, Any]:

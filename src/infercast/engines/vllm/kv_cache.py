@@ -263,7 +263,7 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
     kinds: dict[tuple[int, int], Group] = {}
     for position, kind in members:
         key = (kind.cache.window, kind.block_size)
-        kinds.setdefault(key, []).append((position, _aligned(kind)))
+        kinds.setdefault(key, []).append((position, -(-kind.page_bytes // ALIGNMENT) * ALIGNMENT))
     whole = [(key, group) for key, group in kinds.items() if not key[0]]
     windows = [(key, group) for key, group in kinds.items() if key[0]]
     widths = sorted({size for _, group in whole for _, size in group}) or [
@@ -287,10 +287,6 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
     sizes = tuple(key[1] for key, _ in groups)
     shape = KvShape(min(sizes), tuple(key[0] for key, _ in groups), block_sizes=sizes if len({*sizes}) > 1 else ())
     return KvLayout(shape, _block_bytes([group for _, group in groups], held))
-
-
-def _aligned(kind: Kind) -> int:
-    return -(-kind.page_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def _layers(group: Group) -> int:

@@ -33,12 +33,6 @@ from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
 
-def cached_model(config: ModelConfig, settings: ResolvedSettings) -> ModelConfig:
-    """The layers with a KV cache: the target's, followed by the drafter's."""
-    drafting = settings.drafting
-    return config if drafting is None or drafting.draft is None else drafting.draft.with_target(config)
-
-
 def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:
     drafting = settings.drafting
     if drafting is None or drafting.draft is None:
@@ -251,7 +245,9 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
     multiples = expert_multiples(config, gpu)
     libraries = LIBRARY_BYTES + (COMPILED_BYTES if compiles_kernels(config, layout) else 0.0)
     plans = []
-    cached = cached_model(config, settings)
+    # The layers with a KV cache: the target's, followed by the drafter's
+    drafting = settings.drafting
+    cached = config if drafting is None or drafting.draft is None else drafting.draft.with_target(config)
     for stage in range(layout.pipeline):
         weights = stage_weight_bytes(config, layout, stage, multiples) + slots_bytes(config, layout, stage)
         weights -= bytes_saved(config, layout, gpu, settings, stage)
@@ -327,12 +323,8 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     recorded = float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
     draft_kernels, num_draft_graphs = draft_graphs(layout, settings)
     recorded += GRAPH_BYTES_A_KERNEL * draft_kernels * num_draft_graphs
-    if not _newly_reserves(config, settings):
+    # True if graphs are profiled that were not in the measured release: V1's were, V2's were not
+    if not (settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))):
         return recorded
     a_graph = max(LEAST_PROFILED_BYTES, PROFILED_BYTES_A_KERNEL * num_kernels / layout.pipeline)
     return recorded + num_graphs * a_graph
-
-
-def _newly_reserves(config: ModelConfig, settings: ResolvedSettings) -> bool:
-    """True if graphs are profiled that were not in the measured release: V1's were, V2's were not."""
-    return settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))

@@ -47,12 +47,6 @@ def round_up(size: int, width: int) -> int:
     return -(-size // width) * width
 
 
-def rounded_sizes(sizes: tuple[int, ...], width: int) -> tuple[int, ...]:
-    """The V1 runner's sizes: rounded up to multiples of ``width`` tokens, up to the previous largest."""
-    largest = max(sizes, default=0)
-    return tuple(sorted({size for each in sizes if (size := round_up(each, width)) <= largest}))
-
-
 def with_whole_sequences(sizes: tuple[int, ...], most: int, width: int) -> tuple[int, ...]:
     """Newer releases add sizes of whole sequences, at most ``most``, up to the previous largest."""
     counts = {1, 2, 4, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16), most} if most else set()
@@ -373,7 +367,9 @@ class ResolvedSettings(EngineSettings):
         """The same for sequences of several tokens each, by model runner."""
         assert self.drafting is not None
         if not self.drafting.v2_runner:
-            return rounded_sizes(sizes, self.width)
+            # The V1 runner's sizes: rounded up to multiples of ``width`` tokens, up to the previous largest
+            largest = max(sizes, default=0)
+            return tuple(sorted({size for each in sizes if (size := round_up(each, self.width)) <= largest}))
         most = 0 if beside is None else min(beside, self.most_graph_tokens)
         return with_whole_sequences(sizes, most, self.width)
 

@@ -188,8 +188,24 @@ def drafting_of(
     method, num_drafts = asked.method, asked.num_drafts
     is_sync = method == NGRAM or (method == DRAFT_MODEL and not version.v2_for_all)
     if layout.pipeline > 1:
-        _check_pipeline(method, is_sync=is_sync or not asynchronous)
-    _check_heads(asked, target)
+        # Reject what vLLM rejects or fails with in a pipeline (0.25: ``v1/worker/gpu/model_runner.py``, ``sched``).
+        if method == EAGLE_3:
+            raise InputError(
+                "vLLM does not support eagle3 with pipeline parallelism: the last stage has no hidden states of layers "
+                "before it; use tensor parallelism, or another method"
+            )
+        if is_sync or not asynchronous:
+            raise InputError(
+                f"vLLM fails with method {method} in a pipeline: without asynchronous scheduling it plans a negative number "
+                "of tokens for a sequence whose drafts are in flight; use tensor parallelism, or method eagle or mtp"
+            )
+    # Reject numbers of drafts that are not a multiple of the prediction heads
+    heads = target.prediction.heads if target.prediction is not None else 1
+    if asked.method == MTP and asked.num_drafts > heads and asked.num_drafts % heads:
+        raise InputError(
+            f"num_speculative_tokens {asked.num_drafts} must be a multiple of the {heads} prediction heads of "
+            f"{target.name}"
+        )
     draft, note = _draft_of(asked, target, dummy_weights=dummy_weights)
     tensor = asked.tensor or layout.tensor
     if tensor not in (1, layout.tensor):
@@ -214,20 +230,6 @@ def drafting_of(
     )
 
 
-def _check_pipeline(method: str, *, is_sync: bool) -> None:
-    """Reject what vLLM rejects or fails with in a pipeline (0.25: ``v1/worker/gpu/model_runner.py``, ``sched``)."""
-    if method == EAGLE_3:
-        raise InputError(
-            "vLLM does not support eagle3 with pipeline parallelism: the last stage has no hidden states of layers "
-            "before it; use tensor parallelism, or another method"
-        )
-    if is_sync:
-        raise InputError(
-            f"vLLM fails with method {method} in a pipeline: without asynchronous scheduling it plans a negative "
-            "number of tokens for a sequence whose drafts are in flight; use tensor parallelism, or method eagle or mtp"
-        )
-
-
 def _usual(target: str, method: str, num_drafts: int) -> Acceptance:
     if method in (NGRAM, NGRAM_GPU):
         return Acceptance(by_rate(FOUND_RATE, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
@@ -236,16 +238,6 @@ def _usual(target: str, method: str, num_drafts: int) -> Acceptance:
 
 def _num_heads(asked: Asked, target: ModelConfig) -> int:
     return min(target.prediction.heads, asked.num_drafts) if asked.method == MTP and target.prediction else 1
-
-
-def _check_heads(asked: Asked, target: ModelConfig) -> None:
-    """Reject numbers of drafts that are not a multiple of the prediction heads."""
-    heads = target.prediction.heads if target.prediction is not None else 1
-    if asked.method == MTP and asked.num_drafts > heads and asked.num_drafts % heads:
-        raise InputError(
-            f"num_speculative_tokens {asked.num_drafts} must be a multiple of the {heads} prediction heads of "
-            f"{target.name}"
-        )
 
 
 def _draft_of(asked: Asked, target: ModelConfig, *, dummy_weights: bool) -> tuple[Draft | None, str]:

@@ -74,12 +74,6 @@ def batch_groups(part: pandas.DataFrame) -> Array:
     return np.array([f"{batch}|{new}" for batch, new in zip(part.batch_size, part.isl, strict=True)])
 
 
-def padded_heads(heads: int, gpu: str) -> int:
-    """Heads that FlashMLA computes, which takes multiples."""
-    multiple = 128 if load_gpu(gpu).kernels == "blackwell" else 64
-    return -(-heads // multiple) * multiple
-
-
 def _scores(table: pandas.DataFrame) -> Iterator[Rows]:
     """The kernel for prompts; sequences that decode run another."""
     for part in parts(table[table.isl > 1]):
@@ -114,11 +108,13 @@ def _latent(table: pandas.DataFrame) -> Iterator[Rows]:
     """SGLang's calls do not say how many places are taken: each token walks through all of them."""
     for part in parts(table[table.isl > 1], "num_heads"):
         queries, _, sequences = lengths_of(part)
+        # Heads that FlashMLA computes, which takes multiples
+        multiple = 128 if load_gpu(part.gpu.iloc[0]).kernels == "blackwell" else 64
         op = latent_attention(
             queries,
             queries + DSA_TOPK,
             sequences,
-            heads=padded_heads(int(part.num_heads.iloc[0]), part.gpu.iloc[0]),
+            heads=-(-int(part.num_heads.iloc[0]) // multiple) * multiple,
             selected=DSA_TOPK,
             kind="mla",
             kv_dtype="bf16",

@@ -179,7 +179,10 @@ class Settings:
 def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
     """A forest that predicts ``target`` with the least mean absolute error."""
     if not np.ptp(features.astype(np.float32), axis=0).any():  # one shape, or the same one again: nothing to ask
-        return _constant(features.shape[1], float(np.median(target)))
+        # One tree that asks nothing and adds nothing to a value
+        borders = tuple(np.zeros(0, dtype=np.float32) for _ in range(features.shape[1]))
+        none = np.zeros((1, 1), dtype=np.uint8)
+        return Forest(borders, none, none + 255, np.zeros((1, 2), dtype=np.float32), float(np.median(target)))
     model = _fit(features, target, settings, weight)
     if np.count_nonzero(importance := model.get_feature_importance()) > settings.most_features:
         features = features.copy()
@@ -190,13 +193,6 @@ def boost(features: Array, target: Array, settings: Settings, weight: Array | No
         model.save_model(str(path), format="json")
         forest = _forest(json.loads(path.read_text(encoding="utf-8")))
     return refine(forest, features, target, settings.refinements) if settings.refinements else forest
-
-
-def _constant(num_features: int, value: float) -> Forest:
-    """One tree that asks nothing and adds nothing to a value."""
-    borders = tuple(np.zeros(0, dtype=np.float32) for _ in range(num_features))
-    none = np.zeros((1, 1), dtype=np.uint8)
-    return Forest(borders, none, none + 255, np.zeros((1, 2), dtype=np.float32), value)
 
 
 def _fit(features: Array, target: Array, settings: Settings, weight: Array | None) -> Any:

@@ -159,14 +159,6 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise FileFormatError(path, f"cannot be read as TOML: {problem}") from None
 
 
-def check_engine(folder: Path, engine: str) -> None:
-    earlier = read_meta(folder).get("kernels", engine)
-    if earlier != engine:
-        raise InputError(
-            f"{folder} holds kernels measured with --engine {earlier}; choose another --out for --engine {engine}"
-        )
-
-
 def write_meta(folder: Path, facts: Mapping[str, Any]) -> None:
     lines = []
     for name, value in facts.items():
@@ -259,7 +251,11 @@ def run_sweep(
     chosen = choose_engine(engine)
     result = Sweep(gpu_name(), out / gpu_name(), chosen)
     store = Store(result.folder)
-    check_engine(store.folder, chosen)
+    earlier = read_meta(store.folder).get("kernels", chosen)
+    if earlier != chosen:
+        raise InputError(
+            f"{store.folder} holds kernels measured with --engine {earlier}; choose another --out for --engine {chosen}"
+        )
     done = store.done()
     waiting = [case for case in cases if case.key not in done]
     begin = time.monotonic()

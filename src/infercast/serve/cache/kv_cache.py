@@ -663,7 +663,15 @@ class KvCache(BlockPool):
         A sequence that is not ``done`` may come back and find its own blocks again.
         """
         if self.is_plain and done and holding.spans is None:
-            self._free_own(holding)
+            # The same for a sequence that is done and holds nothing that others can find
+            length, own = holding.length, min(holding.named, holding.length) - holding.shared
+            self.num_held -= length
+            if own > 0:
+                self._num_runs += 1
+                self._unused[self._num_runs] = own
+                length -= own
+            self._num_blank += length
+            holding.named = holding.length = holding.num_states = 0
             return
         if holding.length:
             self.num_held -= self.shape.state_blocks
@@ -672,17 +680,6 @@ class KvCache(BlockPool):
             self._release(holding, group, pieces, named=not done)
         holding.left_behind |= not done
         holding.hold_nothing()
-
-    def _free_own(self, holding: BlockAllocation) -> None:
-        """The same for a sequence that is done and holds nothing that others can find."""
-        length, own = holding.length, min(holding.named, holding.length) - holding.shared
-        self.num_held -= length
-        if own > 0:
-            self._num_runs += 1
-            self._unused[self._num_runs] = own
-            length -= own
-        self._num_blank += length
-        holding.named = holding.length = holding.num_states = 0
 
     def detach(self, holding: BlockAllocation, *, done: bool) -> BlockAllocation:
         """Reset a sequence to no blocks; returns its blocks, to be released later with `free`."""

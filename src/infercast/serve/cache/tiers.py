@@ -31,10 +31,6 @@ class LinkSpeed:
         """One copy without contention."""
         return self.latency + num_bytes / self.rate
 
-    def handing_over(self, num_pieces: int) -> float:
-        """Seconds of the host thread to submit a copy of this many pieces."""
-        return self.submit_seconds + num_pieces * self.submit_piece_seconds
-
 
 class Link:
     """Copies in submission order, with totals."""
@@ -53,7 +49,8 @@ class Link:
         ends.
         """
         begun = max(now, after, self.free_at)
-        handed_over = now + self.speed.handing_over(num_pieces)
+        # Seconds of the host thread to submit a copy of this many pieces
+        handed_over = now + (self.speed.submit_seconds + num_pieces * self.speed.submit_piece_seconds)
         self.free_at = max(handed_over, begun) + self.speed.seconds(num_bytes)
         self.num_copies += 1
         self.num_bytes += num_bytes

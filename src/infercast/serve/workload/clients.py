@@ -155,19 +155,16 @@ class Clients:
             return
         self._look_ahead()
 
-    def _go_on(self) -> None:
-        """All requests are sent; perhaps others follow."""
-        assert self.further is not None
-        requests, count = self.further(), len(self._requests)
-        self._requests = (*self._requests, *requests)
-        self._starts += range(count, len(self._requests))
-        self._arrivals += [request.arrival for request in requests]
-        if not requests:
-            self.further = None
-
     def _look_ahead(self) -> None:
         if self.further is not None and self._num_begun == len(self._starts):
-            self._go_on()
+            # All requests are sent; perhaps others follow
+            assert self.further is not None
+            requests, count = self.further(), len(self._requests)
+            self._requests = (*self._requests, *requests)
+            self._starts += range(count, len(self._requests))
+            self._arrivals += [request.arrival for request in requests]
+            if not requests:
+                self.further = None
         begun, free, due, found = self._num_begun, self._free, self._due, None
         if begun < len(self._starts) and (free is None or free):
             sent = self._arrivals[begun]

@@ -136,10 +136,27 @@ def checked_loop(
     whole = {"prefix_length": prefix_length, "prefix_groups": prefix_groups, "seed": seed}
     _check_kinds(Integral, "a whole number", count=count, concurrency=concurrency, **whole)
     if concurrency is not None:
-        _check_closed_loop(arrival, rate, concurrency, burstiness)
+        if concurrency < 1:
+            raise InputError(f"concurrency must be at least 1 client, not {concurrency!r}")
+        if rate is not None:
+            raise InputError(
+                f"rate {rate!r} and concurrency {concurrency!r} exclude each other; "
+                "give a rate for an open loop or a concurrency for a closed one"
+            )
+        # The default cannot be distinguished from a written "poisson", which is therefore accepted.
+        if arrival not in ("poisson", "burst") or burstiness != 1.0:
+            raise InputError(
+                f"arrival {arrival!r} with burstiness {burstiness!r} has no meaning in a closed loop, "
+                "where clients send when they are free; leave out either these or concurrency"
+            )
         arrival = "burst"
     check_arrivals(arrival, rate, count, burstiness)
-    _check_prefixes(prefix_length, prefix_groups)
+    if not 0 <= prefix_length <= LONGEST:
+        raise InputError(f"prefix_length must be a number of tokens from 0 to {LONGEST}, not {prefix_length!r}")
+    if not 1 <= prefix_groups <= LONGEST:
+        raise InputError(f"prefix_groups must be a number from 1 to {LONGEST}, not {prefix_groups!r}")
+    if prefix_groups > 1 and prefix_length == 0:
+        raise InputError(f"prefix_groups {prefix_groups!r} needs prefix_length, the number of tokens each group shares")
     if seed < 0:
         raise InputError(f"seed must be a whole number of at least 0, not {seed!r}")
     return arrival
@@ -212,31 +229,6 @@ def _draw_prefixes(length: int, num_groups: int, count: int, rng: np.random.Gene
     groups = rng.integers(num_groups, size=count).tolist()
     prefixes = {group: (Segment(content=group, num_tokens=length),) for group in set(groups)}
     return [prefixes[group] for group in groups]
-
-
-def _check_closed_loop(arrival: str, rate: float | None, concurrency: int, burstiness: float) -> None:
-    if concurrency < 1:
-        raise InputError(f"concurrency must be at least 1 client, not {concurrency!r}")
-    if rate is not None:
-        raise InputError(
-            f"rate {rate!r} and concurrency {concurrency!r} exclude each other; "
-            "give a rate for an open loop or a concurrency for a closed one"
-        )
-    # The default cannot be distinguished from a written "poisson", which is therefore accepted.
-    if arrival not in ("poisson", "burst") or burstiness != 1.0:
-        raise InputError(
-            f"arrival {arrival!r} with burstiness {burstiness!r} has no meaning in a closed loop, "
-            "where clients send when they are free; leave out either these or concurrency"
-        )
-
-
-def _check_prefixes(length: int, num_groups: int) -> None:
-    if not 0 <= length <= LONGEST:
-        raise InputError(f"prefix_length must be a number of tokens from 0 to {LONGEST}, not {length!r}")
-    if not 1 <= num_groups <= LONGEST:
-        raise InputError(f"prefix_groups must be a number from 1 to {LONGEST}, not {num_groups!r}")
-    if num_groups > 1 and length == 0:
-        raise InputError(f"prefix_groups {num_groups!r} needs prefix_length, the number of tokens each group shares")
 
 
 def _check_request(position: int, request: Request) -> None:
@@ -359,7 +351,15 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
     """The requests by earliest possible send time, and the number of sessions."""
     of_starts, of_inputs, of_outputs, of_groups, of_turns, *others = np.random.default_rng(draw.seed).spawn(10)
     of_kinds, of_people, of_tools, of_thinking, of_running = others
-    count, num_turns = draw.count, _turns_of(draw.turns, draw.count, of_turns)
+    # Turns of the sessions that make up ``count`` requests; the last one is cut
+    if not 1 <= draw.count <= MOST_REQUESTS:
+        raise InputError(f"count must be 1 to {MOST_REQUESTS} requests, not {draw.count!r}")
+    drawn = draw.turns.sample(draw.count, of_turns)
+    ends = np.cumsum(drawn)
+    used = int(np.searchsorted(ends, draw.count)) + 1
+    found = drawn[:used].copy()
+    found[-1] -= ends[used - 1] - draw.count
+    count, num_turns = draw.count, found
     num_sessions = num_turns.size
     session, begins = np.repeat(np.arange(num_sessions), num_turns), np.cumsum(num_turns) - num_turns
     by_tool = of_kinds.random(count) < draw.tool_share
@@ -384,18 +384,6 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
         for index, moment, num_input, num_output, number, pause in zip(order.tolist(), *columns, strict=True)
     )
     return requests, num_sessions
-
-
-def _turns_of(turns: LengthDistribution, count: int, rng: np.random.Generator) -> Array:
-    """Turns of the sessions that make up ``count`` requests; the last one is cut."""
-    if not 1 <= count <= MOST_REQUESTS:
-        raise InputError(f"count must be 1 to {MOST_REQUESTS} requests, not {count!r}")
-    drawn = turns.sample(count, rng)
-    ends = np.cumsum(drawn)
-    used = int(np.searchsorted(ends, count)) + 1
-    found = drawn[:used].copy()
-    found[-1] -= ends[used - 1] - count
-    return found
 
 
 def _within(values: Array, begins: Array, num_turns: Array) -> Array:
@@ -557,7 +545,16 @@ def scaled(
         to_rate = "" if rate is None else f", to {rate:g} requests/s"
         description += f"; {rate_scale:.4g} times the rate{to_rate}"
         steady = None if steady is None else steady * rate_scale
-        requests = _sooner(requests, rate_scale)
+        # Scale the rate; pauses between the turns of a session keep their length
+        starts: dict[int | None, float] = {}
+        found = []
+        for request in requests:
+            start = request.arrival if request.session is None else starts.setdefault(request.session, request.arrival)
+            if request.think:
+                found.append(replace(request, arrival=request.arrival - start + start / rate_scale))
+            else:
+                found.append(replace(request, arrival=request.arrival / rate_scale))
+        requests = tuple(found)
     if not requests[-1].arrival < LATEST:
         last = f"the last is {requests[-1].arrival:g} s"
         raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")
@@ -602,16 +599,3 @@ def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | N
     if span <= 0:
         raise InputError(f"rate {rate!r} cannot be reached: all requests arrive at once, so they have no rate to scale")
     return rate * span / (len(requests) - 1)
-
-
-def _sooner(requests: tuple[Request, ...], rate_scale: float) -> tuple[Request, ...]:
-    """Scale the rate; pauses between the turns of a session keep their length."""
-    starts: dict[int | None, float] = {}
-    found = []
-    for request in requests:
-        start = request.arrival if request.session is None else starts.setdefault(request.session, request.arrival)
-        if request.think:
-            found.append(replace(request, arrival=request.arrival - start + start / rate_scale))
-        else:
-            found.append(replace(request, arrival=request.arrival / rate_scale))
-    return tuple(found)

@@ -387,7 +387,14 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
     numbers: dict[object, int] = {}
     requests = tuple(_request(row, origin, trace_format.ticks_per_second, numbers) for row in rows)
     num_empty = [row.num_output for row in rows].count(0)
-    description = _describe(requests, trace_format.label, Path(path).name, num_empty, len(numbers))
+    span = requests[-1].arrival - requests[0].arrival
+    empty = f", {num_empty:,} with 0 output tokens taken as 1" if num_empty else ""
+    mean_input = fmean(map(attrgetter("num_input"), requests))
+    mean_output = fmean(map(attrgetter("num_output"), requests))
+    sessions = f" in {len(numbers):,} sessions" if numbers else ""
+    source = f"{trace_format.label} {Path(path).name}"
+    lengths = f"input mean {mean_input:,.0f}, output mean {mean_output:,.0f}"
+    description = f"{len(requests):,} requests{sessions} over {span:,.0f} s, {source}, {lengths}{empty}"
     return Workload(requests, description=description, in_turns=in_turns)
 
 
@@ -472,16 +479,6 @@ def _json_records(path: object, lines: Iterator[str]) -> Records:
         if not isinstance(record, dict):
             raise FileFormatError(path, f"expected one JSON object a line, not {text.strip()[:80]!r}", line)
         yield line, record
-
-
-def _describe(requests: tuple[Request, ...], label: str, name: str, num_empty: int, num_sessions: int) -> str:
-    span = requests[-1].arrival - requests[0].arrival
-    empty = f", {num_empty:,} with 0 output tokens taken as 1" if num_empty else ""
-    mean_input = fmean(map(attrgetter("num_input"), requests))
-    mean_output = fmean(map(attrgetter("num_output"), requests))
-    sessions = f" in {num_sessions:,} sessions" if num_sessions else ""
-    lengths = f"input mean {mean_input:,.0f}, output mean {mean_output:,.0f}"
-    return f"{len(requests):,} requests{sessions} over {span:,.0f} s, {label} {name}, {lengths}{empty}"
 
 
 _AZURE_FIELDS = (("TIMESTAMP",), ("ContextTokens",), ("GeneratedTokens",))
