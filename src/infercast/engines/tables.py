@@ -71,9 +71,7 @@ def thinned(most: int, padded_to: tuple[int, ...]) -> Table:
 
 Array = npt.NDArray[Any]
 Timing = Callable[..., Array]
-"""(queries, keys), each (batches, sequences), to (batches, kernels) seconds; an optional third array has
-multiplicities.
-"""
+"""(queries, keys), each (batches, sequences), to (batches, kernels) seconds; a third array has multiplicities."""
 
 SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
@@ -87,11 +85,7 @@ PAGE = 512
 
 
 class DecodeSurface:
-    """Seconds of each attention kernel for a decode batch.
-
-    Estimates at integer mean lengths are cached as pages, of which consecutive steps are a slice; those between are
-    linear.
-    """
+    """Seconds of each attention kernel for a decode batch; integer mean lengths are cached in pages, others linear."""
 
     def __init__(self, time: Timing, max_sequences: int, max_keys: int) -> None:
         self._time = time
@@ -209,9 +203,7 @@ EXCHANGES = ("experts_dispatch", "experts_combine")
 
 
 def in_halves(tables: Sequence[Table], calls: Sequence[Call], halved_from: Sequence[int] | None) -> Sequence[Table]:
-    """Seconds of kernels (columns) by tokens (rows), where steps from so many tokens on run as two halves: exchanges of
-    one are hidden behind kernels of the other, as far as these last.
-    """
+    """Seconds of kernels (columns) by tokens (rows); large steps run as halves that hide each other's exchanges."""
     exchanges, found = np.array([call.name in EXCHANGES for call in calls]), []
     for table, least in zip(tables, halved_from or (), strict=False):
         tokens = np.arange(len(table))

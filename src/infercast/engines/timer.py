@@ -130,11 +130,7 @@ MOST_BATCHES = 32
 
 
 class KernelTimer:
-    """A step timer made of timed kernels.
-
-    Those that depend only on the number of tokens or of sampled rows are timed up front, in two tables with row
-    lookups. Only attention, which depends on the length of each sequence, is timed during the run.
-    """
+    """A step timer: kernels by tokens or sampled rows come from two tables, attention is timed during the run."""
 
     rows_a_sequence = 1
 

@@ -543,8 +543,7 @@ class Autoscaler:
     """Rules like those of Kubernetes' HorizontalPodAutoscaler; times in seconds."""
 
     measure: str = "utilization"
-    """``utilization``: requests that arrive, as a share of what replicas serve at most.
-    ``queue``: requests in a replica, running or waiting."""
+    """``utilization``: arrivals as a share of what replicas serve at most; ``queue``: requests in a replica."""
     target: float | None = None
     """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETIES`)."""
     interval: float = 30.0
@@ -644,8 +643,7 @@ class Goal:
 
     share: float = 0.99
     of: str = "minutes"
-    """``minutes``: share of the minutes with requests in which all percentiles of the SLO hold. ``requests``: share of
-    requests that keep every limit."""
+    """``minutes``: share of minutes in which all percentiles hold; ``requests``: of requests that keep every limit."""
 
     def __post_init__(self) -> None:
         if self.of not in ("minutes", "requests"):

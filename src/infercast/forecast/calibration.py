@@ -143,8 +143,7 @@ def with_acceptance(deployment: Deployment, length: float) -> Deployment:
 
 
 ELSEWHERE = 0.5
-"""For another model, layout or engine on the same machine: the share of the former uncertainty that returns. An
-assumption between 1 (nothing is learned) and 0 (all of it is the machine's)."""
+"""Share of the former uncertainty that returns for another model, layout or engine on the machine: an assumption."""
 ON_ANOTHER_GPU = 1.0
 """The same of the host on another GPU, which is taken to be another machine."""
 

@@ -209,9 +209,8 @@ def price_of(
 ) -> GpuPrice | None:
     """Price per hour of one GPU; None if not known.
 
-    ``per_gpu_hour`` is used as given. ``file`` is a price list of your own, ``provider`` one of the bundled lists.
-    Without any of these it is the median of all providers that have this GPU: the cheapest is mostly a market where few
-    GPUs are ever free.
+    ``per_gpu_hour`` is used as given, ``file`` is a list of your own, ``provider`` a bundled one. Otherwise it is the
+    median of all providers: the cheapest is mostly a market where few GPUs are ever free.
     """
     if per_gpu_hour is not None:
         return GpuPrice(gpu_name, "", per_gpu_hour, GIVEN, "", "given")

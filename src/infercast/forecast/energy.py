@@ -1,8 +1,4 @@
-"""Energy of a run: joules of its GPU boards, and with servers, building, carbon and the electricity bill.
-
-Kernels draw dynamic power on top of static power; a waiting GPU draws idle power. CPUs, fans and power supplies are
-added by the kind of server (`hardware.server`), cooling by a factor (PUE) that is 1 unless given.
-"""
+"""Energy of a run: joules of its GPU boards, and with servers, building (PUE), carbon and the electricity bill."""
 
 from __future__ import annotations
 
@@ -36,9 +32,7 @@ STATIC, IDLE = "static", "idle"
 """Parts other than kernel families: static power while kernels run, and power while none does."""
 MOST_SEQUENCES = 256  # sequences of a batch that stands for others: more of them draw no more power while they run
 RUN_SPREAD = 0.045
-"""Spread of runs on one kind of board, as the standard deviation of a logarithm: one board idles at 117 W and another
-at 135, and weights of one model cost more to multiply than those of another. Chosen on own runs on H200s
-(benchmarks/accuracy/energy_runs.py)."""
+"""Spread of runs on one kind of board (deviation of a logarithm), on H200s (benchmarks/accuracy/energy_runs.py)."""
 HELD_BACK_SPREAD = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
 BUSY_SHARE = 0.2  # share of a run's joules that chips draw for being busy, whatever they do
 
@@ -289,9 +283,7 @@ class PoolPower:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Energy(Shown):
-    """Joules and watts of all GPUs: of the steady part if that is forecast, or else from the first request sent to the
-    last token received.
-    """
+    """Joules and watts of all GPUs in the steady part, or else from the first request sent to the last token."""
 
     joules: float
     """Joules of all GPUs."""

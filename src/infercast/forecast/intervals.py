@@ -97,15 +97,13 @@ def slowed(
 
 LEVEL = 0.8
 LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
-"""A longer run's response is that of its first requests: it is a ratio, which does not need as many. It takes so many
-for each request that is in the system at one time, within these bounds: a fuller engine takes longer to respond."""
+"""A longer run responds as its first requests do: so many for each in the system at one time, within these bounds."""
 MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
 ENDED = 90
 """Requests of which this percentile has ended before others stop coming are as in a run that goes on."""
 CALIBRATED = 1.2
-"""How far a run is off after a benchmark of its deployment, in differences between two runs of it: what its results
-leave open, and such a difference: an assumption."""
+"""How far a run is off after a benchmark of its deployment, in differences between two runs of it: an assumption."""
 
 
 class Band(NamedTuple):
@@ -176,10 +174,9 @@ def system_half_widths(
     chance: Array,
     served: Served | None = None,
 ) -> Widths:
-    """How far results may be off, as logarithms; ``results`` sums up what clients saw.
+    """How far results may be off, as logarithms: all replicas of all pools alike, the link between pools by itself.
 
-    All replicas of all pools are off alike, the link between pools independently. ``served`` is the run of the workload
-    as it is, if there is one: slower ones are held against its first requests.
+    ``served``: the run of the workload as it is, if any; slower ones are held against its first requests.
     """
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
     if served is not None and jumps_over(system):
@@ -233,11 +230,7 @@ def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: boo
 
 
 def forecast_intervals(forecast: SimulatedRun) -> Intervals:
-    """80 % intervals of a forecast's latencies and throughput.
-
-    For random requests a few further draws show the effect of chance; for given ones only ranks of percentiles are left
-    to chance.
-    """
+    """80 % intervals of latencies and throughput; chance is seen in further draws, or in ranks of given requests."""
     system, served = forecast.system, forecast.clients
     uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
     lengths = LENGTHS if jumps_over(system) else LENGTHS_STEP_BY_STEP
@@ -283,11 +276,7 @@ def jumps_over(system: System) -> bool:
 
 
 def around(forecast: Outcome, widths: Array, gains: Gains | None = None, slower: float = 0.0) -> Intervals:
-    """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gains`` says.
-
-    Their middle is slower than the forecast by a part of each width (`odds_within`). Of two percentiles the higher one
-    is no earlier: so neither are the ends of its interval.
-    """
+    """Intervals of these widths, at most ``gains`` shorter, around a slower middle (`odds_within`), ordered by rank."""
     moved, gains = widths * slower / EIGHTY, gains or Gains()
     gained = np.maximum(widths - moved, 0.0)
     times, rate = (slice(0, -1), -1)

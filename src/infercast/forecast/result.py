@@ -137,10 +137,7 @@ def limit_odds(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> fl
 
 
 def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
-    """The probability of at most ``limit`` where ``value`` is forecast and 80 % lie between ``low`` and ``high``.
-
-    Each side of the middle, which is ``slower`` than the value (`odds_within`), has its own width.
-    """
+    """The probability of at most ``limit``: 80 % lie in ``low`` to ``high``, around a middle ``slower`` than it."""
     room, longer = log(limit / value), log(high / value)
     middle = longer * slower / (EIGHTY + slower)
     beyond = room - middle
@@ -168,10 +165,7 @@ def counted(forecast: SimulatedRun) -> Array:
 
 
 def interval_of(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> tuple[float, float] | None:
-    """The ends of the 80 % interval of what is limited; None where no request has it.
-
-    Percentiles between those that have one get a width between theirs, and those beyond get that of the nearest.
-    """
+    """The 80 % interval of what is limited, as wide as its neighbours'; None where no request has such a latency."""
     summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
     band: Band | None = getattr(intervals, QUANTITIES[limit.quantity])
     if summary is None or band is None:

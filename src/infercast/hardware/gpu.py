@@ -48,10 +48,7 @@ class Gpu(Answer):
     sustained_clock: float
     """Hz under a long, heavy matrix product."""
     tensor_flops: Mapping[str, float] = field(hash=False)
-    """Dense FLOP/s (no structured sparsity) with wide accumulation, for each format the chip multiplies in.
-
-    ``fp32`` is the plain rate outside the tensor cores.
-    """
+    """Dense FLOP/s (no sparsity, wide accumulation) by format; ``fp32`` is the plain rate outside the tensor cores."""
     whole_tensor_flops: float
     """16-bit FLOP/s of the tensor cores as the architecture has them; some products are sold with a lower rate."""
     fma_flops: float
@@ -178,10 +175,7 @@ PROPERTIES = (
 
 
 def changed_gpu(gpu: Gpu, changes: Mapping[str, str]) -> Gpu:
-    """The same chip with other numbers: ``1.5x`` of what it has, or a number in SI units (``7.2T``, ``160``).
-
-    What follows moves along: rates with multiprocessors and clock, the driver's memory with the memory there is.
-    """
+    """The same chip with other numbers: ``1.5x`` of what it has, or SI units (``7.2T``); what follows moves along."""
     for name, text in changes.items():
         if name not in PROPERTIES:
             raise UnknownNameError("GPU property", name, PROPERTIES)
@@ -308,8 +302,7 @@ def servers(gpu: Gpu) -> list[Gpu]:
 
 
 LEAST_POWER, LEAST_CLOCK = 0.27, 0.2
-"""Shares of the board's own limit and of its highest clock below which no driver goes, or nothing is known; no board
-idles at as much power."""
+"""Shares of the board's own limit and highest clock below which no driver goes, or nothing is known."""
 MEGA = 1e6
 
 

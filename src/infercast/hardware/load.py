@@ -145,10 +145,7 @@ NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
 
 
 def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of ``base`` with those of ``own`` over them; what follows from a changed one moves along with it.
-
-    With another architecture nothing on the chip is kept.
-    """
+    """``own`` over ``base``; what follows from a changed field moves along, and another architecture keeps nothing."""
     kept = {key: value for key, value in base.items() if key not in NOT_INHERITED}
     if own.get("architecture", base["architecture"]) != base["architecture"]:
         for key in ("tensor_tflops", *ARCHITECTURE_FIELDS):

@@ -507,10 +507,7 @@ class Entry(NamedTuple):
 
 
 class Artifact:
-    """The file that a fit leaves behind: a zip of arrays (``.npz``) with a JSON header that lists its forests.
-
-    It holds no code and nothing is unpickled. Forests are read when they are first asked for.
-    """
+    """The file that a fit leaves: arrays (``.npz``) with a JSON header; no code, and forests are read on demand."""
 
     def __init__(
         self,

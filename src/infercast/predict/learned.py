@@ -357,9 +357,8 @@ class Learned:
 TYPICAL_ERROR = 0.5
 """Of GPUs without measured kernels: about what the roofline at typical efficiencies misses other vendors' by."""
 LEFT_OUT, NEW = 0.11, 0.17
-"""What a kernel that one other chip has, and a new one, are taken to be off by at least: the upper end of what
-attention on A100, L40S and H200 showed when each was left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md). One
-chip's rows alone do not show it."""
+"""What a kernel that one other chip has, and a new one, are off by at least: what attention on A100, L40S and H200
+showed with each left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md)."""
 WITHIN = 1.2816  # Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one
 ANNOUNCED = 0.3  # Of a GPU that is announced only and will run other kernels than those that stand for them: a guess
 STATUSES = {

@@ -1,8 +1,4 @@
-"""Answers to the questions of page and HTTP API as plain data; server workers and browser call the same.
-
-``answer(name, document)`` takes what a request holds (``state`` or ``query``, ``config``, and what else a question
-takes) and returns what it is answered with. Everything that is wrong with it is an `InfercastError`.
-"""
+"""Answers to the questions of page and HTTP API as plain data; server workers and browser call the same."""
 
 from __future__ import annotations
 
@@ -347,11 +343,7 @@ _intervals: dict[str | None, Intervals] = {}
 
 
 def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
-    """What users would see: the forecast as ``infercast simulate --json`` prints it, and what charts need.
-
-    With ``"intervals": false`` it comes in half the time, without intervals and verdict, and of the first requests
-    alone where a simulation cannot jump over steps.
-    """
+    """The forecast as ``infercast simulate --json`` has it, and charts; without intervals it is quicker and shorter."""
     asked = page.read_asked(document)
     final = document.get("intervals", True)
     if not isinstance(final, bool):

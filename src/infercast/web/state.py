@@ -1,8 +1,4 @@
-"""The state of the page: its fields, JSON, URL and command line, and the simulation it describes.
-
-A state is a plain dictionary with every field of the option table, so that it travels as JSON. What is equal to
-its default is left out of URLs and commands.
-"""
+"""The state of the page, a dictionary of all fields: its JSON, URL and command line, and what it simulates."""
 
 from __future__ import annotations
 

@@ -170,9 +170,7 @@ SEEN_IN_FEW = {
 
 
 RECURRENT_WAIT = 0.6
-"""Share of a prefill step's GPU time that the host blocks on if every layer is Mamba2 that writes states at block ends:
-from prompts of 2,048 and 8,192 tokens of Nemotron 3 Nano.
-"""
+"""Share of a prefill step's GPU time that blocks the host if all layers are Mamba2 with states (Nemotron 3 Nano)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

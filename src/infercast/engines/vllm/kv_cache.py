@@ -359,11 +359,7 @@ def kv_layout(
 def hybrid_block_size(
     config: ModelConfig, layout: ParallelLayout, block_size: int, states: StateBlocks = ONE_STATE
 ) -> int:
-    """Tokens per block with recurrent states: the smallest multiple of the requested size that is at least as large as
-    a state.
-
-    Facts of ``platforms/interface.py``, ``_align_hybrid_block_size``. Without states it is the requested size.
-    """
+    """Tokens per block: the least multiple of the requested size that holds a state (``_align_hybrid_block_size``)."""
     shard = config.shard(layout)
     caches = [cache for stack in config.stacks for cache in stack.mixer.caches(shard)]
     state = max((cache.bytes_per_sequence for cache in caches), default=0.0)

@@ -208,9 +208,7 @@ def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table
 
 
 def _prefetch_waits(copies: list[float], a_layer: Table, ahead: int) -> Table:
-    """Waits of steps whose layers take so long each: a copy starts when the layer ``ahead`` of it, among those copied,
-    is done, one after the other; the first ones of the next step end before this one does.
-    """
+    """Waits of steps with layers of such times: copies start in turn, when the copied layer ``ahead`` is done."""
     moved = [number for number, copy in enumerate(copies) if copy]
     now = free = np.zeros(np.shape(a_layer))
     done: list[Table] = [now] * ahead  # loaded by the step before

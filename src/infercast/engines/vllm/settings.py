@@ -30,10 +30,7 @@ MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")
 
 
 def capture_sizes(largest: int, max_num_batched_tokens: int, beside: int | None = None) -> tuple[int, ...]:
-    """Capture sizes of vLLM: 1, 2, 4, then by 8 to 256, then by 16 up to the largest.
-
-    The maximum tokens of a step are included if no larger, and so is ``beside``.
-    """
+    """1, 2, 4, then by 8 to 256 and by 16 to the largest; with the most tokens of a step if it fits, and ``beside``."""
     largest = min(largest, max_num_batched_tokens)
     sizes = {1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)}
     if largest == max_num_batched_tokens:
@@ -253,9 +250,7 @@ class EngineSettings(Chosen):
     max_num_queued_tokens: int | None = None
     """... and the same in tokens."""
     prefix_cache_retention_interval: str | None = None
-    """Windows and states are cached before every multiple of this many tokens; 0: only where known to be useful,
-    ``none``: everywhere.
-    """
+    """Windows and states are cached before multiples of this; 0: only where known useful, ``none``: everywhere."""
     watermark: float = 0.0
     """Share of KV blocks kept free when a request is admitted while others run, from 0 to below 1."""
     scheduler_reserve_full_isl: bool = True
@@ -405,11 +400,7 @@ def resolve(
     states: States | None = None,
     drafting: Drafting | None = None,
 ) -> ResolvedSettings:
-    """Fill in vLLM's defaults for this GPU and model, and reject what it would reject.
-
-    ``block_size`` is the default if the settings have none, ``states`` describes recurrent layers, ``drafting`` is the
-    resolved speculative config.
-    """
+    """Fill in vLLM's defaults for a GPU and model (``block_size`` if none is set), and reject what it would reject."""
     check_settings(settings, max_positions)
     version = engine_version(settings.engine)
     large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name

@@ -1,8 +1,4 @@
-"""Parses ``--speculative-config`` of vLLM into drafts, model runner and scheduling.
-
-Facts of vLLM 0.25 and 0.32: ``config/vllm.py`` (asynchronous scheduling, model runners), ``v1/core/sched/scheduler.py``
-(lookahead slots).
-"""
+"""Parses ``--speculative-config`` as vLLM 0.25 and 0.32 do (``config/vllm.py``, ``v1/core/sched/scheduler.py``)."""
 
 from __future__ import annotations
 
@@ -196,8 +192,9 @@ def drafting_of(
             )
         if is_sync or not asynchronous:
             raise InputError(
-                f"vLLM fails with method {method} in a pipeline: without asynchronous scheduling it plans a negative number "
-                "of tokens for a sequence whose drafts are in flight; use tensor parallelism, or method eagle or mtp"
+                f"vLLM fails with method {method} in a pipeline: without asynchronous scheduling it plans a negative "
+                "number of tokens for a sequence whose drafts are in flight; use tensor parallelism, or method eagle "
+                "or mtp"
             )
     # Reject numbers of drafts that are not a multiple of the prediction heads
     heads = target.prediction.heads if target.prediction is not None else 1

@@ -245,8 +245,7 @@ class Breakdown(Answer):
     kernels: tuple[KernelPart, ...]
     """Largest first."""
     host: KernelPart
-    """A GPU stood still although its replica had requests: it waited for its host or another stage, or tokens were on
-    their way."""
+    """A GPU with requests stood still: it waited for its host or another stage, or tokens were on their way."""
     idle_seconds: float
     """Seconds in which no request was on the replica."""
     first_tokens: RequestParts

@@ -99,8 +99,7 @@ AT_MOST = {"kv_heads": "heads", "topk": "experts", "ep": "experts", "tp": "inter
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "all_to_all")
 ROUTINGS = re.compile(r"uniform|balanced|power_law_\d+(\.\d+)?")
 TOO_FAST, TOO_SLOW = 30.0, 300.0
-"""No kernel beats the roofline by this factor (a warm cache is worth three), and no GPU's median kernel is so much
-slower (fivefold is usual): what does is in another unit."""
+"""No kernel beats the roofline by this factor, and no GPU's median kernel is so much slower: the unit is another."""
 
 
 def read_parquet(path: Path, columns: Iterable[str], hint: str = "") -> pandas.DataFrame:

@@ -43,11 +43,7 @@ host, and log(measured / physics) of the rows at the floor from which on it is t
 
 
 def is_of_kernel(family: str, seconds: Array, residual: Array) -> Array:
-    """For each row of a table, whether its kernel is longer than what the host takes to launch one.
-
-    Of experts: whether it takes less than eight times the physics. Triton's in fp8 take 9 to 31 times as long on an
-    L40S where 16 does not divide their width (704 over 8 GPUs).
-    """
+    """Whether the kernel of each row outlasts its launch; of experts, whether it is within eight times the physics."""
     if family not in CHECKED_FAMILIES or not seconds.size:
         return np.ones(seconds.size, dtype=bool)
     if family == "moe":

@@ -189,8 +189,7 @@ UNPADDED = "FLASHINFER"
 HEADS = {"msa": (4, 8, 16, 32, 64)}
 """Heads of a GPU that a model can be split to."""
 HOST_BOUND = 1.3
-"""Eager launches of prompts never end sooner than the host has launched them: rows of fewer times the shortest of their
-kind say how fast a host is."""
+"""Eager prompts last as long as the host launches: rows of fewer times the shortest of their kind tell its speed."""
 
 
 HALVED, ALONE, SHARPNESS = 0.55, 0.9, 4.0

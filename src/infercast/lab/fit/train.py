@@ -39,15 +39,13 @@ from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 Array = npt.NDArray[Any]
 
 GENERATION = {"attention_prefill": -0.1, "attention_decode": -0.1}
-"""How much less than the physics of the kernels that were measured a new one takes, as a logarithm: what the next
-generation of kernels gained. FlashAttention 3 on an H200 takes 0.04 (prompts) and 0.09 (decoding) less than the rates
-of version 2 say in the median, 0.30 and 0.25 less in calls above 100 us."""
+"""How much less than the physics a new kernel takes (a logarithm): FlashAttention 3 on an H200 takes 0.04 (prompts) and
+0.09 (decoding) less than the rates of version 2 say in the median, 0.30 and 0.25 less above 100 us."""
 GENERATION_SPREAD = 0.1
 """Standard deviation of that gain, for want of more generations: as large as the gain."""
 NEW_SHARE = {"attention_prefill": 0.65, "attention_decode": 0.65}
-"""Of the interval that leaving out whole kernels says, what a new one needs: Triton's attention, which few run, is far
-from all others, and widens it. With FlashAttention 3 new to A100 and L40S, and FlashInfer new to the others,
-82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
+"""Of the interval that leaving out whole kernels says, what a new one needs: with FlashAttention 3 or FlashInfer as
+new, 82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
 BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "collective": 0.2}
 """Standard deviation of the common miss: attention's is that of A100, L40S and H200 estimated with the rates of each
 other's kernel families, the experts' that of kernels with constants fitted for another."""
@@ -425,8 +423,7 @@ KNOWN_SHARE = 0.3
 FEWEST = 8
 """Rows below which nothing is learned of a kernel on its GPU."""
 SHORTEST = 75e-6
-"""Where all rows of a kernel take longer, the host's having been left out, it is not known of shorter ones how wrong an
-estimate is: the interval is at least as wide as that of physics alone."""
+"""Where all rows of a kernel take longer, the interval is at least as wide as that of physics alone."""
 AT_ONCE = 2
 """Models fitted side by side; each comes out the same whatever its neighbour is."""
 

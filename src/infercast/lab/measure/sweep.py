@@ -240,10 +240,7 @@ def run_sweep(
     progress: Progress | None = None,
     anchors: int = 0,
 ) -> Sweep:
-    """Measure until all is done or the time is up; takes up where an earlier sweep into ``out`` ended.
-
-    ``anchors``: no sweep, but this many of the most informative shapes of each kernel.
-    """
+    """Measure until all is done or time is up, resuming ``out``; ``anchors``: only the most informative shapes."""
     cases = [case for case in anchor_cases(anchors) if not families or case.family in families]
     cases = cases if anchors else sweep_cases(families)
     require_gpu()

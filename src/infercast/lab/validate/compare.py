@@ -239,8 +239,7 @@ def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None
 CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, "above 30/s"))
 """Arrivals a second up to which a run belongs to a class."""
 STATIC, PREFIX = "static", "prefix"
-"""Batches that were sent at once, as fast as their client could, are no load over time; runs with prompts that share
-prefixes are a class of their own, whatever their rate."""
+"""Batches sent at once are no load over time; runs with shared prefixes are a class of their own at any rate."""
 FACTORS: tuple[float, ...] = tuple(np.geomspace(0.6, 1.8, 12).tolist())
 """How many times longer than on the bundled host everything may take on a machine; ours differ by less."""
 TTFT_P50, TPOT_P50 = 0, 3

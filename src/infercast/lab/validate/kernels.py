@@ -125,8 +125,7 @@ def _families(kernels: Any, steps: float, has_experts: bool) -> dict[str, float]
 
 LEAST_SHARE = 0.01  # families that take less of a profile's time are shown but not scored
 _FAMILY_OF_KERNEL = {"embedding": "norm", "expert_sum": "norm", "draft_embedding": "norm", "draft_lm_head": "gemm"}
-"""The engine's compiler fuses the first ones into the norm that follows; a head that runs more than once a step is a
-product like others."""
+"""The compiler fuses the first ones into the next norm; a head that runs more than once a step is a product."""
 
 
 @dataclass(frozen=True, slots=True)

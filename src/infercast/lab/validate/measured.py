@@ -1,7 +1,4 @@
-"""Measured serving runs, read from a file: what was sent, what came back, and how the engine was set up.
-
-docs/validation.md has the format; what a config must have is the engine's to say (`Engine.measured_setup`).
-"""
+"""Measured serving runs, read from a file (docs/validation.md); `Engine.measured_setup` says what it must have."""
 
 from __future__ import annotations
 

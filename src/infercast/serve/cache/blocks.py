@@ -112,10 +112,7 @@ class KvShape(NamedTuple):
 
     @property
     def of_one_size(self) -> KvShape:
-        """Approximately the same cache with one block size: a group with half the tokens per block counts as two.
-
-        A window shorter than such a block (those of DeepSeek-V4) becomes the blocks a decoding sequence has of it.
-        """
+        """About the same cache with one block size; a shorter window becomes the blocks a decoding sequence holds."""
         if not self.block_sizes:
             return self
         size = self.common_size
@@ -200,10 +197,7 @@ class _Node:
 
 
 class _Walk:
-    """How far a prompt was followed, so that the next turn can resume there.
-
-    The path so far never changes: an edge is taken over only at its known end.
-    """
+    """How far a prompt was followed, so that the next turn resumes there; an edge is taken over at its known end."""
 
     __slots__ = ("edge", "end", "first", "length", "node", "path", "segments", "start")
 
@@ -411,10 +405,7 @@ class BlockAllocation:
         return -1 - self.index
 
     def pieces(self, ratio: int = 1) -> Path:
-        """Its path, and its own edge if blocks may be cached there, in units of ``ratio`` blocks.
-
-        A longer block is on the edge of its last tokens.
-        """
+        """Its path, and its own edge if blocks may be cached there, in units of ``ratio`` blocks."""
         path = (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
         if ratio == 1:
             return path

@@ -52,10 +52,7 @@ class Lookup:
             del self._lines[line.edge, line.group]
 
     def __call__(self, holding: BlockAllocation, most: int) -> tuple[int, int]:
-        """The longest prefix, up to ``most``, that all groups can continue from, and the longest of any one kind.
-
-        Both are in units of the common block size.
-        """
+        """The longest prefix, up to ``most`` blocks, that all groups can continue from, and that of any one kind."""
         # Full attention needs every block from the start; windows need only the last few before the end.
         hit = most
         for groups in self._everywhere:
@@ -72,10 +69,7 @@ class Lookup:
                 return hit, longest
 
     def dropping(self, holding: BlockAllocation, most: int, last: int, *, past_states: bool) -> tuple[int, int]:
-        """The same if each kind of layer must find one block more than it continues from, within ``last`` tokens.
-
-        States have nothing to drop. With ``past_states``, a state is looked up one block further, and continued from.
-        """
+        """The same with one block more of each kind, within ``last`` tokens; ``past_states``: and a state further."""
         kinds = [*self._everywhere, *self._windowed]
         dropped: set[int] = set()
         hit, longest, is_first = most, 0, True
@@ -119,11 +113,7 @@ class Lookup:
                 position = stop
 
     def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
-        """Window blocks from which the same prompt can continue, and those before the ``marks``, if not 0.
-
-        Marks are in units of the common block size. With ``drops``, one block more than it continues from; a longer
-        prompt can then continue too.
-        """
+        """Window blocks that the same prompt continues from (``drops``: one more), and those before the ``marks``."""
         size, count = self._shape.common_size, self._in_common[group]
         if group in self._shape.states:
             ends = {Ends(size, drops).last(holding.num_input + more) // size for more in range(-drops, 1)}
@@ -156,9 +146,7 @@ class Lookup:
         return position
 
     def _in_window(self, holding: BlockAllocation, groups: list[int], most: int, *, drops: bool = False) -> int:
-        """The last block up to ``most`` before which the window is entirely cached; with ``drops``, including that
-        block.
-        """
+        """The last block up to ``most`` before which (``drops``: with which) the window is entirely cached."""
         first = groups[0]
         if self._shape.chunked and first not in self._shape.states:
             return self._onward(holding, groups, self._first(first, most), most)
@@ -513,10 +501,7 @@ class KvCache(BlockPool):
         return max(0, group.most_blocks(num_tokens, chunk) - count * self._block_size // group.block_size)
 
     def _missing(self, before: int, after: int, states: int | None = None) -> int:
-        """Blocks that all groups need to grow from ``before`` to ``after`` blocks each.
-
-        Aligned states take one per group and step, or ``states``.
-        """
+        """Blocks that all groups need to grow from ``before`` to ``after``; aligned states one, or ``states``."""
         more = after - before if after > before else 0
         if self._is_uneven:
             return sum([-(-after // ratio) + -before // ratio for ratio in self._ratios]) if more else 0
@@ -549,9 +534,7 @@ class KvCache(BlockPool):
         return True
 
     def _skip_states(self, holding: BlockAllocation, needed: int, reach: Reach) -> None:
-        """A step that fills several blocks stores a state only in the last one, possibly one before its end too, and
-        starts from the one before.
-        """
+        """A step that fills several blocks stores a state in the last, maybe one earlier, and starts before them."""
         length, first = holding.num_states, holding.first[self.shape.states[0]]
         holding.num_states = needed
         if needed <= length + 1:
@@ -627,10 +610,7 @@ class KvCache(BlockPool):
                     self._add(holding, self._lookup.line(edge, group), *part)
 
     def slide(self, holding: BlockAllocation, computed: int, unsure: int = 0) -> None:
-        """Release the blocks that no token after ``computed`` ones reads, the last to be evicted first.
-
-        States are released as if the last ``unsure`` tokens had not been computed.
-        """
+        """Release blocks that no token after ``computed`` reads (states: less ``unsure``), the last evicted first."""
         window, end = (-1, 0), -1
         behind = computed - unsure if computed > unsure else 0
         earlier = self._earlier(holding, behind) if holding.earlier else ()
@@ -658,10 +638,7 @@ class KvCache(BlockPool):
         return tuple((position, position + 1) for position in given)
 
     def free(self, holding: BlockAllocation, *, done: bool = True) -> None:
-        """Release all blocks; a sequence's last block is the first to be evicted.
-
-        A sequence that is not ``done`` may come back and find its own blocks again.
-        """
+        """Release all blocks, the last evicted first; a sequence that is not ``done`` may find its own again."""
         if self.is_plain and done and holding.spans is None:
             # The same for a sequence that is done and holds nothing that others can find
             length, own = holding.length, min(holding.named, holding.length) - holding.shared

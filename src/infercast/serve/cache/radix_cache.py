@@ -21,10 +21,7 @@ Mark = tuple[object, ...]
 
 
 def content_of(request: Request, own: object) -> Content:
-    """The content of a request, by segment names; what no other request can share is named ``own``.
-
-    An answer keeps its name if others may continue from it: after a prompt that is shared entirely.
-    """
+    """The content of a request by segment names: ``own`` if unshared; answers to shared prompts keep their names."""
     end = request.num_input + request.num_output
     if not request.prefix:
         return ((own, 0, end),)
@@ -39,10 +36,7 @@ def content_of(request: Request, own: object) -> Content:
 
 
 def same_until(one: Content, here: int, other: Content, there: int, limit: int) -> int:
-    """The first position before ``limit`` at which two contents differ.
-
-    They agree up to pieces ``here`` and ``there``, which contain the position to start from.
-    """
+    """The first position before ``limit`` where contents that agree up to pieces ``here`` and ``there`` differ."""
     if one is other:
         return limit
     position = max(one[here][1], other[there][1])
@@ -135,10 +129,7 @@ class RadixTree:
         self.clock = 0
 
     def walk(self, content: Content, end: int, node: Node | None = None, piece: int = 0) -> Met:
-        """Follow a content up to page ``end``, from a node on, marking nodes as accessed.
-
-        A node that matches only in part is split.
-        """
+        """Follow a content up to page ``end``, marking nodes as accessed; one that matches in part is split."""
         page, last, node = self.page, len(content) - 1, node or self.root
         self.touch(node)
         position, time = node.end, self.clock
@@ -421,10 +412,7 @@ class RadixCache:
         self.num_blank -= count
 
     def keep(self, lease: Lease, num_tokens: int, *, is_part: bool = False) -> None:
-        """Insert what a running sequence has computed into the tree; what is already there is shared.
-
-        A chunk is not copied to host memory yet.
-        """
+        """Insert what a running sequence has computed; what is there is shared, and no chunk goes to the host yet."""
         if not self.caching:
             return
         before = lease.node

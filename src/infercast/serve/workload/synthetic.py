@@ -31,9 +31,7 @@ from infercast.serve.workload.request import Draw, Request, Segment, Workload, t
 CLIPPED = "; default lengths clipped to max_model_len "  # in the description of a workload, followed by a number
 BURST_COUNT = 1000  # default number of requests in a burst
 FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 400, 20_000
-"""First attempt of a run that decides its own length: number of requests; for a closed loop, per client and in all, up
-to a limit.
-"""
+"""First attempt of a run that decides its own length: requests; of a closed loop per client, and at most."""
 APART = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
 
 
@@ -170,10 +168,7 @@ def _check_kinds(kind: type, words: str, **values: object) -> None:
 
 
 def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> Workload:
-    """Set the declared output length, and whether answers end by EOS.
-
-    None leaves either unchanged.
-    """
+    """Set the declared output length, and whether answers end by EOS; None leaves either unchanged."""
     if declared is not None:
         if ignore_eos:
             raise InputError(
@@ -441,10 +436,7 @@ def redrawn(workload: Workload, *, seed: int, count: int) -> Workload | None:
 
 
 def extended(workload: Workload, count: int, longest: int) -> Workload:
-    """Extend an open-ended workload to the first ``count`` requests of its draw.
-
-    Requests above ``longest`` tokens, which the engine would reject, are cut as the first ones would have been.
-    """
+    """Extend an open-ended workload to ``count`` requests of its draw, cut to ``longest`` tokens like the first."""
     drawn = workload.drawn
     assert drawn is not None
     other = _labelled(workload, drawn_with(drawn, count=count * workload.every), drawn.seed)
@@ -457,11 +449,7 @@ def extended(workload: Workload, count: int, longest: int) -> Workload:
 
 
 def continued(workload: Workload, count: int, longest: int) -> Workload | None:
-    """The same requests and further ones after them, ``count`` in all, for a run that has served these and goes on.
-
-    The further ones are drawn by themselves, as the first ones were; None where that is not enough: sessions, classes
-    and adapters are drawn together, and requests that were left out or cut are counted over all.
-    """
+    """The same requests and further ones of a draw of their own, ``count`` in all; None where that does not suffice."""
     drawn, before = workload.drawn, len(workload.requests)
     if type(drawn) is not Draw or drawn.count != before or workload.num_truncated:
         return None
@@ -526,10 +514,7 @@ def drawn_with(drawn: Draw, **others: Any) -> Workload:
 def scaled(
     workload: Workload, *, rate_scale: float = 1.0, rate: float | None = None, limit: int | None = None
 ) -> Workload:
-    """The same requests, the first ``limit`` of them, arriving ``rate_scale`` times as fast (2 halves every gap).
-
-    With ``rate`` they arrive at that mean number of requests per second, whatever it was before.
-    """
+    """The first ``limit`` requests, ``rate_scale`` times as fast, or at a mean ``rate`` whatever it was before."""
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1 request, not {limit!r}")
     if rate is not None:

@@ -1,8 +1,4 @@
-"""Recorded workloads: Azure and Mooncake traces, conversations, and plain CSV or JSON lines.
-
-A file is a stream of records (a CSV row or a JSON object, by name), a format turns one record into rows, and
-`read_trace` turns rows into requests. Nothing in a file is ever executed: only numbers, dates and names are read.
-"""
+"""Recorded workloads: Azure and Mooncake traces, conversations, and plain CSV or JSON lines; nothing is executed."""
 
 from __future__ import annotations
 
@@ -97,10 +93,7 @@ def azure_row(record: Record, _: Segments) -> list[Row]:
 
 
 def mooncake_row(record: Record, segments: Segments) -> list[Row]:
-    """Each of hash_ids names 512 tokens of the prompt; the last is cut to what remains of input_length.
-
-    Ids beyond the prompt's end are dropped. If there are too few (or none), the rest of the prompt is unshared.
-    """
+    """Each of hash_ids names 512 tokens of the prompt, the last what remains; a prompt with too few ends unshared."""
     num_input = whole_of(record, "input_length", 1)
     ids = record.get("hash_ids", [])
     if not (isinstance(ids, list) and set(map(type, ids)) <= {int}):
@@ -272,11 +265,7 @@ def _tokens(message: Record, text: Any) -> int:
 
 
 def with_sessions(rows: Sequence[Row]) -> list[Row]:
-    """Infer sessions from prompts in named blocks of equal size; rows are in order of arrival.
-
-    A request continues an earlier one if all whole blocks of the earlier prompt are its own prefix, and only one
-    continuation is ever seen: a system prompt, with many different continuations, is no evidence.
-    """
+    """Infer sessions: a request continues an earlier one whose whole blocks are its prefix, if no other does."""
     follows: dict[int, int] = {}
     many: set[int] = set()
     for row in rows:

@@ -337,8 +337,7 @@ RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
 CLIENTS = re.compile(r"concurrency (\d+)")
 CAP = re.compile(r"max_num_seqs (\d+)")
 OUT_OF_STEP = re.compile(r"\b(aiperf|genai-perf|guidellm)\b", re.IGNORECASE)
-"""Load generators with clients that do not stay in step where all requests are of one length: published medians of TTFT
-are those of prompts that come alone, and only the 99th percentile is that of the first ones, which come together."""
+"""Load generators whose clients fall out of step at one length: medians of TTFT are of prompts that come alone."""
 AT_ONCE_FROM = 1000.0
 TURNS = 10
 OPEN_SECONDS, MOST_OPEN = 200.0, 12000
