@@ -23,7 +23,6 @@ from infercast.predict.board_power import THROTTLED, weight_of
 from infercast.predict.estimate import ADDED_SHARE, SHARED_SECONDS, slowed_by
 
 Table = npt.NDArray[Any]
-
 DENSE, SPACING = 128, 32
 """For costly estimates: every size up to the first, and every n-th beyond."""
 
@@ -72,7 +71,6 @@ def thinned(most: int, padded_to: tuple[int, ...]) -> Table:
 Array = npt.NDArray[Any]
 Timing = Callable[..., Array]
 """(queries, keys), each (batches, sequences), to (batches, kernels) seconds; a third array has multiplicities."""
-
 SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
 STEPS_AN_OCTAVE = 8

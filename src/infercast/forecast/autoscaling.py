@@ -448,7 +448,6 @@ def start_up(deployment: Deployment, *, bandwidth: float = LOAD_BANDWIDTH, other
 
 
 POINTS = 400
-
 Scaler = Callable[[int, float, float], tuple[int, int]]
 """Given the step, the typical requests a second that arrived and the requests in the system: (ready, paid for)."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, hypot, log
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from infercast.engines.energy import Batch, StepsEnergy, steps_energy
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.run import SimulatedRun
-from infercast.forecast.system import busiest
+from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import EIGHTY, uncertainty_of
 from infercast.hardware import Gpu
 from infercast.hardware.server import Server, server_of, servers
@@ -23,10 +22,6 @@ from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
 from infercast.serve.record import PhaseTotals, Served
 from infercast.shown import Shown
-
-if TYPE_CHECKING:
-    from infercast.forecast.system import System
-
 
 STATIC, IDLE = "static", "idle"
 """Parts other than kernel families: static power while kernels run, and power while none does."""
@@ -114,8 +109,6 @@ def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
 
 KILO = 1000.0
 TENTH = 1.2815515655446004  # `EIGHTY` with all digits
-
-
 BOUNDS = {
     "pue": (1.0, 10.0), "server_watts": (0.0, 1e6), "server_factor": (1.0, 10.0), "grid_carbon": (0.0, 1e5),
     "electricity_price": (0.0, 1e3),

@@ -36,57 +36,35 @@ POSITIVE: Rule = (f"a finite number of at least {SMALLEST:g}", lambda value: _is
 NOT_NEGATIVE: Rule = ("zero or a positive finite number", lambda value: _is_number(value) and value >= 0)
 COUNT: Rule = ("a positive whole number", lambda value: _is_number(value) and isinstance(value, int) and value > 0)
 RATES: Rule = ("a table of rates by format", lambda value: isinstance(value, dict) and bool(value))
-
 ON_CHIP_FIELDS: dict[str, Rule] = {
-    "fp32_lanes_per_sm": COUNT,
-    "special_ops_per_sm_clock": POSITIVE,
-    "l2_bytes_per_clock": POSITIVE,
-    "l2_bytes_per_sm_clock": POSITIVE,
+    **dict.fromkeys(("fp32_lanes_per_sm", "registers_per_sm"), COUNT),
+    **dict.fromkeys(("special_ops_per_sm_clock", "l2_bytes_per_clock", "l2_bytes_per_sm_clock"), POSITIVE),
     "shared_memory_kib_per_sm": POSITIVE,
-    "registers_per_sm": COUNT,
     "tensor_flops_per_sm_clock": RATES,
 }
 """Facts of an architecture; a GPU file may replace any of them."""
-
 TOPOLOGY: Rule = (f"one of {', '.join(TOPOLOGIES)}", lambda value: isinstance(value, str) and value in TOPOLOGIES)
 MEMORIES = ("hbm", "gddr")
 MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in MEMORIES)
 ARCHITECTURE_FIELDS: dict[str, Rule] = {
-    "vendor": TEXT,
-    "compute_capability": TEXT,
-    "kernels": TEXT,
+    **dict.fromkeys(("vendor", "compute_capability", "kernels"), TEXT),
     "memory": MEMORY,
     **ON_CHIP_FIELDS,
 }
 FACTS: Rule = ("a table of facts", lambda value: isinstance(value, dict) and bool(value))
 """What is known of the kernels that an architecture runs; only a new architecture brings its own."""
-
+CLOCKS = ("boost_clock_mhz", "sustained_clock_mhz", "max_clock_mhz")
+SIZES = ("dram_gib", "driver_mib", "dram_gb_per_s", "l2_mib", "pcie_gb_per_s", "tdp_w")
 GPU_FIELDS: dict[str, Rule] = {
-    "base": TEXT,
-    "name": TEXT,
-    "title": TEXT,
-    "architecture": TEXT,
-    "sms": COUNT,
-    "boost_clock_mhz": POSITIVE,
-    "sustained_clock_mhz": POSITIVE,
-    "max_clock_mhz": POSITIVE,
-    "dram_gib": POSITIVE,
-    "driver_mib": POSITIVE,
-    "dram_gb_per_s": POSITIVE,
-    "l2_mib": POSITIVE,
+    **dict.fromkeys(("base", "name", "title", "architecture", "announced"), TEXT),
+    **dict.fromkeys(("sms", "nvlink_gpus", "gpus_per_node"), COUNT),
+    **dict.fromkeys((*CLOCKS, *SIZES), POSITIVE),
     "nvlink_gb_per_s": NOT_NEGATIVE,
-    "nvlink_gpus": COUNT,
-    "pcie_gb_per_s": POSITIVE,
     "pcie_topology": TOPOLOGY,
-    "gpus_per_node": COUNT,
-    "tdp_w": POSITIVE,
-    "announced": TEXT,
-    "aliases": TEXTS,
-    "sources": TEXTS,
+    **dict.fromkeys(("aliases", "sources"), TEXTS),
     "tensor_tflops": RATES,
     **ARCHITECTURE_FIELDS,
 }
-
 REQUIRED_GPU_FIELDS = (
     "architecture", "sms", "boost_clock_mhz", "sustained_clock_mhz", "dram_gib", "dram_gb_per_s", "l2_mib",
     "pcie_gb_per_s", "tdp_w",
@@ -136,10 +114,8 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 MEGA = 1e6
-
 DRIVER_SHARE = 0.985
 """Share of the nominal memory that a driver reports where a file does not say; HBM parts show 0.98 to 0.995."""
-
 NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
 """What belongs to the base alone: a chip made from it is another chip."""
 

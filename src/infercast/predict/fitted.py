@@ -27,7 +27,6 @@ from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Family
 
 Array = npt.NDArray[Any]
-
 CHUNK = 32_768
 MANY = 2000  # Rows from which on trees are compared one after the other
 LARGE = 100  # Trees above which even one row is compared as an array
@@ -201,7 +200,6 @@ def _rounding_to(borders: Array) -> Array:
 
 
 PACKAGE = Path(__file__).parents[1]
-
 FEATURES = {name: names for family in FAMILIES.values() for name, names in family.features.items()}
 
 

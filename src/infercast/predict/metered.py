@@ -9,17 +9,14 @@ from math import exp
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.ops import Gemm, Op
 from infercast.ops.op import BYTES, quantise, tensor_rate_of
-from infercast.predict.array_api import miss_share
+from infercast.predict.array_api import Array, miss_share
 from infercast.predict.board_power import BoardPower, board_power, work_of
 from infercast.predict.fitted import Artifact, Forest, Inputs, load_artifact
-
-Array = npt.NDArray[Any]
 
 PARTS = ("active_watts", "flop", "dram", "l2")  # What of a board the energy of a launch is a sum of
 MOST_LAUNCHES, METER_SECONDS = 3000, 1.3

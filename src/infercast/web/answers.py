@@ -74,8 +74,6 @@ def memory_of(asked: page.Asked) -> dict[str, Any]:
 
 
 Tell = Callable[[str], None]
-
-
 PLANNED = ("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "pcie_topology", "api_server")
 """Fields that a plan's question has by the same name."""
 

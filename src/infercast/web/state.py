@@ -83,10 +83,7 @@ FIELDS = tuple(
     )
 )
 BY_NAME = {field.name: field for field in FIELDS}
-
-
 State = dict[str, Any]
-
 COMMANDS = {CURVE: "sweep"}  # commands of questions, where their names differ
 MOST_NAMES = 32
 LONGEST_TEXT = 400
@@ -262,8 +259,6 @@ OF_SYSTEMS = ("model", "hardware", "layout", "engine")  # groups of fields that 
 KEPT_SYSTEMS, KEPT_CAPACITIES = 8, 256
 """Deployments with their step times that are kept for the next question about them, and what they serve at most."""
 PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
 _capacities: dict[str, float] = {}
 
 

@@ -323,7 +323,6 @@ class Vllm(Engine):
     """One release of vLLM."""
 
     rules: EngineVersion
-
     title = "vLLM"
     close_since = (0, 20)
     load_balancer = "vllm"
@@ -338,7 +337,6 @@ class Vllm(Engine):
     can_draft = True
     expert_launches = EXPERT_LAUNCHES
     host_type = VllmHost
-
     settings_from = staticmethod(settings_of)
     resolve = staticmethod(_resolve)
     choose_kernels = staticmethod(choose_sparse_kernels)

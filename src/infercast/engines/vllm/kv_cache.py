@@ -51,7 +51,6 @@ class Kind(NamedTuple):
 
 NONE, ALIGN, ALL = "none", "align", "all"
 MODES = (NONE, ALIGN, ALL)
-
 WRITE_EVERY_BLOCK = (
     "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
     "JambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "Zamba2ForCausalLM",
@@ -253,7 +252,6 @@ def tier_rules(version: EngineVersion) -> dict[str, bool]:
 
 ALIGNMENT = 576
 """Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once."""
-
 Group = list[tuple[int, int]]
 """A layer's index in the model, and its bytes per block."""
 
@@ -318,7 +316,6 @@ def _block_bytes(groups: list[Group], held: Collection[int]) -> int:
 
 SMALLEST_BLOCK = 16
 """Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
-
 UNCHUNKED = 2048
 """Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
 

@@ -101,14 +101,11 @@ DENSE = "none"
 """A retention interval that caches everything."""
 LARGEST_CAPTURE = 1_000_000
 """No engine captures graphs for larger steps."""
-
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
     "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs", "max_num_scheduled_tokens",
     "prefill_schedule_interval", "kv_cache_memory_bytes", "offload_num_in_group", "offload_prefetch_step",
 )  # fmt: skip
-
-
 NEW = (
     "max_num_active_seqs", "max_num_scheduled_tokens", "max_num_queued_reqs", "max_num_queued_tokens",
     "prefix_cache_retention_interval", "long_prefill_token_threshold_adaptive",
@@ -190,7 +187,6 @@ def _check_new(settings: EngineSettings) -> None:
 LARGE_GPU_BYTES = 70 * GIB
 # Newer versions have even larger ones on these.
 LARGEST_GPU_BYTES = 160 * GIB
-
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Largest graph in tokens by architecture, where it exceeds vLLM's usual limit of twice the sequences or 512."""
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from infercast.bundled import read_data
 from infercast.engines.speculation import (
     BY_HEADS,
     DRAFT_MODEL,
@@ -32,28 +33,8 @@ from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig
 from infercast.serve.speculation import MOST_DRAFTS
 
+CONFIG = "engines/vllm/speculation.toml"
 METHODS = (NGRAM, NGRAM_GPU, EAGLE, EAGLE_3, MTP, DRAFT_MODEL)
-UNMODELLED = {
-    "medusa": "heads that draft side by side",
-    "mlp_speculator": "a small network that drafts",
-    "suffix": "lookups in a tree of earlier answers",
-    "dflash": "all drafts in one pass",
-    "dspark": "all drafts in one pass",
-    "custom_class": "code of your own",
-    "extract_hidden_states": "no drafts at all",
-}
-"""Methods of vLLM that are rejected, and what they do."""
-READ = {
-    "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "quantization",
-    "num_speculative_tokens_per_batch_size", "rejection_sample_method", "synthetic_acceptance_rates",
-    "synthetic_acceptance_length", "prompt_lookup_max", "prompt_lookup_min",
-}  # fmt: skip
-UNREAD = {
-    "revision", "code_revision", "draft_load_config", "max_model_len", "draft_sample_method", "attention_backend",
-    "moe_backend", "use_local_argmax_reduction", "use_heterogeneous_vocab", "enforce_eager",
-    "disable_padded_drafter_batch", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
-    "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "parallel_drafting",
-}  # fmt: skip
 
 
 class Asked(NamedTuple):
@@ -73,11 +54,13 @@ def read_config(text: str, target: ModelConfig) -> Asked:
         values = None
     if not isinstance(values, dict):
         raise InputError(f"--speculative-config must be a JSON object, not {text[:80]!r}")
-    if strange := sorted({*values} - READ - UNREAD):
-        raise UnknownNameError("field of --speculative-config", strange[0], READ | UNREAD, listed=False)
+    known = read_data(CONFIG)
+    fields = {*known["read"], *known["unread"]}
+    if strange := sorted({*values} - fields):
+        raise UnknownNameError("field of --speculative-config", strange[0], fields, listed=False)
     if values.get("parallel_drafting"):
         raise InputError("parallel_drafting of --speculative-config is not modelled: all drafts in one pass")
-    method = _method(values)
+    method = _method(values, known["unmodelled"])
     by_batch = _by_batch(values.get("num_speculative_tokens_per_batch_size"))
     num_drafts = _count(values, "num_speculative_tokens")
     if num_drafts is None and method == MTP and target.prediction is not None:
@@ -104,7 +87,7 @@ def most_tokens(text: str | None) -> int:
     return 1 + drafts if isinstance(drafts, int) else MOST_DRAFTS
 
 
-def _method(values: Mapping[str, Any]) -> str:
+def _method(values: Mapping[str, Any], unmodelled: Mapping[str, str]) -> str:
     """The method, or the one implied by the model."""
     method, model = values.get("method"), values.get("model")
     if method is None:
@@ -112,9 +95,9 @@ def _method(values: Mapping[str, Any]) -> str:
     method = str(method).strip("[]")
     if method != MTP and method.endswith("_mtp"):
         method = MTP
-    if method in UNMODELLED:
+    if method in unmodelled:
         raise InputError(
-            f"speculative method {method!r} is not modelled ({UNMODELLED[method]}); known: {', '.join(METHODS)}"
+            f"speculative method {method!r} is not modelled ({unmodelled[method]}); known: {', '.join(METHODS)}"
         )
     if method not in METHODS:
         raise UnknownNameError("speculative method", method, METHODS)

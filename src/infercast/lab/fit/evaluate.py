@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import Rows
+from infercast.lab.fit.rows import Array, Rows
 from infercast.lab.fit.samples import Key, Sample, group_hashes, is_left_out, key_of, sample_of
 from infercast.lab.fit.tables import FILES, read_table
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured
@@ -21,8 +20,6 @@ from infercast.predict.anchors import choose, learn
 from infercast.predict.fitted import Artifact
 from infercast.predict.identity import KernelProfile
 from infercast.predict.learned import Learned
-
-Array = npt.NDArray[Any]
 
 FEW_ROWS = 1000
 """A fifth of fewer rows is too few to judge: every fifth is hidden in turn."""

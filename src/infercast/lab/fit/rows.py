@@ -20,7 +20,6 @@ from infercast.ops.op import BYTES
 from infercast.predict.roofline import Roofline
 
 Array = npt.NDArray[Any]
-
 LEFT_OUT = ("trtllm",)
 """Engines without estimates, except for families that no other engine has."""
 

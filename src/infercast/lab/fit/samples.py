@@ -7,14 +7,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import LEFT_OUT, Rows
+from infercast.lab.fit.rows import LEFT_OUT, Array, Rows
 from infercast.lab.fit.sparse_tables import MODULE_FAMILIES, SPARSE_FAMILIES
 from infercast.lab.fit.sweeps import read_sweep, sweep_folders
 from infercast.lab.fit.tables import FILES, read_table
@@ -32,8 +30,6 @@ from infercast.predict.kernels import base_seconds
 #
 # Where the host launched kernels one by one, a table has a floor that no kernel has: vLLM's products in fp8 by blocks
 # take 290 us on an L40S (Triton's), 80 on an H100 (DeepGEMM's). Rows that physics puts below it are left out.
-
-Array = npt.NDArray[Any]
 
 CHECKED_FAMILIES = ("moe", "gemm")
 TWICE = float(np.log(2.0))

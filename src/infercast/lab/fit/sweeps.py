@@ -8,22 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas
 
 from infercast import ops
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import Rows, read_parquet, rows_of
+from infercast.lab.fit.rows import Array, Rows, read_parquet, rows_of
 from infercast.ops.op import gated_activation, norm, quantise, rope, spread_lengths
 from infercast.predict.families.sparse import BLOCK_CHOICE, TOP_K, latent_attention
 from infercast.predict.identity import SWEEP
 
 # Kernels of sparse attention: one table, in which ``op`` names the kernel; a group is one layout of heads at one batch.
 
-Array = npt.NDArray[Any]
 Lengths = tuple[Array, Array, Array]
-
 BLOCK, WIDTH = 128, 128
 """Tokens of a block and the width of a head, of block-sparse attention."""
 _rows = partial(rows_of, engine=SWEEP, time=("burst_us", 1e-6))

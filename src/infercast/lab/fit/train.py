@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.bundled import read_data
 from infercast.errors import missing
+from infercast.lab.fit.rows import Array
 from infercast.lab.fit.samples import Key, Sample, is_usual, sweep_samples
 from infercast.lab.fit.sweeps import read_families, sweep_folders
 from infercast.lab.fit.tables import FILES
@@ -35,8 +35,6 @@ from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 # A model of several GPUs misses a new one by a factor of all kernels, seen once a GPU, and by each kernel's own. So the
 # variance of the common miss averages what was found with what is known beforehand, and its few degrees of freedom
 # widen the interval as Student's law does.
-
-Array = npt.NDArray[Any]
 
 GENERATION = {"attention_prefill": -0.1, "attention_decode": -0.1}
 """How much less than the physics a new kernel takes (a logarithm): FlashAttention 3 on an H200 takes 0.04 (prompts) and

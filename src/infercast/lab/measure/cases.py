@@ -417,14 +417,7 @@ def _probe(op: str, by: str, dtype: str, rows: int, width: int, *sizes: int, flo
 
 
 # How large a share of any beginning each family gets; the first points are what a short sweep lives on.
-SHARES = {
-    "gemm": 0.40,
-    "attention_decode": 0.16,
-    "attention_prefill": 0.16,
-    "attention_mixed": 0.04,
-    "moe": 0.10,
-    "elementwise": 0.14,
-}
+SHARES: dict[str, float] = GRIDS["shares"]
 FAMILIES = tuple(SHARES)
 # Measured where they are named only: they are compiled or tuned for longer than all their shapes are measured.
 RECURRENT = {"scan": 0.4, "state_update": 0.25, "convolution": 0.25, "gating": 0.1}

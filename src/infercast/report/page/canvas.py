@@ -67,7 +67,6 @@ def inline_svg(figure: Figure, name: str, description: str, tips: Tips) -> str:
 WIDTH, HALF, PHONE = 9.2, 4.1, 3.75  # inches of a full-width chart, of one in a pair, and of a chart on a phone
 MOST_TICKS = 6
 LETTER = 0.077  # inches of a letter of a title, on average
-
 Paint = Callable[[Any, Tips], None]  # draws on an empty figure of any width, in the colours of `svg`
 
 

@@ -14,7 +14,6 @@ from infercast.errors import InputError, UnknownNameError
 
 
 LONGEST = 2**31 - 1  # upper limit of any length; keeps a heavy tail within integers
-
 LENGTH_FORMS = (
     "512",
     "uniform:LOW:HIGH",
@@ -27,8 +26,6 @@ LENGTH_FORMS = (
 
 # Above this, one request in millions dominates the mean; a larger number is a standard deviation in tokens by mistake.
 _LARGEST_SIGMA = 5.0
-
-
 INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 """Default prompt and output lengths in tokens."""
 

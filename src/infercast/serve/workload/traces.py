@@ -28,7 +28,6 @@ from infercast.serve.workload.request import Request, Segment, Workload
 
 MOONCAKE_BLOCK_TOKENS = 512
 Record = dict[str, Any]
-
 PLAIN_FIELDS = (
     ("arrival", "arrival_s", "timestamp"),
     ("input", "num_input", "input_tokens"),
@@ -313,7 +312,6 @@ def with_histories(rows: Sequence[Row], segments: Segments) -> list[Row]:
 
 MOONCAKE = "Mooncake trace"
 NO_SESSIONS = "give it a column session, or blocks as Mooncake's traces have them"
-
 A_DATE = 1e8  # seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start
 Records = Iterator[tuple[int, Record]]  # each record with its line number
 

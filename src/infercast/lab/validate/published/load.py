@@ -210,7 +210,6 @@ MOST_MEANS = 4.0
 MOST_CHATTED = 400.0  # mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens
 SOME_EARLY = 0.02  # a mean that leaves a smaller share of answers to end early is that of answers of one length
 CONTRADICTED = 1.5  # a stated length that differs from the mean by this factor is that of another run
-
 Lengths = tuple[list[int], list[int]]
 
 

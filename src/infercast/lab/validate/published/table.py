@@ -25,7 +25,6 @@ from infercast.serve.workload.request import Request, Workload
 from infercast.units import MILLI
 
 Version = tuple[int, ...]
-
 COMMAND = "server_cmd"  # the column that marks a table of collected runs
 CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--random-input-len")
 """Flags of load generators: a command with these starts no server."""
