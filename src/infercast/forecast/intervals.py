@@ -17,27 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from infercast.forecast import uncertainty
 from infercast.forecast.run import Outcome, SimulatedRun
 from infercast.forecast.slo import NAMES, Array, Percentiles
 from infercast.forecast.system import System, busiest
-from infercast.forecast.uncertainty import (
-    EIGHTY,
-    LENGTHS,
-    LENGTHS_STEP_BY_STEP,
-    LINK_SPREAD,
-    RUN_TO_RUN,
-    Gains,
-    Uncertainty,
-    chance_in,
-    gains_of,
-    in_system,
-    luck_of,
-    probed_host,
-    slower_by,
-    smoothed_of,
-    steady_luck,
-    uncertainty_of,
-)
 from infercast.serve import Replica, Workload
 from infercast.serve.record import Served
 from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
@@ -169,7 +152,7 @@ class Intervals(Answer):
 def system_half_widths(
     system: System,
     workload: Workload,
-    uncertainties: Sequence[Uncertainty],
+    uncertainties: Sequence[uncertainty.Uncertainty],
     results: Callable[[Served], Array],
     chance: Array,
     served: Served | None = None,
@@ -180,7 +163,7 @@ def system_half_widths(
     """
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
     if served is not None and jumps_over(system):
-        most = int(max(LEAST_REQUESTS, min(EACH_PRESENT * in_system(served), most)))
+        most = int(max(LEAST_REQUESTS, min(EACH_PRESENT * uncertainty.in_system(served), most)))
     workload = replace(workload, requests=workload.requests[:most])
     most = len(workload.requests)
     counted = 0 if served is None else _num_before_end(served, most)
@@ -197,7 +180,7 @@ def system_half_widths(
         return np.log(results(clients if before is None else clients.first(counted)))
 
     base = run() if before is None else np.log(results(before))
-    by_link = 0.0 if system.wire is None else run(link=exp(EIGHTY * LINK_SPREAD)) - base
+    by_link = 0.0 if system.wire is None else run(link=exp(uncertainty.EIGHTY * uncertainty.LINK_SPREAD)) - base
     return Widths(run(gpu=True) - base, run(host=True) - base, chance, by_link)
 
 
@@ -210,15 +193,15 @@ def _num_before_end(served: Served, count: int) -> int:
 
 
 def half_widths(
-    replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array], chance: Array
+    replica: Replica, known: uncertainty.Uncertainty, results: Callable[[Replica], Array], chance: Array
 ) -> Widths:
     """The same of one replica; ``results`` runs it and sums up what came out."""
-    base = np.log(results(longer(replica, uncertainty)))
-    by_gpu, by_host = (np.log(results(longer(replica, uncertainty, **{end: True}))) - base for end in ("gpu", "host"))
+    base = np.log(results(longer(replica, known)))
+    by_gpu, by_host = (np.log(results(longer(replica, known, **{end: True}))) - base for end in ("gpu", "host"))
     return Widths(by_gpu, by_host, chance)
 
 
-def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: bool = False) -> Replica:
+def longer(replica: Replica, about: uncertainty.Uncertainty, *, gpu: bool = False, host: bool = False) -> Replica:
     """A replica at the upper end of its GPU's interval, or of its host's."""
     return slowed(
         replica,
@@ -232,25 +215,29 @@ def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: boo
 def forecast_intervals(forecast: SimulatedRun) -> Intervals:
     """80 % intervals of latencies and throughput; chance is seen in further draws, or in ranks of given requests."""
     system, served = forecast.system, forecast.clients
-    uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
-    lengths = LENGTHS if jumps_over(system) else LENGTHS_STEP_BY_STEP
+    uncertainties = [uncertainty.uncertainty_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
+    lengths = uncertainty.LENGTHS if jumps_over(system) else uncertainty.LENGTHS_STEP_BY_STEP
     replica = system.pools[-1].replica
     luck: Array | None
     if (window := forecast.window) is not None:
-        luck = steady_luck(served, forecast.workload, *window)
+        luck = uncertainty.steady_luck(served, forecast.workload, *window)
     else:
-        luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
-    chance = chance_in(served) if luck is None else luck
-    widths = system_half_widths(system, forecast.workload, uncertainties, smoothed_of, chance, served)
-    gains = [gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
-    slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
-    found = around(forecast, widths.together, Gains(*(max(each) for each in zip(*gains, strict=True))), slower)
+        luck = uncertainty.luck_of(
+            forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths
+        )
+    chance = uncertainty.chance_in(served) if luck is None else luck
+    widths = system_half_widths(system, forecast.workload, uncertainties, uncertainty.smoothed_of, chance, served)
+    gains = [uncertainty.gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
+    slower = uncertainty.slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
+    found = around(
+        forecast, widths.together, uncertainty.Gains(*(max(each) for each in zip(*gains, strict=True))), slower
+    )
     medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
     told = {name: at for name, at in medians.items() if getattr(found, name) is not None}
     return replace(found, rests={name: _rests(widths, at, uncertainties[-1]) for name, at in told.items()})
 
 
-def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
+def _rests(widths: Widths, at: int, about: uncertainty.Uncertainty) -> Rests:
     """The parts of one result's interval; the first results are those of prompts and follow prefill steps."""
     gpu, host, luck, link = (abs(float(np.broadcast_to(each, widths.gpu.shape)[at])) for each in widths)
     step, of_step = (
@@ -259,10 +246,10 @@ def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
     of_host = about.by_release.host
     kernels, release = hypot(gpu * (1 - of_step) ** 0.5, link), hypot(gpu * of_step**0.5, host * of_host**0.5)
     machine = host * (1 - of_host) ** 0.5
-    probed = host * probed_host(about.host) / about.host
-    run = RUN_TO_RUN.prompts if at < len(NAMES) else RUN_TO_RUN.decodes
-    left_gpu = gpu * min(EIGHTY * CALIBRATED * run / step, 1.0) if step else 0.0
-    left_host = host * min(EIGHTY * CALIBRATED * RUN_TO_RUN.host / about.host, 1.0)
+    probed = host * uncertainty.probed_host(about.host) / about.host
+    run = uncertainty.RUN_TO_RUN.prompts if at < len(NAMES) else uncertainty.RUN_TO_RUN.decodes
+    left_gpu = gpu * min(uncertainty.EIGHTY * CALIBRATED * run / step, 1.0) if step else 0.0
+    left_host = host * min(uncertainty.EIGHTY * CALIBRATED * uncertainty.RUN_TO_RUN.host / about.host, 1.0)
     whole = hypot(gpu, host, luck, link)
     narrowed = hypot(gpu, probed, luck, link), hypot(left_gpu, left_host, luck, link)
     return Rests(*(float(np.sinh(part)) for part in (kernels, machine, release, luck, whole, *narrowed)))
@@ -275,9 +262,9 @@ def jumps_over(system: System) -> bool:
     return plain or system.wire is not None
 
 
-def around(forecast: Outcome, widths: Array, gains: Gains | None = None, slower: float = 0.0) -> Intervals:
+def around(forecast: Outcome, widths: Array, gains: uncertainty.Gains | None = None, slower: float = 0.0) -> Intervals:
     """Intervals of these widths, at most ``gains`` shorter, around a slower middle (`odds_within`), ordered by rank."""
-    moved, gains = widths * slower / EIGHTY, gains or Gains()
+    moved, gains = widths * slower / uncertainty.EIGHTY, gains or uncertainty.Gains()
     gained = np.maximum(widths - moved, 0.0)
     times, rate = (slice(0, -1), -1)
     most = np.array([gains.prompts, gains.decodes, gains.decodes, max(gains)])[:, None]

@@ -596,11 +596,7 @@ def drafts_of(forecast: SimulatedRun) -> DraftRun | None:
         counts.add(record.drafts)
     seconds = forecast.duration
     return DraftRun(
-        drafting,
-        counts,
-        counts.num_draft_tokens / seconds,
-        counts.num_accepted / seconds,
-        _parts(pool.phases),
+        drafting, counts, counts.num_draft_tokens / seconds, counts.num_accepted / seconds, _parts(pool.phases)
     )
 
 

@@ -131,12 +131,7 @@ EXPERT_LAUNCHES = ExpertLaunches(
 
 
 # Multiples of the hidden size and of the width of each expert on one GPU.
-BY_KERNEL: dict[str, Multiples] = {
-    "trtllm": (256, 256),
-    "triton": (1, 64),
-    "cutlass": (128, 128),
-    "marlin": (256, 128),
-}
+BY_KERNEL: dict[str, Multiples] = {"trtllm": (256, 256), "triton": (1, 64), "cutlass": (128, 128), "marlin": (256, 128)}
 AUTOMATIC = {"hopper": "triton", "blackwell": "trtllm", "blackwell-ultra": "trtllm"}
 
 

@@ -20,16 +20,7 @@ from infercast.lab.measure.device import Monitor, State, choose_engine, describe
 from infercast.lab.measure.isolated import FAMILIES as ISOLATED
 from infercast.lab.measure.isolated import measure_isolated
 from infercast.lab.measure.prepare import prepare
-from infercast.lab.measure.rows import (
-    COOL_SECONDS,
-    Bench,
-    Row,
-    Store,
-    Tally,
-    is_heavy,
-    measure_batch,
-    require_pandas,
-)
+from infercast.lab.measure.rows import COOL_SECONDS, Bench, Row, Store, Tally, is_heavy, measure_batch, require_pandas
 
 # What a launch costs when a kernel does nothing, by CUDA events: gaps between kernels are what is asked for.
 
