@@ -1,8 +1,7 @@
-"""Kernel times on a grid of sizes: tables by tokens and rows, and interpolated attention surfaces.
+"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces with log-linear interpolation.
 
-A batch is described by a few numbers in which its time is smooth: a decode batch by its number of sequences and their
-mean length, prompts by number, length and cached tokens. A few hundred estimates with log-linear interpolation serve a
-whole run. An engine's limits set how far a grid goes, never where its points are.
+A decode batch is described by its sequences and their mean length, prompts by number, length and cached tokens.
+An engine's limits set how far a grid goes, never where its points are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The time of one step: kernels from tables by step size, attention by batch, and drafts with speculative decoding.
-
-Sequences that verify drafts compute several tokens each, over keys that are read once; then the drafter runs a pass
-over all tokens of the step, and one over a token per sequence for each further draft.
-"""
+"""The time of one step: kernels from tables by step size, attention by batch, and drafts with speculative decoding."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A fleet under changing load: traffic of a day, load curve of one replica, start-up times, and scaling policies.
 
-The state of a replica is the number of requests in it. Simulations give for each number the rate and the latencies;
-beyond what it can run at once, requests wait for those before them. A day is stepped through with an implicit step
-(requests leave at the rate of its end), so that long steps do not overshoot.
+The state of a replica is the number of requests in it; beyond what it runs at once, requests wait. A day is stepped
+through implicitly (requests leave at the rate of a step's end), so that long steps do not overshoot.
 """
 
 from __future__ import annotations

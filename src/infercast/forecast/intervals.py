@@ -2,10 +2,7 @@
 
 A run is simulated again with GPU times at the upper ends of their intervals, and once more with host times at theirs.
 By how much a result moves each time (as a logarithm) and, for a percentile, what chance adds, are added in squares and
-taken as half the width of its interval: a queue's amplification is in it, and so is that a GPU's error is hidden where
-it waits for its host. The middle of an interval is that of `odds`: its ends are where a limit has odds of 10 and 90 %.
-
-`infercast validate` and published runs are judged by the same intervals.
+taken as half the width of its interval. Its middle is that of `odds`: its ends have odds of 10 and 90 %.
 """
 
 from __future__ import annotations

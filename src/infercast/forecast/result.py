@@ -113,9 +113,8 @@ def headroom(forecast: SimulatedRun, slo: Slo) -> float:
 def odds(forecast: SimulatedRun, slo: Slo, intervals: Intervals | None = None) -> float | None:
     """The probability that all limits hold, from the 80 % intervals of the forecast, computed if not given.
 
-    None where latencies have no steady value, or the run was too short to see it. The shape of the distribution within
-    an interval was found on measured runs (docs/odds.md). All limits of one run are off together, because one GPU and
-    one host cause the error, so the least likely limit decides.
+    None where latencies have no steady value, or the run was too short to see it. All limits of one run are off
+    together, because one GPU and one host cause the error, so the least likely limit decides (docs/odds.md).
     """
     if not forecast.state.is_steady:
         return None

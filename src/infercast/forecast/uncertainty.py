@@ -368,9 +368,8 @@ LEAST = 1e-8
 class Batches:
     """The requests of a steady part in the order in which they were sent, in twenty batches.
 
-    Where all requests of a run together come at just the rate and have just the lengths of what they are drawn from
-    (``spread_out``), what a batch shows because it got more or longer ones than others is no error of the whole: it is
-    left out, as far as it follows from the load of a batch and of the one before it, and from the lengths of prompts.
+    Of ``spread_out`` requests, what a batch shows because it got more or longer ones than others is no error of the
+    whole: it is left out, as far as it follows from the load of a batch and the one before, and from prompt lengths.
     """
 
     def __init__(self, served: Record | Served, workload: Workload, begin: float, end: float) -> None:

@@ -1,12 +1,9 @@
 """Power and energy of a board, and the power limit that lowers its clock under heavy products.
 
 Kernels add the energy of their operations, bytes and busy multiprocessors to idle power. Boards that were not metered
-are scaled from one that was: idle and active power with the geometric mean of silicon x clock and TDP, the energy of an
-operation with TDP / (tensor rate x sustained clock), that of a byte with its power `BYTES_FOLLOW`.
-
-Kernels are estimated at the full clock. How far a step falls below it depends on the rate and the duration of its
-products: constants are from vLLM steps of prompts on an H200, the rule for decoding from steps with 1 to 128 sequences
-of an 8B model. Below the power of reading memory every kernel is slower.
+are scaled from one that was: idle and active power with the geometric mean of silicon x clock and TDP, the energy of
+an operation with TDP / (tensor rate x sustained clock), that of a byte with its power `BYTES_FOLLOW`. How far a step
+falls below the full clock follows from the rate and duration of its products, by vLLM steps on an H200.
 """
 
 from __future__ import annotations

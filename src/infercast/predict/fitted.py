@@ -34,11 +34,10 @@ LARGE = 100  # Trees above which even one row is compared as an array
 
 @dataclass(frozen=True)
 class Forest:
-    """A sum of oblivious trees: all nodes of one level ask the same question.
+    """A sum of oblivious trees: all nodes of one level ask the same question, so a leaf's index is the answers as bits.
 
-    So a tree of depth d is d comparisons and a table of 2^d leaves, and a leaf's index is the answers read as bits. One
-    row is compared with all borders at once. For a few rows the bits that a value decides in all trees are looked up.
-    Many rows are compared tree by tree, in chunks that stay in the processor's cache.
+    One row is compared with all borders at once; for a few, bits are looked up; many go tree by tree, in chunks that
+    stay in the processor's cache.
     """
 
     borders: tuple[Array, ...]  # For each feature, its borders in rising order (float32)

@@ -1,8 +1,4 @@
-"""CPU time of a vLLM step: individually launched kernels, gaps between kernels, and draft passes.
-
-The V2 model runner replays a graph for each pass over one token per sequence, including its head; the first pass is
-launched like the target's own. The V1 runner has piecewise graphs of passes, and eager heads.
-"""
+"""CPU time of a vLLM step: individually launched kernels, gaps between kernels, and draft passes of both runners."""
 
 from __future__ import annotations
 

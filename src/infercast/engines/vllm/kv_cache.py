@@ -331,9 +331,8 @@ def kv_layout(
     """Blocks and groups of a model's KV cache; with ``stage``, a block's bytes in that pipeline stage.
 
     The last ``num_drafting`` layers are the drafter's, held by the last stage. Layers that keep the same tokens in the
-    same width form one kind. If a model has several, blocks of the narrower ones hold more tokens until all are equally
-    large; then each kind is split into groups of as many layers as the smallest kind has (or as the largest, if they
-    are nearly equal), and one block serves one group.
+    same width form a kind. Blocks of narrower kinds hold more tokens until all are equally large; then each kind is
+    split into groups of as many layers as the smallest kind has (or the largest, if they are nearly equal).
     """
     members = _members(config, layout, block_size, states)
     held: Collection[int] = range(config.layers)

@@ -1,9 +1,7 @@
 """How vLLM divides GPU memory: weights, LoRA adapters, drafts, activations, CUDA graphs, and KV blocks in the rest.
 
-Facts of vLLM 0.25 (``layers/sparse_attn_indexer.py``, ``backends/mla/indexer.py``, ``flashmla_sparse.py``,
-``layers/attention/mla_attention.py``, ``models/deepseek_v4/nvidia/flashmla.py``): buffers for the longest sequences are
-reserved at the start, in a workspace that all layers share with their experts; the rest is allocated in the profiling
-step.
+Sparse attention of vLLM 0.25 (``layers/sparse_attn_indexer.py``, ``backends/mla``, ``models/deepseek_v4/nvidia``)
+reserves buffers for the longest sequences at the start, in a workspace that all layers share with their experts.
 """
 
 from __future__ import annotations

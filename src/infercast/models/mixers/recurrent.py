@@ -1,10 +1,9 @@
 """Recurrent token mixers: gated delta nets, Mamba2 and short convolutions, with a state for each sequence.
 
-Facts of vLLM 0.25. A state is copied out of the cache before the scan and back after it
-(``v1/attention/backends/gdn_attn.py``). Decoding sequences with prompts run the prompts' convolution; then a gated
-delta net updates their states with the kernel for one token, while Kimi's scans them as prompts (``layers/mamba/gdn``).
-Mamba2's and short convolutions' prompts and decoding sequences are convolved and scanned apart; groups that do not
-divide over the GPUs must be one, which each GPU holds (``layers/mamba/mamba_mixer2.py``, ``short_conv.py``).
+Facts of vLLM 0.25 (``v1/attention/backends/gdn_attn.py``, ``layers/mamba``). A state is copied out of the cache before
+the scan and back after it. Decoding sequences with prompts run the prompts' convolution; then a gated delta net updates
+their states with the kernel for one token, while Kimi's scans them as prompts. Mamba2 and short convolutions treat
+prompts and decoding sequences apart; groups that do not divide over the GPUs must be one, which each GPU holds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The paged KV cache: allocated blocks, and full blocks in the prefix cache.
+"""The paged KV cache: allocated blocks, and full blocks in the prefix cache. Allocation succeeds or returns False.
 
-Allocation succeeds or returns False.
-
-A model whose layers attend to different spans (sliding windows) has one block table per kind of layer, called a group;
-blocks of all groups come from the same pool. Recurrent layers with reusable states are groups too: their block is the
-state at its end, and the next token reads only the last one.
+A model whose layers attend to different spans has one block table per kind of layer, called a group, all from the same
+pool. Recurrent layers with reusable states are groups too: their block is the state at its end.
 """
 
 from __future__ import annotations

@@ -95,11 +95,10 @@ NOBODY = -1  # in place of a following request
 
 
 class Clients:
-    """Releases the requests of a workload to the engines.
+    """Releases the requests of a workload to the engines, in the order they were sent.
 
-    ``path_seconds`` is a request's time from the client into an engine's queue, and ``token_seconds`` what each prompt
-    token adds. Requests stay in the order they were sent. ``turn_seconds`` is the time of one frontend thread per
-    request (`Round`). With several ``servers``, each with such a thread, requests are assigned round robin.
+    ``path_seconds`` is a request's time from client to queue, ``token_seconds`` what each prompt token adds, and
+    ``turn_seconds`` that of one frontend thread per request (`Round`), of several ``servers`` round robin.
     """
 
     def __init__(
