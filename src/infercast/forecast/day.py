@@ -236,7 +236,6 @@ class DayPlan(Plotted):
         return int(self.policies[0].ready.max())
 
     def policy(self, name: str) -> autoscaling.PolicyDay:
-        """One of the policies."""
         return next(each for each in self.policies if each.policy == name)
 
 

@@ -293,7 +293,6 @@ def slower_by(deployments: Sequence[Deployment], workload: Workload, version: Ve
 
 
 def is_at_once(workload: Workload) -> bool:
-    """Whether all requests are sent together."""
     first, last = workload.requests[0], workload.requests[-1]
     return workload.concurrency is None and last.arrival - first.arrival <= AT_ONCE
 

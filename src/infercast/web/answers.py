@@ -154,15 +154,6 @@ def _needed(asked: page.Asked) -> Slo:
 KINDS = ("html", "csv", "json")
 
 
-def check_kind(kind: Any) -> str:
-    """One of the kinds, or an error; a report needs a package that may not be there."""
-    if kind not in KINDS:
-        raise UnknownNameError("kind of export", str(kind)[:40], KINDS)
-    if kind == "html":
-        need("a report", "report")
-    return str(kind)
-
-
 def comparison_of(kind: str, documents: Sequence[Mapping[str, Any]], titles: Sequence[str]) -> dict[str, Any]:
     """The same of several runs side by side; the first is the one that others are compared with."""
     if kind == "csv":
@@ -368,7 +359,11 @@ def curve(document: Mapping[str, Any], tell: Tell) -> Answer:
 
 def export(document: Mapping[str, Any], _: Tell) -> Answer:
     """A run as a file of a ``kind``, or several ``states`` side by side: its name and what it holds."""
-    kind, several = check_kind(document.get("kind")), document.get("states")
+    kind, several = document.get("kind"), document.get("states")
+    if kind not in KINDS:
+        raise UnknownNameError("kind of export", str(kind)[:40], KINDS)
+    if kind == "html":
+        need("a report", "report")
     if several is not None:
         if not isinstance(several, list) or not 2 <= len(several) <= MOST_COMPARED:
             raise InputError(f"states must be a list of 2 to {MOST_COMPARED} states")

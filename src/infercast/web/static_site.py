@@ -120,7 +120,10 @@ BACKTRACE = bytes.fromhex(
 def build_twin(folder: Path, tell: Tell) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"--static {folder} exists already; name a new folder or an empty one")
-    files = {**_page_files(), **_python(tell), **_package()}
+    runtime = {f"python/{name}": content for name, content in python_files(fetch(PYODIDE, tell)).items()}
+    runtime["python/numpy.zip"] = zipped(numpy_files(fetch(NUMPY, tell)))
+    runtime["python/backtrace.so"] = BACKTRACE
+    files = {**_page_files(), **runtime, **_package()}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         whole = Path(temporary, "whole")
@@ -143,13 +146,6 @@ def _page_files() -> dict[str, bytes]:
     files["index.html"] = page.encode()
     files["catalog.json"] = json.dumps(answer("catalog", {})).encode()
     files["worker.js"] = Path(__file__).with_name("worker.js").read_bytes()
-    return files
-
-
-def _python(tell: Tell) -> dict[str, bytes]:
-    files = {f"python/{name}": content for name, content in python_files(fetch(PYODIDE, tell)).items()}
-    files["python/numpy.zip"] = zipped(numpy_files(fetch(NUMPY, tell)))
-    files["python/backtrace.so"] = BACKTRACE
     return files
 
 

@@ -105,7 +105,14 @@ def measured_setup(config: Fields) -> MeasuredSetup:
     """Parse a file's config; ``engine_args`` may have more of vLLM's arguments, under its names."""
     arguments = config.inner("engine_args")
     stated = {name: config.get(name, kind) for name, kind in STATED.items()}
-    further = _further_settings(arguments)
+    # Fields of `EngineSettings` among the engine's other arguments; the rest does not affect the simulation.
+    kinds = {"bool": bool, "int": int, "float": float, "str": str}
+    further: dict[str, Any] = {}
+    for each in fields(EngineSettings):
+        if each.name in arguments and each.name != "speculative_config":
+            further[each.name] = arguments.get(each.name, kinds.get(str(each.type).split(" ", maxsplit=1)[0], list))
+    if "cudagraph_capture_sizes" in further:
+        further["cudagraph_capture_sizes"] = tuple(further["cudagraph_capture_sizes"])
     if "num_gpu_blocks_override" not in further and "num_gpu_blocks_override" in config:  # its older place
         further["num_gpu_blocks_override"] = config.get("num_gpu_blocks_override", int)
     settings = EngineSettings(
@@ -146,18 +153,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
 def profiled_step(name: str) -> ProfiledStep | None:
     match = STEP.match(name)
     return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
-
-
-def _further_settings(arguments: Fields) -> dict[str, Any]:
-    """Fields of `EngineSettings` among the engine's other arguments; the rest does not affect the simulation."""
-    kinds = {"bool": bool, "int": int, "float": float, "str": str}
-    settings = {}
-    for each in fields(EngineSettings):
-        if each.name in arguments and each.name != "speculative_config":
-            settings[each.name] = arguments.get(each.name, kinds.get(str(each.type).split(" ", maxsplit=1)[0], list))
-    if "cudagraph_capture_sizes" in settings:
-        settings["cudagraph_capture_sizes"] = tuple(settings["cudagraph_capture_sizes"])
-    return settings
 
 
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:

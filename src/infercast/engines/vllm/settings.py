@@ -44,13 +44,6 @@ def round_up(size: int, width: int) -> int:
     return -(-size // width) * width
 
 
-def with_whole_sequences(sizes: tuple[int, ...], most: int, width: int) -> tuple[int, ...]:
-    """Newer releases add sizes of whole sequences, at most ``most``, up to the previous largest."""
-    counts = {1, 2, 4, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16), most} if most else set()
-    largest = max(sizes, default=0)
-    return tuple(sorted({*sizes, *(size for each in counts if each <= most and (size := each * width) <= largest)}))
-
-
 @dataclass(frozen=True)
 class Graphs:
     """The CUDA graphs an engine captured at its start; no sizes: none."""
@@ -113,7 +106,6 @@ NEW = (
 
 
 def check_settings(settings: EngineSettings, max_positions: int) -> None:
-    """Validate each setting's range."""
     check_counts(settings, COUNTS)
     if settings.block_size is not None:
         check_block_size(settings.block_size)
@@ -302,7 +294,6 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def state_blocks(self) -> StateBlocks:
-        """How recurrent states are cached."""
         drafts, version = 0 if self.drafting is None else self.drafting.num_drafts, self.version
         rules = StateRules(
             exports=version.exports_states,
@@ -329,7 +320,6 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def most_running(self) -> int:
-        """Maximum running sequences."""
         return min(self.max_num_seqs, self.max_num_active_seqs or self.max_num_seqs)
 
     @property
@@ -362,7 +352,12 @@ class ResolvedSettings(EngineSettings):
             largest = max(sizes, default=0)
             return tuple(sorted({size for each in sizes if (size := round_up(each, self.width)) <= largest}))
         most = 0 if beside is None else min(beside, self.most_graph_tokens)
-        return with_whole_sequences(sizes, most, self.width)
+        # Newer releases add sizes of whole sequences, at most ``most``, up to the previous largest
+        counts = {1, 2, 4, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16), most} if most else set()
+        last = max(sizes, default=0)
+        return tuple(
+            sorted({*sizes, *(size for each in counts if each <= most and (size := each * self.width) <= last)})
+        )
 
     @property
     def width(self) -> int:

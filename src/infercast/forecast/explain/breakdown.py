@@ -17,7 +17,6 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.slo import Array
 from infercast.forecast.system import DECODE, system_of
 from infercast.serve import Record, Workload
-from infercast.serve.fleet.two_pools import Handover
 from infercast.serve.loop import Progress
 from infercast.shown import Answer
 from infercast.units import format_seconds
@@ -173,13 +172,6 @@ def taken_in_parts(engine: step_log.EngineRun) -> RequestParts:
     return RequestParts(served, sent_at, first_token - sent_at, parts)
 
 
-def through_both(prefill: RequestParts, decode: RequestParts, done: Handover) -> RequestParts:
-    """The whole way to the first token: the prefill pool, the link and the decode pool."""
-    link = {"link: waiting": done.began - done.ready, "link: transfer": done.received - done.began}
-    total = prefill.total + sum(link.values()) + decode.total
-    return RequestParts(prefill.requests, prefill.sent_at, total, {**prefill.parts, **link, **decode.parts})
-
-
 def later_token_parts(record: Record, log: step_log.StepLog) -> RequestParts | None:
     """Between a request's first token and its last, a token: decoding, prompts of others in between, the host."""
     several = np.flatnonzero(record.num_output > 1)
@@ -323,7 +315,13 @@ def _first_tokens(run: step_log.Watched) -> RequestParts:
     if link is None:
         return parts
     taken_in = joined([taken_in_parts(engine) for engine in run.engines if engine.pool.role == DECODE])
-    return through_both(parts, taken_in, link.handover)
+    # The whole way to the first token: the prefill pool, the link and the decode pool
+    hops = {
+        "link: waiting": link.handover.began - link.handover.ready,
+        "link: transfer": link.handover.received - link.handover.began,
+    }
+    total = parts.total + sum(hops.values()) + taken_in.total
+    return RequestParts(parts.requests, parts.sent_at, total, {**parts.parts, **hops, **taken_in.parts})
 
 
 def _kernels(engines: Iterable[step_log.EngineRun]) -> tuple[KernelPart, ...]:

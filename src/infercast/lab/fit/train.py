@@ -491,7 +491,17 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
             found.append(sample.residual[held_out] - trial.predict(sample.features[held_out]))
     misses = np.concatenate(found) if found else sample.residual - np.median(sample.residual)
     forest = _boost(sample, settings)
-    entry = _entry(key, sample.residual.size, misses, offset=0.0, shrink=1.0)
+    # What is known of a model's errors; ``misses`` are logs of measured / predicted on held-out rows
+    lowest, highest = np.quantile(misses, [0.1, 0.9])
+    entry = Entry(
+        *key,
+        rows=sample.residual.size,
+        offset=0.0,
+        shrink=1.0,
+        low=round(float(min(lowest, 0.0)), 5),
+        high=round(float(max(highest, 0.0)), 5),
+        held_out_error=round(float(np.mean(np.abs(np.exp(-misses) - 1.0))), 5),
+    )
     if sample.seconds.min() > SHORTEST:
         low, high = FAMILIES[key[0]].interval
         entry = entry._replace(low=min(entry.low, low), high=max(entry.high, high))
@@ -502,17 +512,3 @@ def _boost(sample: Sample, settings: Settings) -> Forest:
     thinned = thin_sample(sample, settings.most_rows)
     weight = None if (thinned.weight == 1.0).all() else thinned.weight
     return boost(thinned.features, thinned.residual, settings, weight)
-
-
-def _entry(key: Key, rows: int, misses: Array, *, offset: float, shrink: float) -> Entry:
-    """What is known of a model's errors; ``misses`` are logs of measured / predicted on held-out rows."""
-    low, high = np.quantile(misses, [0.1, 0.9])
-    return Entry(
-        *key,
-        rows=rows,
-        offset=offset,
-        shrink=shrink,
-        low=round(float(min(low, 0.0)), 5),
-        high=round(float(max(high, 0.0)), 5),
-        held_out_error=round(float(np.mean(np.abs(np.exp(-misses) - 1.0))), 5),
-    )

@@ -169,8 +169,17 @@ def compare_profiles(
 def compare_profile(file: str, deployment: Deployment, profile: Profile) -> ProfileComparison:
     predicted: dict[str, float] = defaultdict(float)
     for step, count in profile.steps:
-        for family, seconds in estimate_families(deployment, profile, step).items():
-            predicted[family] += 1e6 * count * seconds
+        queries, keys = profile.batch_of(step)
+        computed = [key - query for query, key in zip(queries, keys, strict=True)]
+        shape, drafting = StepShape(queries, computed, len(queries)), deployment.drafting
+        if drafting is not None:
+            drafts = step.decodes * (drafting.width - 1)
+            rows = len(queries) + drafts  # an engine runs its head for every sequence of a step
+            shape = DraftShape(
+                queries, computed, rows, step.decodes, drafts, drafting.width, len(queries), drafting.num_drafts
+            )
+        for kernel in estimate_shape(deployment, shape).kernels:
+            predicted[_FAMILY_OF_KERNEL.get(kernel.name, kernel.family)] += 1e6 * count * kernel.seconds
     names = sorted({*profile.family_us, *predicted} - {"other"}, key=lambda name: -profile.family_us.get(name, 0.0))
     families = {
         name: Comparison(profile.family_us[name], predicted.get(name, 0.0))
@@ -178,23 +187,6 @@ def compare_profile(file: str, deployment: Deployment, profile: Profile) -> Prof
         if name in profile.family_us
     }
     return ProfileComparison(file, profile.tag, families, Comparison(profile.busy_us, sum(predicted.values())))
-
-
-def estimate_families(deployment: Deployment, profile: Profile, step: ProfiledStep) -> dict[str, float]:
-    """GPU seconds of one step by family. An engine runs its head for every sequence of a step."""
-    queries, keys = profile.batch_of(step)
-    computed = [key - query for query, key in zip(queries, keys, strict=True)]
-    seconds: dict[str, float] = defaultdict(float)
-    shape, drafting = StepShape(queries, computed, len(queries)), deployment.drafting
-    if drafting is not None:
-        drafts = step.decodes * (drafting.width - 1)
-        rows = len(queries) + drafts
-        shape = DraftShape(
-            queries, computed, rows, step.decodes, drafts, drafting.width, len(queries), drafting.num_drafts
-        )
-    for kernel in estimate_shape(deployment, shape).kernels:
-        seconds[_FAMILY_OF_KERNEL.get(kernel.name, kernel.family)] += kernel.seconds
-    return seconds
 
 
 def summarise(profiles: Sequence[ProfileComparison]) -> dict[str, Any]:

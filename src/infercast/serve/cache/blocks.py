@@ -75,7 +75,6 @@ class KvShape(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Block size of each group."""
         return self.block_sizes or (self.block_size,) * len(self.windows)
 
     @property
@@ -90,7 +89,6 @@ class KvShape(NamedTuple):
 
     @property
     def of_tokens(self) -> KvShape:
-        """The groups with per-token KV, without states."""
         kept = [number for number in range(len(self.windows)) if number not in self.states]
         return self._replace(
             windows=tuple(self.windows[number] for number in kept),
@@ -384,7 +382,6 @@ class BlockAllocation:
         """For some groups, which blocks are cached when full; otherwise all are."""
 
     def hold_nothing(self) -> None:
-        """Reset after all blocks were freed."""
         self.first = [0] * len(self.first)
         self.named = self.length = self.num_states = 0
         self.earlier = []
@@ -401,7 +398,6 @@ class BlockAllocation:
 
     @property
     def own_edge(self) -> int:
-        """Edge of its unshared blocks."""
         return -1 - self.index
 
     def pieces(self, ratio: int = 1) -> Path:

@@ -20,8 +20,6 @@ Part = tuple[Line, int, int]
 
 
 class Lookup:
-    """Finds spans of cached blocks."""
-
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape._replace(retained=0)  # what is kept before a window is never looked up
         self._lines: dict[tuple[int, int], Line] = {}
@@ -42,7 +40,6 @@ class Lookup:
         return line
 
     def forget(self, span: Span) -> None:
-        """Remove an empty span."""
         line = span.line
         line.spans.remove(span)
         if not line.spans:
@@ -237,7 +234,6 @@ class BlockPool:
                     del unused[entry]
 
     def _add(self, holding: BlockAllocation, line: Line, start: int, end: int) -> None:
-        """Cache blocks that a sequence has filled."""
         if holding.spans is None:
             holding.spans = [[] for _ in range(self.num_groups)]
         own = holding.spans[line.group]
@@ -367,7 +363,6 @@ class KvCache(BlockPool):
         self._paths = PrefixPaths(shape.block_size)
 
     def path(self, request: Request) -> Path:
-        """The blocks a request may share with others."""
         return self._paths.path(request) if self.caching and request.prefix else ()
 
     def longest_prefix(self, holding: BlockAllocation, num_tokens: int) -> int:
@@ -567,7 +562,6 @@ class KvCache(BlockPool):
         return (self._edge(holding, position), position) in self._new_states
 
     def _edge(self, holding: BlockAllocation, position: int) -> int:
-        """The edge of a sequence's block."""
         return next((edge for edge, first, end in holding.pieces() if first <= position < end), 0)
 
     def name(self, holding: BlockAllocation, num_tokens: int) -> None:
@@ -673,7 +667,6 @@ class KvCache(BlockPool):
         return kept
 
     def _held(self, holding: BlockAllocation) -> list[tuple[int, Pieces]]:
-        """A sequence's blocks, by group."""
         held: list[tuple[int, Pieces]] = []
         for group, first in enumerate(holding.first):
             is_state = self._is_aligned and group in self.shape.states

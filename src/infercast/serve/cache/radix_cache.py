@@ -150,7 +150,6 @@ class RadixTree:
         return node, piece if piece == last else piece_at(content, piece, node.end * page)
 
     def touch(self, node: Node) -> None:
-        """Mark a node and its ancestors as accessed."""
         self.clock = time = self.clock + 2
         above: Node | None = node
         while above is not None:
@@ -158,7 +157,6 @@ class RadixTree:
             above = above.parent
 
     def add(self, met: Met, content: Content, end: int) -> Node:
-        """Append pages where a walk ended."""
         before, piece = met
         node = Node(before, content, piece, before.end, end)
         node.time = self.clock + 1
@@ -171,7 +169,6 @@ class RadixTree:
         return piece if piece == len(node.content) - 1 else piece_at(node.content, piece, node.end * self.page)
 
     def remove(self, node: Node) -> None:
-        """Remove a leaf."""
         assert node.parent is not None
         del node.parent.children[self._mark(node)]
 
@@ -260,7 +257,6 @@ class HostPages:
         self.stored.append(count)
 
     def enqueue(self, node: Node) -> None:
-        """Add a node to the host's eviction queue."""
         if not (node.is_queued_there or node.children):
             node.is_queued_there = True
             self._num_queued += 1
@@ -335,7 +331,6 @@ class RadixCache:
 
     @property
     def num_held(self) -> int:
-        """Pages held by sequences."""
         return self.num_blocks - self.num_blank - self.num_evictable
 
     def lease(self, content: Content, own: object = None, num_input: int = 0) -> Lease:
@@ -400,7 +395,6 @@ class RadixCache:
             self._forget(num_tokens - blank if self.evicts_missing else num_tokens)
 
     def take(self, count: int) -> None:
-        """Allocate blank pages."""
         self.num_blank -= count
 
     def take_for_decoding(self, count: int, num_sequences: int) -> None:
@@ -483,7 +477,6 @@ class RadixCache:
             node = node.parent
 
     def _unlock(self, node: Node) -> None:
-        """Unlock a node and its ancestors."""
         while node.parent is not None:
             node.locks -= 1
             if node.locks == 0:
@@ -496,7 +489,6 @@ class RadixCache:
             node = node.parent
 
     def _enqueue(self, node: Node) -> None:
-        """Add a node to the eviction queue."""
         if not node.is_queued:
             node.is_queued = True
             self._num_queued += 1

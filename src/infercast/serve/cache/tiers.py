@@ -179,7 +179,6 @@ class HostTier:
         return new
 
     def end_store(self, keys: Sequence[int]) -> None:
-        """Blocks have arrived."""
         self._touched = NOTHING
         for key in self._as_released(keys):
             self._blocks[key] = 0
@@ -217,8 +216,6 @@ class HostTier:
 
 @dataclass(frozen=True, slots=True)
 class LinkTotals:
-    """Copies in one direction."""
-
     num_copies: int
     num_bytes: int
     """Per GPU."""

@@ -70,13 +70,11 @@ class Inbox:
         self.sends_at_once = sends_at_once
 
     def put(self, delivery: Delivery) -> None:
-        """Send a request."""
         if not self._waiting:
             self.next_arrival = delivery.arrival
         self._waiting.append(delivery)
 
     def pop(self) -> tuple[int, Request, float]:
-        """Take the first delivery."""
         sent, number, _, request = self._waiting.popleft()
         self.next_arrival = self._waiting[0].arrival if self._waiting else None
         return number, request, sent

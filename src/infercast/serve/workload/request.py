@@ -185,7 +185,6 @@ def truncated(workload: Workload, longest: int) -> Workload:
 
 
 def without_too_long(workload: Workload, longest: int) -> Workload:
-    """The requests that fit in ``longest`` tokens."""
     requests = tuple(request for request in workload.requests if _tokens(request) <= longest)
     count = len(workload.requests) - len(requests)
     if workload.open_ended:

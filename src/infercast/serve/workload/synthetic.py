@@ -242,7 +242,6 @@ def _check_request(position: int, request: Request) -> None:
 
 
 def describe_arrivals(arrival: str, rate: float | None, concurrency: int | None, burstiness: float) -> str:
-    """How requests arrive, as text."""
     if concurrency is not None:
         return f"closed loop of {concurrency:,} clients"
     if rate is None:
@@ -254,7 +253,6 @@ def describe_arrivals(arrival: str, rate: float | None, concurrency: int | None,
 
 
 def describe_prefixes(length: int, num_groups: int) -> str:
-    """Shared prefixes, as text."""
     if length == 0:
         return ""
     shared = "a shared prefix" if num_groups == 1 else f"one of {num_groups:,} shared prefixes"
@@ -347,14 +345,13 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
     of_starts, of_inputs, of_outputs, of_groups, of_turns, *others = np.random.default_rng(draw.seed).spawn(10)
     of_kinds, of_people, of_tools, of_thinking, of_running = others
     # Turns of the sessions that make up ``count`` requests; the last one is cut
-    if not 1 <= draw.count <= MOST_REQUESTS:
-        raise InputError(f"count must be 1 to {MOST_REQUESTS} requests, not {draw.count!r}")
-    drawn = draw.turns.sample(draw.count, of_turns)
+    if not 1 <= (count := draw.count) <= MOST_REQUESTS:
+        raise InputError(f"count must be 1 to {MOST_REQUESTS} requests, not {count!r}")
+    drawn = draw.turns.sample(count, of_turns)
     ends = np.cumsum(drawn)
-    used = int(np.searchsorted(ends, draw.count)) + 1
-    found = drawn[:used].copy()
-    found[-1] -= ends[used - 1] - draw.count
-    count, num_turns = draw.count, found
+    used = int(np.searchsorted(ends, count)) + 1
+    num_turns = drawn[:used].copy()
+    num_turns[-1] -= ends[used - 1] - count
     num_sessions = num_turns.size
     session, begins = np.repeat(np.arange(num_sessions), num_turns), np.cumsum(num_turns) - num_turns
     by_tool = of_kinds.random(count) < draw.tool_share

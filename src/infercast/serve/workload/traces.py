@@ -355,7 +355,12 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
     try:
         with open(path, "rb") as raw, _as_text(raw) as stream:
             trace_format, records = _recognise(path, stream, format)
-            rows = _read_rows(path, trace_format, records, segments)
+            rows: list[Row] = []
+            for line, record in records:
+                try:
+                    rows += trace_format.read_rows(record, segments)
+                except InputError as error:
+                    raise FileFormatError(path, str(error), line) from None
     except UnicodeDecodeError:
         raise FileFormatError(path, "is not UTF-8 text") from None
     except (OSError, EOFError, zlib.error, csv.Error) as error:
@@ -401,16 +406,6 @@ def _request(row: Row, origin: float, ticks: int, numbers: dict[object, int]) ->
         stops=True,
     )
     return request if row.adapter is None else asking_for(request, row.adapter)
-
-
-def _read_rows(path: object, trace_format: TraceFormat, records: Records, segments: Segments) -> list[Row]:
-    rows: list[Row] = []
-    for line, record in records:
-        try:
-            rows += trace_format.read_rows(record, segments)
-        except InputError as error:
-            raise FileFormatError(path, str(error), line) from None
-    return rows
 
 
 def _as_text(raw: io.BufferedReader) -> io.TextIOWrapper:
