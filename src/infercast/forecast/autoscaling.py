@@ -686,6 +686,10 @@ class PolicyDay:
         return float(np.count_nonzero(self.counts)) * self.window / 60.0
 
     @property
+    def requests_in(self) -> float:
+        return float(np.nansum(self.attained * self.counts) / self.counts.sum())
+
+    @property
     def gpu_hours(self) -> float:
         return float(self.paid.sum()) * self.window / HOUR * self.gpus_per_replica
 
@@ -699,5 +703,5 @@ class PolicyDay:
 
     def keeps(self, goal: Goal) -> bool:
         if goal.of == "requests":
-            return float(np.nansum(self.attained * self.counts) / self.counts.sum()) >= goal.share
+            return self.requests_in >= goal.share
         return self.minutes_out <= (1.0 - goal.share) * self.minutes + 1e-9
