@@ -1,8 +1,4 @@
-"""The time of one step: kernels from tables by step size, attention by batch, and drafts with speculative decoding.
-
-Sequences that verify drafts compute several tokens each, over keys that are read once; then the drafter runs a pass
-over all tokens of the step, and one over a token per sequence for each further draft.
-"""
+"""The time of one step: kernels from tables by step size, attention by batch, and drafts with speculative decoding."""
 
 from __future__ import annotations
 
@@ -131,11 +127,7 @@ MOST_BATCHES = 32
 
 
 class KernelTimer:
-    """A step timer made of timed kernels.
-
-    Those that depend only on the number of tokens or of sampled rows are timed up front, in two tables with row
-    lookups. Only attention, which depends on the length of each sequence, is timed during the run.
-    """
+    """A step timer: kernels by tokens or sampled rows come from two tables, attention is timed during the run."""
 
     rows_a_sequence = 1
 

@@ -21,10 +21,7 @@ Mark = tuple[object, ...]
 
 
 def content_of(request: Request, own: object) -> Content:
-    """The content of a request, by segment names; what no other request can share is named ``own``.
-
-    An answer keeps its name if others may continue from it: after a prompt that is shared entirely.
-    """
+    """The content of a request by segment names: ``own`` if unshared; answers to shared prompts keep their names."""
     end = request.num_input + request.num_output
     if not request.prefix:
         return ((own, 0, end),)
@@ -50,10 +47,7 @@ def in_pairs(content: Content) -> Content:
 
 
 def same_until(one: Content, here: int, other: Content, there: int, limit: int) -> int:
-    """The first position before ``limit`` at which two contents differ.
-
-    They agree up to pieces ``here`` and ``there``, which contain the position to start from.
-    """
+    """The first position before ``limit`` where contents that agree up to pieces ``here`` and ``there`` differ."""
     if one is other:
         return limit
     position = max(one[here][1], other[there][1])
@@ -146,10 +140,7 @@ class RadixTree:
         self.clock = 0
 
     def walk(self, content: Content, end: int, node: Node | None = None, piece: int = 0) -> Met:
-        """Follow a content up to page ``end``, from a node on, marking nodes as accessed.
-
-        A node that matches only in part is split.
-        """
+        """Follow a content up to page ``end``, marking nodes as accessed; one that matches in part is split."""
         page, last, node = self.page, len(content) - 1, node or self.root
         self.touch(node)
         position, time = node.end, self.clock
@@ -170,7 +161,6 @@ class RadixTree:
         return node, piece if piece == last else piece_at(content, piece, node.end * page)
 
     def touch(self, node: Node) -> None:
-        """Mark a node and its ancestors as accessed."""
         self.clock = time = self.clock + 2
         above: Node | None = node
         while above is not None:
@@ -178,7 +168,6 @@ class RadixTree:
             above = above.parent
 
     def add(self, met: Met, content: Content, end: int) -> Node:
-        """Append pages where a walk ended."""
         before, piece = met
         node = Node(before, content, piece, before.end, end)
         node.time = self.clock + 1
@@ -191,7 +180,6 @@ class RadixTree:
         return piece if piece == len(node.content) - 1 else piece_at(node.content, piece, node.end * self.page)
 
     def remove(self, node: Node) -> None:
-        """Remove a leaf."""
         assert node.parent is not None
         del node.parent.children[self._mark(node)]
 
@@ -280,7 +268,6 @@ class HostPages:
         self.stored.append(count)
 
     def enqueue(self, node: Node) -> None:
-        """Add a node to the host's eviction queue."""
         if not (node.is_queued_there or node.children):
             node.is_queued_there = True
             self._num_queued += 1
@@ -359,7 +346,6 @@ class RadixCache:
 
     @property
     def num_held(self) -> int:
-        """Pages held by sequences."""
         return self.num_blocks - self.num_blank - self.num_evictable
 
     def lease(self, content: Content, own: object = None, num_input: int = 0) -> Lease:
@@ -428,7 +414,6 @@ class RadixCache:
             self._forget(num_tokens - blank if self.evicts_missing else num_tokens)
 
     def take(self, count: int) -> None:
-        """Allocate blank pages."""
         self.num_blank -= count
 
     def take_for_decoding(self, count: int, num_sequences: int) -> None:
@@ -440,10 +425,7 @@ class RadixCache:
         self.num_blank -= count
 
     def keep(self, lease: Lease, num_tokens: int, *, is_part: bool = False) -> None:
-        """Insert what a running sequence has computed into the tree; what is already there is shared.
-
-        A chunk is not copied to host memory yet.
-        """
+        """Insert what a running sequence has computed; what is there is shared, and no chunk goes to the host yet."""
         if not self.caching:
             return
         before = lease.node
@@ -514,7 +496,6 @@ class RadixCache:
             node = node.parent
 
     def _unlock(self, node: Node) -> None:
-        """Unlock a node and its ancestors."""
         while node.parent is not None:
             node.locks -= 1
             if node.locks == 0:
@@ -527,7 +508,6 @@ class RadixCache:
             node = node.parent
 
     def _enqueue(self, node: Node) -> None:
-        """Add a node to the eviction queue."""
         if not node.is_queued:
             node.is_queued = True
             self._num_queued += 1
