@@ -14,7 +14,7 @@ from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named
+from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named, record
 
 
 class Quantity(NamedTuple):
@@ -253,8 +253,14 @@ def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
         given: dict[str, Any] = {name: function_named(row[name], named) for name in ("write", "data") if name in row}
         given |= {name: row[name] for name in ("title", "rank") if name in row}
         given |= {"matters": any_has(row["needs"])} if "needs" in row else {}
+        given |= {"matters": own[row["matters"]]} if "matters" in row else {}
         fields.append(Field(row.get("key", ""), partial(_or_none, of) if "blank" in row else of, **given))
     return tuple(fields)
+
+
+def document(table: str, owner: Any, **own: Callable[..., Any]) -> dict[str, Any]:
+    """What JSON says of ``owner``, as a table of data/fields.json declares it."""
+    return record(declared(table, **own), owner)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import asdict
 from functools import singledispatch
 from itertools import pairwise
 from math import ceil, isfinite, log10
@@ -464,8 +465,11 @@ class Field(NamedTuple):
 
 
 DATA_FORMS: dict[str, Callable[[Any], Any]] = {
-    **{"ms": per(MILLI), "us": per(MICRO), "dict": dict, "str": str},
+    **{"ms": per(MILLI), "us": per(MICRO), "dict": dict, "list": list, "str": str, "int": int},
     **{"is_none": lambda value: value is None, "is_there": lambda value: value is not None, "is_false": not_},
+    "text": lambda value: None if value is None else str(value),
+    "fields": lambda value: value and (value._asdict() if hasattr(value, "_asdict") else asdict(value)),
+    "yes_or_no": lambda value: "yes" if value else "no",
 }
 
 
