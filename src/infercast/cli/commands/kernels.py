@@ -90,10 +90,10 @@ def _at_least(least: int, name: str, value: int) -> int:
 DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
 
-CHANGES = OPTIONS["what_if"]._replace(help="Diagnose it with changes: sms=160,gpu=...")
+SIZES_OF_ONE = "tensor_parallel_size pipeline_parallel_size"
 
 
-@with_options(PLACE, "tensor_parallel_size pipeline_parallel_size", [CHANGES], WORKLOAD, ENGINE_ARGS, DEPLOYMENT)
+@with_options(PLACE, SIZES_OF_ONE, own_options("diagnose"), WORKLOAD, ENGINE_ARGS, DEPLOYMENT)
 def diagnose_command(ctx: typer.Context, *, what_if: str | None, form: Form, **given: Any) -> None:
     said = any(given[name] is not None for name in ("trace", "rate", "concurrency"))
     if not said and given["arrival"] == "poisson":
@@ -153,15 +153,7 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
         ("bound by", str(estimate.bound)),
         *power_facts(power),
     ]
-    print_result(
-        form,
-        lambda: {
-            **numbers[ALONE],
-            "condition": ALONE,
-            **{each: numbers[each] for each in CONDITIONS if each != ALONE},
-            "source": estimate.source,
-            "bound": str(estimate.bound),
-            "power": power_dict(power),
-        },
-        lambda: [Section(f"{family} on {device.title}: {sizes}", Facts(rows))],
-    )
+    others = {each: numbers[each] for each in CONDITIONS if each != ALONE}
+    known = {"source": estimate.source, "bound": str(estimate.bound), "power": power_dict(power)}
+    document = {**numbers[ALONE], "condition": ALONE, **others, **known}
+    print_result(form, lambda: document, lambda: [Section(f"{family} on {device.title}: {sizes}", Facts(rows))])
