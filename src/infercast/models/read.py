@@ -152,24 +152,15 @@ def read_model(
     rope = fields.section("rope_parameters" if fields.raw("rope_parameters") else "rope_scaling")
     factor = rope.number("factor", 1.0) if "yarn" in rope.values.values() else 0.0
     stretched = int(factor * rope.count("original_max_position_embeddings"))  # as vLLM 0.25 does (config/model.py)
+    longest = fields.positive("max_position_embeddings")
     model = ModelConfig(
-        name=name or found.name,
-        architecture=architecture,
-        hidden=hidden,
-        vocabulary=fields.positive("vocab_size"),
-        max_positions=max(fields.positive("max_position_embeddings"), stretched),
-        stacks=stacks,
-        weights=weights,
-        kv_dtype=kv_dtype,
+        name=name or found.name, architecture=architecture, hidden=hidden, vocabulary=fields.positive("vocab_size"),
+        max_positions=max(longest, stretched), stacks=stacks, weights=weights, kv_dtype=kv_dtype,
         tied_embedding=family.pools or fields.flag("tie_word_embeddings", family.tied),
-        positions=0 if family.positions is None else fields.positive("max_position_embeddings") + family.positions,
-        pools=family.pools,
-        order=order,
-        vision=vision,
-        prediction=prediction,
-        notes=tuple(notes),
+        positions=0 if family.positions is None else longest + family.positions, pools=family.pools, order=order,
+        vision=vision, prediction=prediction, notes=tuple(notes),
         assumed=found.assumed or (note if "is not known" in note else ""),
-    )
+    )  # fmt: skip
     return replace(model, notes=(*notes, *_unlike_files(model, found.stored))) if found.stored else model
 
 

@@ -186,15 +186,9 @@ def show(*parts: RenderableType, width: int = PIPE_WIDTH) -> None:
 
 
 FOLDED = (
-    "What was simulated",
-    "As asked for",
-    "Deployment",
-    "Where time goes",
-    "Caveats",
-    "Notes",
-    "Rests on",
+    "What was simulated", "As asked for", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on",
     "Kernels: what",
-)
+)  # fmt: skip
 """Sections with titles like these are details: collapsed in notebooks, and the first to be left out of a screen."""
 FEWER = ((20, 100), (12, 100), (12, 3), (5, 3), (3, 1))
 """Most rows of each table and fewest parts, in turn until there is room."""
