@@ -54,7 +54,6 @@ from infercast.report.terminal import (
 )
 from infercast.units import (
     GIGA,
-    MILLI,
     format_dollars,
     format_gpus,
     format_joules,
@@ -193,12 +192,10 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
 
 
 def wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
-    return {
-        **pick(wall, "gpu_watts server_watts watts peak_watts joules"),
-        "joules_interval": [wall.low, wall.high],
-        **pick(wall, "grams_co2_per_hour pue", kwh_per_day="kilowatt_hours_per_day"),
-        "servers": [pick(server, "kind gpus base_watts factor fitted") for server in wall.servers],
-    }
+    def servers(found: Iterable[Server]) -> list[dict[str, Any]]:
+        return [pick(server, "kind gpus base_watts factor fitted") for server in found]
+
+    return quantities.document("wall", wall, ends=lambda wall: [wall.low, wall.high], servers=servers)
 
 
 def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
@@ -263,23 +260,7 @@ def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
 
 def tier_dict(tier: TierRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the names of vLLM's counters where it has them."""
-    if tier is None:
-        return None
-    copies = {"copies": "copies", "bytes": "num_bytes", "time": "seconds"}
-    return {
-        **pick(
-            tier, cpu_hit_rate="hit_rate", cpu_cache_peak="peak_use", external_prefix_cache_queries="queries",
-            external_prefix_cache_hits="hits", stores_refused="num_refused", held_up_s="held_up",
-            loaded_requests="num_loaded",
-        ),
-        **{
-            f"kv_offload_{way}_{key}": at(f"{way}.{name}")(tier)
-            for way in ("load", "store")
-            for key, name in copies.items()
-        },
-        **pick(tier, load_link_use="load.use", store_link_use="store.use"),
-        "load_wait_ms": tier.mean_wait / MILLI,
-    }  # fmt: skip
+    return None if tier is None else quantities.document("tier", tier)
 
 
 def _words(way: TierTransfer, done: str) -> str:
