@@ -51,25 +51,13 @@ def saved_result(forecast: Forecast, version: str, *, detailed: bool = False) ->
     model = forecast.deployment.model.name
     inputs = sum(request.num_input for request in requests)
     outputs, duration = int(served.num_output.sum()), float(served.last_token.max() - served.sent_at.min())
+    count, goodput = len(requests), None if forecast.verdict is None else forecast.verdict.goodput
     return {
-        "date": DATE,
-        "endpoint_type": BACKEND,
-        "backend": BACKEND,
-        "label": None,
-        "model_id": model,
-        "tokenizer_id": model,
-        "num_prompts": len(requests),
-        "forecast_by": f"infercast {version}",
-        **_load(forecast),
-        "duration": duration,
-        "completed": len(requests),
-        "failed": 0,
-        "total_input_tokens": inputs,
-        "total_output_tokens": outputs,
-        "request_throughput": len(requests) / duration,
-        "request_goodput": None if forecast.verdict is None else forecast.verdict.goodput,
-        "output_throughput": outputs / duration,
-        "total_token_throughput": (inputs + outputs) / duration,
+        "date": DATE, "endpoint_type": BACKEND, "backend": BACKEND, "label": None, "model_id": model,
+        "tokenizer_id": model, "num_prompts": count, "forecast_by": f"infercast {version}", **_load(forecast),
+        "duration": duration, "completed": count, "failed": 0, "total_input_tokens": inputs,
+        "total_output_tokens": outputs, "request_throughput": count / duration, "request_goodput": goodput,
+        "output_throughput": outputs / duration, "total_token_throughput": (inputs + outputs) / duration,
         **(_details(forecast) if detailed else {}),
         "max_output_tokens_per_s": _busiest_second(served),
         "max_concurrent_requests": _most_at_once(served),
@@ -79,7 +67,7 @@ def saved_result(forecast: Forecast, version: str, *, detailed: bool = False) ->
         **_latency("tpot", served.tpot),
         **_latency("itl", *served.gaps),
         **_latency("e2el", served.end_to_end),
-    }
+    }  # fmt: skip
 
 
 def _load(forecast: Forecast) -> dict[str, Any]:
@@ -99,14 +87,12 @@ def _drafts(forecast: Forecast) -> dict[str, Any]:
     if found is None:
         return {}
     counts = found.counts
-    return {
-        "spec_decode_acceptance_rate": 100 * counts.acceptance_rate,
-        "spec_decode_acceptance_length": counts.acceptance_length,
-        "spec_decode_num_drafts": counts.num_drafts,
-        "spec_decode_draft_tokens": counts.num_draft_tokens,
-        "spec_decode_accepted_tokens": counts.num_accepted,
-        "spec_decode_per_position_acceptance_rates": counts.rates_by_position,
-    }
+    said = {
+        "acceptance_rate": 100 * counts.acceptance_rate, "acceptance_length": counts.acceptance_length,
+        "num_drafts": counts.num_drafts, "draft_tokens": counts.num_draft_tokens,
+        "accepted_tokens": counts.num_accepted, "per_position_acceptance_rates": counts.rates_by_position,
+    }  # fmt: skip
+    return {f"spec_decode_{name}": value for name, value in said.items()}
 
 
 def _latency(name: str, values: Array, counts: Array | None = None) -> dict[str, float]:

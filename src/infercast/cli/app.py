@@ -155,7 +155,7 @@ def load_command(name: str) -> Callable[..., Any]:
     about = COMMANDS[name]
     home, _, function = about.home.partition(":")
     command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
-    return with_formats(command, command.__doc__ or f"{about.help}\n\n{about.details}")
+    return with_formats(command, f"{about.help}\n\n{about.details}")
 
 
 def _only_listed() -> None:

@@ -342,10 +342,7 @@ class ExpertLaunches(NamedTuple):
     """True if the engine's package has a file for such a layer."""
 
 
-FAMILIES = {
-    "vllm": "infercast.engines.vllm.engine",
-    "sglang": "infercast.engines.sglang.engine",
-}
+FAMILIES = {"vllm": "infercast.engines.vllm.engine", "sglang": "infercast.engines.sglang.engine"}
 """Modules with the ``RELEASES`` of each engine; a new engine only needs a line here."""
 DEFAULT_ENGINE = "vllm@0.32"
 """The newest release of the most widely used engine."""
@@ -559,17 +556,8 @@ def deploy(
     machine = host or engine.default_host()
     if not isinstance(machine, engine.host_type):
         raise InputError(f"the host {machine.title!r} was fitted for another engine than {engine.name}")
-    return Deployment(
-        engine,
-        model,
-        gpu,
-        layout,
-        resolved,
-        predictor,
-        machine.behind_server() if over_http else machine,
-        memory,
-        over_http,
-    )
+    machine = machine.behind_server() if over_http else machine
+    return Deployment(engine, model, gpu, layout, resolved, predictor, machine, memory, over_http)
 
 
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")

@@ -416,17 +416,9 @@ def average_shape(totals: PhaseTotals, drafting: Drafting | None = None) -> Step
     new_tokens = max(1, round(totals.tokens / totals.sequences))
     context = round(totals.context / totals.sequences)
     sampled = max(1, round(totals.sampled / totals.steps))
+    sizes = [new_tokens] * sequences, [context] * sequences, sampled
     if drafting is None:
-        return StepShape([new_tokens] * sequences, [context] * sequences, sampled)
+        return StepShape(*sizes)
     verifying = sequences if new_tokens <= drafting.width else 0
     drafts = verifying * (new_tokens - 1)
-    return DraftShape(
-        [new_tokens] * sequences,
-        [context] * sequences,
-        sampled,
-        verifying,
-        drafts,
-        drafting.width,
-        sequences,
-        drafting.num_drafts,
-    )
+    return DraftShape(*sizes, verifying, drafts, drafting.width, sequences, drafting.num_drafts)

@@ -72,15 +72,7 @@ def fit_memory(
         require_fit(engine, config, layout, device, resolved)
     except DoesNotFitError as reason:
         problem = str(reason)
-    return Fit(
-        model=config,
-        gpu=device,
-        layout=layout,
-        settings=resolved,
-        memory=memory,
-        longest_sequence=min(memory.longest_sequence(chunk), config.max_positions),
-        most_sequences=memory.most_sequences(context, chunk=1),
-        context=context,
-        problem=problem,
-        most_weights=rank_weight_bytes(config, layout, engine.expert_multiples(config, device)),
-    )
+    longest = min(memory.longest_sequence(chunk), config.max_positions)
+    most = memory.most_sequences(context, chunk=1)
+    weights = rank_weight_bytes(config, layout, engine.expert_multiples(config, device))
+    return Fit(config, device, layout, resolved, memory, longest, most, context, problem, weights)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
@@ -88,8 +87,6 @@ class Option(NamedTuple):
         return f"{flag}/--no-{flag[2:]}" if self.off else flag
 
 
-axis = partial(Option, panel="What changes")
-
 TYPES: dict[str, Any] = {
     **{"str": str, "int": int, "float": float, "bool": bool, "list": list},
     **{"path": Path, "paths": list[Path], "tokens": whole_number},
@@ -132,6 +129,15 @@ OPTIONS: dict[str, Option] = {option.name: option for group in reversed(GROUPS) 
 
 
 def own_options(command: str, **words: str) -> list[Option]:
-    """The options of one command, of which some are rows of the table; ``words`` are what only its code knows."""
+    """The options of one command, some of them rows of the table or like one; ``words`` are what its code knows."""
     rows = json.loads(Template(json.dumps(_FILE["of_commands"][command])).substitute(words))
-    return [OPTIONS[row] if isinstance(row, str) else _read([row])[0] for row in rows]
+    found: list[Option] = []
+    for row in rows:
+        if isinstance(row, str):
+            found.append(OPTIONS[row])
+        elif "like" in row:
+            kind = {"type": TYPES[row["type"]]} if "type" in row else {}
+            found.append(OPTIONS[row.pop("like")]._replace(**row | kind))
+        else:
+            found += _read([row])
+    return found

@@ -188,17 +188,9 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
     # Norms beyond these follow mixer and feed-forward: what they write is added, not multiplied.
     formats = [*formats, *(weights.base,) * (stack.norms - len(formats))][: stack.norms]
     calls = []
+    common = {"residual": True, "fused": shard.layout.fused_norms and shard.layout.tensor > 1}
     for written in dict.fromkeys(formats):
-        fused = shard.layout.fused_norms and shard.layout.tensor > 1
-        op = norm(
-            tokens,
-            shard.hidden,
-            residual=True,
-            dtype=weights.base,
-            out_dtype=written,
-            fused=fused,
-            streams=stack.residuals,
-        )
+        op = norm(tokens, shard.hidden, dtype=weights.base, out_dtype=written, streams=stack.residuals, **common)
         name = "norm" if written == weights.base else "norm_quantise"
         calls.append(Call(name, op, formats.count(written) * stack.layers))
     return calls

@@ -12,31 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError
-from infercast.models.families import (
-    KEYS,
-    NOT_MODELLED,
-    UNKNOWN,
-    VISION,
-    Family,
-    Fields,
-    architecture_of,
-    family_of,
-    gather,
-)
+from infercast.models import families, library
 from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
-from infercast.models.library import (
-    TEXT_KEYS,
-    bundled_config,
-    bundled_name,
-    checkpoint,
-    configs,
-    model_names,
-    nearest_shape,
-    refused,
-    stand_in,
-    unknown_model,
-)
 from infercast.models.mixers.mixer import Mixer, SideBySide
 from infercast.models.mixers.recurrent import GatedDeltaNet, Mamba2
 from infercast.models.quantization import leaves_heads_alone, override_format, read_format
@@ -162,36 +140,27 @@ def read_model(
         weights = override_format(str(quantization).lower(), weights, layers)
     hidden = fields.positive("hidden_size")
     notes, vision = [found.assumed] if found.assumed else [], None
-    if architecture in VISION:
-        vision = read_vision(VISION[architecture].read, Fields(found.values, found.where), hidden)
+    if architecture in families.VISION:
+        vision = read_vision(families.VISION[architecture].read, families.Fields(found.values, found.where), hidden)
         notes.append(SEEN if vision else UNSEEN)
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
     if prediction and leaves_heads_alone(fields):
         prediction = replace(prediction, quantised=False)
     notes += [PREDICTION] if prediction else []
     notes += [note] if (note := family.note.format(architecture)) else []
-    stacks, order = gather(layers)
+    stacks, order = families.gather(layers)
     rope = fields.section("rope_parameters" if fields.raw("rope_parameters") else "rope_scaling")
     factor = rope.number("factor", 1.0) if "yarn" in rope.values.values() else 0.0
     stretched = int(factor * rope.count("original_max_position_embeddings"))  # as vLLM 0.25 does (config/model.py)
+    longest = fields.positive("max_position_embeddings")
     model = ModelConfig(
-        name=name or found.name,
-        architecture=architecture,
-        hidden=hidden,
-        vocabulary=fields.positive("vocab_size"),
-        max_positions=max(fields.positive("max_position_embeddings"), stretched),
-        stacks=stacks,
-        weights=weights,
-        kv_dtype=kv_dtype,
+        name=name or found.name, architecture=architecture, hidden=hidden, vocabulary=fields.positive("vocab_size"),
+        max_positions=max(longest, stretched), stacks=stacks, weights=weights, kv_dtype=kv_dtype,
         tied_embedding=family.pools or fields.flag("tie_word_embeddings", family.tied),
-        positions=0 if family.positions is None else fields.positive("max_position_embeddings") + family.positions,
-        pools=family.pools,
-        order=order,
-        vision=vision,
-        prediction=prediction,
-        notes=tuple(notes),
+        positions=0 if family.positions is None else longest + family.positions, pools=family.pools, order=order,
+        vision=vision, prediction=prediction, notes=tuple(notes),
         assumed=found.assumed or (note if "is not known" in note else ""),
-    )
+    )  # fmt: skip
     return replace(model, notes=(*notes, *_unlike_files(model, found.stored))) if found.stored else model
 
 
@@ -207,27 +176,30 @@ def config_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
     if isinstance(source, Mapping):
         return Source(source, str(source.get("model_type") or "model"), "config")
     text = os.fspath(source)
-    path, bundled = Path(text), text.lower() if isinstance(source, str) and text.lower() in model_names() else None
+    path, bundled = (
+        Path(text),
+        text.lower() if isinstance(source, str) and text.lower() in library.model_names() else None,
+    )
     if bundled is None and os.path.isdir(text):
         return _from_folder(path)
     if bundled is None and os.path.isfile(text) and path.suffix != ".gguf":
         return _from_folder(path.parent) if path.name == "config.json" else Source(_load(path), path.stem, str(path))
     if not isinstance(source, str) or path.suffix == ".json":
         raise FileFormatError(path, "there is no such file")
-    if bundled := bundled or bundled_name(text):
-        return Source(bundled_config(bundled), bundled, f"bundled model {bundled}")
+    if bundled := bundled or library.bundled_name(text):
+        return Source(library.bundled_config(bundled), bundled, f"bundled model {bundled}")
     return _by_name(text)
 
 
 def _by_name(text: str) -> Source:
     """The bundled model that the name of a checkpoint means, in the format that it has by its name."""
-    found = checkpoint(text)
+    found = library.checkpoint(text)
     if found is None:
-        raise unknown_model(text, configs())
-    values = bundled_config(found.base)
+        raise library.unknown_model(text, library.configs())
+    values = library.bundled_config(found.base)
     if found.settings is not None:
         without = {"quantization_config": None, "expert_dtype": None}
-        values = overridden(values, without | {key: without for key in TEXT_KEYS if key in values})
+        values = overridden(values, without | {key: without for key in library.TEXT_KEYS if key in values})
         values["quantization_config"] = found.settings
     return Source(values, found.base, f"bundled model {found.base}", found.assumed)
 
@@ -242,7 +214,9 @@ def _from_folder(folder: Path) -> Source:
     if beside.is_file() and "quantization_config" not in values:
         values = {**values, "quantization_config": _load(beside)}
     files = folder / "model.safetensors.index.json"
-    listed = Fields(_load(files) if files.is_file() else {}, str(files)).section("metadata").count("total_size")
+    listed = (
+        families.Fields(_load(files) if files.is_file() else {}, str(files)).section("metadata").count("total_size")
+    )
     stored = listed or sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     return Source(values, folder.absolute().name or "model", str(config), stored=stored)
 
@@ -270,52 +244,52 @@ def _load(path: Path) -> dict[str, Any]:
     return values
 
 
-def _architecture(found: Source) -> tuple[str, Family]:
+def _architecture(found: Source) -> tuple[str, families.Family]:
     """The architecture that a config names, and how its language model is read: by its fields where it is not known."""
-    fields = Fields(found.values, found.where)
+    fields = families.Fields(found.values, found.where)
     named, kind = fields.words("architectures"), fields.word("model_type")
     if not named and not kind:
         raise FileFormatError(found.where, "neither architectures nor model_type says what kind of model this is")
-    architecture = named[0] if named else architecture_of(kind)
-    if architecture in VISION:
-        return architecture, cast("Family", family_of(VISION[architecture].text))
+    architecture = named[0] if named else families.architecture_of(kind)
+    if architecture in families.VISION:
+        return architecture, cast("families.Family", families.family_of(families.VISION[architecture].text))
     has_encoder = fields.flag("is_encoder_decoder")
-    if (family := family_of(architecture)) and not has_encoder:
+    if (family := families.family_of(architecture)) and not has_encoder:
         return architecture, family
-    reason = "an encoder beside the decoder is not modelled yet" if has_encoder else refused().get(architecture)
+    reason = "an encoder beside the decoder is not modelled yet" if has_encoder else library.refused().get(architecture)
     if reason is None and (inner := _nested(fields)):
         _, family = _architecture(Source({"model_type": "its language model", **inner.values}, found.name, inner.where))
         return architecture, family._replace(note="; ".join(filter(None, (BESIDE, family.note))))
     if odd := next(filter(ODD.search, found.values), None):
         reason = reason or f"it is not known, and {odd} in its config says that it has layers of another kind"
     if reason:
-        instead = stand_in(nearest_shape(found.values, configs()))
+        instead = library.stand_in(library.nearest_shape(found.values, library.configs()))
         raise UnsupportedModelError(f"{architecture} is not supported: {reason}{instead}")
-    return architecture, cast("Family", family_of(UNKNOWN))
+    return architecture, cast("families.Family", families.family_of(families.UNKNOWN))
 
 
-def _nested(fields: Fields) -> Fields | None:
+def _nested(fields: families.Fields) -> families.Fields | None:
     """The config of the language model inside one with encoders."""
-    key = next((key for key in TEXT_KEYS if fields.raw(key) is not None), None)
+    key = next((key for key in library.TEXT_KEYS if fields.raw(key) is not None), None)
     inner = fields.section(key) if key else None
     return (_nested(inner) or inner) if inner else None
 
 
-def _text_fields(found: Source, family: Family) -> Fields:
+def _text_fields(found: Source, family: families.Family) -> families.Fields:
     """The fields of the text model by their usual names, with what its family may leave out filled in."""
-    fields = Fields(found.values, found.where)
+    fields = families.Fields(found.values, found.where)
     inner = _nested(fields)
     if inner:
-        fields = Fields(inner.values, inner.where, outer=found.values)
+        fields = families.Fields(inner.values, inner.where, outer=found.values)
     present = {key: value for key, value in fields.values.items() if value is not None}
     values = {**family.defaults, **present}
     values |= {key: value for key, names in family.keys.items() if (value := _first(values, names)) is not None}
-    for key, names in KEYS.items():
+    for key, names in families.KEYS.items():
         if values.get(key) is None and (value := _first(values, names)) is not None:
             values[key] = value
-    fields = Fields(values, fields.where, fields.outer)
+    fields = families.Fields(values, fields.where, fields.outer)
     width = values.get("hidden_size")
-    if odd := [what for flag, what in NOT_MODELLED.items() if values.get(flag, width) not in (False, width)]:
+    if odd := [what for flag, what in families.NOT_MODELLED.items() if values.get(flag, width) not in (False, width)]:
         raise UnsupportedModelError(f"{fields.where}: {odd[0]} are not modelled")
     # What some families ignore and no kernel depends on is checked all the same: an engine would stop here.
     fields.count("sliding_window")

@@ -5,19 +5,6 @@ from infercast.ops.recurrent import Scan, ShortConvolution, StateUpdate
 from infercast.ops.sparse import HyperConnection, IndexScores, SparseAttention, TopK
 
 __all__ = [
-    "Attention",
-    "Call",
-    "Collective",
-    "Elementwise",
-    "EncoderAttention",
-    "Gemm",
-    "HyperConnection",
-    "IndexScores",
-    "MoE",
-    "Op",
-    "Scan",
-    "ShortConvolution",
-    "SparseAttention",
-    "StateUpdate",
-    "TopK",
-]
+    "Attention", "Call", "Collective", "Elementwise", "EncoderAttention", "Gemm", "HyperConnection", "IndexScores",
+    "MoE", "Op", "Scan", "ShortConvolution", "SparseAttention", "StateUpdate", "TopK",
+]  # fmt: skip

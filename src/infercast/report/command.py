@@ -13,7 +13,7 @@ from infercast.forecast.command.flags import Flag
 from infercast.report.caveats import brief_doubts
 from infercast.report.deployment import fit_dict, memory_words, render_fit
 from infercast.report.forecast import LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
-from infercast.report.quantities import LENGTHS, format_interval
+from infercast.report.quantities import LENGTHS, document, format_interval
 from infercast.report.terminal import (
     SCREEN,
     Facts,
@@ -247,18 +247,9 @@ def _advised_dict(advised: Advised) -> dict[str, Any]:
 
 
 def _advice_dict(advice: Advice) -> dict[str, Any]:
-    return {
-        **pick(advice, change="change.label", values="change.values"),
-        "gain": exp(advice.gain) - 1.0,
-        **pick(advice, changes_answers="change.answers", gpus="change.gpus"),
-        "effects": [
-            {
-                "load": each.load,
-                "quantity": each.name,
-                "change": exp(each.change) - 1.0,
-                "noise": exp(each.noise) - 1.0,
-                "beyond_noise": each.is_real,
-            }
-            for each in advice.effects
-        ],
-    }
+    def ratio(logarithm: float) -> float:
+        return exp(logarithm) - 1.0
+
+    return document(
+        "advice", advice, ratio=ratio, effects=lambda found: [document("effects", each, ratio=ratio) for each in found]
+    )

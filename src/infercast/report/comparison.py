@@ -17,7 +17,7 @@ from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, declared, latencies_of
-from infercast.report.terminal import Facts, Grid, RenderableType, Section, cells, pick, styled
+from infercast.report.terminal import Facts, Grid, RenderableType, Section, cells, pick, record, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
 Names = tuple[str, str]
@@ -151,16 +151,8 @@ def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, Ste
 
 
 def comparison_list(comparison: compare.Comparison) -> list[dict[str, Any]]:
-    return [
-        {
-            "kernel": each.name,
-            "family": each.family,
-            "before_us": each.before / MICRO,
-            "after_us": each.after / MICRO,
-            "explains": _explains(each, comparison),
-        }
-        for each in comparison.differences
-    ]
+    fields = declared("differences", explains=lambda each: _explains(each, comparison))
+    return [record(fields, each) for each in comparison.differences]
 
 
 def _explains(each: compare.Difference, comparison: compare.Comparison) -> float:

@@ -10,7 +10,7 @@ from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.files import csv_lines
-from infercast.report.quantities import declared
+from infercast.report.quantities import declared, document
 from infercast.report.sweep import dollars
 from infercast.report.terminal import (
     Chart,
@@ -20,13 +20,12 @@ from infercast.report.terminal import (
     Section,
     Series,
     TextCharts,
-    at,
     columns,
     pick,
     record,
     styled,
 )
-from infercast.units import MILLI, format_percent, format_seconds
+from infercast.units import format_percent, format_seconds
 
 
 def day_caveats(plan: DayPlan) -> list[str]:
@@ -35,40 +34,23 @@ def day_caveats(plan: DayPlan) -> list[str]:
 
 
 def day_dict(plan: DayPlan) -> dict[str, Any]:
-    return {
-        **pick(plan.deployment, model="model.name", gpu="gpu.name", gpus_per_replica="layout.gpus"),
-        "traffic": plan.traffic.description,
-        "requests": int(plan.traffic.arrivals.size),
-        "window_s": plan.traffic.window,
-        "requests_per_s": (plan.traffic.counts / plan.traffic.window).tolist(),
-        "slo": str(plan.slo),
-        "goal": pick(plan.goal, "share of"),
-        "smallest_fixed_fleet": plan.smallest_fleet,
-        "policies": {day.policy: _policy_dict(plan, day) for day in plan.policies},
-        "scheduled_by_hour": list(plan.hours),
-        "autoscaler": pick(plan.autoscaler, **AUTOSCALER),
-        "start_up_s": {**plan.start._asdict(), "all": plan.start.seconds},
-        "replica": _replica_dict(plan),
-        "usd_per_gpu_hour": at("price.per_hour")(plan),
-        "check": None if plan.check is None else plan.check._asdict(),
-        "caveats": day_caveats(plan),
-    }
-
-
-AUTOSCALER = {
-    "measure": "measure", "target": "target", "interval_s": "interval", "up_delay_s": "up_delay",
-    "down_delay_s": "down_delay", "min_replicas": "least", "max_replicas": "most",
-}  # fmt: skip
-LEVEL_FIELDS = declared("levels")
+    traffic, levels = plan.traffic, declared("levels")
+    return document(
+        "day", plan,
+        rates=lambda plan: (traffic.counts / traffic.window).tolist(),
+        goal=lambda goal: pick(goal, "share of"),
+        policies=lambda plan: {day.policy: _policy_dict(plan, day) for day in plan.policies},
+        rules=lambda rules: document("autoscaler", rules),
+        start=lambda start: {**start._asdict(), "all": start.seconds},
+        replica=lambda plan: document("replica", plan, rate=lambda plan: plan.curve.rate_at(plan.most_kept),
+                                      levels=lambda each: [record(levels, level) for level in each]),
+        caveats=day_caveats,
+    )  # fmt: skip
 
 
 def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
-    return {
-        "reaches_goal": day.keeps(plan.goal),
-        **record(POLICY_FIELDS, day),
-        "replicas": day.ready.tolist(),
-        "replicas_paid": day.paid.tolist(),
-    }
+    counts = {"replicas": day.ready.tolist(), "replicas_paid": day.paid.tolist()}
+    return {"reaches_goal": day.keeps(plan.goal), **record(POLICY_FIELDS, day), **counts}
 
 
 POLICY_FIELDS = declared(
@@ -78,19 +60,6 @@ POLICY_FIELDS = declared(
     most=lambda day: float(day.paid.max()),
     worst=lambda day: day.use_of_limits.max(),
 )
-
-
-def _replica_dict(plan: DayPlan) -> dict[str, Any]:
-    curve = plan.curve
-    return {
-        "requests_per_s_at_most": curve.full_rate,
-        "requests_per_s_at_slo": curve.rate_at(plan.most_kept),
-        "requests_in_it_at_slo": plan.most_kept,
-        "fixed_ms": plan.service.fixed / MILLI,
-        "ms_per_input_token": plan.service.per_input / MILLI,
-        "ms_per_output_token": plan.service.per_output / MILLI,
-        "load_curve": [record(LEVEL_FIELDS, level) for level in curve.levels],
-    }
 
 
 def day_rows(plan: DayPlan) -> Iterator[str]:

@@ -16,6 +16,7 @@ from infercast.forecast.run import DraftRun
 from infercast.forecast.system import BOTH
 from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count
+from infercast.report.quantities import document
 from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
@@ -139,32 +140,12 @@ def drafting_words(drafting: Drafting) -> str:
 
 
 def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
-    if drafting is None:
-        return None
-    return {
-        **pick(drafting, "method", num_speculative_tokens="num_drafts", draft="draft.config.name"),
-        "acceptance_rates": list(drafting.acceptance.rates),
-        **{f"acceptance_{name}": getattr(drafting.acceptance, name) for name in ("length", "source", "is_assumed")},
-        "note": drafting.note or None,
-    }
+    return None if drafting is None else document("drafting", drafting)
 
 
 def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the words of engines' metrics."""
-    if found is None:
-        return None
-    return {
-        **pick(
-            found.counts, "num_drafts num_draft_tokens",
-            num_accepted_tokens="num_accepted", num_accepted_tokens_per_pos="accepted_by_position",
-            mean_acceptance_length="acceptance_length", draft_acceptance_rate="acceptance_rate",
-            acceptance_rate_per_pos="rates_by_position",
-        ),
-        **pick(
-            found, drafted_tokens_per_s="drafted_per_second", accepted_tokens_per_s="accepted_per_second",
-            decode_gpu_shares="parts",
-        ),
-    }  # fmt: skip
+    return None if found is None else document("draft_run", found)
 
 
 def flag_words(options: Mapping[str, Any]) -> list[str]:

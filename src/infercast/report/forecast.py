@@ -15,6 +15,7 @@ from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.steady import OVERLOADED
 from infercast.forecast.system import BOTH, DECODE
 from infercast.hardware.server import Server
+from infercast.report import quantities
 from infercast.report.caveats import (
     SENTENCES,
     TAKING_IN,
@@ -36,25 +37,6 @@ from infercast.report.deployment import (
     workload_dict,
 )
 from infercast.report.files import csv_lines
-from infercast.report.quantities import (
-    COSTS,
-    ENERGIES,
-    LATENCIES,
-    LENGTHS,
-    LINK_PARTS,
-    LOADS,
-    OF_ENGINES,
-    PROMISES,
-    RESULTS,
-    bound_words,
-    declared,
-    format_interval,
-    format_rates,
-    interval_fields,
-    latencies_of,
-    milliseconds,
-    render_intervals,
-)
 from infercast.report.terminal import (
     SCREEN,
     Facts,
@@ -71,7 +53,6 @@ from infercast.report.terminal import (
 )
 from infercast.units import (
     GIGA,
-    MILLI,
     format_dollars,
     format_gpus,
     format_joules,
@@ -81,7 +62,7 @@ from infercast.units import (
     format_watts,
 )
 
-LIMIT_FIELDS = declared("limits")
+LIMIT_FIELDS = quantities.declared("limits")
 PRICE_FIELDS = {"usd_per_gpu_hour": "per_hour", **{name: name for name in ("provider", "kind", "date", "source")}}
 
 
@@ -107,12 +88,12 @@ def slo_title(verdict: Verdict) -> str:
 
 
 def promise_rows(forecast: Forecast) -> list[tuple[str, str]]:
-    return [row for each in PROMISES for row in each.facts(forecast)]
+    return [row for each in quantities.PROMISES for row in each.facts(forecast)]
 
 
 def cost_rows(forecast: Forecast) -> list[tuple[str, str]]:
     """Costs and the source of prices, or how to give one."""
-    rows = [row for each in COSTS for row in each.facts(forecast)]
+    rows = [row for each in quantities.COSTS for row in each.facts(forecast)]
     prices = [
         forecast.tariff.unknown(gpu) if price is None else price.description for _, gpu, price in prices_of(forecast)
     ]
@@ -131,7 +112,7 @@ def decision_fields(forecast: Forecast) -> dict[str, Any]:
     ]
     return {
         "slo": None if forecast.verdict is None else slo_dict(forecast.verdict),
-        **{each.key: each.data(forecast) for each in (*PROMISES, *COSTS)},
+        **{each.key: each.data(forecast) for each in (*quantities.PROMISES, *quantities.COSTS)},
         "prices": prices,
     }
 
@@ -151,7 +132,7 @@ def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
     energy, wall = forecast.energy, forecast.wall
     if energy is None or wall is None:
         return []
-    rows = [row for each in ENERGIES for row in each.facts(forecast)]
+    rows = [row for each in quantities.ENERGIES for row in each.facts(forecast)]
     return [
         *rows,
         *_pool_rows(forecast, energy),
@@ -210,19 +191,17 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
 
 
 def wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
-    return {
-        **pick(wall, "gpu_watts server_watts watts peak_watts joules"),
-        "joules_interval": [wall.low, wall.high],
-        **pick(wall, "grams_co2_per_hour pue", kwh_per_day="kilowatt_hours_per_day"),
-        "servers": [pick(server, "kind gpus base_watts factor fitted") for server in wall.servers],
-    }
+    def servers(found: Iterable[Server]) -> list[dict[str, Any]]:
+        return [pick(server, "kind gpus base_watts factor fitted") for server in found]
+
+    return quantities.document("wall", wall, ends=lambda wall: [wall.low, wall.high], servers=servers)
 
 
 def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{name} < {format_seconds(seconds)}" for name, seconds in limits) or "-"
 
 
-TURN_FIELDS, CLASS_FIELDS = declared("turns"), declared("classes", limits=_limit_words)
+TURN_FIELDS, CLASS_FIELDS = quantities.declared("turns"), quantities.declared("classes", limits=_limit_words)
 
 
 def session_rows(sessions: SessionsRun) -> list[tuple[str, str]]:
@@ -244,7 +223,7 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
     if (sessions := forecast.sessions) is not None:
         fields["sessions"] = {
             **pick(sessions, "count turns_each waiting_share", prefix_hit_rate="hit_share"),
-            "time_ms": milliseconds(sessions.time),
+            "time_ms": quantities.milliseconds(sessions.time),
             "turns": [record(TURN_FIELDS, each) for each in sessions.turns],
         }
     if classes := forecast.classes:
@@ -280,23 +259,7 @@ def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
 
 def tier_dict(tier: TierRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the names of vLLM's counters where it has them."""
-    if tier is None:
-        return None
-    copies = {"copies": "copies", "bytes": "num_bytes", "time": "seconds"}
-    return {
-        **pick(
-            tier, cpu_hit_rate="hit_rate", cpu_cache_peak="peak_use", external_prefix_cache_queries="queries",
-            external_prefix_cache_hits="hits", stores_refused="num_refused", held_up_s="held_up",
-            loaded_requests="num_loaded",
-        ),
-        **{
-            f"kv_offload_{way}_{key}": at(f"{way}.{name}")(tier)
-            for way in ("load", "store")
-            for key, name in copies.items()
-        },
-        **pick(tier, load_link_use="load.use", store_link_use="store.use"),
-        "load_wait_ms": tier.mean_wait / MILLI,
-    }  # fmt: skip
+    return None if tier is None else quantities.document("tier", tier)
 
 
 def _words(way: TierTransfer, done: str) -> str:
@@ -318,12 +281,12 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     style = "bold" if forecast.state.is_steady else "bold red"
     about: list[RenderableType] = [styled(forecast.headline, style=style)]
     about += [Section(title, Facts(rows)) for title, rows in system_facts(forecast)]
-    latencies = [(each.title, *latency_cells(values)) for each, values, _ in latencies_of(forecast)]
+    latencies = [(each.title, *latency_cells(values)) for each, values, _ in quantities.latencies_of(forecast)]
     title = "Latency, without ramp-up and drain" if forecast.steady_only else "Latency"
     parts = [
         *about,
         Section(title, Grid(("", *NAMES), latencies)),
-        *([] if intervals is None else [render_intervals(intervals)]),
+        *([] if intervals is None else [quantities.render_intervals(intervals)]),
         *render_decision(forecast),
         *([Section("Energy", Facts(rows))] if (rows := energy_rows(forecast)) else []),
         *_render_parts(forecast),
@@ -350,16 +313,19 @@ def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableT
     """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
     state, pools = forecast.state, forecast.deployment.model.pools
     told = state.sentence if state.is_steady and not forecast.was_cut else forecast.headline
-    rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in latencies_of(forecast)
+    rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in quantities.latencies_of(forecast)
             if each.name in BRIEF and values is not None and not (pools and each.name == "ttft")]  # fmt: skip
     table = Grid(
         ("", *IN_BRIEF, "80 % interval of p50", "of p99"),
         [(name, *(format_seconds(getattr(values, each)) for each in IN_BRIEF),
-          *(format_interval(getattr(band.low, each), getattr(band.high, each)) for each in ("p50", "p99")))
+          *(quantities.format_interval(getattr(band.low, each), getattr(band.high, each)) for each in ("p50", "p99")))
          for name, values, band in rows],
     )  # fmt: skip
     return [
-        Paragraph("\n".join([*map(_deployed, forecast.pools), LENGTHS.sub("", forecast.workload.description)]), SCREEN),
+        Paragraph(
+            "\n".join([*map(_deployed, forecast.pools), quantities.LENGTHS.sub("", forecast.workload.description)]),
+            SCREEN,
+        ),
         Paragraph(told, SCREEN, style="bold" if state.is_steady else "bold red"),
         table,
         Facts(brief_rows(forecast, intervals)),
@@ -379,7 +345,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
     running, waiting = forecast.running, forecast.waiting
     tokens = f"{forecast.output_tokens_per_second:,.0f} {_result(forecast)}s/s"
     queue = f", {waiting.mean:,.1f} waiting" if waiting.mean >= 0.05 else ""
-    tokens += f" ({format_rates(intervals.output_tokens_per_second)})"
+    tokens += f" ({quantities.format_rates(intervals.output_tokens_per_second)})"
     served = f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
     deployment, changes = forecast.deployment, brief_changes(forecast)
     doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
@@ -390,7 +356,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
         ("load", f"{served}; {running.mean:,.1f} running{queue}"),
         ("SLO", _promise_words(forecast.verdict, "e2e_p99<1s" if deployment.model.pools else EXAMPLE)),
         ("cost", _cost_words(forecast)),
-        ("bottleneck", bound_words(bottleneck(forecast))),
+        ("bottleneck", quantities.bound_words(bottleneck(forecast))),
         *named_first("change", changes),
         ("breaks first", _first_to_break(forecast)),
         *named_first("doubt", doubts),
@@ -484,7 +450,7 @@ def _render_parts(forecast: Forecast) -> list[RenderableType]:
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data, in milliseconds where a name says so; the same keys for every system."""
     one, link = len(forecast.pools) == 1, forecast.link
-    parts = {f"{part.name}_ms": milliseconds(at(part.name)(link)) for part in LINK_PARTS}
+    parts = {f"{part.name}_ms": quantities.milliseconds(at(part.name)(link)) for part in quantities.LINK_PARTS}
     return {
         "deployment": deployment_dict(forecast.deployment) if one else None,
         "pools": [_pool_dict(pool) for pool in forecast.pools],
@@ -492,18 +458,21 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "router": forecast.router,
         "gpus": forecast.gpus,
         "workload": workload_dict(forecast.workload),
-        **{f"{latency.name}_ms": milliseconds(getattr(forecast, latency.name)) for latency in LATENCIES},
-        **{each.key: each.data(forecast) for each in RESULTS},
+        **{
+            f"{latency.name}_ms": quantities.milliseconds(getattr(forecast, latency.name))
+            for latency in quantities.LATENCIES
+        },
+        **{each.key: each.data(forecast) for each in quantities.RESULTS},
         "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,  # 1.0 drops this name of ..._per_gpu
         **decision_fields(forecast),
-        **{each.key: each.data(forecast) for each in ENERGIES},
+        **{each.key: each.data(forecast) for each in quantities.ENERGIES},
         "energy": None if forecast.energy is None else _energy_dict(forecast.energy),
         "wall": None if forecast.wall is None else wall_dict(forecast.wall),
         **part_fields(forecast),
         "duration_s": forecast.duration,
-        **{each.key: each.data(forecast) for each in LOADS},
+        **{each.key: each.data(forecast) for each in quantities.LOADS},
         "engines": [
-            {"pool": pool.role, **{each.key: each.data(load) for each in OF_ENGINES}}
+            {"pool": pool.role, **{each.key: each.data(load) for each in quantities.OF_ENGINES}}
             for pool in forecast.pools
             for load in pool.engines
         ],
@@ -515,7 +484,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "source": forecast.source,
         "kind": forecast.kind,
         "caveats": caveats(forecast),
-        **interval_fields(intervals),
+        **quantities.interval_fields(intervals),
     }
 
 
@@ -523,7 +492,7 @@ def _pool_dict(pool: PoolRun) -> dict[str, Any]:
     return {
         "deployment": deployment_dict(pool.deployment),
         **pick(pool, "role", instances="pool.instances", gpus="pool.gpus"),
-        **{each.key: each.data(pool) for each in LOADS},
+        **{each.key: each.data(pool) for each in quantities.LOADS},
         "kv_offload": tier_dict(pool.tier),
     }
 
@@ -568,10 +537,10 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
     rows = state_rows(forecast.state, forecast.steady)
     for pool in forecast.pools:
         rows += _of_pool(pool, host_rows(pool.deployment, pool.phases))
-    rows += [row for each in RESULTS for row in each.facts(forecast)]
+    rows += [row for each in quantities.RESULTS for row in each.facts(forecast)]
     rows += draft_rows(forecast)
     for pool in forecast.pools:
-        rows += _of_pool(pool, [row for each in LOADS for row in each.facts(pool)] + tier_rows(pool))
+        rows += _of_pool(pool, [row for each in quantities.LOADS for row in each.facts(pool)] + tier_rows(pool))
     return rows
 
 
@@ -590,12 +559,12 @@ def engine_cells(engines: Sequence[EngineLoad]) -> tuple[list[str], list[list[st
     rows = [[f"{number}", *_ends([each])] for number, each in enumerate(engines[:shown])]
     if others := engines[shown:]:
         rows.append([f"{len(others):,} others", *_ends(others)])
-    return ["engine", *(each.label for each in OF_ENGINES)], rows
+    return ["engine", *(each.label for each in quantities.OF_ENGINES)], rows
 
 
 def _ends(engines: Sequence[EngineLoad]) -> list[str]:
     cells = []
-    for quantity in OF_ENGINES:
+    for quantity in quantities.OF_ENGINES:
         values = [quantity.of(each) for each in engines]
         low, high = quantity.write(min(values)), quantity.write(max(values))
         cells.append(low if low == high else f"{low.removesuffix(' %')} to {high}")

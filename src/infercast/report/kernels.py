@@ -19,7 +19,7 @@ from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
 from infercast.report.quantities import LATENCIES, declared, milliseconds
-from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, at, cells, per, pick, record
+from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, at, cells, pick, record
 from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 
@@ -94,27 +94,16 @@ def _ranked(cost: StepCost) -> list[KernelCost]:
 
 
 def _kernel_fields(cost: StepCost) -> tuple[Field, ...]:
-    board, gpu_seconds, us = cost.board, float(cost.gpu.seconds), per(MICRO)
-    return (
-        Field("name", at("name"), "kernel"),
-        Field("family", at("family"), "family"),
-        Field("launches", at("count"), "launches", "{:,}".format),
-        Field("us", lambda kernel: float(kernel.estimate.seconds), "one", format_seconds, data=us),
-        Field("low_us", lambda kernel: float(kernel.estimate.low), data=us),
-        Field("high_us", lambda kernel: float(kernel.estimate.high), data=us),
-        Field("total_us", at("seconds"), "all", format_seconds, data=us),
-        Field("", lambda kernel: kernel.seconds / gpu_seconds, "share", format_percent),
-        Field("source", at("estimate.source")),
-        Field("bound", at("estimate.bound"), "bound by", data=str),
-        Field("achieved", at("achieved")),
-        Field("limit", at("limit")),
-        Field("unit", at("unit")),
-        Field("", lambda kernel: format_rate(kernel.achieved, kernel.unit), "reaches"),
-        Field("", lambda kernel: format_rate(kernel.limit, kernel.unit), "limit"),
-        Field("watts", lambda kernel: kernel.watts(board), "power", format_watts),
-        Field("joules", lambda kernel: kernel.joules(board) / kernel.count),
-        Field("total_joules", lambda kernel: kernel.joules(board), "energy", format_joules),
-        Field("terms", at("terms")),
+    board, gpu_seconds = cost.board, float(cost.gpu.seconds)
+    return declared(
+        "kernels",
+        one=lambda kernel: float(kernel.estimate.seconds),
+        share=lambda kernel: kernel.seconds / gpu_seconds,
+        reaches=lambda kernel: format_rate(kernel.achieved, kernel.unit),
+        most=lambda kernel: format_rate(kernel.limit, kernel.unit),
+        power=lambda kernel: kernel.watts(board),
+        energy_of_one=lambda kernel: kernel.joules(board) / kernel.count,
+        energy=lambda kernel: kernel.joules(board),
     )
 
 

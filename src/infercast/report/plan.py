@@ -193,25 +193,17 @@ def _effort(plan: Plan) -> str:
 
 def plan_dict(plan: Plan) -> dict[str, Any]:
     """The same as plain data; of candidates those that were simulated, and how many came how far."""
-    question = plan.question
-    return {
-        "workload": question.workload.description,
-        "slo": str(question.slo),
-        **pick(question, "model rate objective max_gpus", budget_per_hour="budget", power_budget_w="power_budget"),
-        "winner": None if plan.winner is None else row_dict(plan.winner),
-        "front": [row_dict(row) for row in plan.front],
-        "runner_up": None if plan.runner_up is None else row_dict(plan.runner_up),
-        "why": plan.why,
-        "changes": list(plan.changes),
-        "by_odds": [{"odds": odds, "deployment": str(row.candidate), **row_dict(row)} for odds, row in plan.by_odds],
-        "nearest": [{"sentence": each.sentence, **row_dict(each.row)} for each in plan.nearest],
-        "simulated": [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
-        "candidates": plan.num_candidates,
-        "not_looked_at": plan.num_unseen,
-        "cut": plan.cut or None,
-        "stages": {stage.value: plan.count(stage) for stage in Stage},
-        "notes": list(plan.notes),
-    }
+    return quantities.document(
+        "plan",
+        plan,
+        row=lambda row: None if row is None else row_dict(row),
+        rows=lambda rows: [row_dict(row) for row in rows],
+        by_odds=lambda plan: [{"odds": odds, "deployment": str(row.candidate), **row_dict(row)}
+                              for odds, row in plan.by_odds],
+        nearest=lambda plan: [{"sentence": each.sentence, **row_dict(each.row)} for each in plan.nearest],
+        simulated=lambda plan: [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
+        stages=lambda plan: {stage.value: plan.count(stage) for stage in Stage},
+    )  # fmt: skip
 
 
 def row_dict(row: Row) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named
+from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named, record
 
 
 class Quantity(NamedTuple):
@@ -74,19 +74,11 @@ def _group(rows: Sequence[Mapping[str, Any]]) -> tuple[Quantity, ...]:
         values = {**common, **row}
         values |= {"of": at(values.pop("path")), "write": function_named(values["write"], {"tenths": tenths})}
         if needs := values.pop("needs", ""):
-            values["matters"] = partial(_is_there, at(needs))
+            values["matters"] = lambda run, needs=needs: at(needs)(run) is not None
         if above := values.pop("above", ()):
-            values["matters"] = partial(_is_above, at(above[0]), above[1])
+            values["matters"] = lambda run, above=above: (at(above[0])(run) or 0.0) > above[1]
         found.append(Quantity(**values))
     return tuple(found)
-
-
-def _is_there(read: Callable[[Any], Any], run: Any) -> bool:
-    return read(run) is not None
-
-
-def _is_above(read: Callable[[Any], Any], least: float, run: Any) -> bool:
-    return (read(run) or 0.0) > least
 
 
 RESULTS, PROMISES, COSTS, ENERGIES, LOADS, OF_ENGINES = map(_group, read_data("quantities.toml").values())
@@ -240,21 +232,21 @@ def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:
 
 def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
     """The fields of a table of data/fields.json; ``own`` are functions of its module that it names."""
-    named: dict[str, Callable[..., Any]] = {
-        "milliseconds": milliseconds,
-        "ends_ms": ends_ms,
-        "format_ends": format_ends,
-        "format_rates": format_rates,
-    }
-    named |= own
+    named = {each.__name__: each for each in (milliseconds, ends_ms, format_ends, format_rates)} | own
     fields = []
     for row in _tables()[table]:
         of = own[row["of"]] if "of" in row else at(row["path"])
         given: dict[str, Any] = {name: function_named(row[name], named) for name in ("write", "data") if name in row}
         given |= {name: row[name] for name in ("title", "rank") if name in row}
         given |= {"matters": any_has(row["needs"])} if "needs" in row else {}
+        given |= {"matters": own[row["matters"]]} if "matters" in row else {}
         fields.append(Field(row.get("key", ""), partial(_or_none, of) if "blank" in row else of, **given))
     return tuple(fields)
+
+
+def document(table: str, owner: Any, **own: Callable[..., Any]) -> dict[str, Any]:
+    """What JSON says of ``owner``, as a table of data/fields.json declares it."""
+    return record(declared(table, **own), owner)
 
 
 @cache

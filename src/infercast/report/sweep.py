@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from math import log2, nan
 from textwrap import fill
 from typing import Any
@@ -15,7 +14,7 @@ from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
 from infercast.report.files import csv_lines
 from infercast.report.forecast import brief_changes
-from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, bound_words, declared, milliseconds
+from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, bound_words, declared, document
 from infercast.report.terminal import (
     SCREEN,
     Chart,
@@ -28,23 +27,13 @@ from infercast.report.terminal import (
     Section,
     Series,
     TextCharts,
-    any_has,
     at,
     columns,
     named_first,
-    per,
     record,
     styled,
 )
-from infercast.units import (
-    MILLI,
-    format_dollars,
-    format_joules,
-    format_odds,
-    format_percent,
-    format_seconds,
-    format_watts,
-)
+from infercast.units import format_dollars, format_joules, format_odds, format_percent, format_seconds
 
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
 SHORT = {RATE: "rate", CONCURRENCY: "clients"}
@@ -103,39 +92,14 @@ def overload_notes(sweep: Sweep) -> list[str]:
 
 def point_fields(sweep: Sweep) -> list[Field]:
     """A point of the sweep; narrow terminals leave out the percentiles between the median and p99."""
-    judged = sweep.slo is not None
-    return [
-        Field("value", lambda point: point.label if point.number is None else point.number),
-        Field("", at("label"), SHORT.get(sweep.axis.name, sweep.axis.name)),
-        Field("fits", lambda point: point.forecast is not None),
-        Field("problem", lambda point: point.problem or None),
-        Field("state", at("forecast.state.word")),
-        Field("gpus", at("forecast.gpus")),
-        *(Field(f"{name}_ms", at(f"forecast.{name}"), data=milliseconds) for name in LATENCIES),
-        *(
-            Field("", at(f"forecast.{field}.{which}"), f"{title} {which}", format_seconds, rank)
-            for title, field in SHOWN
-            for which, rank in (("p50", 0), ("p95", 5), ("p99", 0 if field == "ttft" else 4))
-        ),
-        Field("output_tokens_per_s", at("forecast.output_tokens_per_second"), "tokens/s", "{:,.0f}".format),
-        Field(
-            "requests_per_s", at("forecast.requests_per_second"), "requests/s", "{:,.2f}".format, 6,
-            lambda points: sweep.axis.name != RATE,
-        ),
-        Field("goodput_requests_per_s", at("goodput"), "goodput", "{:,.2f}".format, matters=lambda points: judged),
-        Field("slo_attainment", at("attainment"), "in SLO", format_percent, 1, lambda points: judged),
-        Field("slo_holds", at("holds")),
-        Field("slo_headroom", at("headroom")),
-        Field("usd_per_hour", at("per_hour")),
-        Field(
-            "usd_per_million_output_tokens", at("per_million_output_tokens"), "$/M out", format_dollars, 3,
-            any_has("per_hour"),
-        ),
-        *(_of_run(each) for each in ENERGIES),
-        Field("", at("forecast.energy.mean_watts"), "W/GPU", format_watts, 7, any_has("forecast.energy")),
-        Field("", at("forecast.energy.joules_per_output_token"), "J/out", format_joules, 3, any_has("forecast.energy")),
-        Field("", at("forecast.state.word"), "state", rank=2),
-    ]  # fmt: skip
+    own = {
+        "value": lambda point: point.label if point.number is None else point.number,
+        "judged": lambda points: sweep.slo is not None,
+        "not_rates": lambda points: sweep.axis.name != RATE,
+    }
+    axis = SHORT.get(sweep.axis.name, sweep.axis.name)
+    first, second, *others = declared("points", **own)
+    return [first, second._replace(title=axis), *others, *map(_of_run, ENERGIES), *declared("points_drawn")]
 
 
 def _of_run(quantity: Quantity) -> Field:
@@ -245,21 +209,10 @@ def _best(sweep: Sweep) -> list[tuple[str, str]]:
     return rows
 
 
-LATENCIES = ("ttft", "tpot", "inter_token", "end_to_end")
-
-
 def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     fields = point_fields(sweep)
     return {
-        "title": sweep.title,
-        "workload": sweep.workload,
-        "axis": sweep.axis.name,
-        "slo": None if sweep.slo is None else str(sweep.slo),
-        "usd_per_gpu_hour": at("price.per_hour")(sweep),
-        "light_ttft_p50_ms": per(MILLI)(sweep.light_ttft),
-        "knee": sweep.knee and asdict(sweep.knee),
-        "slo_holds_up_to": sweep.promise and asdict(sweep.promise),
-        "saturation_requests_per_s": sweep.capacity,
+        **document("sweep", sweep),
         "caveats": caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None),
         "points": [record(fields, point) for point in sweep.points],
     }
@@ -345,28 +298,14 @@ def _label(point: Point) -> str:
 
 
 def saving_fields(found: Savings) -> list[Field]:
-    judged = found.slo is not None
-    return [
-        Field("value", at("number"), unit_of(found), "{:g}".format),
-        Field("state", at("forecast.state.word")),
-        Field("", at("forecast.energy.mean_watts"), "W/GPU", format_watts),
-        Field("ttft_ms", at("forecast.ttft"), data=milliseconds),
-        Field("tpot_ms", at("forecast.tpot"), data=milliseconds),
-        *(
-            Field("", at(path), title, format_seconds, 0 if "tpot" in path else 1)
-            for title, path in SAVINGS_LATENCIES.items()
-        ),
-        Field("output_tokens_per_s", at("forecast.output_tokens_per_second"), "tokens/s", "{:,.0f}".format, 2),
-        Field("", at("forecast.energy.joules_per_output_token"), "J/output", format_joules),
-        Field("", joules_of, "at the wall", format_joules),
-        Field("", lambda point: 1.0 - joules_of(point) / joules_of(found.free), "saved", format_percent),
-        Field("slo_attainment", at("attainment"), "in SLO", format_percent, 1, lambda points: judged),
-        Field("slo_holds", at("holds"), "holds", lambda holds: "yes" if holds else "no", 0, lambda points: judged),
-        Field("slo_headroom", at("headroom")),
-        Field("saved_share", lambda point: 1.0 - joules_of(point) / joules_of(found.free)),
-        *(_of_run(each) for each in ENERGIES),
-        Field("", lambda point: "best" if point is found.best else "", ""),
-    ]
+    own = {
+        "wall": joules_of,
+        "saved": lambda point: 1.0 - joules_of(point) / joules_of(found.free),
+        "judged": lambda points: found.slo is not None,
+    }
+    first, *others = declared("savings", **own)
+    best = Field("", lambda point: "best" if point is found.best else "", "")
+    return [first._replace(title=unit_of(found)), *others, *map(_of_run, ENERGIES), best]
 
 
 def _charts(found: Savings) -> list[Chart]:
@@ -385,19 +324,9 @@ def _charts(found: Savings) -> list[Chart]:
 
 
 def savings_dict(found: Savings) -> dict[str, Any]:
-    best, fields = found.best, saving_fields(found)
-    return {
-        "title": found.title,
-        "workload": found.workload,
-        "axis": found.name,
-        "slo": None if found.slo is None else str(found.slo),
-        "own_value": found.free.number,
-        "best_value": None if best is None else best.number,
-        "best_slo_odds": found.odds,
-        "saved_share": found.saved,
-        "answer": sentence_of(found),
-        "points": [record(fields, point) for point in found.points],
-    }
+    fields = saving_fields(found)
+    points = [record(fields, point) for point in found.points]
+    return {**document("savings_of", found), "answer": sentence_of(found), "points": points}
 
 
 def savings_rows(found: Savings) -> Iterator[str]:
@@ -422,7 +351,6 @@ def _caveats(found: BreakEven) -> list[str]:
 SPECULATION_COLUMNS = columns(
     declared("speculation", accepted=lambda point: at("counts.acceptance_length")(drafts_of(point.drafted)))
 )
-RUN_FIELDS = declared("speculation_runs")  # of each of the two runs of a load
 
 
 def break_even_charts(found: BreakEven) -> list[Chart]:
@@ -443,22 +371,7 @@ def break_even_charts(found: BreakEven) -> list[Chart]:
 
 
 def break_even_dict(found: BreakEven) -> dict[str, Any]:
-    return {
-        "title": found.title,
-        "workload": found.workload,
-        "speculation": drafting_dict(found.drafting),
-        "break_even_clients": found.clients,
-        "sentence": found.sentence,
-        "caveats": _caveats(found),
-        "points": [
-            {
-                "clients": point.clients,
-                "speed_up": point.speed_up,
-                "tpot_ratio": point.tpot_ratio,
-                "without": record(RUN_FIELDS, point.plain),
-                "with": record(RUN_FIELDS, point.drafted),
-                "drafts": draft_run_dict(drafts_of(point.drafted)),
-            }
-            for point in found.points
-        ],
-    }
+    runs = declared("speculation_runs")
+    own = {"run": lambda run: record(runs, run), "drafts": lambda run: draft_run_dict(drafts_of(run))}
+    points = [document("speculation_points", point, **own) for point in found.points]
+    return {**document("break_even", found, drafting=drafting_dict), "caveats": _caveats(found), "points": points}

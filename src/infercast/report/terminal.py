@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import asdict
 from functools import singledispatch
 from itertools import pairwise
 from math import ceil, isfinite, log10
@@ -228,15 +229,9 @@ def show(*parts: RenderableType, width: int = PIPE_WIDTH) -> None:
 
 
 FOLDED = (
-    "What was simulated",
-    "As asked for",
-    "Deployment",
-    "Where time goes",
-    "Caveats",
-    "Notes",
-    "Rests on",
+    "What was simulated", "As asked for", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on",
     "Kernels: what",
-)
+)  # fmt: skip
 """Sections with titles like these are details: collapsed in notebooks, and the first to be left out of a screen."""
 FEWER = ((20, 100), (12, 100), (12, 3), (5, 3), (3, 1))
 """Most rows of each table and fewest parts, in turn until there is room."""
@@ -507,8 +502,11 @@ class Field(NamedTuple):
 
 
 DATA_FORMS: dict[str, Callable[[Any], Any]] = {
-    **{"ms": per(MILLI), "us": per(MICRO), "dict": dict, "str": str},
+    **{"ms": per(MILLI), "us": per(MICRO), "dict": dict, "list": list, "str": str, "int": int},
     **{"is_none": lambda value: value is None, "is_there": lambda value: value is not None, "is_false": not_},
+    "text": lambda value: None if value is None else str(value),
+    "fields": lambda value: value and (value._asdict() if hasattr(value, "_asdict") else asdict(value)),
+    "yes_or_no": lambda value: "yes" if value else "no",
 }
 
 

@@ -80,26 +80,14 @@ def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Fo
         raise InputError('capacity needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
     export = given["export_autoscaler"]
     check_files(plot, ("--csv", csv), ("--export-autoscaler", export))
-    goal, rules, tariff = (
-        goal_of(given),
-        Autoscaler(**{name: given[option] for name, option in RULES.items()}),
-        tariff_of(given),
-    )
+    goal, rules = goal_of(given), Autoscaler(**{name: given[option] for name, option in RULES.items()})
+    paid: dict[str, Any] = {"price": tariff_of(given), "facility": facility_of(given)}
     deployment = deployment_of(ctx)()
     traffic = day_of(ctx)
+    start = start_up(deployment, bandwidth=given["load_bandwidth"] * GIGA, other=given["start_seconds"])
     with runs_bar("day", 5) as tell:
-        plan = plan_day(
-            deployment,
-            traffic,
-            slo,
-            goal=goal,
-            autoscaler=rules,
-            start=start_up(deployment, bandwidth=given["load_bandwidth"] * GIGA, other=given["start_seconds"]),
-            price=tariff,
-            facility=facility_of(given),
-            check=given["check"],
-            tell=tell,
-        )
+        asked = paid | {"goal": goal, "autoscaler": rules, "start": start, "check": given["check"], "tell": tell}
+        plan = plan_day(deployment, traffic, slo, **asked)
     if export is not None:
         write_whole(export, autoscaler_rows(plan))
     print_answer(form, plan, plot=plot, csv=csv)

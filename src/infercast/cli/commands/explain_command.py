@@ -39,18 +39,8 @@ def command(ctx: typer.Context, *, words: list[str], gpu: str, form: Form, **giv
     workload = workload_of(ctx)
     deployed = {**taken_by(deploy, given), "host": host_of(ctx, gpu), "calibration": calibration_of(given)}
     with runs_bar("settings", USUAL_TRIALS) as tell:
-        explained = explain_command(
-            text,
-            gpu,
-            workload if said else None,
-            like=workload,
-            slo=slo,
-            tariff=tariff,
-            facility=facility_of(given),
-            service=given["service"],
-            engine=engine.name if is_given(ctx, "engine") else None,
-            advice=given["advice"],
-            tell=tell or (lambda _: None),
-            **deployed,
-        )
+        asked: dict[str, Any] = {"like": workload, "slo": slo, "tariff": tariff, "facility": facility_of(given)}
+        asked |= {"advice": given["advice"], "service": given["service"], "tell": tell or (lambda _: None)}
+        asked["engine"] = engine.name if is_given(ctx, "engine") else None
+        explained = explain_command(text, gpu, workload if said else None, **asked, **deployed)
     print_answer(form, explained)

@@ -240,15 +240,7 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
         ("bound by", str(estimate.bound)),
         *power_facts(power),
     ]
-    print_result(
-        form,
-        lambda: {
-            **numbers[ALONE],
-            "condition": ALONE,
-            **{each: numbers[each] for each in CONDITIONS if each != ALONE},
-            "source": estimate.source,
-            "bound": str(estimate.bound),
-            "power": power_dict(power),
-        },
-        lambda: [Section(f"{family} on {device.title}: {sizes}", Facts(rows))],
-    )
+    others = {each: numbers[each] for each in CONDITIONS if each != ALONE}
+    known = {"source": estimate.source, "bound": str(estimate.bound), "power": power_dict(power)}
+    document = {**numbers[ALONE], "condition": ALONE, **others, **known}
+    print_result(form, lambda: document, lambda: [Section(f"{family} on {device.title}: {sizes}", Facts(rows))])

@@ -15,7 +15,7 @@ from infercast.errors import InputError
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import load_model, taken_by
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare_layouts, count_layouts
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, OPTIONS, PLAN, WORK, WORKLOAD, Option
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, PLAN, WORK, WORKLOAD, own_options
 from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.question import AXES, Axis, Question, setting_axis
 from infercast.forecast.plan.request import ANY, question_of
@@ -24,52 +24,21 @@ from infercast.forecast.slo import Slo
 from infercast.report.plan import brief_plan, layouts_list, plan_dict, render_layouts, render_plan
 from infercast.report.plan_folder import check_folder, write_plan
 
-LAYOUTS = (
-    OPTIONS["gpu"]._replace(
-        type=list, help="Bundled names or your own TOML files, with commas between them or one an option."
-    ),
-    Option("gpus", list, ("1,2,4,8",), "N,N", "Numbers of GPUs to fill, with commas between them."),
-    OPTIONS["concurrency"]._replace(
-        metavar=None, help=f"Closed loop: clients of all GPUs together; default {CONCURRENCY}."
-    ),
-    OPTIONS["input_len"]._replace(default=f"{NUM_INPUT}"),
-    OPTIONS["output_len"]._replace(default=f"{NUM_OUTPUT}"),
-)
+LAYOUTS = own_options("layouts", clients=str(CONCURRENCY), inputs=str(NUM_INPUT), outputs=str(NUM_OUTPUT))
 
 
 @with_options("model", LAYOUTS, "router", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="layouts")
 def layouts_command(ctx: typer.Context, *, model: str, form: Form, **given: Any) -> None:
-    """Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU.
-
-    Each row is what `infercast simulate` says of that layout with the same workload.
-
-    For example:
-
-      infercast layouts llama-3.3-70b --gpu h100-sxm,h200-sxm,b200-sxm --quantization fp8
-
-      infercast layouts deepseek-v3 --gpu h200-sxm --gpus 8,16 --network infiniband-ndr
-
-      infercast layouts qwen3-32b --gpu h100-sxm,l40s --rate 4 --slo "ttft_p99<2s,tpot_p95<50ms" --provider aws
-    """
     said = any(given[name] is not None for name in ("concurrency", "rate", "trace"))
     if not said and given["arrival"] == "poisson":
         ctx.params["concurrency"] = CONCURRENCY
     load = workload_of(ctx)
     slo, tariff = slo_of(given), tariff_of(given)
     names, counts = comma_list("--gpu", given["gpu"]), _counts(given["gpus"])
-    total = count_layouts(model, names, counts, given["network"])
-    with runs_bar("layouts", total) as tell:
-        others = {
-            "num_gpus": counts,
-            "workload": load,
-            "settings": settings_of(ctx),
-            "slo": slo,
-            "tariff": tariff,
-            "facility": facility_of(given),
-            "tell": tell,
-            "calibration": calibration_of(given),
-        }
-        costs = compare_layouts(model, names, **{**taken_by(compare_layouts, given), **others})
+    others = {"num_gpus": counts, "workload": load, "settings": settings_of(ctx), "slo": slo, "tariff": tariff}
+    others |= {"facility": facility_of(given), "calibration": calibration_of(given)}
+    with runs_bar("layouts", count_layouts(model, names, counts, given["network"])) as tell:
+        costs = compare_layouts(model, names, **{**taken_by(compare_layouts, given), **others, "tell": tell})
     print_result(form, layouts_list, render_layouts, costs)
 
 
@@ -92,20 +61,6 @@ MOST_KILOWATTS = 1e6
     WORK,
 )
 def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **given: Any) -> None:
-    """Find the deployment that keeps an SLO at the least cost: GPUs, layout, replicas, formats and settings.
-
-    For example:
-
-      infercast plan llama-3.1-8b --rate 20 --slo "ttft_p99<1s,tpot_p95<40ms"
-
-      infercast plan llama-3.1-8b --rate 20 --slo "ttft_p99<1s,tpot_p95<40ms" --engine vllm,sglang
-
-      infercast plan llama-3.3-70b --rate 20 --slo "ttft_p99<1s,tpot_p95<40ms" --gpu h100-sxm,b200-sxm --max-gpus 16
-      --quantization any --odds 0.9
-
-      infercast plan deepseek-v3.1 --rate 20 --slo "ttft_p99<2s,tpot_p95<50ms" --gpu h200-sxm --max-gpus 32
-      --disaggregate
-    """
     slo = slo_of(given)
     if slo is None:
         raise InputError('a plan needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')

@@ -23,7 +23,7 @@ from infercast.forecast.option_table import (
     PLACE,
     SWEEP,
     WORKLOAD,
-    axis,
+    own_options,
 )
 from infercast.forecast.sweep import (
     CONCURRENCY,
@@ -36,21 +36,11 @@ from infercast.forecast.sweep import (
     save_energy,
     sweep,
 )
-from infercast.report.sweep import (
-    break_even_dict,
-    render_break_even,
-)
+from infercast.report.sweep import break_even_dict, render_break_even
 from infercast.serve.workload.request import Workload
 
 AXES = {RATE: "rates", CONCURRENCY: "concurrencies"}
 """Options with several values, by those with one."""
-SETTING = axis(
-    *("setting", list, (), "NAME=V,V"),
-    "Values of what --what-if can change: max_num_batched_tokens=2048,8192; with one value it is fixed.",
-)
-CLIENTS = OPTIONS["concurrencies"]._replace(
-    help="Numbers of clients: 1:256:9, or 1,8,64; default: 1, 2, 4 to 512.",
-)
 
 
 def _run(ctx: typer.Context, run: Callable[..., Any], given: dict[str, Any], bar: str, total: int, **along: Any) -> Any:
@@ -59,35 +49,13 @@ def _run(ctx: typer.Context, run: Callable[..., Any], given: dict[str, Any], bar
         refuse_idle_router(ctx)
     source, device, settings = asked.args
     with runs_bar(bar, total) as tell:
-        return run(
-            source,
-            device,
-            load,
-            **along,
-            settings=settings,
-            slo=slo_of(given),
-            price=tariff_of(given),
-            facility=facility_of(given),
-            router=given["router"],
-            tell=tell,
-            **asked.keywords,
-        )
+        promised = {"slo": slo_of(given), "price": tariff_of(given), "facility": facility_of(given)}
+        common = {"settings": settings, "router": given["router"], "tell": tell, **asked.keywords}
+        return run(source, device, load, **along, **promised, **common)
 
 
-@with_options(PLACE, SWEEP, [SETTING], LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT)
+@with_options(PLACE, SWEEP, own_options("sweep"), LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT)
 def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
-    """Sweep a rate, a number of clients or a setting: TTFT, TPOT, throughput, goodput, cost, knee and saturation.
-
-    Each row is what `infercast simulate` says of that value with the same options.
-
-    For example:
-
-      infercast sweep llama-3.1-8b --gpu h200-sxm --rates 5:40:8 --slo "ttft_p99<500ms,tpot_p95<30ms"
-
-      infercast sweep llama-3.1-8b --gpu h200-sxm --rate 20 --setting max_num_batched_tokens=2048,4096,8192,16384
-
-      infercast sweep qwen3-32b --gpu h100-sxm --rate 2 --setting tensor_parallel_size=1,2,4 --plot sweep.html
-    """
     vary = _split_settings(ctx, given["setting"])
     several = {f"--{name}": given[name] for name in AXES.values()} | {"--setting": vary}
     asked = [option for option, values in several.items() if values]
@@ -133,18 +101,6 @@ def _loads(ctx: typer.Context, load: str, text: str) -> list[Any]:
 
 @with_options(PLACE, ENERGY, LAYOUT, "csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT)
 def energy_command(ctx: typer.Context, *, csv: Path | None, form: Form, **given: Any) -> None:
-    """Find the power limit or the clock that saves most energy while an SLO holds: joules per token and latencies.
-
-    Each row is what `infercast simulate` says with --power-limit or --gpu-clock; energy is counted at the wall.
-
-    For example:
-
-      infercast energy llama-3.1-8b --gpu h200-sxm --rate 12 --slo "ttft_p99<500ms,tpot_p95<15ms"
-
-      infercast energy qwen3-32b --gpu h100-sxm -q fp8 --concurrency 64 --power-limits 300:700:9
-
-      infercast energy llama-3.3-70b --gpu h200-sxm -q fp8 -tp 2 --rate 4 --gpu-clocks 900:1980:7 --pue 1.2
-    """
     power_limits, gpu_clocks = given["power_limits"], given["gpu_clocks"]
     if power_limits is not None and gpu_clocks is not None:
         raise InputError("--power-limits and --gpu-clocks both have values; vary one of them")
@@ -162,7 +118,7 @@ def energy_command(ctx: typer.Context, *, csv: Path | None, form: Form, **given:
 
 @with_options(
     PLACE,
-    [CLIENTS],
+    own_options("speculate"),
     "tensor_parallel_size data_parallel_size plot",
     ENGINE_ARGS,
     DEPLOYMENT,
@@ -172,16 +128,6 @@ def energy_command(ctx: typer.Context, *, csv: Path | None, form: Form, **given:
 def speculate_command(
     ctx: typer.Context, *, concurrencies: str | None, plot: Path | None, form: Form, **_: Any
 ) -> None:
-    """Find the load at which speculative decoding stops paying: tokens/s and TPOT with and without it, by clients.
-
-    For example:
-
-      infercast speculate llama-3.1-8b --gpu h200-sxm --acceptance 0.7 --speculative-config
-      '{"method": "eagle3", "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "num_speculative_tokens": 3}'
-
-      infercast speculate deepseek-r1 --gpu h200-sxm -tp 8 --plot pays.html --speculative-config
-      '{"method": "mtp", "num_speculative_tokens": 1}'
-    """
     check_files(plot)
     numbers = None
     if concurrencies is not None:

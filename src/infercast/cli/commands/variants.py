@@ -9,18 +9,19 @@ from infercast.bundled import read_data
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_answer
 from infercast.errors import InputError
-from infercast.forecast.option_table import OPTIONS, Option, axis
+from infercast.forecast.option_table import OPTIONS, Option
 from infercast.forecast.variants import DEFAULTS, FRONTS, estimate_variants, variant_grid
 from infercast.report.files import check_writable, csv_lines, write_whole
 
 SIZES = read_data("kernel_options.toml")["variants"]
+CHANGES = "What changes"
 SEARCH = (
     OPTIONS["gpu"],
     *(
-        axis(name, str, str(DEFAULTS[name]) if name in DEFAULTS else ..., "VALUES", what)
+        Option(name, str, str(DEFAULTS[name]) if name in DEFAULTS else ..., "VALUES", what, CHANGES)
         for name, what in SIZES.items()
     ),
-    axis("samples", int, None, "N", "So many drawn at random, in place of all combinations."),
+    Option("samples", int, None, "N", "So many drawn at random, in place of all combinations.", CHANGES),
     OPTIONS["seed"],
     Option("decode", int, 1, "N", "Sequences that each compute one new token ..."),
     Option("context", int, 1024, "N", "... after so many."),

@@ -128,7 +128,7 @@ def _sentence(flag: Flag, around: FlagContext) -> str:
     if flag.field not in SENTENCES:
         text = read_data("flag_sentences.toml").get(flag.field, "")
         by_value = text if isinstance(text, dict) else {"other": text}
-        return str(by_value.get(str(flag.value).lower(), by_value.get("other", ""))).format(flag.value)
+        return str(by_value.get(str(flag.value).lower(), by_value.get("other", ""))).format(flag.value, fit=around.fit)
     try:
         return SENTENCES[flag.field](flag, around)
     except InfercastError:
@@ -230,36 +230,26 @@ def _tier(_: Flag, around: FlagContext) -> str:
     )
 
 
+_FIELDS: dict[Callable[[Flag, FlagContext], str], str] = {
+    _weights: "quantization dtype hf_overrides",
+    _memory: "gpu_memory_utilization num_gpu_blocks_override mem_fraction_static max_total_tokens "
+    "swa_full_tokens_ratio kv_cache_memory_bytes",
+    _tier: "kv_offloading_size kv_transfer_config enable_hierarchical_cache hicache_ratio hicache_size",
+    _graphs: "compilation_config cudagraph_capture_sizes max_cudagraph_capture_size cuda_graph_max_bs cuda_graph_bs "
+    "cuda_graph_max_bs_prefill cuda_graph_backend_prefill disable_prefill_cuda_graph disable_decode_cuda_graph",
+    _eager: "enforce_eager disable_cuda_graph",
+    _sequences: "max_num_seqs max_running_requests",
+    _longest: "max_model_len context_length",
+    _token: "kv_cache_dtype",
+    _step: "max_num_batched_tokens",
+    _drafts: "speculative_config speculative_algorithm",
+}
 SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
-    **dict.fromkeys(("quantization", "dtype", "hf_overrides"), _weights),
-    **dict.fromkeys(
-        ("gpu_memory_utilization", "num_gpu_blocks_override", "mem_fraction_static", "max_total_tokens",
-         "swa_full_tokens_ratio", "kv_cache_memory_bytes"),
-        _memory,
-    ),
-    **dict.fromkeys(
-        ("kv_offloading_size", "kv_transfer_config", "enable_hierarchical_cache", "hicache_ratio", "hicache_size"),
-        _tier,
-    ),
-    **dict.fromkeys(
-        ("compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "cuda_graph_max_bs",
-         "cuda_graph_bs", "cuda_graph_max_bs_prefill", "cuda_graph_backend_prefill", "disable_prefill_cuda_graph",
-         "disable_decode_cuda_graph"),
-        _graphs,
-    ),
-    **dict.fromkeys(("enforce_eager", "disable_cuda_graph"), _eager),
-    **dict.fromkeys(("max_num_seqs", "max_running_requests"), _sequences),
-    **dict.fromkeys(("max_model_len", "context_length"), _longest),
-    "kv_cache_dtype": _token,
-    "max_num_batched_tokens": _step,
-    **dict.fromkeys(("speculative_config", "speculative_algorithm"), _drafts),
+    **{field: sentence for sentence, fields in _FIELDS.items() for field in fields.split()},
     "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
     "data_parallel_size": lambda flag, around: (
         f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"
     ),
-    "enable_expert_parallel": lambda _, around: f"experts are spread over {around.fit.layout.expert_gpus} GPUs",
-    "block_size": lambda _, around: f"{around.fit.memory.num_blocks:,} blocks",
-    "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
     "chunked_prefill_size": lambda flag, around: (
         _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
     ),
@@ -281,7 +271,7 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
         if around.fit.layout.expert_gpus > 1
         else "every GPU has a share of each expert"
     ),
-}  # fmt: skip
+}
 
 
 FORMATS = ("quantization", "dtype", "hf_overrides")  # without these it would be another checkpoint

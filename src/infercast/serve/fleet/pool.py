@@ -14,20 +14,11 @@ from math import inf
 
 from infercast.errors import InputError
 from infercast.lazy_classes import dataclass, field, replace
+from infercast.serve import simulation
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.loop import TELL_EVERY, Loop, Progress, StepObserver
 from infercast.serve.record import Record
-from infercast.serve.simulation import (
-    GoOn,
-    Replica,
-    check_workload,
-    clients_of,
-    further_from,
-    loop_of,
-    new_record,
-    no_garbage,
-)
 from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
 
@@ -41,7 +32,7 @@ MOST_RECORDED = 50_000_000
 class Pool:
     """Equal engines behind one router."""
 
-    replicas: tuple[Replica, ...]
+    replicas: tuple[simulation.Replica, ...]
     router: str = "least_loaded"
     lockstep: bool = False
     """True if the engines share experts, so that every step is synchronous across all ..."""
@@ -96,8 +87,8 @@ class RunningPool:
         num_requests: int,
         arrivals: Arrivals,
         watch: Sequence[StepObserver] = (),
-        turned_into: Callable[[Replica], Replica] = lambda replica: replica,
-        loop_for: Callable[[Replica, Inbox], Loop] | None = None,
+        turned_into: Callable[[simulation.Replica], simulation.Replica] = lambda replica: replica,
+        loop_for: Callable[[simulation.Replica, Inbox], Loop] | None = None,
     ) -> None:
         """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica;
         ``loop_for``: makes the loop of a replica, where it is another than for a recorded run.
@@ -112,8 +103,8 @@ class RunningPool:
         for replica, watcher in zip_longest(map(turned_into, replicas), watch):
             inbox = Inbox(sends_at_once=arrivals.sends_at_once)
             if loop_for is None:
-                record = new_record(replica, num_requests)
-                loop = loop_of(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
+                record = simulation.new_record(replica, num_requests)
+                loop = simulation.loop_of(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
             else:
                 loop = loop_for(replica, inbox)
             self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
@@ -204,21 +195,21 @@ def simulate_fleet(
     workload: Workload,
     watch: Sequence[StepObserver] = (),
     progress: Progress | None = None,
-    go_on: GoOn | None = None,
+    go_on: simulation.GoOn | None = None,
 ) -> list[Record]:
     """Serve a workload with one pool; each engine's record holds the requests it served.
 
     ``watch``: one step observer per engine; none by default. ``progress`` is called on answers.
     ``go_on`` may add requests when the last one is sent.
     """
-    check_workload(pool.replicas[0], workload)
+    simulation.check_workload(pool.replicas[0], workload)
     answered = 0
-    clients = clients_of(pool.replicas[0], workload, pool.servers)
+    clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
     running = RunningPool(pool, len(workload.requests), clients, watch)
     records = [engine.record for engine in running.engines]
     if go_on is not None:
-        further_from(clients, pool.replicas[0], records, go_on)
-    with no_garbage():
+        simulation.further_from(clients, pool.replicas[0], records, go_on)
+    with simulation.no_garbage():
         while next_pool([running]) is not None:
             engine = running.next_engine()
             for index, time in running.take_turn(engine):
@@ -259,6 +250,6 @@ def check_size(engines: int, requests: int) -> None:
         )
 
 
-def same_engines(replica: Replica, count: int) -> tuple[Replica, ...]:
+def same_engines(replica: simulation.Replica, count: int) -> tuple[simulation.Replica, ...]:
     """Equal engines, each with its own warm-up state."""
     return tuple(replace(replica) for _ in range(count))

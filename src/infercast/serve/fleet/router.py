@@ -344,11 +344,7 @@ def vllm(engines: Engines) -> Choose:
     Up to vLLM 0.26 only MoE models publish counts; without them each server goes round robin.
     """
     balance = counts_balancer(engines)
-
-    def choose(delivery: Delivery, loads: Loads) -> int:
-        return balance(delivery, loads.times)
-
-    return choose
+    return lambda delivery, loads: balance(delivery, loads.times)
 
 
 def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
@@ -439,15 +435,9 @@ def next_smallest(values: Sequence[float], start: int) -> int:
 
 
 POLICIES: dict[str, Callable[[Engines], Choose]] = {
-    "vllm": vllm,
-    "round_robin": round_robin,
-    "random": at_random,
-    "least_loaded": least_loaded,
-    "prefix_aware": prefix_aware,
-    "dynamo": dynamo,
-    "llm_d": llm_d,
-    "session_affinity": session_affinity,
-}
+    "vllm": vllm, "round_robin": round_robin, "random": at_random, "least_loaded": least_loaded,
+    "prefix_aware": prefix_aware, "dynamo": dynamo, "llm_d": llm_d, "session_affinity": session_affinity,
+}  # fmt: skip
 
 
 def make_policy(name: str, engines: Engines) -> Choose:

@@ -16,20 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.lazy_classes import dataclass, replace
+from infercast.serve import step
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, clients_of, no_garbage
-from infercast.serve.step import (
-    Contexts,
-    DraftShape,
-    GroupShape,
-    Prompts,
-    StepEstimate,
-    StepShape,
-    StepTimer,
-    groups_of,
-)
 from infercast.serve.workload.request import Request, Workload
 
 
@@ -60,28 +51,30 @@ class Handover(NamedTuple):
 class _Received:
     """The step timer of an engine that receives computed prompts: such a sequence costs a single token."""
 
-    def __init__(self, timer: StepTimer) -> None:
-        self._timer, self._groups = timer, groups_of(timer)
+    def __init__(self, timer: step.StepTimer) -> None:
+        self._timer, self._groups = timer, step.groups_of(timer)
         self.decode = self._groups.decode
         adapted = getattr(timer, "adapted", None)
         self.adapted: _Received | None = adapted and _Received(adapted)
 
-    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+    def __call__(self, shape: step.StepShape, steps: int = 1) -> step.StepEstimate:
         return self._timer(taken_in(shape), steps)
 
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+    def compute(
+        self, beside: step.Prompts, num_first: int, count: int, computed: int, contexts: step.Contexts
+    ) -> step.StepEstimate:
         """All are sampled, in one decode step."""
         if num_first < len(beside):
-            return self(GroupShape(count, computed, contexts, beside, num_first))
+            return self(step.GroupShape(count, computed, contexts, beside, num_first))
         before = [known + new - 1 for new, known in beside]
         return self.decode(count + len(before), computed + sum(before), lambda: contexts() + before, 1)
 
 
-def taken_in(shape: StepShape) -> StepShape:
+def taken_in(shape: step.StepShape) -> step.StepShape:
     """The cost of a step with received prompts: a single token each."""
     if shape.is_decode or not shape.prompts:
         return shape
-    if isinstance(shape, DraftShape):
+    if isinstance(shape, step.DraftShape):
         # Prompts that arrive next to others get padding drafts, so that the batch is uniform.
         width, count = shape.width if shape.num_verifying else 1, len(shape.prompts)
         new = [*shape.new_tokens[: shape.num_verifying], *[width] * count]
@@ -92,7 +85,7 @@ def taken_in(shape: StepShape) -> StepShape:
             num_drafts=shape.num_drafts + added,
         )  # fmt: skip
     before = [computed + new - 1 for new, computed in zip(shape.new_tokens, shape.computed, strict=True)]
-    return StepShape([1] * len(before), before, shape.num_sampled)
+    return step.StepShape([1] * len(before), before, shape.num_sampled)
 
 
 def receiving(replica: Replica) -> Replica:
