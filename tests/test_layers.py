@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ops": BASE,
     "models": BASE | {"ops"},
     "predict": BASE | {"hardware", "ops"},
+    "torch_modules": BASE | {"hardware", "ops", "predict"},
     "serve": BASE,
     "engines": BASE | {"hardware", "ops", "models", "predict", "serve"},
     "forecast": UNDER_FORECAST,
@@ -42,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "emulate": BASE | {"", "serve", "forecast", "report", "web"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.base", "engines.settings", "serve"}
-    | {"forecast", "calibrate", "lab.validate", "lab.fit", "lab.measure"}
+    | {"forecast", "calibrate", "lab.validate", "lab.fit", "lab.measure", "torch_modules"}
     | {"report", "web", "emulate"}
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},
     "__main__": {"cli.main"},
@@ -56,8 +57,9 @@ LIBRARIES = {
     "pyarrow": {"lab.measure"},
     "matplotlib": {"report"},
     "ray": {"forecast"},
-    "torch": {"lab.measure"},
-    "triton": {"lab.measure"},
+    "torch": {"lab.measure", "torch_modules"},
+    "triton": {"lab.measure", "torch_modules"},
+    "transformers": {"torch_modules"},
     "vllm": {"lab.measure"},
     "catboost": {"lab.fit"},
     "rich": {"report", "cli"},

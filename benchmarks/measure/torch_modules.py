@@ -1,9 +1,13 @@
 """Milliseconds of whole PyTorch modules on one GPU, eager and as a CUDA graph, with the kernels that they launch.
 
-    python benchmarks/measure/torch_modules.py OUT_DIR [--seconds 400] [--only NAME,NAME]
+    python benchmarks/measure/torch_modules.py OUT_DIR [--seconds 400] [--only NAME,NAME] [--formats bf16] [--more]
+        [--compiled NAME,NAME] [--operators]
 
 Weights are random. A case is a module, a format (fp32, tf32, bf16) and a batch. Eager: calls in a row, by the clock on
-the wall from the first to the end of the last; graph: median of replays. Kernels: one profiled call, by name.
+the wall from the first to the end of the last; graph: median of replays. Kernels: one profiled call, by name. Calls:
+the aten operators that launched them, with the shapes of their inputs (``--operators``: nothing else). ``--more`` takes
+the second list of modules, which were chosen to test forecasts and not to make them; ``--compiled`` also measures these
+after ``torch.compile``.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +209,7 @@ MODULES: dict[str, tuple[Maker, tuple[int, ...]]] = {
             encoder_attention_heads=16,
             encoder_ffn_dim=4096,
             decoder_layers=1,
+            decoder_attention_heads=16,
         ),
         (1, 4, 16),
     ),
@@ -258,6 +264,148 @@ MODULES: dict[str, tuple[Maker, tuple[int, ...]]] = {
         ),
         (1, 8, 64),
     ),
+}
+
+
+class Upsampler(nn.Module):
+    """A small convolutional U-Net: three levels down, three up, with skips."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        sizes = [width, 2 * width, 4 * width, 8 * width]
+        self.downs = nn.ModuleList(self.block(a, b) for a, b in zip([3, *sizes[:-1]], sizes, strict=True))
+        self.grows = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairwise(sizes))
+        self.ups = nn.ModuleList(self.block(2 * a, a) for a in sizes[:-1])
+        self.head = nn.Conv2d(width, 2, 1)
+
+    @staticmethod
+    def block(given: int, size: int) -> nn.Module:
+        twice = ((given, size), (size, size))
+        layers = [
+            layer for a, b in twice for layer in (nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(True))
+        ]
+        return nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips = []
+        for at, down in enumerate(self.downs):
+            x = down(F.max_pool2d(x, 2) if at else x)
+            skips.append(x)
+        for at in reversed(range(len(self.ups))):
+            x = self.ups[at](torch.cat([skips[at], self.grows[at](x)], 1))
+        return self.head(x)
+
+
+class Routed(nn.Module):
+    """A user's mixture of experts: a loop over experts, each of which gathers its tokens."""
+
+    def __init__(self, size: int = 1024, inner: int = 2048, experts: int = 8, chosen: int = 2) -> None:
+        super().__init__()
+        self.chosen, self.router = chosen, nn.Linear(size, experts, bias=False)
+        block = lambda: nn.Sequential(nn.Linear(size, inner), nn.GELU(), nn.Linear(inner, size))  # noqa: E731
+        self.experts = nn.ModuleList(block() for _ in range(experts))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(0, 1)
+        weights, which = self.router(flat).softmax(-1).topk(self.chosen)
+        out = torch.zeros_like(flat)
+        for at, expert in enumerate(self.experts):
+            row, slot = torch.where(which == at)
+            out.index_add_(0, row, expert(flat[row]) * weights[row, slot, None])
+        return x + out.view_as(x)
+
+
+class Ranker(nn.Module):
+    """A recommender: 26 embedding bags, a bottom and a top network, dot interactions."""
+
+    def __init__(self, size: int = 64, tables: int = 26, entries: int = 100_000) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(entries, size, mode="sum") for _ in range(tables))
+        layers = lambda *sizes: nn.Sequential(  # noqa: E731
+            *(each for a, b in pairwise(sizes) for each in (nn.Linear(a, b), nn.ReLU()))
+        )
+        self.bottom = layers(13, 512, 256, size)
+        self.top = layers(size + (tables + 1) * tables // 2, 1024, 512, 256, 1)
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        x = self.bottom(dense)
+        all_ = torch.stack([x, *(table(sparse[:, at]) for at, table in enumerate(self.tables))], 1)
+        dots = all_ @ all_.mT
+        row, col = torch.tril_indices(all_.shape[1], all_.shape[1], -1, device=x.device)
+        return torch.sigmoid(self.top(torch.cat([x, dots[:, row, col]], 1)))
+
+
+def pairs(length: int, size: int, other: int) -> Callable[[int, torch.dtype], Inputs]:
+    make = lambda batch, count, dtype: torch.randn(batch, count, size, device="cuda", dtype=dtype)  # noqa: E731
+    return lambda batch, dtype: (make(batch, length, dtype), make(batch, other, dtype))
+
+
+CLIP = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12}
+QWEN = {"hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 8}
+MORE: dict[str, tuple[Maker, tuple[int, ...]]] = {
+    "whisper-medium-encoder": MODULES["whisper-medium-encoder"],
+    "clip-vision-b32": (hugging("CLIPVisionModel", "CLIPVisionConfig", images(), patch_size=32, **CLIP), (1, 64)),
+    "gru-2x1024-128": (lambda: (nn.GRU(1024, 1024, 2, batch_first=True), rows(128, 1024)), (1, 32)),
+    "transformer-6-512": (
+        lambda: (nn.Transformer(512, 8, batch_first=True), pairs(256, 512, 128)),
+        (1, 32),
+    ),
+    "unet-256": (lambda: (Upsampler(), images(256)), (1, 16)),
+    "densenet121": (vision("densenet121"), (1, 32)),
+    "regnet_y_3_2gf": (vision("regnet_y_3_2gf"), (1, 32)),
+    "resnext50_32x4d": (vision("resnext50_32x4d"), (1, 32)),
+    "wide_resnet50_2": (vision("wide_resnet50_2"), (1, 32)),
+    "efficientnet_v2_s": (vision("efficientnet_v2_s"), (1, 32)),
+    "maxvit_t": (vision("maxvit_t"), (1, 16)),
+    "wav2vec2-base": (
+        hugging(
+            "Wav2Vec2Model",
+            "Wav2Vec2Config",
+            lambda batch, dtype: (torch.randn(batch, 160_000, device="cuda", dtype=dtype),),
+        ),
+        (1, 8),
+    ),
+    "t5-base-both": (
+        hugging(
+            "T5Model",
+            "T5Config",
+            lambda batch, dtype: (
+                torch.randint(30000, (batch, 256), device="cuda"),
+                None,
+                torch.randint(30000, (batch, 64), device="cuda"),
+            ),
+            d_model=768,
+            d_ff=3072,
+            num_layers=12,
+            num_heads=12,
+            use_cache=False,
+        ),
+        (1, 16),
+    ),
+    "qwen3-0.6b-256": (
+        hugging("Qwen3Model", "Qwen3Config", tokens(256), head_dim=128, num_hidden_layers=28, use_cache=False, **QWEN),
+        (1, 16),
+    ),
+    "mamba-130m-64": (
+        hugging("MambaModel", "MambaConfig", tokens(64), hidden_size=768, num_hidden_layers=4, use_cache=False),
+        (1, 8),
+    ),
+    "routed-experts-512": (lambda: (Routed(), rows(512, 1024)), (1, 16)),
+    "ranker-26": (
+        lambda: (
+            Ranker(),
+            lambda batch, dtype: (
+                torch.randn(32 * batch, 13, device="cuda", dtype=dtype),
+                torch.randint(100_000, (32 * batch, 26, 4), device="cuda"),
+            ),
+        ),
+        (1, 64),
+    ),
+    "segformer-b0-512": (
+        hugging("SegformerForSemanticSegmentation", "SegformerConfig", images(512)),
+        (1, 8),
+    ),
+    "electra-base-512": (hugging("ElectraModel", "ElectraConfig", tokens(512), **CLIP, embedding_size=768), (1, 16)),
 }
 
 
@@ -316,21 +464,55 @@ def kernels(call: Callable[[], Any]) -> list[tuple[str, int, float]]:
     ]
 
 
+def launched(call: Callable[[], Any]) -> list[tuple[str, Any, list[str], int, float]]:
+    """Operators of one call that launched kernels: name, shapes, kernels, calls and microseconds together."""
+    kinds = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA], record_shapes=True) as profile:
+        call()
+        torch.cuda.synchronize()
+    found: dict[str, list[Any]] = {}
+    for event in profile.events():
+        if event.kernels and "::" in event.name:
+            names = [kernel.name[:90] for kernel in event.kernels]
+            key = json.dumps([event.name, event.input_shapes, names])
+            one = found.setdefault(key, [event.name, event.input_shapes, names, 0, 0.0])
+            one[3] += 1
+            one[4] = round(one[4] + sum(kernel.duration for kernel in event.kernels), 2)
+    return [tuple(each) for each in found.values()]
+
+
+def measured(call: Callable[[], Any], *, operators: bool) -> dict[str, Any]:
+    if operators:
+        call()
+        call()
+        return {"calls": launched(call)}
+    found: dict[str, Any] = {"eager_ms": round(eager(call), 4)}
+    try:
+        found["graph_ms"] = round(replayed(call), 4)
+    except RuntimeError as problem:  # code that looks at values cannot be captured
+        print("no graph:", repr(problem)[:120], flush=True)
+    return found | {"kernels": kernels(call), "calls": launched(call)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--only", default="")
+    parser.add_argument("--more", action="store_true")
+    parser.add_argument("--compiled", default="")
+    parser.add_argument("--operators", action="store_true")
+    parser.add_argument("--formats", default="fp32,tf32,bf16")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     until, found = time.monotonic() + options.seconds, []
     torch.set_grad_enabled(False)
-    for name, (make, batches) in MODULES.items():
+    for name, (make, batches) in (MORE if options.more else MODULES).items():
         if options.only and name not in options.only.split(","):
             continue
         for kind, dtype in (("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)):
-            if time.monotonic() > until:
-                break
+            if time.monotonic() > until or kind not in options.formats.split(","):
+                continue
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = kind == "tf32"
             try:
                 with torch.device("cuda"):
@@ -341,9 +523,14 @@ def main() -> None:
                     given = inputs(batch, dtype)
                     call = lambda: module(*given)  # noqa: E731, B023
                     row = {"module": name, "format": kind, "batch": batch, "parameters": size}
-                    row |= {"eager_ms": round(eager(call), 4), "graph_ms": round(replayed(call), 4)}
-                    found.append(row | {"kernels": kernels(call)})
-                    print(row, len(found[-1]["kernels"]), flush=True)
+                    row |= measured(call, operators=options.operators)
+                    if name in options.compiled.split(","):
+                        torch._dynamo.reset()
+                        compiled = torch.compile(module, dynamic=False)
+                        row["compiled_ms"] = round(eager(lambda: compiled(*given)), 4)  # noqa: B023
+                        row["compiled_kernels"] = kernels(lambda: compiled(*given))  # noqa: B023
+                    found.append(row)
+                    print({name: each for name, each in row.items() if not isinstance(each, list)}, flush=True)
             except Exception as problem:  # the rest is measured in any case
                 print(name, kind, repr(problem)[:300], flush=True)
             module = given = call = None

@@ -1,10 +1,11 @@
 """Microseconds of PyTorch's own operators on one GPU: products, convolutions, attention, norms, reductions and others.
 
-    python benchmarks/measure/torch_operators.py OUT_DIR [--seconds 300]
+    python benchmarks/measure/torch_operators.py OUT_DIR [--seconds 300] [--seed 1 --only linear=600,bmm=300 --names]
 
 Every case is captured into a CUDA graph of several calls, which is replayed; the median of the replays is divided by
 the calls. Operands are the same in each call, as in a module whose operators read what was just written, so small ones
-are in the L2 cache. Cases are drawn from a fixed seed, family by family in turns, and written as they come.
+are in the L2 cache. Cases are drawn from a seed, family by family in turns, and written as they come; ``--only`` says
+which operators and how many cases of each format, ``--names`` adds which kernels a call ran.
 """
 
 from __future__ import annotations
@@ -294,12 +295,12 @@ def operators() -> dict[str, Operator]:
     return found
 
 
-def cases() -> Iterator[Case]:
+def cases(seed: str, only: dict[str, int]) -> Iterator[Case]:
     """All cases, a share of every operator and format in turns."""
     queues = []
-    for name, (draw, _, formats, count) in operators().items():
+    for name, (draw, _, formats, usual) in operators().items():
         for dtype in formats:
-            rnd = random.Random(f"{name} {dtype}")
+            rnd, count = random.Random(f"{name} {dtype}{seed}"), only.get(name, 0) if only else usual
             queues.append([(name, dtype, draw(rnd)) for _ in range(count)])
     longest = max(map(len, queues))
     for turn in range(longest):
@@ -336,29 +337,44 @@ def microseconds(call: Callable[[], Any]) -> float:
     return sorted(taken)[3]
 
 
+def kernels_of(call: Callable[[], Any]) -> str:
+    """Names of the kernels that a call launches, in order."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    launched = sorted(profile.events(), key=lambda event: event.time_range.start)
+    return " | ".join(event.name for event in launched if event.device_type == torch.autograd.DeviceType.CUDA)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seed", default="")
+    parser.add_argument("--only", default="", help="operator=cases of each format, with commas between")
+    parser.add_argument("--names", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     until, kinds, failed = time.monotonic() + options.seconds, operators(), dict[str, str]()
     torch.set_grad_enabled(False)
     with (options.out / "torch_operators.csv").open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(("operator", "format", "case", "microseconds"))
-        for name, dtype, case in cases():
+        rows.writerow(("operator", "format", "case", "microseconds", *(["kernels"] if options.names else [])))
+        only = {name: int(count) for name, count in (each.split("=") for each in options.only.split(",") if each)}
+        for name, dtype, case in cases(options.seed, only):
             if time.monotonic() > until:
                 print("time is up")
                 break
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = dtype == "tf32"
             try:
-                value = microseconds(kinds[name][1](case, DTYPES[dtype]))
+                call = kinds[name][1](case, DTYPES[dtype])
+                value = microseconds(call)
+                names = [kernels_of(call)] if options.names else []
             except Exception as problem:  # a kernel that refuses a shape says so in many ways
                 failed[f"{name} {dtype}"] = f"{case}: {str(problem).splitlines()[0][:120]}"
                 torch.cuda.synchronize()
                 continue
-            rows.writerow((name, dtype, json.dumps(case), f"{value:.3f}"))
+            rows.writerow((name, dtype, json.dumps(case), f"{value:.3f}", *names))
             file.flush()
             torch.cuda.empty_cache()
     print(json.dumps(failed, indent=1))

@@ -20,6 +20,7 @@ from infercast.predict.fitted import KERNELS, load_artifact, read_manifest, stam
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned
 from infercast.predict.metered import POWER
+from infercast.predict.operators import INPUTS
 from moves import describe, moves_between
 from predictions import compute, read_expected
 
@@ -42,7 +43,7 @@ def main(words: list[str] | None = None) -> int:
         )
         return 1
     for path in asked.artifacts or sorted(FITTED.glob("*.npz")):
-        inputs = {each.kind: each for each in (CEILINGS, POWER)}.get(read_manifest(path)["kind"], KERNELS)
+        inputs = {each.kind: each for each in (CEILINGS, POWER, INPUTS)}.get(read_manifest(path)["kind"], KERNELS)
         inputs = inputs.of(path.stem.partition("-")[2])
         print(f"{path}: {'stamped' if stamp(path, inputs) else 'is stamped already'}")
         load_artifact(path, inputs)

@@ -61,6 +61,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "hosts": (),
     "validate": ("RUNS",),
     "measure": ("--out", "OUT"),
+    "trace": ("collections:OrderedDict", "--input", "8x64", "--gpu", "h200-sxm"),
     "fit": ("FOLDER", "--out", "OUT.npz"),
     "evaluate": ("FOLDER",),
 }
@@ -111,7 +112,9 @@ KNOWN: dict[str, tuple[str, ...]] = {
               "vllm serve '", "command: [vllm, serve, qwen3-0.6b]", "vllm serve qwen3-0.6b --max-num-seqs 0 --foo",
               "vllm serve $MODEL"),
     "slo": (PROMISE, "ttft_p99<0s", "tpot<1", "e2e_mean<1e400s", "ttft_p50<1ns"),
-    "family": ("gemm", "prefill", "decode", "moe", "norm", "rope", "quantise", "all_reduce", "all_gather"),
+    "family": ("gemm", "prefill", "decode", "moe", "norm", "rope", "quantise", "all_reduce", "all_gather", "conv2d",
+               "softmax", "elementwise", "lstm", "topk"),
+    "kernel": ("fa2", "triton", "cudnn", "gelu", "cublas", "marlin"),
     "families": ("gemm", "moe,gemm", ",", "gemm,", "collective"),
     "arrival": ("poisson", "gamma", "constant", "burst"),
     "runner": ("pooling", "generate", "auto"),

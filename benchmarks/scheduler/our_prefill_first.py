@@ -3,18 +3,44 @@
 from collections import deque
 from typing import Any, cast
 
-from sglang_cases import Case
+from sglang_cases import Case, reserve
 
 from infercast.engines.sglang.settings import rules_of
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
 from infercast.serve.scheduler.base import OLDEST_RULES, Plan, PrefillFirst, PrefillRules, Priorities
+from infercast.serve.scheduler.drafts import DraftBatch
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+from infercast.serve.speculation import Draws, Speculation
+from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.request import Request, Segment
 
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 """SGLang's share of declared answers that is promised at first, what of it is the least, and the steps to there."""
+
+
+class Drawn(Draws):
+    """The drafts that a case says are accepted."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(_speculation(case))
+        self._case = case
+
+    def accepted(self, index: int, count: int) -> bytes:
+        """Of a request."""
+        return bytes(self._case.requests[index]["accepted"])
+
+
+def _speculation(case: Case) -> Speculation:
+    assert case.drafts is not None
+    return Speculation(
+        case.drafts["steps"],
+        (0.5,) * case.drafts["steps"],
+        num_verified=case.drafts["tokens"],
+        lookahead=reserve(case),
+        drops_block=case.drafts["algorithm"] == "EAGLE",
+    )
 
 
 class Ours:
@@ -40,7 +66,16 @@ class Ours:
         pages, shape = case.num_tokens // case.page_size, KvShape(case.page_size)
         self.cache = RadixCache(pages, shape, caching=case.caching or host is not None, host=host)
         steps, batches = 2 if case.overlap else 1, max(1, case.pipeline)
-        self.scheduler = PrefillScheduler(policy, self.cache, steps, case.max_model_len, num_batches=batches)
+        drafts = None if case.drafts is None else DraftBatch(self.cache, policy, _speculation(case), Drawn(case))
+        self.scheduler = PrefillScheduler(
+            policy,
+            self.cache,
+            steps,
+            case.max_model_len,
+            num_batches=batches,
+            drafts=drafts,
+            max_adapters=case.max_adapters,
+        )
         self.under_way: deque[Plan] = deque()
         self.was_idle = True
 
@@ -49,18 +84,15 @@ class Ours:
         request = self.case.requests[index]
         prefix = tuple(Segment(content, count) for content, count in request["prefix"])
         lengths = (0.0, request["input"], request["output"])
-        self.scheduler.add(
-            index,
-            Request(
-                *lengths, prefix, request["answer"], declared=request["declared"], priority=request.get("priority", 0)
-            ),
-        )
+        given = {"declared": request["declared"], "priority": request.get("priority", 0)}
+        made = Request(*lengths, prefix, request["answer"], **given)
+        self.scheduler.add(index, asking_for(made, request.get("adapter")))
 
     def turn(self) -> list[Any]:
         """One turn of the loop."""
         scheduler, page = self.scheduler, self.case.page_size
         before = {each: each.num_preemptions for each in [*scheduler.running, *scheduler.waiting]}
-        joining = self.under_way[-1].sampled if self.under_way else ()
+        joining = () if scheduler.batch.joining is None else scheduler.batch.joining.sampled
         before |= {cast("DeclaredSequence", each): each.num_preemptions for each in joining}
         plan = scheduler.plan()
         rows = [] if plan is None else self._rows(plan, scheduler.cohort)

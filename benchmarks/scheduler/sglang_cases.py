@@ -22,9 +22,12 @@ MODES = {
     "tier": "a tier of the KV cache in the host's memory",
     "tier-talk": "the same, with prompts that continue earlier answers",
     "priority": "requests with priorities, which may make others give way",
+    "drafts": "EAGLE: chains and trees of drafts, in all modes that it may be used with",
+    "drafts-alone": "the same with a draft model of its own, whose prefixes are not known by pairs of tokens",
+    "adapters": "LoRA adapters, more than may be in a step, and requests without one",
     "any": "all of these at random",
 }
-APART = ("tier", "tier-talk", "priority")
+APART = ("tier", "tier-talk", "priority", "drafts", "drafts-alone", "adapters")
 """Modes that are not mixed with others."""
 MOST_WAITING = 128
 """Requests up to which the queue is sorted by the longest match."""
@@ -53,6 +56,10 @@ class Case:
     copied_at: int = 1
     priorities: dict[str, Any] | None = None
     """sign, preempts and threshold; each request then has a priority."""
+    max_adapters: int | None = None
+    """Of a step; each request then may have one."""
+    drafts: dict[str, Any] | None = None
+    """algorithm, steps, top_k and tokens; each request then has the drafts accepted at each position of its answer."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, declared, output, prefix [(content, tokens)], and answer: the content of the output, if named."""
 
@@ -66,13 +73,17 @@ def draw(mode: str, seed: int) -> Case:
     rng = random.Random(f"sglang:{mode}:{seed}")
     case = Case(mode, rng.choice([16, 64, 256, 1024]), rng.choice([32, 128, 4096]), rng.choice([2, 4, 8, 64]), 0)
     _set(rng, case, mode)
+    if mode.startswith("drafts"):
+        for each in rng.sample(["no-overlap", "no-chunking", "page", "longest-match", "no-cache", "ignore-eos"], 2):
+            if rng.random() < 0.5:
+                _set(rng, case, each)
     if mode == "any":
         for each in rng.sample([each for each in MODES if each not in APART][1:-2], 4):
             _set(rng, case, each)
     crowd = rng.random() < 0.4  # many answers of which little is promised, so that the cache overflows
     case.conservativeness = rng.choice([0.02, 0.1, 0.3]) if crowd else rng.choice([0.3, 1.0, 1.0, 1.4, 3.0])
     case.max_running_requests = 64 if crowd else case.max_running_requests
-    talks = mode in ("conversation", "tier-talk") or (mode == "any" and rng.random() < 0.3)
+    talks = mode in ("conversation", "tier-talk") or (mode in ("any", "drafts") and rng.random() < 0.3)
     case.requests = _conversations(rng, case, crowd=crowd) if talks else _requests(rng, case, crowd=crowd)
     if mode == "priority":
         case.priorities = {
@@ -83,16 +94,41 @@ def draw(mode: str, seed: int) -> Case:
         case.max_running_requests = rng.choice([2, 3, 4, 8])
         for each in case.requests:
             each["priority"] = rng.choice([0, 1, 5, 20])
+    if mode.startswith("drafts"):
+        _draft(rng, case)
+    if mode == "adapters":
+        case.max_adapters = rng.choice([1, 2, 3])
+        for each in case.requests:
+            each["adapter"] = rng.choice([None, 0, 1, 2, 3])
     page = case.page_size
     longest = [min(each["declared"], case.max_model_len - each["input"]) for each in case.requests]
     prompts = [-(-each["input"] // page) * page for each in case.requests]
-    most = max(map(add, prompts, longest)) + 2 * page + 2
+    most = max(map(add, prompts, longest)) + 2 * page + 2 + reserve(case)
     spare = rng.randint(0, 3 * most) if crowd else rng.choice([1, rng.randint(0, most), 6 * most, 100_000])
     case.num_tokens = -(-(most + spare) // page) * page
     if mode.startswith("tier"):
         case.host_tokens, case.copied_at = page * rng.choice([60, 600, 20_000]), rng.choice([1, 1, 2])
         case.num_tokens = -(-(most + rng.randint(0, most)) // page) * page
     return case
+
+
+def reserve(case: Case) -> int:
+    """Tokens that a sequence has slots for beyond its own (``mem_cache/allocation_sizing.py``)."""
+    if case.drafts is None:
+        return 0
+    steps, top_k, page = case.drafts["steps"], case.drafts["top_k"], case.page_size
+    branch = steps if page == 1 or top_k == 1 else (page - 1 + steps + page - 1) // page * page
+    return 2 * max(branch * top_k, case.drafts["tokens"])
+
+
+def _draft(rng: random.Random, case: Case) -> None:
+    """Drafts, and how many of them are accepted."""
+    steps, top_k = rng.choice([1, 2, 3, 5]), rng.choice([1, 1, 1, 4])
+    tokens = steps + 1 if top_k == 1 else rng.choice([steps + 1, 2 * steps + 2])
+    alone = case.mode == "drafts-alone"
+    case.drafts = {"algorithm": "STANDALONE" if alone else "EAGLE", "steps": steps, "top_k": top_k, "tokens": tokens}
+    for each in case.requests:
+        each["accepted"] = [rng.randint(0, steps) for _ in range(each["output"])]
 
 
 def _set(rng: random.Random, case: Case, mode: str) -> None:

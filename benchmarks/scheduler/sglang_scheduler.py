@@ -102,9 +102,11 @@ class Real:
         sampling = SamplingParams(max_new_tokens=request["declared"], temperature=0.0, ignore_eos=self.case.ignore_eos)
         sampling.normalize(None)
         ends = {self._token(index, request["output"] - 1)}
+        adapter = request.get("adapter")
         made = Req(
-            str(index), "", array("q", tokens), sampling, eos_token_ids=ends, vocab_size=1 << 60, time_stats=None
-        )
+            str(index), "", array("q", tokens), sampling, eos_token_ids=ends, vocab_size=1 << 60, time_stats=None,
+            lora_id=None if adapter is None else str(adapter),
+        )  # fmt: skip
         self.scheduler.init_req_max_new_tokens(made)
         self.scheduler.waiting_queue.append(made)
         made.priority = request.get("priority")
@@ -150,16 +152,24 @@ class Real:
 
     def _process(self, batch: ScheduleBatch) -> None:
         """The results of a step arrive."""
-        tokens = [self._token(int(each.rid), len(each.output_ids)) for each in batch.reqs]
+        width = self.case.drafts["tokens"] if self.case.drafts and batch.forward_mode.is_decode() else 1
+        tokens = [self._token(int(each.rid), len(each.output_ids) + k) for each in batch.reqs for k in range(width)]
         result = Only(
             next_token_ids=torch.tensor(tokens), can_run_cuda_graph=False, num_correct_drafts=0,
             num_block_accept_tokens=0, num_cap_tokens=0, get_num_generated_tokens=lambda count: count,
+            speculative_num_draft_tokens=width, num_non_draft_tokens_per_req=1,
+            accept_lens=torch.tensor([self._accepted(each) for each in batch.reqs]),
         )  # fmt: skip
         processor = self.scheduler.batch_result_processor
         if batch.forward_mode.is_decode():
             processor.process_batch_result_decode(batch, result)
         else:
             processor.process_batch_result_prefill(batch, result)
+
+    def _accepted(self, request: Req) -> int:
+        """Tokens of a request in a step: accepted drafts and one more."""
+        accepted, place = self.case.requests[int(request.rid)].get("accepted", ()), len(request.output_ids)
+        return 1 + (accepted[place] if place < len(accepted) else 0)
 
     def _token(self, index: int, position: int) -> int:
         """A token of an answer: by the name of its content, or the request's own."""
@@ -222,6 +232,10 @@ def _rows(batch: ScheduleBatch | None) -> list[list[int]]:
     if batch is None:
         return []
     new = [1] * len(batch.reqs) if batch.forward_mode.is_decode() else batch.extend_lens
+    if batch.forward_mode.is_decode() and not batch.spec_algorithm.is_none():
+        width = get_context().server_args.speculative_num_draft_tokens
+        holders = [each if hasattr(each, "kv_committed_len") else each.kv for each in batch.reqs]
+        return [[int(one.rid), width, own.kv_committed_len] for one, own in zip(batch.reqs, holders, strict=True)]
     ends = batch.seq_lens_cpu.tolist()
     return [[int(each.rid), count, end - count] for each, count, end in zip(batch.reqs, new, ends, strict=True)]
 
@@ -269,6 +283,10 @@ def _arguments(case: Case) -> ServerArgs:
         given["schedule_low_priority_values_first"] = case.priorities["sign"] > 0
         given["priority_scheduling_preemption_threshold"] = case.priorities["threshold"]
         given["disable_priority_preemption"] = not case.priorities["preempts"]
+    if case.drafts is not None:
+        given["speculative_algorithm"], given["speculative_num_steps"] = case.drafts["algorithm"], case.drafts["steps"]
+        given["speculative_eagle_topk"] = case.drafts["top_k"]
+        given["speculative_num_draft_tokens"] = case.drafts["tokens"]
     return with_defaults(**given)
 
 
@@ -281,7 +299,8 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         tokens = PagedTokenToKVPoolAllocator(case.num_tokens, case.page_size, kv_type, "cpu", None, need_sort=False)
     slots = ReqToTokenPool(case.max_running_requests, case.max_model_len + 64, "cpu", enable_memory_saver=False)
     whole = case.chunked_prefill_size is None
-    cache = _cache(case, CacheInitParams(not case.caching, slots, tokens, case.page_size))
+    paired = case.drafts is not None and case.drafts["algorithm"] == "EAGLE"
+    cache = _cache(case, CacheInitParams(not case.caching, slots, tokens, case.page_size, is_eagle=paired))
     made = object.__new__(Scheduler)
     nobody = Nobody()
     model = Only(vocab_size=1 << 60, is_encoder_decoder=False, is_multimodal=False)
@@ -293,12 +312,14 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         "schedule_policy": arguments.schedule_policy,
         "chunked_prefill_size": case.chunked_prefill_size, "is_mixed_chunk": case.mixed and not whole,
         "chunked_req": None, "_pending_chunked_abort_req": None, "enable_dynamic_chunking": False,
-        "enable_overlap": case.overlap, "spec_algorithm": SpeculativeAlgorithm.NONE, "dllm_config": None,
+        "enable_overlap": case.overlap, "dllm_config": None,
+        "spec_algorithm": SpeculativeAlgorithm.from_string(arguments.speculative_algorithm),
         "enable_hierarchical_cache": case.host_tokens > 0, "enable_hicache_storage": False,
         "enable_priority_scheduling": case.priorities is not None,
         "schedule_low_priority_values_first": arguments.schedule_low_priority_values_first,
         "priority_scheduling_preemption_threshold": arguments.priority_scheduling_preemption_threshold,
-        "enable_lora": False, "lora_drainer": None, "enable_hisparse": False, "is_hybrid_swa": False,
+        "enable_lora": case.max_adapters is not None, "enable_lora_overlap_loading": False, "lora_drainer": None,
+        "enable_hisparse": False, "is_hybrid_swa": False,
         "enable_fpm": False,
         "disaggregation_mode": DisaggregationMode.NULL, "require_mlp_sync": False, "truncation_align_size": None,
         "min_free_slots_delayer": None, "forward_ct": 0, "waiting_queue": [], "last_batch": None,
@@ -309,7 +330,12 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
             maybe_convert_decode_to_extend=lambda batch: batch,
         ),
         "ngram_embedding_manager": Namespace(prepare_for_forward=lambda batch, chunked_req: batch),
-        "tp_worker": Namespace(model_runner=Namespace(prefill_aware_swa=False, attn_backend=None)),
+        "tp_worker": Namespace(
+            model_runner=Namespace(
+                prefill_aware_swa=False, attn_backend=None,
+                lora_manager=Namespace(validate_lora_batch=lambda ids: len(ids) <= (case.max_adapters or 0)),
+            )
+        ),
         "metrics_reporter": Namespace(enable_metrics=False, num_retracted_reqs=0), "load_inquirer": nobody,
         "ipc_channels": Namespace(send_to_tokenizer=Namespace(send_output=_aborted)),
         "max_queued_requests": None, "metrics_collector": nobody, "sliding_window_size": None, "kv_shard_widening": 1,
@@ -349,14 +375,15 @@ def _processor(case: Case, scheduler: Scheduler) -> SchedulerBatchResultProcesso
     nobody = Nobody()
     reporter = Namespace(
         num_generated_tokens=0, forward_ct_decode=0, report_decode_stats=lambda *_, **__: None,
-        report_prefill_stats=lambda *_, **__: None,
+        report_prefill_stats=lambda *_, **__: None, update_spec_metrics=lambda *_, **__: None,
+        snapshot_spec_decode_metrics=lambda *_: None,
     )  # fmt: skip
     given = {
         "is_generation": True, "disaggregation_mode": DisaggregationMode.NULL, "enable_overlap": case.overlap,
         "enable_overlap_mlx": False, "server_args": scheduler.server_args, "model_config": scheduler.model_config,
         "token_to_kv_pool_allocator": scheduler.token_to_kv_pool_allocator, "tree_cache": scheduler.tree_cache,
         "hisparse_coordinator": None, "req_to_token_pool": scheduler.req_to_token_pool, "decode_offload_manager": None,
-        "metrics_collector": nobody, "metrics_reporter": reporter, "draft_worker": None, "model_worker": Namespace(),
+        "metrics_collector": nobody, "metrics_reporter": reporter, "draft_worker": None, "model_worker": nobody,
         "logprob_result_processor": nobody, "output_streamer": nobody, "abort_request": nobody,
         "beam_coordinator": nobody,
     }  # fmt: skip
@@ -393,6 +420,16 @@ def _decode(ends: Any, last: Any, pages: Any, out: Any, _: int, page_size: int) 
 schedule_policy.set = Ordered  # preempted requests are queued in its order
 paged.alloc_extend_kernel, paged.alloc_decode_kernel = _Kernel(_extend), _Kernel(_decode)
 RadixCache.pretty_print = lambda *_: None  # what SGLang shows when it gives up
+
+
+def _assign(rows: Any, table: Any, starts: Any, ends: Any, where: Any, _: int) -> None:
+    taken = 0
+    for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        table[row, start:end] = where[taken : taken + end - start].to(table.dtype)
+        taken += end - start
+
+
+allocation.assign_req_to_token_pool_func = _assign
 for _module in (schedule_batch, allocation):
     _module.is_pin_memory_available = lambda *_: False
 schedule_batch.SamplingBatchInfo = Namespace(

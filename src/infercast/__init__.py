@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from infercast.serve.workload.request import Request, Segment, Workload
     from infercast.serve.workload.synthetic import session_workload, synthetic_workload, workload_from_requests
     from infercast.serve.workload.traces import read_trace
+    from infercast.torch_modules.forecast import ModuleForecast, forecast_module
 
 # Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
 _HOMES = {
@@ -104,6 +105,7 @@ _HOMES = {
         "serve.workload.request": "Request Segment Workload",
         "serve.workload.synthetic": "session_workload synthetic_workload workload_from_requests",
         "serve.workload.traces": "read_trace",
+        "torch_modules.forecast": "ModuleForecast forecast_module",
     }.items()
     for name in names.split()
 }
@@ -120,15 +122,15 @@ _OLD_NAMES = {
 __all__ = [
     "Breakdown", "Calibration", "Cost", "DayPlan", "Deployment", "Diagnosis", "DoesNotFitError", "Energy",
     "EngineSettings", "Estimate", "Explained", "Facility", "FacilityEnergy", "FileFormatError", "Fit", "Forecast",
-    "Gpu", "GpuPrice", "InfercastError", "InputError", "Intervals", "LayoutCost", "Layouts", "ModelConfig", "OwnKernel",
-    "Percentiles", "Plan", "ProfileDiagnosis", "Request", "SaturatedError", "Savings", "Segment", "SglangSettings",
-    "Slo", "StepCost", "StepPredictor", "StepShape", "StepTime", "Sweep", "Tariff", "UnknownNameError",
-    "UnsupportedModelError", "Variants", "Verdict", "Workload", "compare_layouts", "decode_shape", "deploy", "diagnose",
-    "diagnose_profile", "emulator", "estimate", "estimate_power", "estimate_step", "estimate_variants",
-    "explain_command", "explain_run", "fit_kernel", "fit_memory", "forecast_disaggregated", "forecast_intervals",
-    "gpu_names", "judge", "load_gpu", "load_model", "model_names", "parse_slo", "plan", "plan_day", "prefill_shape",
-    "price_of", "read_calibration", "read_kernel", "read_trace", "save_energy", "session_workload", "simulate", "sweep",
-    "synthetic_workload", "workload_from_requests", "write_calibration",
+    "Gpu", "GpuPrice", "InfercastError", "InputError", "Intervals", "LayoutCost", "Layouts", "ModelConfig",
+    "ModuleForecast", "OwnKernel", "Percentiles", "Plan", "ProfileDiagnosis", "Request", "SaturatedError", "Savings",
+    "Segment", "SglangSettings", "Slo", "StepCost", "StepPredictor", "StepShape", "StepTime", "Sweep", "Tariff",
+    "UnknownNameError", "UnsupportedModelError", "Variants", "Verdict", "Workload", "compare_layouts", "decode_shape",
+    "deploy", "diagnose", "diagnose_profile", "emulator", "estimate", "estimate_power", "estimate_step",
+    "estimate_variants", "explain_command", "explain_run", "fit_kernel", "fit_memory", "forecast_disaggregated",
+    "forecast_intervals", "forecast_module", "gpu_names", "judge", "load_gpu", "load_model", "model_names", "parse_slo",
+    "plan", "plan_day", "prefill_shape", "price_of", "read_calibration", "read_kernel", "read_trace", "save_energy",
+    "session_workload", "simulate", "sweep", "synthetic_workload", "workload_from_requests", "write_calibration",
 ]  # fmt: skip
 
 

@@ -79,6 +79,7 @@ EXTRAS = {
     "fit": ("catboost", "pandas", "pyarrow"),
     "measure": ("torch", "pandas", "pyarrow"),
     "ray": ("ray",),
+    "trace": ("torch",),
 }
 """Packages that some questions need, as pyproject.toml has them."""
 

@@ -26,6 +26,26 @@ HEADS = ("--heads", 32, "--kv-heads", 8, "--head-dim", 128)
         ("quantise", "--rows", 4096, "--width", 4096),
         ("all_reduce", "--bytes", 1 << 20, "--gpus", 8),
         ("all_gather", "--bytes", 1 << 20, "--gpus", 2),
+        ("reduce_scatter", "--bytes", 1 << 20, "--gpus", 4),
+        ("all_to_all", "--bytes", 1 << 20, "--gpus", 8),
+        ("send_recv", "--bytes", 1 << 20, "--gpus", 2),
+        ("linear", "--m", 64, "--n", 512, "--k", 512, "--dtype", "fp32"),
+        ("bmm", "--batch", 16, "--m", 64, "--n", 512, "--k", 512, "--dtype", "tf32"),
+        ("conv2d", "--batch", 8, "--channels", 64, "--size", 56, "--out-channels", 64, "--kernel-size", 3),
+        ("lstm", "--batch", 8, "--steps", 32, "--hidden", 512, "--layers", 2),
+        ("softmax", "--rows", 4096, "--width", 1024, "--dtype", "fp32"),
+        ("embedding", "--rows", 4096, "--width", 1024, "--vocabulary", 32000),
+        ("topk", "--rows", 64, "--width", 32000, "--k", 50),
+        ("sort", "--rows", 64, "--width", 1000),
+        ("elementwise", "--elements", 1000000, "--kernel", "gelu"),
+        ("reduction", "--rows", 1000, "--width", 1000, "--kernel", "argmax"),
+        ("prefill", "--kernel", "fa2", "--batch", 2, "--q-len", 1000, *HEADS),
+        ("prefill", "--kernel", "fa3", "--batch", 2, "--q-len", 1000, *HEADS),
+        ("decode", "--kernel", "triton", "--batch", 32, "--kv-len", 1400, *HEADS),
+        ("prefill", "--kernel", "cudnn", "--batch", 2, "--q-len", 1000, "--prefix", 500, *HEADS),
+        ("gemm", "--kernel", "marlin", *GEMM[1:], "--weight-dtype", "int4"),
+        ("gemm", "--kernel", "triton", *GEMM[1:], "--dtype", "fp8_block"),
+        ("moe", "--kernel", "triton", "--tokens", 512, "--hidden", 2048, "--inter", 768, "--experts", 128, "--topk", 8),
     ],
 )
 def test_every_family_has_an_estimate(infercast: Any, words: tuple[object, ...]) -> None:
@@ -128,3 +148,42 @@ def test_the_old_name_works_with_a_notice(infercast: Any) -> None:
     old, new = infercast("price", *sizes), infercast("estimate", *sizes)
     assert (old.code, old.out) == (0, new.out)
     assert (old.err, new.err) == ("infercast: the command price is estimate now; 1.0 drops the old name\n", "")
+
+
+def test_kernels_of_one_family_are_told_apart(infercast: Any) -> None:
+    asked = ("prefill", "--batch", 2, "--q-len", 2048, *HEADS, "--gpu", "h200-sxm", "--json")
+    found = {name: infercast("estimate", *asked, "--kernel", name).json for name in ("fa2", "fa3", "cudnn", "triton")}
+    assert found["fa3"]["seconds"] < found["fa2"]["seconds"]
+    assert {each["source"] for each in found.values()} == {"measured"}
+    assert len({each["seconds"] for each in found.values()}) == 4
+
+
+def test_fp32_products_are_those_that_were_measured(infercast: Any) -> None:
+    asked = (*GEMM, "--gpu", "h200-sxm", "--json", "--dtype")
+    plain, tensor = (infercast("estimate", *asked, dtype).json for dtype in ("fp32", "tf32"))
+    assert plain["source"] == tensor["source"] == "measured"
+    assert 5 < plain["seconds"] / tensor["seconds"] < 12
+
+
+def test_kernels_are_listed_with_what_they_rest_on(infercast: Any) -> None:
+    rows = infercast("estimate", "--list-kernels", "--json").json
+    by_name = {(row["family"], row["kernel"]): row for row in rows}
+    assert by_name["prefill", "fa2"]["measured_on"] == "h200-sxm"
+    assert "l40s" in by_name["gemm", "triton"]["measured_on"]
+    assert all(0 <= row["error"] < 0.5 for row in rows)
+    assert "conv2d" in infercast("estimate", "--list-kernels").out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((*GEMM, "--kernel", "fa2"), "unknown kernel of gemm 'fa2'"),
+        ((*GEMM, "--kernel", "triton"), "triton of gemm has no format 'bf16'; it has fp8_block"),
+        (("elementwise", "--elements", 8, "--kernel", "softmax"), "unknown kernel of elementwise 'softmax'"),
+        (("softmax", "--rows", 8), "softmax needs width"),
+        ((), "estimate needs a FAMILY"),
+        (("softmax", "--rows", 8, "--width", 8, "--predictor", "roofline"), "not by the roofline"),
+    ],
+)
+def test_a_kernel_that_is_not_there_is_refused(infercast: Any, words: tuple[object, ...], says: str) -> None:
+    assert says in infercast("estimate", *words, "--gpu", "h200-sxm").sentence

@@ -160,3 +160,10 @@ def test_states_are_told_beside_tokens(infercast: Any) -> None:
         assert (fit["windows"], fit["block_size"], fit["state_groups"]) == ([0], 1056, 3)
         assert fit["state_bytes_per_sequence"] == 3 * fit["block_bytes"]
         assert "3 x states, all tokens" in infercast(*words, *caching).out
+
+
+def test_a_model_in_float32_has_twice_the_bytes(infercast: Any) -> None:
+    asked = ("memory", "llama-3.2-1b", "--gpu", "h200-sxm", "--json", "--dtype")
+    wide, usual = (infercast(*asked, dtype).json for dtype in ("float32", "bfloat16"))
+    assert wide["bytes"]["weights"] == pytest.approx(2 * usual["bytes"]["weights"], rel=0.01)
+    assert wide["num_gpu_blocks"] < 0.55 * usual["num_gpu_blocks"]

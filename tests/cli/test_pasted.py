@@ -74,7 +74,7 @@ def test_priorities_change_nothing_where_there_are_none(infercast: Any) -> None:
         (("--cudagraph-capture-sizes", "0"), "cudagraph_capture_sizes must be one or more numbers of at least 1"),
         (("--cudagraph-capture-sizes", "8", "--max-cudagraph-capture-size", 4), "4 is not the largest of"),
         (("--speculative-config", "{}"), "--speculative-config of method draft_model needs model"),
-        (("--dtype", "float32"), "dtype 'float32' is not modelled; known: auto, bfloat16"),
+        (("--dtype", "float64"), "dtype 'float64' is not modelled; known: auto, bfloat16"),
         (("-q", "compressed-tensors"), "this checkpoint is not quantised; give the config.json of one that is"),
     ],
 )

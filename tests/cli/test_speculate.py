@@ -27,14 +27,20 @@ def test_speculate_answers_with_a_table_charts_and_a_sentence(infercast: Any, tm
     assert "nothing drafts here" in infercast("speculate", *SMALL, "-n", 4).sentence
 
 
-def test_another_engine_is_refused_by_a_sentence(answered: Any) -> None:
-    words = ("memory", "llama-3.1-8b", "--gpu", "h200-sxm", "--engine", "sglang")
-    told = answered(*words, "--speculative-algorithm", "EAGLE").err
-    assert "--speculative-algorithm is not modelled" in told
-    assert "--speculative-config" in told
-    ours = answered("simulate", "llama-3.1-8b", "--gpu", "h200-sxm", "--rate", 5, "--engine", "sglang",
-                     "--speculative-config", EAGLE).sentence  # fmt: skip
-    assert "--speculative-config" in ours
+SGLANG = ("--engine", "sglang", "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "some/eagle3",
+          "--speculative-num-steps", 2, "--speculative-eagle-topk", 1)  # fmt: skip
+
+
+def test_sglang_drafts_by_its_own_flags(answered: Any, infercast: Any) -> None:
+    small = ("llama-3.1-8b", "--gpu", "h200-sxm", "--input-len", 64, "--output-len", 24)
+    told = answered("simulate", *small, "--rate", 20, "-n", 40, *SGLANG, "--acceptance", "0.8,0.6", "--json").json
+    assert told["deployment"]["speculation"]["acceptance_rates"] == [0.8, 0.6]
+    assert told["speculation"]["num_draft_tokens"] > 0
+    words = ("speculate", *small, "-n", 12, "--concurrencies", "1,4", *SGLANG, "--acceptance", "0.8")
+    assert "pays at every load up to 4 clients" in " ".join(infercast(*words).out.split())
+    assert "needs speculative_draft_model_path" in answered("memory", *small[:3], *SGLANG[:4]).sentence
+    other = ("--engine", "sglang", "--speculative-config", EAGLE)
+    assert "--speculative-config" in answered("simulate", *small[:3], "--rate", 5, *other).sentence
 
 
 def test_a_pasted_command_is_explained_with_its_drafts(answered: Any) -> None:

@@ -71,7 +71,11 @@ def test_forms_of_a_flag(text: str, engine: str, options: dict[str, object]) -> 
         ("--device-memory-utilization 0.8", "vllm", {"gpu_memory_utilization": 0.8}),
         ("--gpu-mem 0.8", "vllm", {"gpu_memory_utilization": 0.8}),
         ("--no-enable-prefix-c --no-async-s", "vllm", {"enable_prefix_caching": False, "async_scheduling": False}),
-        ("--speculative-algo EAGLE --mem-frac 0.8", "sglang", {"mem_fraction_static": 0.8}),
+        (
+            "--speculative-algo EAGLE --mem-frac 0.8",
+            "sglang",
+            {"speculative_algorithm": "EAGLE", "mem_fraction_static": 0.8},
+        ),
         ("--mamba-scheduler-strategy no_buffer", "sglang", {"mamba_radix_cache_strategy": "no_buffer"}),
         (
             "--speculative-config.method ngram --speculative_config.num_speculative_tokens=4",

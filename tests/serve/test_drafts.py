@@ -222,6 +222,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, object], message: str) -> 
         replace(HALF, **changes)  # type: ignore[arg-type]
 
 
-def test_engines_that_are_not_modelled_with_drafts_are_refused() -> None:
-    with pytest.raises(InputError, match="mix prompts and decoding"):
-        simulate(replace(engine(), policy=PrefillFirst(256, 16)), workload(1))
+def test_an_engine_with_steps_of_prompts_verifies_apart_from_them() -> None:
+    record = simulate(replace(engine(), policy=PrefillFirst(256, 16)), workload(1))
+    assert record.drafts.num_drafts > 0
+    assert record.drafts.acceptance_length > 1.0

@@ -101,8 +101,8 @@ class Engine(ABC):
     """Settings tried by a plan, each in order of names."""
     oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")
     """The lowest supported compute capability, and an example of it."""
-    can_draft: ClassVar[bool] = False
-    """True if its speculative decoding is modelled."""
+    own_drafts: ClassVar[str] = ""
+    """Flags with which a model's own heads draft, if its speculative decoding is modelled."""
     expert_launches: ClassVar[ExpertLaunches | None] = None
     """How it launches Triton's kernel for routed experts, if that can be tuned."""
     ties_groups: ClassVar[bool] = True

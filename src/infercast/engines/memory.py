@@ -1,15 +1,18 @@
 """GPU memory by use, the layout of the KV cache, and the link to KV blocks in host memory.
 
-Measured by this project on an H200 (PCIe 5.0 x16) with vLLM's own copies: 53.6 GB/s to the GPU and 54.7 GB/s to the
-host, 7 % less in both directions at once. GEMMs in a burst took 2 to 10 % longer during copies, which is left out. A
-copy does not begin before all of its pieces are submitted, which takes a host thread 1 us each.
+Measured on an H200 (PCIe 5.0 x16) with vLLM's own copies: 53.6 GB/s to the GPU and 54.7 to the host, 7 % less in both
+directions at once. A copy does not begin before all of its pieces are submitted, at 1 us of a host thread each.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.lower import adapter_bytes, token_calls
+from infercast.models.spec import AdapterSlots, ModelConfig, stage_layers
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import LinkSpeed
 
@@ -96,3 +99,20 @@ def host_link(gpu: Gpu, gpus: int, submit_seconds: float, submit_piece_seconds: 
     """The host link of each of ``gpus`` GPUs, in one direction."""
     share = min(1.0, MOST_AT_FULL_SPEED / min(gpus, gpu.gpus_per_node))
     return LinkSpeed(LINK_SHARE * share * gpu.pcie_bandwidth, LATENCY, submit_seconds, submit_piece_seconds)
+
+
+def slots_of(count: int, rank: int, model: ModelConfig) -> AdapterSlots:
+    """Slots for LoRA adapters of a model."""
+    if model.has_experts:
+        raise InputError(
+            f"enable_lora is not modelled for {model.name}: adapters of experts have kernels of their own; "
+            "use a model without experts"
+        )
+    return AdapterSlots(count, rank)
+
+
+def slots_bytes(config: ModelConfig, layout: ParallelLayout, stage: int) -> float:
+    if config.adapters is None:
+        return 0.0
+    share = stage_layers(config.layers, layout.pipeline)[stage] / config.layers
+    return share * adapter_bytes(token_calls(config, layout, 1), config.adapters, config.weights.base)

@@ -5,18 +5,21 @@ Everything is reduced to P(the first i drafts are all accepted); the acceptance 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError
 from infercast.lazy_classes import dataclass
+from infercast.serve.speculation import Speculation
 
 if TYPE_CHECKING:
     from infercast.models.draft import Draft
+    from infercast.models.spec import ModelConfig
 
 
 NGRAM, NGRAM_GPU = "ngram", "ngram_gpu"
@@ -33,6 +36,11 @@ TITLES = {
 }
 
 
+SCHEDULED = (
+    "num_drafts", "num_verified", "match", "lookahead", "drops_block", "read_ahead", "slots_taken", "by_batch",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Drafting:
     method: str
@@ -41,6 +49,12 @@ class Drafting:
     acceptance: Acceptance
     draft: Draft | None = None
     tensor: int = 1
+    num_verified: int = 0
+    """Tokens a sequence verifies per step where they are a tree; 0: 1 + K."""
+    branches: int = 1
+    """Branches of the tree that later passes of the drafter extend."""
+    heads_all: bool = False
+    """True if the drafter's head is computed for all verified tokens, not for the last accepted one."""
     match: float = 1.0
     """Share of a sequence's steps in which a lookup finds anything."""
     by_batch: tuple[tuple[int, int], ...] = ()
@@ -60,7 +74,7 @@ class Drafting:
 
     @property
     def width(self) -> int:
-        return 1 + self.num_drafts
+        return self.num_verified or 1 + self.num_drafts
 
     @property
     def passes(self) -> int:
@@ -70,10 +84,19 @@ class Drafting:
     def title(self) -> str:
         return TITLES[self.method]
 
+    def speculation(self, **rules: Any) -> Speculation:
+        """What a scheduler needs of it, with the rules of a release."""
+        same = {name: getattr(self, name) for name in SCHEDULED}
+        return Speculation(acceptance=self.acceptance.rates, **same, **rules)
+
     def capped(self, max_num_seqs: int) -> int:
         return max_num_seqs * self.width
 
 
+MATCH_SHARE = 0.5
+"""Default share of steps in which an n-gram lookup finds anything: between prose and code editing ..."""
+FOUND_RATE = 0.5
+"""... and of what it finds, the share accepted at each position."""
 FORMS = (
     "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
     "of a published curve, or a line of a log with 'Per-position acceptance rate'"
@@ -196,6 +219,8 @@ def published(curve: Curve, num_drafts: int) -> Acceptance:
 
 def usual(model: str, method: str, num_drafts: int) -> Acceptance:
     """The default: published for the same model, else the median over all published for a method."""
+    if method in (NGRAM, NGRAM_GPU):
+        return Acceptance(by_rate(FOUND_RATE, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
     for name, curve in curves().items():
         if curve.method == method and model.startswith(curve.model):
             return published(curves()[name], num_drafts)._replace(is_assumed=True)
@@ -233,3 +258,36 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"acceptance {text.strip()!r} is not a number; give {FORMS}") from None
+
+
+def draft_of(
+    method: str,
+    named: str | None,
+    target: ModelConfig,
+    quantization: str | None = None,
+    *,
+    dummy_weights: bool = False,
+) -> tuple[Draft | None, str]:
+    """The drafter of a method and a model's name, and what had to be assumed about it.
+
+    A head with dummy weights has no embedding table of its own, since there is no file to hold one.
+    """
+    if method in (NGRAM, NGRAM_GPU):
+        return None, ""
+    from infercast.models.draft import eagle_draft, model_draft, prediction_draft, usual_head  # noqa: PLC0415 - few draft
+    from infercast.models.library import bundled_name  # noqa: PLC0415
+    from infercast.models.read import read_model  # noqa: PLC0415
+
+    if method == MTP:
+        return prediction_draft(target), ""
+    model, note = str(named), ""
+    if method == DRAFT_MODEL:
+        return model_draft(read_model(model, quantization=quantization), target), ""
+    if os.path.exists(model) or bundled_name(model):
+        draft = eagle_draft(method, model, target)
+    elif model.endswith(".json") or model.startswith((".", "/")):
+        raise InputError(f"draft model {model!r}: there is no such file or folder")
+    else:
+        draft = usual_head(method, model, target)
+        note = f"{model} is not at hand: a head of one dense layer as wide as {target.name} stands for it"
+    return draft.with_head_of(target) if dummy_weights else draft, note

@@ -1,8 +1,7 @@
-"""Kernel times on a grid of sizes: tables by tokens and rows, and interpolated attention surfaces.
+"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces with log-linear interpolation.
 
-A batch is described by a few numbers in which its time is smooth: a decode batch by its number of sequences and their
-mean length, prompts by number, length and cached tokens. A few hundred estimates with log-linear interpolation serve a
-whole run. An engine's limits set how far a grid goes, never where its points are.
+A decode batch is described by its sequences and their mean length, prompts by number, length and cached tokens.
+An engine's limits set how far a grid goes, never where its points are.
 """
 
 from __future__ import annotations
@@ -93,10 +92,7 @@ def thinned(most: int, padded_to: tuple[int, ...]) -> Table:
 
 Array = npt.NDArray[Any]
 Timing = Callable[..., Array]
-"""(queries, keys), each (batches, sequences), to (batches, kernels) seconds; an optional third array has
-multiplicities.
-"""
-
+"""(queries, keys), each (batches, sequences), to (batches, kernels) seconds; a third array has multiplicities."""
 SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
 STEPS_AN_OCTAVE = 8
@@ -109,11 +105,7 @@ PAGE = 512
 
 
 class DecodeSurface:
-    """Seconds of each attention kernel for a decode batch.
-
-    Estimates at integer mean lengths are cached as pages, of which consecutive steps are a slice; those between are
-    linear.
-    """
+    """Seconds of each attention kernel for a decode batch; integer mean lengths are cached in pages, others linear."""
 
     def __init__(self, time: Timing, max_sequences: int, max_keys: int) -> None:
         self._time = time
@@ -138,7 +130,7 @@ class DecodeSurface:
         share = rest / num_sequences
         if steps == 1:
             return [[column[start] + share * (column[end] - column[start])] for column in page]
-        return [_between(column[start : end + 1], share) for column in page]
+        return [[low + share * (high - low) for low, high in pairwise(column[start : end + 1])] for column in page]
 
     def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
         length, rest = divmod(total_keys, num_sequences)
@@ -153,13 +145,10 @@ class DecodeSurface:
         """Seconds of each kernel at the integer lengths of a page and the one after."""
         curve = self._curves.get(num_sequences)
         if curve is None:
-            curve = self._curves[num_sequences] = self._curve(num_sequences)
+            # Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it.
+            points = _points(self._log_counts, num_sequences)
+            curve = self._curves[num_sequences] = np.asarray(sum(share * self._row(number) for number, share in points))
         return [np.exp(np.interp(_log_page(number), self._log_lengths, column)).tolist() for column in curve.T]
-
-    def _curve(self, num_sequences: int) -> Array:
-        """Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it."""
-        points = _points(self._log_counts, num_sequences)
-        return np.asarray(sum(share * self._row(number) for number, share in points))
 
     def _row(self, number: int) -> Array:
         """The grid at one number of sequences, timed with its neighbours on first use."""
@@ -230,17 +219,11 @@ class PromptSurface:
         return found
 
 
-def _between(values: list[float], share: float) -> list[float]:
-    return [low + share * (high - low) for low, high in pairwise(values)]
-
-
 EXCHANGES = ("experts_dispatch", "experts_combine")
 
 
 def in_halves(tables: Sequence[Table], calls: Sequence[Call], halved_from: Sequence[int] | None) -> Sequence[Table]:
-    """Seconds of kernels (columns) by tokens (rows), where steps from so many tokens on run as two halves: exchanges of
-    one are hidden behind kernels of the other, as far as these last.
-    """
+    """Seconds of kernels (columns) by tokens (rows); large steps run as halves that hide each other's exchanges."""
     exchanges, found = np.array([call.name in EXCHANGES for call in calls]), []
     for table, least in zip(tables, halved_from or (), strict=False):
         tokens = np.arange(len(table))

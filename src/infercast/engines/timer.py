@@ -1,8 +1,4 @@
-"""The time of one step: kernels from tables by step size, attention by batch, and drafts with speculative decoding.
-
-Sequences that verify drafts compute several tokens each, over keys that are read once; then the drafter runs a pass
-over all tokens of the step, and one over a token per sequence for each further draft.
-"""
+"""The time of one step: kernels from tables by step size, attention by batch, and drafts with speculative decoding."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lora_calls, token_calls, verify_calls
 from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.spec import ModelConfig
-from infercast.ops import Attention, Call
+from infercast.ops import Attention, Call, Gemm
 from infercast.ops.op import Quantity, Size, rejection
 from infercast.predict.board_power import (
     FULL_SHARE,
@@ -131,11 +127,7 @@ MOST_BATCHES = 32
 
 
 class KernelTimer:
-    """A step timer made of timed kernels.
-
-    Those that depend only on the number of tokens or of sampled rows are timed up front, in two tables with row
-    lookups. Only attention, which depends on the length of each sequence, is timed during the run.
-    """
+    """A step timer: kernels by tokens or sampled rows come from two tables, attention is timed during the run."""
 
     rows_a_sequence = 1
 
@@ -554,16 +546,20 @@ class DraftingTimer(KernelTimer):
         most, draft = self._most_sequences, self._draft
         if draft is None:
             return (), np.zeros((most + 1, 0))
-        layout, graphs = self._draft_layout, self._passes
+        layout, graphs, drafting = self._draft_layout, self._passes, self._drafting
         counts = np.arange(most + 1)
         padded = np.array([graphs.padded(count) for count in counts.tolist()])
-        sizes = thinned(int(max(padded.max(), most)), ())
+        first = padded * drafting.width if drafting.heads_all else counts
+        padded *= drafting.branches
+        sizes = thinned(int(max(padded.max(), first.max())), ())
         heads, calls = draft.head_calls(layout, sizes), draft.pass_calls(layout, sizes)
         head = self._time_table(heads, sizes, int(sizes[-1]))
         later = self._time_table(calls, sizes, int(sizes[-1]))[padded]
         rows = [np.zeros((most + 1, len(heads) + len(calls) + 1))]
-        for passes in range(1, self._drafting.num_drafts + 1):
-            of_heads = head[counts] + (passes - 1) * head[padded]
+        products = np.array([isinstance(call.op, Gemm) for call in heads])
+        for passes in range(1, drafting.num_drafts + 1):
+            verifies = products & (passes == drafting.num_drafts)
+            of_heads = np.where(verifies, head[first], head[counts]) + (passes - 1) * head[padded]
             gaps = np.full(most + 1, passes * graphs.gap_seconds)
             rows.append(np.column_stack([of_heads, (passes - 1) * later, gaps]))
         named = ((call.name, call.op.family) for call in (*heads, *calls))
@@ -578,7 +574,7 @@ class DraftingTimer(KernelTimer):
         passes, count = np.divmod(rows, self._most_sequences + 1)
         sizes = np.maximum(count, 1)
         heads = self._draft.head_calls(self._draft_layout, sizes)
-        calls = self._draft.pass_calls(self._draft_layout, sizes)
+        calls = self._draft.pass_calls(self._draft_layout, sizes * self._drafting.branches)
         later = np.maximum(passes - 1, 0)
         return [*((call, call.count * passes) for call in heads), *((call, call.count * later) for call in calls)]
 

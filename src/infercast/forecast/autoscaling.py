@@ -1,8 +1,7 @@
 """A fleet under changing load: traffic of a day, load curve of one replica, start-up times, and scaling policies.
 
-The state of a replica is the number of requests in it. Simulations give for each number the rate and the latencies;
-beyond what it can run at once, requests wait for those before them. A day is stepped through with an implicit step
-(requests leave at the rate of its end), so that long steps do not overshoot.
+The state of a replica is the number of requests in it; beyond what it runs at once, requests wait. A day is stepped
+through implicitly (requests leave at the rate of a step's end), so that long steps do not overshoot.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from infercast.forecast.slo import QUANTITIES, Array, Slo
 from infercast.forecast.steady import num_seats
 from infercast.forecast.system import System
 from infercast.serve import Request, Workload
-from infercast.serve.record import Served
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.units import GIGA
 
@@ -355,11 +353,7 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> L
     tpot[several] = served.tpot
     latencies = {"ttft": served.ttft[kept], "e2e": served.end_to_end[kept], "tpot": tpot[kept & several]}
     values = tuple(np.sort(latencies[limit.quantity]) for limit in slo.limits)
-    return Level(through * stay, through, forecast, values, _slack(served, tpot, kept, slo))
-
-
-def _slack(served: Served, tpot: Array, kept: Array, slo: Slo) -> Array:
-    """How much longer each request could wait; minus infinity where it is too late already."""
+    # How much longer each request could wait; minus infinity where it is too late already
     slack = np.full(served.sent_at.size, np.inf)
     for quantity, seconds in slo.of_a_request.items():
         if quantity == "tpot":
@@ -367,7 +361,7 @@ def _slack(served: Served, tpot: Array, kept: Array, slo: Slo) -> Array:
         else:
             slack = np.minimum(slack, seconds - (served.ttft if quantity == "ttft" else served.end_to_end))
     slack[slack <= 0] = -np.inf
-    return np.sort(slack[kept])
+    return Level(through * stay, through, forecast, values, np.sort(slack[kept]))
 
 
 STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))
@@ -453,7 +447,6 @@ def start_up(deployment: Deployment, *, bandwidth: float = LOAD_BANDWIDTH, other
 
 
 POINTS = 400
-
 Scaler = Callable[[int, float, float], tuple[int, int]]
 """Given the step, the typical requests a second that arrived and the requests in the system: (ready, paid for)."""
 
@@ -548,8 +541,7 @@ class Autoscaler:
     """Rules like those of Kubernetes' HorizontalPodAutoscaler; times in seconds."""
 
     measure: str = "utilization"
-    """``utilization``: requests that arrive, as a share of what replicas serve at most.
-    ``queue``: requests in a replica, running or waiting."""
+    """``utilization``: arrivals as a share of what replicas serve at most; ``queue``: requests in a replica."""
     target: float | None = None
     """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETIES`)."""
     interval: float = 30.0
@@ -649,8 +641,7 @@ class Goal:
 
     share: float = 0.99
     of: str = "minutes"
-    """``minutes``: share of the minutes with requests in which all percentiles of the SLO hold. ``requests``: share of
-    requests that keep every limit."""
+    """``minutes``: share of minutes in which all percentiles hold; ``requests``: of requests that keep every limit."""
 
     def __post_init__(self) -> None:
         if self.of not in ("minutes", "requests"):

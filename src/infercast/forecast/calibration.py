@@ -143,8 +143,7 @@ def with_acceptance(deployment: Deployment, length: float) -> Deployment:
 
 
 ELSEWHERE = 0.5
-"""For another model, layout or engine on the same machine: the share of the former uncertainty that returns. An
-assumption between 1 (nothing is learned) and 0 (all of it is the machine's)."""
+"""Share of the former uncertainty that returns for another model, layout or engine on the machine: an assumption."""
 ON_ANOTHER_GPU = 1.0
 """The same of the host on another GPU, which is taken to be another machine."""
 
@@ -218,7 +217,6 @@ MOST = 100.0
 
 
 def write_calibration(calibration: Calibration) -> str:
-    """The text of the file."""
     lines = [
         "# What measured results say of this deployment beyond infercast's estimates. Give it to any command that",
         "# simulates: --calibration FILE. A factor of 1.1 says that times are 1.1 times as long as estimated;",
@@ -267,7 +265,6 @@ def _text(value: str | bool | int) -> str:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read and check a file."""
     values = read_table(path, path)
     if values.get("form") != FORM:
         raise FileFormatError(path, f"is not a calibration of form {FORM}; `infercast calibrate` writes one")

@@ -68,15 +68,6 @@ def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
     return sorted(found, key=lambda offer: (offer[2].get("on_demand", inf), offer[0]))
 
 
-def read_price_list(path: Path) -> PriceList:
-    """A user's own file; it is read again when it has changed."""
-    try:
-        changed = path.stat().st_mtime_ns
-    except OSError:
-        changed = 0
-    return _read_file(path, changed)
-
-
 @cache
 def _read_file(path: Path, changed: int) -> PriceList:
     del changed
@@ -88,23 +79,19 @@ def _read_file(path: Path, changed: int) -> PriceList:
     if not entries:
         raise FileFormatError(path, "has no prices; write [h100-sxm] and on_demand = 2.5 below it, say")
     for name, entry in entries.items():
-        _check_entry(name, entry, path)
+        check_table(entry, OF_GPU, path, f"{name}.")
+        rented, bought = "on_demand" in entry or "spot" in entry, "capital_cost" in entry
+        if rented == bought:
+            problem = "has both" if rented else "needs"
+            raise FileFormatError(path, f"{name} {problem} on_demand (or spot), for a rented GPU, or capital_cost")
+        if bought and "years" not in entry:
+            raise FileFormatError(path, f"{name} needs years with capital_cost, the time in which it is written off")
+        if bought and "watts" in entry and "electricity_price" not in entry:
+            raise FileFormatError(path, f"{name} needs electricity_price ($ per kWh) with watts")
+        if rented and (strange := [field for field in OWNED_FIELDS if field in entry]):
+            raise FileFormatError(path, f"{name}.{strange[0]} belongs to a GPU that was bought, with capital_cost")
     gpus = {gpu_called(name): entry for name, entry in entries.items()}
     return _list_of({"provider": path.stem, "date": "", "source": f"{path}", **table}, gpus)
-
-
-def _check_entry(name: str, entry: Mapping[str, Any], path: Path) -> None:
-    check_table(entry, OF_GPU, path, f"{name}.")
-    rented, bought = "on_demand" in entry or "spot" in entry, "capital_cost" in entry
-    if rented == bought:
-        problem = "has both" if rented else "needs"
-        raise FileFormatError(path, f"{name} {problem} on_demand (or spot), for a rented GPU, or capital_cost")
-    if bought and "years" not in entry:
-        raise FileFormatError(path, f"{name} needs years with capital_cost, the time in which it is written off")
-    if bought and "watts" in entry and "electricity_price" not in entry:
-        raise FileFormatError(path, f"{name} needs electricity_price ($ per kWh) with watts")
-    if rented and (strange := [field for field in OWNED_FIELDS if field in entry]):
-        raise FileFormatError(path, f"{name}.{strange[0]} belongs to a GPU that was bought, with capital_cost")
 
 
 def gpu_called(name: str) -> str:
@@ -222,15 +209,20 @@ def price_of(
 ) -> GpuPrice | None:
     """Price per hour of one GPU; None if not known.
 
-    ``per_gpu_hour`` is used as given. ``file`` is a price list of your own, ``provider`` one of the bundled lists.
-    Without any of these it is the median of all providers that have this GPU: the cheapest is mostly a market where few
-    GPUs are ever free.
+    ``per_gpu_hour`` is used as given, ``file`` is a list of your own, ``provider`` a bundled one. Otherwise it is the
+    median of all providers: the cheapest is mostly a market where few GPUs are ever free.
     """
     if per_gpu_hour is not None:
         return GpuPrice(gpu_name, "", per_gpu_hour, GIVEN, "", "given")
     gpu = gpu_called(gpu_name)
     if file is not None:
-        own = read_price_list(Path(file))
+        # A user's own file; it is read again when it has changed
+        path = Path(file)
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:
+            changed = 0
+        own = _read_file(path, changed)
         if provider is not None and provider != own.provider:
             raise InputError(f"provider {provider!r} is not that of {file}, which is {own.provider!r}; leave it out")
         return _listed(own, gpu, spot=spot)

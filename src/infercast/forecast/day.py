@@ -12,29 +12,7 @@ import numpy as np
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
-from infercast.forecast.autoscaling import (
-    HOUR,
-    SAFETIES,
-    STEP,
-    Autoscaler,
-    Autoscaling,
-    FleetRun,
-    Goal,
-    LoadCurve,
-    PolicyDay,
-    Replicas,
-    Scaler,
-    ServiceTime,
-    StartUp,
-    Traffic,
-    fixed,
-    learn_curve,
-    learn_service,
-    run_fleet,
-    scheduled,
-    start_up,
-    traffic_of,
-)
+from infercast.forecast import autoscaling
 from infercast.forecast.cost import GpuPrice, Tariff, around
 from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, resolve_deployment, resolve_workload
 from infercast.forecast.energy import KILO, Facility, server_around
@@ -70,7 +48,9 @@ class Check(NamedTuple):
         )
 
 
-def check_busiest(deployment: Deployment, traffic: Traffic, slo: Slo, count: int, attained: Array) -> Check | None:
+def check_busiest(
+    deployment: Deployment, traffic: autoscaling.Traffic, slo: Slo, count: int, attained: Array
+) -> Check | None:
     """Simulate the busiest windows on ``count`` replicas; None where even one is too much to simulate."""
     if deployment.shares_experts and count > 1:
         return None
@@ -102,7 +82,7 @@ def clock(seconds: float) -> str:
     return f"{int(seconds // 3600):02d}:{int(seconds % 3600 // 60):02d}"
 
 
-def board_watts(curve: LoadCurve) -> tuple[Array, Array] | None:
+def board_watts(curve: autoscaling.LoadCurve) -> tuple[Array, Array] | None:
     """Requests a second of one replica, from none on, and the watts of each of its GPUs; None where not known."""
     drawn = [(level.rate, level.forecast.energy) for level in curve.levels]
     known = sorted((rate, energy.mean_watts, energy.idle_watts) for rate, energy in drawn if energy is not None)
@@ -113,7 +93,9 @@ def board_watts(curve: LoadCurve) -> tuple[Array, Array] | None:
     return np.array([0.0, *rates]), np.maximum.accumulate([min(idle), *watts])
 
 
-def with_energy(day: PolicyDay, curve: LoadCurve, deployment: Deployment, facility: Facility) -> PolicyDay:
+def with_energy(
+    day: autoscaling.PolicyDay, curve: autoscaling.LoadCurve, deployment: Deployment, facility: Facility
+) -> autoscaling.PolicyDay:
     """The same day with the kWh of its boards and at the wall; starting replicas draw idle power."""
     known = board_watts(curve)
     if known is None:
@@ -122,7 +104,7 @@ def with_energy(day: PolicyDay, curve: LoadCurve, deployment: Deployment, facili
     rates = day.counts / day.window / np.maximum(day.ready, MICRO)
     each = np.interp(rates, *known)
     idle = float(known[1][0])
-    hours = day.window / HOUR / KILO
+    hours = day.window / autoscaling.HOUR / KILO
     boards = day.gpus_per_replica * (day.ready * each + np.maximum(day.paid - day.ready, 0.0) * idle)
     server, pue = server_around(deployment.gpu, facility), facility.pue or 1.0
     gpus = day.gpus_per_replica * day.paid
@@ -161,23 +143,23 @@ class SteppedDay:
 
     def __init__(
         self,
-        curves: Mapping[int, LoadCurve],
-        traffic: Traffic,
-        service: ServiceTime,
+        curves: Mapping[int, autoscaling.LoadCurve],
+        traffic: autoscaling.Traffic,
+        service: autoscaling.ServiceTime,
         gpus: int,
         price: GpuPrice | None,
     ) -> None:
         weights = service.of(traffic.inputs, traffic.outputs)
-        steps = replace(traffic, window=STEP)
+        steps = replace(traffic, window=autoscaling.STEP)
         self.load = steps.load(weights / weights.mean())
-        self.replicas, self.price = Replicas(curves, STEP), price
+        self.replicas, self.price = autoscaling.Replicas(curves, autoscaling.STEP), price
         self._gpus, self._traffic, self._slo = gpus, traffic, curves[1].slo
         self._counts = steps.counts
-        self._windows = (np.arange(steps.num_windows) * STEP // traffic.window).astype(np.int64)
+        self._windows = (np.arange(steps.num_windows) * autoscaling.STEP // traffic.window).astype(np.int64)
 
-    def run(self, name: str, scaler: Scaler) -> PolicyDay:
-        done = run_fleet(self.replicas, self.load, scaler)
-        return PolicyDay(
+    def run(self, name: str, scaler: autoscaling.Scaler) -> autoscaling.PolicyDay:
+        done = autoscaling.run_fleet(self.replicas, self.load, scaler)
+        return autoscaling.PolicyDay(
             name,
             self._mean(done.ready),
             self._mean(done.paid),
@@ -190,10 +172,10 @@ class SteppedDay:
             self.price,
         )
 
-    def part(self, first: int, last: int, count: int, before: float) -> FleetRun:
-        return run_fleet(self.replicas, self.load[first:last], fixed(count), before)
+    def part(self, first: int, last: int, count: int, before: float) -> autoscaling.FleetRun:
+        return autoscaling.run_fleet(self.replicas, self.load[first:last], autoscaling.fixed(count), before)
 
-    def share_in(self, done: FleetRun, first: int, goal: Goal) -> float:
+    def share_in(self, done: autoscaling.FleetRun, first: int, goal: autoscaling.Goal) -> float:
         counts = self._counts[first : first + done.ready.size]
         if goal.of == "requests":
             return float((done.attained * counts).sum() / max(1, counts.sum()))
@@ -227,16 +209,16 @@ class DayPlan(Plotted):
     """The answer for a day."""
 
     deployment: Deployment
-    traffic: Traffic
+    traffic: autoscaling.Traffic
     slo: Slo
-    goal: Goal
-    curve: LoadCurve
+    goal: autoscaling.Goal
+    curve: autoscaling.LoadCurve
     """Of one replica, in a fleet if there are several."""
-    service: ServiceTime
-    start: StartUp
-    autoscaler: Autoscaler
+    service: autoscaling.ServiceTime
+    start: autoscaling.StartUp
+    autoscaler: autoscaling.Autoscaler
     """With its target filled in."""
-    policies: tuple[PolicyDay, ...]
+    policies: tuple[autoscaling.PolicyDay, ...]
     hours: tuple[int, ...]
     """Replicas of the timetable, hour by hour."""
     price: GpuPrice | None
@@ -253,20 +235,19 @@ class DayPlan(Plotted):
         """Replicas of the smallest fixed fleet that reaches the goal."""
         return int(self.policies[0].ready.max())
 
-    def policy(self, name: str) -> PolicyDay:
-        """One of the policies."""
+    def policy(self, name: str) -> autoscaling.PolicyDay:
         return next(each for each in self.policies if each.policy == name)
 
 
 def plan_day(
     deployment: Deployable,
-    traffic: Traffic | Workload | str | PathLike[str],
+    traffic: autoscaling.Traffic | Workload | str | PathLike[str],
     slo: Slo | str,
     *,
     gpu: GpuSource | None = None,
-    goal: Goal | None = None,
-    autoscaler: Autoscaler | None = None,
-    start: StartUp | None = None,
+    goal: autoscaling.Goal | None = None,
+    autoscaler: autoscaling.Autoscaler | None = None,
+    start: autoscaling.StartUp | None = None,
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     check: bool = True,
@@ -281,21 +262,21 @@ def plan_day(
     trace. ``tell`` is called with each part as it begins; True shows it.
     """
     deployment = resolve_deployment(deployment, gpu, options)
-    if not isinstance(traffic, Traffic):
-        traffic = traffic_of(resolve_workload(traffic, {}, deployment.settings.max_model_len))
-    slo, goal = parse_slo(slo) if isinstance(slo, str) else slo, goal or Goal()
+    if not isinstance(traffic, autoscaling.Traffic):
+        traffic = autoscaling.traffic_of(resolve_workload(traffic, {}, deployment.settings.max_model_len))
+    slo, goal = parse_slo(slo) if isinstance(slo, str) else slo, goal or autoscaling.Goal()
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
-    system, lag = system_of(deployment), start or start_up(deployment)
+    system, lag = system_of(deployment), start or autoscaling.start_up(deployment)
     with stage_progress(tell) as say:
         say("one replica at several loads")
-        lone = learn_curve(system, traffic, slo)
+        lone = autoscaling.learn_curve(system, traffic, slo)
         if lone.most_kept() <= 0.0:
             raise InputError(
                 f"slo {slo} cannot hold on {deployment.model.name}, {deployment.layout} of {deployment.gpu.name}: an "
                 f"idle replica already takes {lone.use_of_limits(0.0):.2f} times a limit; loosen it or deploy otherwise"
             )
         say("requests of other lengths")
-        service = learn_service(system, traffic, deployment.settings.max_model_len)
+        service = autoscaling.learn_service(system, traffic, deployment.settings.max_model_len)
         gpu_price = tariff.price(deployment.gpu.name, facility)
         build = partial(SteppedDay, traffic=traffic, service=service, gpus=deployment.layout.gpus, price=gpu_price)
         say("several replicas behind a load balancer")
@@ -305,8 +286,8 @@ def plan_day(
         day = build(curves)
         fleet, plain = _smallest(day, goal)
         hours = _timetable(day, goal, fleet)
-        rules, scaled = _autoscaled(day, autoscaler or Autoscaler(), goal, curve, lag.seconds)
-        days = plain, day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)), scaled
+        rules, scaled = _autoscaled(day, autoscaler or autoscaling.Autoscaler(), goal, curve, lag.seconds)
+        days = plain, day.run(SCHEDULED, autoscaling.scheduled(hours, autoscaling.STEP, lag.seconds)), scaled
         policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
         say("the busiest minutes, request by request")
         found = check_busiest(deployment, traffic, slo, fleet, plain.attained) if check else None
@@ -316,18 +297,20 @@ def plan_day(
     )
 
 
-def _beside_others(deployment: Deployment, traffic: Traffic, slo: Slo, fleet: int) -> dict[int, LoadCurve]:
+def _beside_others(
+    deployment: Deployment, traffic: autoscaling.Traffic, slo: Slo, fleet: int
+) -> dict[int, autoscaling.LoadCurve]:
     """The curve of one of two or four replicas, as many as the fleet has; none for replicas that share experts."""
     together = max((size for size in TOGETHER if size <= fleet), default=1)
     if together == 1 or deployment.shares_experts:
         return {}
-    return {together: learn_curve(replicas_of(deployment, together), traffic, slo, together)}
+    return {together: autoscaling.learn_curve(replicas_of(deployment, together), traffic, slo, together)}
 
 
-def _smallest(day: SteppedDay, goal: Goal) -> tuple[int, PolicyDay]:
+def _smallest(day: SteppedDay, goal: autoscaling.Goal) -> tuple[int, autoscaling.PolicyDay]:
 
-    def run(count: int) -> PolicyDay:
-        return day.run(FIXED, fixed(count))
+    def run(count: int) -> autoscaling.PolicyDay:
+        return day.run(FIXED, autoscaling.fixed(count))
 
     low, high = 0, 1
     while not (found := run(high)).keeps(goal):
@@ -344,10 +327,10 @@ def _smallest(day: SteppedDay, goal: Goal) -> tuple[int, PolicyDay]:
     return high, found
 
 
-def _timetable(day: SteppedDay, goal: Goal, most: int) -> tuple[int, ...]:
+def _timetable(day: SteppedDay, goal: autoscaling.Goal, most: int) -> tuple[int, ...]:
     """The fewest replicas of each hour that reach the goal in it, given what the hour before left over."""
     hours: list[int] = []
-    before, size = 0.0, int(HOUR / STEP)
+    before, size = 0.0, int(autoscaling.HOUR / autoscaling.STEP)
     for first in range(0, day.load.size, size):
         for count in range(1, most + 1):
             done = day.part(first, first + size, count, before)
@@ -359,15 +342,19 @@ def _timetable(day: SteppedDay, goal: Goal, most: int) -> tuple[int, ...]:
 
 
 def _autoscaled(
-    day: SteppedDay, rules: Autoscaler, goal: Goal, curve: LoadCurve, lag: float
-) -> tuple[Autoscaler, PolicyDay]:
+    day: SteppedDay, rules: autoscaling.Autoscaler, goal: autoscaling.Goal, curve: autoscaling.LoadCurve, lag: float
+) -> tuple[autoscaling.Autoscaler, autoscaling.PolicyDay]:
     """The rules with their target (by default the largest of `SAFETIES` that reaches the goal), and the day by them."""
     most = curve.most_kept()
     at_limit = curve.rate_at(most) / curve.full_rate if rules.measure == "utilization" else most
-    first = max(1, int(np.ceil(day.load[: int(HOUR / STEP)].mean() / curve.rate_at(most))))
-    targets = [float(f"{share * at_limit:.3g}") for share in SAFETIES] if rules.target is None else [rules.target]
+    first = max(1, int(np.ceil(day.load[: int(autoscaling.HOUR / autoscaling.STEP)].mean() / curve.rate_at(most))))
+    targets = (
+        [float(f"{share * at_limit:.3g}") for share in autoscaling.SAFETIES] if rules.target is None else [rules.target]
+    )
     for target in targets:
-        done = day.run(AUTOSCALED, Autoscaling(rules, target, curve.full_rate, STEP, lag, first))
+        done = day.run(
+            AUTOSCALED, autoscaling.Autoscaling(rules, target, curve.full_rate, autoscaling.STEP, lag, first)
+        )
         if done.keeps(goal):
             break
     return replace(rules, target=target), done
@@ -384,7 +371,12 @@ def autoscaler_row(plan: DayPlan) -> dict[str, Any]:
     variant autoscaler takes. The others are what a request takes of a replica that is kept full.
     """
     alpha, beta = _decoding(plan)
-    gamma, delta = _prompts(plan)
+    # A line through the time to first token of requests that come one at a time, by their prompt tokens
+    traffic = plan.traffic
+    chosen = np.linspace(0, traffic.arrivals.size - 1, min(ALONE, traffic.arrivals.size)).astype(np.int64)
+    alone = Workload(traffic.workload(chosen, np.zeros(chosen.size)).requests, concurrency=1)
+    served = simulate_system(system_of(plan.deployment), alone).clients
+    gamma, delta = _line(traffic.inputs[chosen] - served.num_cached, served.ttft)
     deployment, curve, service = plan.deployment, plan.curve, plan.service
     return {
         "model": deployment.model.name,
@@ -422,21 +414,12 @@ def _decoding(plan: DayPlan) -> tuple[float, float]:
     return _line(batches, times)
 
 
-def _prompts(plan: DayPlan) -> tuple[float, float]:
-    """A line through the time to first token of requests that come one at a time, by their prompt tokens."""
-    traffic = plan.traffic
-    chosen = np.linspace(0, traffic.arrivals.size - 1, min(ALONE, traffic.arrivals.size)).astype(np.int64)
-    alone = Workload(traffic.workload(chosen, np.zeros(chosen.size)).requests, concurrency=1)
-    served = simulate_system(system_of(plan.deployment), alone).clients
-    return _line(traffic.inputs[chosen] - served.num_cached, served.ttft)
-
-
 def _line(places: Any, seconds: Any) -> tuple[float, float]:
     """The least squares of relative errors, with neither number below nothing."""
     if np.ptp(places) == 0:
         return float(seconds.mean()), 0.0
     rows = np.stack([np.ones(places.size), places], axis=1) / seconds[:, None]
-    fixed, slope = np.linalg.lstsq(rows, np.ones(places.size), rcond=None)[0].tolist()
-    if fixed < 0:
+    constant, slope = np.linalg.lstsq(rows, np.ones(places.size), rcond=None)[0].tolist()
+    if constant < 0:
         return 0.0, float((seconds / places).mean())
-    return (fixed, slope) if slope >= 0 else (float(seconds.mean()), 0.0)
+    return (constant, slope) if slope >= 0 else (float(seconds.mean()), 0.0)

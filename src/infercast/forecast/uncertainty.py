@@ -1,27 +1,17 @@
 """How far forecasts may be off: error of kernels, host and release, and sampling error of arrivals and lengths.
 
-Four independent sources of error are counted:
-
 - *Kernels.* Every estimate has an 80 % interval of its own. Part of the error is common to the kernels of a step, the
-  rest cancels (``COMMON``). Whole steps are known better than their kernels say, as measured engines show
-  (``STEP_MOST``); engines on several GPUs or behind a server were not among those (``ELSEWHERE``).
+  rest cancels (``COMMON``). Whole steps are known better (``STEP_MOST``), but for layouts not measured (``ELSEWHERE``).
 - *The host.* One factor on all times of its thread.
-- *The release.* One with costs that were not measured has those of another (``CLOSE_RELEASE``, ``OLDER_RELEASE``).
-- *Chance.* Another draw of arrivals and lengths gives other latencies. The steady part of a run is split into twenty
-  batches: the spread of their means says how well the mean of an endless run is known (`steady_luck`). For a run with
-  ramp-up and drain a few further, mostly shorter workloads are served: by how much results spread beyond independent
-  requests is read off them and applied to a run of full length (`luck_of`). Of given requests only ranks are left to
-  chance: a percentile may as well have been one a few ranks up or down.
+- *The release.* One that was not measured has the costs of another (``CLOSE_RELEASE``, ``OLDER_RELEASE``).
+- *Chance.* Of a steady part, by the spread of the means of twenty batches (`steady_luck`); of a run with ramp-up and
+  drain, by a few further, mostly shorter workloads (`luck_of`); of given requests, only ranks are left to chance.
 
-``HOST_SPREAD`` and ``OLDER_RELEASE`` were chosen with engines and sources left out in turn
-(benchmarks/accuracy/fit_intervals.py, fit_published_intervals.py). ``CLOSE_RELEASE`` and ``ELSEWHERE`` rest on 16
-published runs of one model and one source, with these in sight; docs/validation.md has coverage and widths.
+Constants were chosen with engines and sources left out in turn (benchmarks/accuracy/fit_intervals.py,
+fit_published_intervals.py), but ``CLOSE_RELEASE`` and ``ELSEWHERE`` on 16 published runs with these in sight.
 
-Odds need the tails, too. Logarithms of measured results over forecasts follow Student's t with two degrees of freedom:
-closer together than a normal distribution with that interval, with a few far out. Under load the middle is a little
-slower than the forecast, since a step waits for the slower of GPU and host. Both were chosen on measured runs with
-every engine left out in turn (docs/odds.md, benchmarks/accuracy/fit_odds.py); `infercast validate` counts how often
-SLOs hold.
+Odds need the tails: logarithms of measured results over forecasts follow Student's t with two degrees of freedom, and
+under load the middle is a little slower than the forecast (docs/odds.md, benchmarks/accuracy/fit_odds.py).
 """
 
 from __future__ import annotations
@@ -49,19 +39,16 @@ COMMON = {
     "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "published": 0.4,
     "typical": 1.0, "roofline": 1.0,
 }  # fmt: skip
-"""The share of the variance of a kernel's estimate that all kernels of a step have in common, by source. On a measured
-GPU kernels err independently; on another one its own character is in all of them."""
+"""The share of the variance of a kernel's estimate that all kernels of a step have in common, by source."""
 STEP_MOST, SIBLING_MOST = 0.05, 0.07
-"""Logarithm of the upper end of a step's interval, at most, where kernels like its own were measured on the GPU: steps
-of 27 measured engines are known that well, experts included (86 % inside; with each left out the others choose 3 to
-3.5 % for 80). On a GPU that has its kernels from a sibling it is a little more, an assumption."""
+"""Logarithm of the upper end of a step's interval, at most, where kernels like its own were measured on the GPU (86 %
+of the steps of 27 engines lie inside); with kernels of a sibling a little more, an assumption."""
 KNOWN_SHARE = 0.8
 """Kernels of a step that must be known so, by their time."""
 HOST_SPREAD = 0.16
 """Standard deviation of the logarithm of host times of machines of one kind ..."""
 PROBED_HOST = 0.13
-"""... and of one with measured speed. One engine on three machines, with times that differ by 15 (a decode step) and 22
-% (a lone prompt): divided by the time of one launch there, by 12 and 15 %. A loop in Python shows nothing."""
+"""... and of one with measured speed: one engine on three machines, 12 and 15 % apart by the time of a launch."""
 
 
 class Spread(NamedTuple):
@@ -73,35 +60,26 @@ class Spread(NamedTuple):
 
 
 SEEN_IN_ONE_SPREAD = 0.3
-"""Standard deviation of the logarithm of host times that were seen in one other model only: an assumption. Routed
-experts were off by that (52 ms for 72) while they were known from one prompt of one model."""
+"""Standard deviation of the logarithm of host times that were seen in one other model only: an assumption."""
 NEW_RUNNER_SPREAD = 0.08
-"""The same of a model that a release launches by other code than the measured one. Launching a step of qwen3-30b-a3b
-without graphs took 62 ms by vLLM's newer runner and 62 to 72 by the older (benchmarks/LOG.md)."""
+"""The same of a model that a release launches by other code than the measured one (benchmarks/LOG.md)."""
 ELSEWHERE = Spread(prompts=0.04, decodes=0.02)
 """What steps on several GPUs or behind a server have beyond those of measured engines, which have neither."""
 CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.03)
-"""What is added in squares for a release that was not measured and is close to one that was. Published runs of vLLM
-0.22 with the costs of 0.25: 4 % off in TTFT and 2 % in TPOT (median), four of five within 10 and 5 %."""
+"""Added in squares for a release close to a measured one: vLLM 0.22 is 4 % off in TTFT and 2 % in TPOT."""
 OLDER_RELEASE = Spread(prompts=0.6, decodes=0.15, host=0.47)
-"""The same for an old release: vLLM 0.10 to 0.19 and SGLang up to 0.5.15, in published runs of five sources. All of
-prompts changed since (graphs, fused kernels, the API server), and those runs are slower, not faster."""
+"""The same for an old release (vLLM up to 0.19, SGLang up to 0.5.15): its prompts are slower in published runs."""
 OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
-"""The same for GPUs that run other programs than CUDA's: what launching costs a host there was not measured. Published
-TTFT under SGLang on AMD's GPUs are off by 13 % from one publisher and 30 % from another in the median, TPOT by 9 and
-18 %."""
+"""The same without CUDA: SGLang's TTFT on AMD's GPUs is off by 13 to 30 %, TPOT by 9 to 18 % in published medians."""
 RUN_TO_RUN = Spread(prompts=0.03, decodes=0.02, host=0.08)
 RUN_TO_RUN_PATH = 0.0005
-"""Differences between two runs of one deployment with equal loads: standard deviations of logarithms, and of seconds.
-Chosen on measured runs (benchmarks/accuracy/calibrate.py)."""
+"""Two equal runs of one deployment: deviations of logarithms and seconds (benchmarks/accuracy/calibrate.py)."""
 ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
 """The same for a GPU that was announced and could not be measured: a guess."""
 DRAFTING = Spread(prompts=0.05, decodes=0.07, host=0.15)
-"""The same with speculative decoding: host times are known from one engine of each model runner, and a single request
-has 5 to 10 % more or less of its drafts accepted than the mean (measured engines, docs/speculation.md)."""
+"""The same with speculative decoding: few host times are known, and acceptance varies by 5 to 10 % per request."""
 NEW_KERNEL_SPREAD = 0.25
-"""Of a kernel that is estimated as another one. Two engines' kernels for the same experts on Hopper, shape by shape: 19
-% apart in the median in bf16, 23 and 2 % in fp8, 11 % in int4."""
+"""Of a kernel that is estimated as another one: two engines' experts on Hopper are 2 to 23 % apart in the median."""
 NETWORK_SPREAD = 0.3
 """The same of collectives between nodes, of which none was measured: an assumption ..."""
 LINK_SPREAD = 0.2
@@ -295,11 +273,7 @@ SLOWER_BEFORE = 0.64
 
 
 def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> Array:
-    """The probability that a latency is at most ``exp(room)`` times its forecast.
-
-    ``half_width`` is the logarithm of the upper end of its 80 % interval over the forecast. A rate is at least
-    ``exp(-room)`` times its own with the same probability.
-    """
+    """The probability that a latency is at most ``exp(room)`` times its forecast, or a rate at least ``exp(-room)``."""
     room = np.asarray(room, dtype=float)
     if half_width <= 0:
         return np.where(room >= 0, 1.0, 0.0)
@@ -319,7 +293,6 @@ def slower_by(deployments: Sequence[Deployment], workload: Workload, version: Ve
 
 
 def is_at_once(workload: Workload) -> bool:
-    """Whether all requests are sent together."""
     first, last = workload.requests[0], workload.requests[-1]
     return workload.concurrency is None and last.arrival - first.arrival <= AT_ONCE
 
@@ -379,8 +352,7 @@ STUDENT = 1.533
 APART = 1_000_003
 """Between the seeds of two draws, far from consecutive seeds."""
 RESIDENCES, MEMORIES = 8, 10
-"""A draw must be long enough to forget its start: multiples of the requests in the system at one time, and of those
-that are correlated."""
+"""A draw must be long enough to forget its start: multiples of the requests in the system, and of correlated ones."""
 LENGTHS = 128, 1024
 """The least requests of a draw, if the run has as many, and the most ..."""
 LENGTHS_STEP_BY_STEP = 48, 128
@@ -395,9 +367,8 @@ LEAST = 1e-8
 class Batches:
     """The requests of a steady part in the order in which they were sent, in twenty batches.
 
-    Where all requests of a run together come at just the rate and have just the lengths of what they are drawn from
-    (``spread_out``), what a batch shows because it got more or longer ones than others is no error of the whole: it is
-    left out, as far as it follows from the load of a batch and of the one before it, and from the lengths of prompts.
+    Of ``spread_out`` requests, what a batch shows because it got more or longer ones than others is no error of the
+    whole: it is left out, as far as it follows from the load of a batch and the one before, and from prompt lengths.
     """
 
     def __init__(self, served: Record | Served, workload: Workload, begin: float, end: float) -> None:
@@ -425,10 +396,7 @@ class Batches:
 
     @cached_property
     def _controls(self) -> Array:
-        """What is known of the sum over all batches: their prompts, answers and, at a rate, seconds; off their means.
-
-        The seconds of the batch before count, too: requests that came then are still there.
-        """
+        """What is known of all batches (prompts, answers, seconds and those of the batch before), off their means."""
         outputs = self._served.num_output[self.inside].astype(float)
         known = [np.bincount(self._places, each, BATCHES) for each in (self._inputs, outputs)]
         if self._workload.rate is not None:
@@ -534,15 +502,15 @@ def luck_of(
     serve: Callable[[Workload], Record | Served],
     lengths: tuple[int, int] = LENGTHS,
 ) -> Array | None:
-    """Half widths of 80 % intervals (logarithms) within which the results of another seed lie; None if none was drawn.
-
-    ``served`` is the run itself, ``serve`` runs another workload.
-    """
+    """Half widths (logarithms) of 80 % intervals of other seeds, which ``serve`` runs; None if none was drawn."""
     count, (least, most) = len(workload.requests), lengths
     # All at once: what happens depends on how many they are.
     needed = count if workload.rate is None and workload.concurrency is None else max(least, _memory(served))
     length = min(count, most, needed)
-    drawn = _draws(workload, replica, length)
+    seed = 0 if workload.drawn is None else workload.drawn.seed
+    seeds = (seed + APART * number for number in range(1, DRAWS + 1))
+    found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
+    drawn = [other for other in found if other is not None]
     if not drawn:
         return None
     others = [serve(other) for other in drawn]
@@ -557,13 +525,6 @@ def luck_of(
     of_rate = np.array([_of_rate(workload, served, rates * scale)])
     parts = [*latencies[:2], STUDENT * np.sqrt(gaps * scale), latencies[2], of_rate]
     return both * np.concatenate(parts)
-
-
-def _draws(workload: Workload, replica: Replica, length: int) -> list[Workload]:
-    seed = 0 if workload.drawn is None else workload.drawn.seed
-    seeds = (seed + APART * number for number in range(1, DRAWS + 1))
-    found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
-    return [other for other in found if other is not None]
 
 
 def _memory(served: Record | Served) -> int:

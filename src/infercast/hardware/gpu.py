@@ -48,10 +48,7 @@ class Gpu(Answer):
     sustained_clock: float
     """Hz under a long, heavy matrix product."""
     tensor_flops: Mapping[str, float] = field(hash=False)
-    """Dense FLOP/s (no structured sparsity) with wide accumulation, for each format the chip multiplies in.
-
-    ``fp32`` is the plain rate outside the tensor cores.
-    """
+    """Dense FLOP/s (no sparsity, wide accumulation) by format; ``fp32`` is the plain rate outside the tensor cores."""
     whole_tensor_flops: float
     """16-bit FLOP/s of the tensor cores as the architecture has them; some products are sold with a lower rate."""
     fma_flops: float
@@ -178,15 +175,26 @@ PROPERTIES = (
 
 
 def changed_gpu(gpu: Gpu, changes: Mapping[str, str]) -> Gpu:
-    """The same chip with other numbers: ``1.5x`` of what it has, or a number in SI units (``7.2T``, ``160``).
-
-    What follows moves along: rates with multiprocessors and clock, the driver's memory with the memory there is.
-    """
+    """The same chip with other numbers: ``1.5x`` of what it has, or SI units (``7.2T``); what follows moves along."""
     for name, text in changes.items():
         if name not in PROPERTIES:
             raise UnknownNameError("GPU property", name, PROPERTIES)
         now = gpu.tensor_flops.get("bf16", gpu.dense_flops("fp16")) if name == "tensor_flops" else getattr(gpu, name)
-        gpu = _changed(gpu, name, factor_of(name, text, now))
+        factor = factor_of(name, text, now)
+        values: dict[str, Any] = {}
+        if name in ("sms", "boost_clock"):
+            values = {rate: getattr(gpu, rate) * factor for rate in ON_CHIP}
+            moved = factor if name == "boost_clock" else 1.0
+            values |= {"sustained_clock": gpu.sustained_clock * moved, "max_clock": gpu.max_clock * moved}
+        if name in ("sms", "boost_clock", "tensor_flops"):
+            values["tensor_flops"] = {dtype: rate * factor for dtype, rate in gpu.tensor_flops.items()}
+            values["whole_tensor_flops"] = gpu.whole_tensor_flops * factor
+        if name == "dram_bytes":
+            values["driver_bytes"] = round(gpu.driver_bytes * factor)
+        if name != "tensor_flops":
+            value = getattr(gpu, name) * factor
+            values[name] = max(1, round(value)) if name in ("sms", "dram_bytes", "l2_bytes") else value
+        gpu = replace(gpu, **values)
     told = ",".join(f"{name}={text}" for name, text in changes.items())
     return replace(gpu, name=f"{gpu.name}+{told}", title=f"{gpu.title} with {told}", aliases=()) if changes else gpu
 
@@ -214,23 +222,6 @@ def factor_of(name: str, text: str, now: float) -> float:
 def _with_unit(value: float) -> str:
     suffix = max((each for each in SUFFIXES if SUFFIXES[each] <= value), key=SUFFIXES.__getitem__, default="")
     return f"{value / SUFFIXES.get(suffix, 1.0):.3g}{suffix}"
-
-
-def _changed(gpu: Gpu, name: str, factor: float) -> Gpu:
-    values: dict[str, Any] = {}
-    if name in ("sms", "boost_clock"):
-        values = {rate: getattr(gpu, rate) * factor for rate in ON_CHIP}
-        moved = factor if name == "boost_clock" else 1.0
-        values |= {"sustained_clock": gpu.sustained_clock * moved, "max_clock": gpu.max_clock * moved}
-    if name in ("sms", "boost_clock", "tensor_flops"):
-        values["tensor_flops"] = {dtype: rate * factor for dtype, rate in gpu.tensor_flops.items()}
-        values["whole_tensor_flops"] = gpu.whole_tensor_flops * factor
-    if name == "dram_bytes":
-        values["driver_bytes"] = round(gpu.driver_bytes * factor)
-    if name != "tensor_flops":
-        value = getattr(gpu, name) * factor
-        values[name] = max(1, round(value)) if name in ("sms", "dram_bytes", "l2_bytes") else value
-    return replace(gpu, **values)
 
 
 RATES = ("sms", "boost_clock", "sustained_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth")
@@ -311,8 +302,7 @@ def servers(gpu: Gpu) -> list[Gpu]:
 
 
 LEAST_POWER, LEAST_CLOCK = 0.27, 0.2
-"""Shares of the board's own limit and of its highest clock below which no driver goes, or nothing is known; no board
-idles at as much power."""
+"""Shares of the board's own limit and highest clock below which no driver goes, or nothing is known."""
 MEGA = 1e6
 
 

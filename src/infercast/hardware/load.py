@@ -36,57 +36,35 @@ POSITIVE: Rule = (f"a finite number of at least {SMALLEST:g}", lambda value: _is
 NOT_NEGATIVE: Rule = ("zero or a positive finite number", lambda value: _is_number(value) and value >= 0)
 COUNT: Rule = ("a positive whole number", lambda value: _is_number(value) and isinstance(value, int) and value > 0)
 RATES: Rule = ("a table of rates by format", lambda value: isinstance(value, dict) and bool(value))
-
 ON_CHIP_FIELDS: dict[str, Rule] = {
-    "fp32_lanes_per_sm": COUNT,
-    "special_ops_per_sm_clock": POSITIVE,
-    "l2_bytes_per_clock": POSITIVE,
-    "l2_bytes_per_sm_clock": POSITIVE,
+    **dict.fromkeys(("fp32_lanes_per_sm", "registers_per_sm"), COUNT),
+    **dict.fromkeys(("special_ops_per_sm_clock", "l2_bytes_per_clock", "l2_bytes_per_sm_clock"), POSITIVE),
     "shared_memory_kib_per_sm": POSITIVE,
-    "registers_per_sm": COUNT,
     "tensor_flops_per_sm_clock": RATES,
 }
 """Facts of an architecture; a GPU file may replace any of them."""
-
 TOPOLOGY: Rule = (f"one of {', '.join(TOPOLOGIES)}", lambda value: isinstance(value, str) and value in TOPOLOGIES)
 MEMORIES = ("hbm", "gddr")
 MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in MEMORIES)
 ARCHITECTURE_FIELDS: dict[str, Rule] = {
-    "vendor": TEXT,
-    "compute_capability": TEXT,
-    "kernels": TEXT,
+    **dict.fromkeys(("vendor", "compute_capability", "kernels"), TEXT),
     "memory": MEMORY,
     **ON_CHIP_FIELDS,
 }
 FACTS: Rule = ("a table of facts", lambda value: isinstance(value, dict) and bool(value))
 """What is known of the kernels that an architecture runs; only a new architecture brings its own."""
-
+CLOCKS = ("boost_clock_mhz", "sustained_clock_mhz", "max_clock_mhz")
+SIZES = ("dram_gib", "driver_mib", "dram_gb_per_s", "l2_mib", "pcie_gb_per_s", "tdp_w")
 GPU_FIELDS: dict[str, Rule] = {
-    "base": TEXT,
-    "name": TEXT,
-    "title": TEXT,
-    "architecture": TEXT,
-    "sms": COUNT,
-    "boost_clock_mhz": POSITIVE,
-    "sustained_clock_mhz": POSITIVE,
-    "max_clock_mhz": POSITIVE,
-    "dram_gib": POSITIVE,
-    "driver_mib": POSITIVE,
-    "dram_gb_per_s": POSITIVE,
-    "l2_mib": POSITIVE,
+    **dict.fromkeys(("base", "name", "title", "architecture", "announced"), TEXT),
+    **dict.fromkeys(("sms", "nvlink_gpus", "gpus_per_node"), COUNT),
+    **dict.fromkeys((*CLOCKS, *SIZES), POSITIVE),
     "nvlink_gb_per_s": NOT_NEGATIVE,
-    "nvlink_gpus": COUNT,
-    "pcie_gb_per_s": POSITIVE,
     "pcie_topology": TOPOLOGY,
-    "gpus_per_node": COUNT,
-    "tdp_w": POSITIVE,
-    "announced": TEXT,
-    "aliases": TEXTS,
-    "sources": TEXTS,
+    **dict.fromkeys(("aliases", "sources"), TEXTS),
     "tensor_tflops": RATES,
     **ARCHITECTURE_FIELDS,
 }
-
 REQUIRED_GPU_FIELDS = (
     "architecture", "sms", "boost_clock_mhz", "sustained_clock_mhz", "dram_gib", "dram_gb_per_s", "l2_mib",
     "pcie_gb_per_s", "tdp_w",
@@ -136,19 +114,14 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 MEGA = 1e6
-
 DRIVER_SHARE = 0.985
 """Share of the nominal memory that a driver reports where a file does not say; HBM parts show 0.98 to 0.995."""
-
 NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
 """What belongs to the base alone: a chip made from it is another chip."""
 
 
 def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of ``base`` with those of ``own`` over them; what follows from a changed one moves along with it.
-
-    With another architecture nothing on the chip is kept.
-    """
+    """``own`` over ``base``; what follows from a changed field moves along, and another architecture keeps nothing."""
     kept = {key: value for key, value in base.items() if key not in NOT_INHERITED}
     if own.get("architecture", base["architecture"]) != base["architecture"]:
         for key in ("tensor_tflops", *ARCHITECTURE_FIELDS):
@@ -169,7 +142,14 @@ def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, Any], shown: object) -> Gpu:
     """The GPU that ``table`` describes; ``shown`` is what an error calls the file."""
-    _check_complete(table, architectures, shown)
+    missing = [key for key in REQUIRED_GPU_FIELDS if key not in table]
+    if missing:
+        raise FileFormatError(shown, f"missing {', '.join(missing)} (or start from a bundled GPU with 'base')")
+    own = [name for name, facts in architectures.items() if facts["kernels"] == name]
+    for field, known in (("architecture", architectures), ("kernels", own)):
+        if field in table and table[field] not in known:
+            unknown = UnknownNameError("architecture", table[field], known)
+            raise FileFormatError(shown, f"field {field!r}: {unknown}; name the nearest and override what differs")
     chip = {**architectures[table["architecture"]], **{key: table[key] for key in ARCHITECTURE_FIELDS if key in table}}
     sms, boost_clock = table["sms"], table["boost_clock_mhz"] * MEGA
     fma_flops = 2.0 * chip["fp32_lanes_per_sm"] * sms * boost_clock
@@ -214,17 +194,6 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
     return gpu
 
 
-def _check_complete(table: Mapping[str, Any], architectures: Mapping[str, Any], shown: object) -> None:
-    missing = [key for key in REQUIRED_GPU_FIELDS if key not in table]
-    if missing:
-        raise FileFormatError(shown, f"missing {', '.join(missing)} (or start from a bundled GPU with 'base')")
-    own = [name for name, facts in architectures.items() if facts["kernels"] == name]
-    for field, known in (("architecture", architectures), ("kernels", own)):
-        if field in table and table[field] not in known:
-            unknown = UnknownNameError("architecture", table[field], known)
-            raise FileFormatError(shown, f"field {field!r}: {unknown}; name the nearest and override what differs")
-
-
 def _check_sense(gpu: Gpu, table: Mapping[str, Any], shown: object) -> None:
     """Refuse what is a number but cannot be meant."""
     for name, is_off, problem in (
@@ -253,7 +222,20 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     """A bundled GPU by name or alias (``h200-sxm``, ``H200``, ``NVIDIA H200``), or one described in a TOML file."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
-        return _load_file(Path(name_or_path))
+        path = Path(name_or_path)
+        if os.path.isdir(path):
+            # Windows reports a directory as a permission error, so it is looked at first.
+            raise FileFormatError(path, "is a directory, not a TOML file that describes a GPU")
+        table = read_table(path, path)
+        check_table(table, GPU_FIELDS, path)
+        if "base" in table:
+            base = _canonical(table["base"])
+            if base is None:
+                known = UnknownNameError("bundled GPU", table["base"], gpu_names())
+                raise FileFormatError(path, f"field 'base': {known}")
+            table = inherit(_bundled_table(base), table)
+        table.setdefault("sources", [f"described in {path.name}"])
+        return build_gpu(table.get("name", path.stem), table, architectures(), path)
     name = _canonical(text)
     if name is None:
         raise UnknownNameError("GPU", text, gpu_names(), OWN_FILE_HINT)
@@ -309,22 +291,6 @@ def _bundled_table(name: str) -> dict[str, Any]:
 def _load_bundled(name: str) -> Gpu:
     # Safe to share: a Gpu is frozen, and the bundled files do not change while a program runs.
     return build_gpu(name, _bundled_table(name), architectures(), f"{name}.toml")
-
-
-def _load_file(path: Path) -> Gpu:
-    if os.path.isdir(path):
-        # Windows reports a directory as a permission error, so it is looked at first.
-        raise FileFormatError(path, "is a directory, not a TOML file that describes a GPU")
-    table = read_table(path, path)
-    check_table(table, GPU_FIELDS, path)
-    if "base" in table:
-        base = _canonical(table["base"])
-        if base is None:
-            known = UnknownNameError("bundled GPU", table["base"], gpu_names())
-            raise FileFormatError(path, f"field 'base': {known}")
-        table = inherit(_bundled_table(base), table)
-    table.setdefault("sources", [f"described in {path.name}"])
-    return build_gpu(table.get("name", path.stem), table, architectures(), path)
 
 
 Fact = TypeVar("Fact")

@@ -1,12 +1,9 @@
 """Power and energy of a board, and the power limit that lowers its clock under heavy products.
 
 Kernels add the energy of their operations, bytes and busy multiprocessors to idle power. Boards that were not metered
-are scaled from one that was: idle and active power with the geometric mean of silicon x clock and TDP, the energy of an
-operation with TDP / (tensor rate x sustained clock), that of a byte with its power `BYTES_FOLLOW`.
-
-Kernels are estimated at the full clock. How far a step falls below it depends on the rate and the duration of its
-products: constants are from vLLM steps of prompts on an H200, the rule for decoding from steps with 1 to 128 sequences
-of an 8B model. Below the power of reading memory every kernel is slower.
+are scaled from one that was: idle and active power with the geometric mean of silicon x clock and TDP, the energy of
+an operation with TDP / (tensor rate x sustained clock), that of a byte with its power `BYTES_FOLLOW`. How far a step
+falls below the full clock follows from the rate and duration of its products, by vLLM steps on an H200.
 """
 
 from __future__ import annotations
@@ -29,8 +26,7 @@ REFERENCE = "h200-sxm"  # The board that others are scaled from: its joules were
 BYTES_FOLLOW = 0.7
 GDDR_PICOJOULES = 30.0
 GDDR_IDLE = 0.6
-"""Idle power of a board with GDDR as a share of one with stacked memory: published runs of an RTX 5060 Ti, a 5070 Ti
-and a 5090 draw 5, 12 and 18 % less than without it."""
+"""Idle power of a board with GDDR as a share of one with stacked memory: published RTX 50 draw 5 to 18 % less."""
 MOST_WORK = 4.0  # Chips without tensor cores spend far more on an operation, but not on a byte
 PICO = 1e-12
 SIBLINGS = {"blackwell": ("b200-sxm",), "blackwell-ultra": ("b200-sxm",), "hopper": ("h200-sxm", "h100-sxm")}
@@ -210,8 +206,7 @@ READING, MULTIPLYING = Gemm(1, 16384, 16384), Gemm(8192, 8192, 8192)
 READING_SHARE, MULTIPLYING_SHARE = 0.85, 0.8
 """Shares of the bandwidth and of the tensor cores' peak at which they do at the full clock."""
 SLOWER_READING, FEW_CLOCKS, SLOWER_CACHES = 0.1, 0.55, 0.45
-"""Reading memory takes longer by the first power of the clock's share. Below the second share caches are too slow for
-the memory, and the third power comes on top. By the physics of kernels at lower clocks; no measurement checks it."""
+"""Reading memory slows with the first power of the clock's share, below the second share with the third: unchecked."""
 THROTTLED = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.throttled))
 SUSTAINED = {
     "gemm": (FREE_SHARE, FULL_SHARE, 1.1),
@@ -219,10 +214,9 @@ SUSTAINED = {
     "attention": (0.0, 0.5, 1.6),
     "moe": (0.0, 0.5, 1.0),
 }
-"""Of one kernel that is launched without a pause: shares of its format's peak at which it begins to lose and loses
-most, and that loss as a multiple of what products of a step lose at most. From rows of our sweep that the limit held at
-least half of the time, by burst and sustained latency: 5,423 products in bf16 and 3,040 in fp8, 1,062 of attention, 272
-of experts; 3.6, 5.3, 4.6 and 3.5 % off, where the time of a burst is 13, 8, 16 and 9 % off."""
+"""Of one kernel launched without a pause: shares of its format's peak at which it begins to lose and loses most, and
+that loss as a multiple of a step's. From rows of our sweep at the limit: 3.5 to 5.3 % off, where bursts are 8 to 16
+% off."""
 SUSTAINED_SPREAD = 0.07  # Logarithm of how far off that is, either end of the 80 % interval
 HALVINGS = 30
 

@@ -203,7 +203,10 @@ def _product(
     valid = np.minimum(spread.rows / spread.blocks, tiles.rows)
     load = (valid + tiles.columns) * depth * value / (gpu.l2_bandwidth / gpu.sms * constants.feed * lines)
     if inner % ALIGNED:
-        load = np.maximum(load, _one_by_one((tiles.rows + tiles.columns) * depth, tiles.warps, constants))
+        # Seconds of an SM to load values one at a time, through registers, which spill if there are too many.
+        values = (tiles.rows + tiles.columns) * depth
+        held = values / (LANES * tiles.warps)
+        load = np.maximum(load, np.asarray(values * constants.value * (1.0 + (held / constants.spill) ** SPILLING)))
     resident = blocks_per_sm(tiles, op.dtype, gpu)
     tiles_on_sm = spread.blocks * across / gpu.sms
     waited = np.ceil(tiles_on_sm)
@@ -230,12 +233,6 @@ def _tensor_rate(op: MoE, gpu: Gpu, tiles: Tiles, wide: Array, constants: Consta
     # Narrow results wait for shared memory: the wide instruction reads both operands from it for every 64 rows.
     narrow = np.where(tiles.rows < WARP_GROUP_ROWS, tiles.rows, tiles.columns) / WARP_GROUP_ROWS
     return np.asarray(rate * np.minimum(1.0, np.where(wide, narrow, 1.0)))
-
-
-def _one_by_one(values: Array, warps: Array, constants: Constants) -> Array:
-    """Seconds of an SM to load values one at a time, through registers, which spill if there are too many."""
-    held = values / (LANES * warps)
-    return np.asarray(values * constants.value * (1.0 + (held / constants.spill) ** SPILLING))
 
 
 def _traffic(op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, int], value: float) -> Array:

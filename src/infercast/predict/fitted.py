@@ -27,7 +27,6 @@ from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Family
 
 Array = npt.NDArray[Any]
-
 CHUNK = 32_768
 MANY = 2000  # Rows from which on trees are compared one after the other
 LARGE = 100  # Trees above which even one row is compared as an array
@@ -35,11 +34,10 @@ LARGE = 100  # Trees above which even one row is compared as an array
 
 @dataclass(frozen=True)
 class Forest:
-    """A sum of oblivious trees: all nodes of one level ask the same question.
+    """A sum of oblivious trees: all nodes of one level ask the same question, so a leaf's index is the answers as bits.
 
-    So a tree of depth d is d comparisons and a table of 2^d leaves, and a leaf's index is the answers read as bits. One
-    row is compared with all borders at once. For a few rows the bits that a value decides in all trees are looked up.
-    Many rows are compared tree by tree, in chunks that stay in the processor's cache.
+    One row is compared with all borders at once; for a few, bits are looked up; many go tree by tree, in chunks that
+    stay in the processor's cache.
     """
 
     borders: tuple[Array, ...]  # For each feature, its borders in rising order (float32)
@@ -201,7 +199,6 @@ def _rounding_to(borders: Array) -> Array:
 
 
 PACKAGE = Path(__file__).parents[1]
-
 FEATURES = {name: names for family in FAMILIES.values() for name, names in family.features.items()}
 
 
@@ -508,10 +505,7 @@ class Entry(NamedTuple):
 
 
 class Artifact:
-    """The file that a fit leaves behind: a zip of arrays (``.npz``) with a JSON header that lists its forests.
-
-    It holds no code and nothing is unpickled. Forests are read when they are first asked for.
-    """
+    """The file that a fit leaves: arrays (``.npz``) with a JSON header; no code, and forests are read on demand."""
 
     def __init__(
         self,

@@ -19,21 +19,12 @@ from infercast.hardware.gpu import has_at_least
 from infercast.hardware.load import by_kernels, is_modelled
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
+from infercast.predict import identity
 from infercast.predict.board_power import limits_of
 from infercast.predict.estimate import SOURCES, Estimate, join, padded_seconds, together
 from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Family
 from infercast.predict.fitted import POOLED, Artifact, load_artifact
-from infercast.predict.identity import (
-    DEFAULT_ENGINE,
-    SWEEP,
-    KernelProfile,
-    any_kernel,
-    is_same_kernel,
-    is_written_by_engine,
-    kernel_of,
-    kernel_profile,
-)
 from infercast.predict.kernels import (
     SIBLING_WIDENING,
     GemmModel,
@@ -113,7 +104,7 @@ def at_most(own: Estimate, seconds: Quantity) -> Estimate:
 
 @lru_cache
 def ordering() -> Ordering:
-    values = read_data(f"engines/{DEFAULT_ENGINE}/ordering.toml")
+    values = read_data(f"engines/{identity.DEFAULT_ENGINE}/ordering.toml")
     return Ordering(
         tuple(Bound(**each) for each in values["at_most"]), tuple(Slower(**each) for each in values["slower"])
     )
@@ -135,7 +126,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class ModelSelector:
-    def __init__(self, artifact: Artifact, profile: KernelProfile, *, tier: str | None, as_tabled: bool) -> None:
+    def __init__(
+        self, artifact: Artifact, profile: identity.KernelProfile, *, tier: str | None, as_tabled: bool
+    ) -> None:
         """``tier`` keeps better ones from being used; ``as_tabled`` leaves out what no table has."""
         self._artifact, self._profile, self._tier, self._as_tabled = artifact, profile, tier, as_tabled
         self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], ModelChoice | None] = {}
@@ -155,14 +148,14 @@ class ModelSelector:
     def _candidates(
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[ModelChoice]:
-        others = tuple(dict.fromkeys(filter(None, (any_kernel(family, each) for each in variants if each))))
+        others = tuple(dict.fromkeys(filter(None, (identity.any_kernel(family, each) for each in variants if each))))
         known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
         if known.isdisjoint((*variants, *others)):
             return  # no GPU has one: none needs to be looked at
         # One protocol of measuring at a time: a sweep of a sibling comes before the GPU's own rows in published tables,
         # so that chips of one die are compared by one kind of measurement and differ by what physics says.
-        swept = (SWEEP,) if SWEEP in engines and not self._as_tabled else ()
-        for protocol in (swept, tuple(engine for engine in engines if engine != SWEEP)):
+        swept = (identity.SWEEP,) if identity.SWEEP in engines and not self._as_tabled else ()
+        for protocol in (swept, tuple(engine for engine in engines if engine != identity.SWEEP)):
             for tier, names in self.known(gpu, family):
                 for engine, variant, name in product(protocol, variants, names):
                     if tier == "unseen" and not self._is_borrowed(family, engine, variants[0], variant):
@@ -173,15 +166,17 @@ class ModelSelector:
                     if found is None:
                         continue
                     yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else ModelChoice(tier, *found)
-        for engine, variant in product((each for each in engines if each != SWEEP), others):
+        for engine, variant in product((each for each in engines if each != identity.SWEEP), others):
             # What was learned of other kernels is half believed, within a wider interval.
             if found := self._artifact.find(family, POOLED, engine, variant):
                 yield ModelChoice("unseen", *found)
 
     def _is_borrowed(self, family: str, engine: str, asked: str, variant: str) -> bool:
         """Whether a model is of the kernel that is asked for; each engine writes its own for Triton."""
-        own = engine in (self._profile.engine, SWEEP) or not self._profile.engine
-        return is_same_kernel(family, asked, variant) and (own or not is_written_by_engine(family, variant))
+        own = engine in (self._profile.engine, identity.SWEEP) or not self._profile.engine
+        return identity.is_same_kernel(family, asked, variant) and (
+            own or not identity.is_written_by_engine(family, variant)
+        )
 
     def known(self, gpu: Gpu, family: str = "") -> Iterator[tuple[str, list[str]]]:
         """(tier, GPUs to borrow from), best and nearest first; kernels that a compiler writes are alike everywhere."""
@@ -215,7 +210,7 @@ class Learned:
     def __init__(
         self,
         artifact: Artifact,
-        profile: KernelProfile,
+        profile: identity.KernelProfile,
         *,
         tier: str | None = None,
         as_tabled: bool = False,
@@ -300,7 +295,7 @@ class Learned:
         key = (id(gpu), op.family, getattr(op, "dtype", ""))
         if key not in self._lessers:
             choice, lesser = self.choose(op, gpu), self._ordering.lesser(op, gpu)
-            own = choice is not None and choice.entry.engine == SWEEP and choice.known is None
+            own = choice is not None and choice.entry.engine == identity.SWEEP and choice.known is None
             self._lessers[key] = gpu, None if own else lesser  # it holds the GPU, so that no other one takes its id
         return self._lessers[key][1]
 
@@ -362,9 +357,8 @@ class Learned:
 TYPICAL_ERROR = 0.5
 """Of GPUs without measured kernels: about what the roofline at typical efficiencies misses other vendors' by."""
 LEFT_OUT, NEW = 0.11, 0.17
-"""What a kernel that one other chip has, and a new one, are taken to be off by at least: the upper end of what
-attention on A100, L40S and H200 showed when each was left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md). One
-chip's rows alone do not show it."""
+"""What a kernel that one other chip has, and a new one, are off by at least: what attention on A100, L40S and H200
+showed with each left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md)."""
 WITHIN = 1.2816  # Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one
 ANNOUNCED = 0.3  # Of a GPU that is announced only and will run other kernels than those that stand for them: a guess
 STATUSES = {
@@ -391,7 +385,7 @@ class KnownKernel(NamedTuple):
         return STATUSES[self.status]
 
 
-def known_kernels(gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> list[KnownKernel]:
+def known_kernels(gpu: Gpu, artifact: Artifact, profile: identity.KernelProfile) -> list[KnownKernel]:
     """All kinds that language models are made of, in formats that the GPU computes in."""
     predictor = Learned(artifact, profile)
     return [_known(kind, op, gpu, predictor, artifact, profile) for kind, op in _kinds(gpu)]
@@ -413,9 +407,11 @@ def _kinds(gpu: Gpu) -> Iterator[tuple[str, Op]]:
             yield f"experts, {weight}", MoE(256, 2048, 768, 128, 8, dtype=dtype, weight_dtype=weight)
 
 
-def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, profile: KernelProfile) -> KnownKernel:
+def _known(
+    kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, profile: identity.KernelProfile
+) -> KnownKernel:
     family = family_of(op)
-    kernel = kernel_of(op, gpu, profile.engine) or family.variants(op, gpu, profile)[0].partition("/")[2]
+    kernel = identity.kernel_of(op, gpu, profile.engine) or family.variants(op, gpu, profile)[0].partition("/")[2]
     known = KnownKernel(kind, kernel, "physics", (), _mean_miss(family.interval))
     if is_modelled(gpu):
         known = _of_chosen(known, predictor.choose(op, gpu), gpu, artifact)
@@ -480,14 +476,14 @@ def default_artifact() -> Artifact:
     return load_artifact(DATA / "fitted/kernels.npz")
 
 
-def make_predictor(name: str = "learned", engine: str = DEFAULT_ENGINE) -> Predictor:
+def make_predictor(name: str = "learned", engine: str = identity.DEFAULT_ENGINE) -> Predictor:
     """A predictor by name, or a learned one from an artefact's path, of the kernels that an engine chooses."""
     if name == "roofline":
         return Roofline()
     if name == "learned":
-        return Learned(default_artifact(), kernel_profile(engine))
+        return Learned(default_artifact(), identity.kernel_profile(engine))
     if name.endswith(".npz"):
-        return Learned(load_artifact(Path(name)), kernel_profile(engine))
+        return Learned(load_artifact(Path(name)), identity.kernel_profile(engine))
     raise UnknownNameError("predictor", name, PREDICTORS, hint=", or the path of an artefact (.npz)")
 
 

@@ -8,25 +8,21 @@ from math import exp
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.ops import Gemm, Op
 from infercast.ops.op import BYTES, quantise, tensor_rate_of
-from infercast.predict.array_api import miss_share
+from infercast.predict.array_api import Array, miss_share
 from infercast.predict.board_power import BoardPower, board_power, work_of
 from infercast.predict.fitted import Artifact, Forest, Inputs, load_artifact
-
-Array = npt.NDArray[Any]
 
 PARTS = ("active_watts", "flop", "dram", "l2")  # What of a board the energy of a launch is a sum of
 MOST_LAUNCHES, METER_SECONDS = 3000, 1.3
 DEFAULT_KERNEL = 0.0  # The number that a fit gives the default engine's kernel of a family
 CONSTANT = {"mla": (0.33, 0.5), "sparse_attention": (0.33, 0.5)}
-"""Tables of whole modules fill weights and caches with one number (aiconfigurator, collect_mla_module.py), so that
-hardly a bit changes: share of the energy of an operation, as counted on zeros, and of a byte, which is assumed."""
+"""Tables of whole modules repeat one number: share of an operation's energy on zeros, and of a byte's (assumed)."""
 COPIES, COPIED = 6, ("bf16", "fp8")
 """Copies of the weights that tables of the default engine's products go round, and in which formats."""
 KEPT, SHARPNESS = 0.55, 4.0  # Share of L2 that holds what a loop comes back to, and how sharp that is
@@ -137,8 +133,7 @@ POWER = Inputs(
 ARCHIVE = DATA / "fitted" / "power.npz"
 ENGINE = "*"
 OWN = frozenset(("encoder_attention", "recurrent", "attention_decode"))
-"""Families with settled loops that read the kernel's own power: operands are random, nothing compiles within the
-loop, and no counted joules say otherwise."""
+"""Families whose settled loops read a kernel's own power: random operands, nothing compiles, no joules disagree."""
 RECURRENT = frozenset(("scan", "state_update", "convolution"))
 SIMPLE = frozenset(("gemm", "encoder_attention", "moe", "quantise"))
 
@@ -157,9 +152,7 @@ class Reading:
 class Reader:
     """A learned factor from power by physics to what a meter reads, of one family on one GPU.
 
-    Readings are not a kernel's power alone: short loops are over before the meter has settled, first launches compile,
-    and some operands are zeros. It is the kernel's own only where the loop settles and operands are random (`OWN`):
-    where joules were counted, products drew what physics says (docs/energy.md). Steps and runs never use it.
+    It is the kernel's own only where the loop settles and operands are random (`OWN`). Steps and runs never use it.
     """
 
     forest: Forest

@@ -124,20 +124,17 @@ def caveat_section(sentences: Iterable[str]) -> RenderableType:
     return Section("Caveats", styled("\n".join(sentences)))
 
 
-DRAFTS = '{"method": "mtp", "num_speculative_tokens": 1}'
-
-
 def _of_drafts(deployment: Deployment) -> list[str]:
     """Caveats of speculative decoding, or a hint that the model has heads for it."""
     drafting, model = deployment.drafting, deployment.model
     if drafting is not None:
         text = f"How many drafts are accepted is {drafting.acceptance.source}, and decides the result."
         return [f"{text} It is assumed: give --acceptance." if drafting.acceptance.is_assumed else text]
-    if model.prediction is None or not deployment.engine.can_draft:
+    if model.prediction is None or not deployment.engine.own_drafts:
         return []
     return [
         f"{model.name} has heads that predict further tokens (MTP), which this forecast does without: engines decode "
-        f"faster with them. Ask for it with --speculative-config '{DRAFTS}'."
+        f"faster with them. Ask for it with {deployment.engine.own_drafts}."
     ]
 
 

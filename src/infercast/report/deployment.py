@@ -6,6 +6,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.base import Deployment, engine_of
@@ -184,9 +185,9 @@ def serve_command(deployment: Deployment, role: str = BOTH) -> str:
     """The command that starts the engine as it was simulated; ``role`` names one of two pools."""
     engine, model, layout, settings = deployment.engine, deployment.model, deployment.layout, deployment.settings
     usual = engine.resolve(engine.settings(), model, layout, deployment.gpu)
-    changed = {
-        name: getattr(settings, name) for name in engine.shown if getattr(settings, name) != getattr(usual, name)
-    }
+    drafts = [each.name for each in fields(engine.settings_type) if each.name.startswith("speculative_")]
+    pairs = {name: (getattr(settings, name), getattr(usual, name)) for name in (*engine.shown, *drafts)}
+    changed = {name: given for name, (given, default) in pairs.items() if given != default}
     name = None if bundled_name(model.name) is None else engine.commands.on_the_fly.get(model.weights.name)
     is_own = name is not None and "quantization_config" in bundled_config(model.name)
     cache = model.cache_dtype if model.cache_dtype == "fp8" else "auto"

@@ -16,7 +16,6 @@ from infercast.forecast.steady import OVERLOADED
 from infercast.forecast.system import BOTH, DECODE
 from infercast.hardware.server import Server
 from infercast.report.caveats import (
-    DRAFTS,
     SENTENCES,
     TAKING_IN,
     TITLES,
@@ -435,8 +434,8 @@ def brief_changes(forecast: Forecast) -> list[str]:
     deployment, verdict, state = forecast.deployment, forecast.verdict, forecast.state
     phase, family = largest_family(forecast)
     model, rest = deployment.model, []
-    if model.prediction is not None and deployment.engine.can_draft and deployment.drafting is None:
-        rest.append(f"--speculative-config '{DRAFTS}' drafts by itself (MTP)")
+    if model.prediction is not None and (flags := deployment.engine.own_drafts) and deployment.drafting is None:
+        rest.append(f"{flags} drafts by itself (MTP)")
     can_be_fp8 = model.weights.name == model.weights.base and "fp8" in deployment.gpu.tensor_flops
     half = f"{phase.name} steps up to {format_percent(0.5 * family.seconds / phase.whole)} shorter"
     if state.word == OVERLOADED and state.capacity and state.offered:

@@ -142,7 +142,7 @@ class Loop:
         """The timer for steps with a LoRA adapter, where it differs."""
         self.time_drafts: tuple[StepTimer, StepTimer] = timer, adapted
         """For steps with drafts: without adapters, and with."""
-        self._has_drafts = isinstance(scheduler, Scheduler) and scheduler.drafts is not None
+        self._has_drafts = scheduler.drafts is not None
         self.transfers = transfers
         self.timeline, self.conditions = timeline or Timeline(), conditions or StepNoise()
         self.first_uses, self.wake_up_seconds = first_uses, wake_up_seconds

@@ -141,15 +141,25 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
     policy, shape, speculation, offload = replica.policy, replica.kv_shape, replica.speculation, replica.offload
     ahead, decode_together = replica.steps_under_way, replica.stages is None
     if isinstance(policy, PrefillFirst):
-        if speculation is not None:
-            raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding")
         from infercast.serve.cache.radix_cache import HostPages, RadixCache  # noqa: PLC0415 - one engine's
         from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler  # noqa: PLC0415
 
         host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
         cache = RadixCache(replica.num_blocks, shape, caching=replica.prefix_caching or host is not None, host=host)
-        num_batches = 1 if decode_together else ahead
-        return PrefillScheduler(policy, cache, ahead, replica.max_model_len, num_batches=num_batches)
+        batch = None
+        if speculation is not None:
+            from infercast.serve.scheduler.drafts import DraftBatch  # noqa: PLC0415 - few runs draft
+
+            batch = DraftBatch(cache, policy, speculation)
+        return PrefillScheduler(
+            policy,
+            cache,
+            ahead,
+            replica.max_model_len,
+            num_batches=1 if decode_together else ahead,
+            drafts=batch,
+            max_adapters=replica.max_adapters,
+        )
     drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(
         replica.num_blocks,
@@ -194,7 +204,7 @@ def loop_of(
     scheduler = scheduler_of(replica)
     if isinstance(scheduler, Scheduler):
         scheduler.pass_number = getattr(replica.timer, "next_number", None)
-        record.drafts = record.drafts if scheduler.drafts is None else scheduler.drafts.counts
+    record.drafts = record.drafts if scheduler.drafts is None else scheduler.drafts.counts
     transfers: Transfers | None = None
     if replica.offload is not None:
         from infercast.serve.transfers import transfers_of  # noqa: PLC0415 - few runs have a second tier

@@ -32,6 +32,8 @@ class Speculation:
     """Drafts per step, K."""
     acceptance: tuple[float, ...]
     """For i = 1 to K, the probability that at least i drafts of a step are accepted."""
+    num_verified: int = 0
+    """Tokens a sequence verifies per step, if not 1 + K: a tree of drafts has several for each of the K positions."""
     match: float = 1.0
     """The probability that there are drafts at all (prompt lookup)."""
     lookahead: int = 0
@@ -83,6 +85,11 @@ class Speculation:
     def acceptance_length(self) -> float:
         """Mean tokens per step with all drafts, including the model's own."""
         return 1.0 + sum(self.acceptance)
+
+    @property
+    def width(self) -> int:
+        """Tokens of a sequence with all its drafts."""
+        return self.num_verified or 1 + self.num_drafts
 
     @property
     def spare_tokens(self) -> int:

@@ -1,8 +1,4 @@
-"""Answers to the questions of page and HTTP API as plain data; server workers and browser call the same.
-
-``answer(name, document)`` takes what a request holds (``state`` or ``query``, ``config``, and what else a question
-takes) and returns what it is answered with. Everything that is wrong with it is an `InfercastError`.
-"""
+"""Answers to the questions of page and HTTP API as plain data; server workers and browser call the same."""
 
 from __future__ import annotations
 
@@ -78,8 +74,6 @@ def memory_of(asked: page.Asked) -> dict[str, Any]:
 
 
 Tell = Callable[[str], None]
-
-
 PLANNED = ("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "pcie_topology", "api_server")
 """Fields that a plan's question has by the same name."""
 
@@ -158,29 +152,6 @@ def _needed(asked: page.Asked) -> Slo:
 
 
 KINDS = ("html", "csv", "json")
-
-
-def check_kind(kind: Any) -> str:
-    """One of the kinds, or an error; a report needs a package that may not be there."""
-    if kind not in KINDS:
-        raise UnknownNameError("kind of export", str(kind)[:40], KINDS)
-    if kind == "html":
-        need("a report", "report")
-    return str(kind)
-
-
-def export_of(kind: str, run: Watched, intervals: Intervals, command: str) -> dict[str, Any]:
-    forecast = run.forecast
-    if kind == "csv":
-        text = "".join(request_rows(forecast))
-    elif kind == "json":
-        text = _json(forecast_dict(forecast, intervals))
-    else:
-        from infercast.report.page.html import report_page  # noqa: PLC0415 - it loads matplotlib
-
-        text = report_page(look_over(run, intervals), __version__, command, today())
-    name = re.sub(r"[^\w.-]+", "-", title_of(forecast))
-    return {"name": f"{name}.{kind}", "text": text}
 
 
 def comparison_of(kind: str, documents: Sequence[Mapping[str, Any]], titles: Sequence[str]) -> dict[str, Any]:
@@ -361,11 +332,7 @@ _intervals: dict[str | None, Intervals] = {}
 
 
 def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
-    """What users would see: the forecast as ``infercast simulate --json`` prints it, and what charts need.
-
-    With ``"intervals": false`` it comes in half the time, without intervals and verdict, and of the first requests
-    alone where a simulation cannot jump over steps.
-    """
+    """The forecast as ``infercast simulate --json`` has it, and charts; without intervals it is quicker and shorter."""
     asked = page.read_asked(document)
     final = document.get("intervals", True)
     if not isinstance(final, bool):
@@ -392,7 +359,11 @@ def curve(document: Mapping[str, Any], tell: Tell) -> Answer:
 
 def export(document: Mapping[str, Any], _: Tell) -> Answer:
     """A run as a file of a ``kind``, or several ``states`` side by side: its name and what it holds."""
-    kind, several = check_kind(document.get("kind")), document.get("states")
+    kind, several = document.get("kind"), document.get("states")
+    if kind not in KINDS:
+        raise UnknownNameError("kind of export", str(kind)[:40], KINDS)
+    if kind == "html":
+        need("a report", "report")
     if several is not None:
         if not isinstance(several, list) or not 2 <= len(several) <= MOST_COMPARED:
             raise InputError(f"states must be a list of 2 to {MOST_COMPARED} states")
@@ -401,7 +372,17 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
         return comparison_of(kind, documents, [title_of(run.forecast) for run, _ in runs])
     asked = page.read_asked(document)
     run, intervals = _whole(asked)
-    return export_of(kind, run, intervals, command_of(asked, run))
+    forecast = run.forecast
+    if kind == "csv":
+        text = "".join(request_rows(forecast))
+    elif kind == "json":
+        text = _json(forecast_dict(forecast, intervals))
+    else:
+        from infercast.report.page.html import report_page  # noqa: PLC0415 - it loads matplotlib
+
+        text = report_page(look_over(run, intervals), __version__, command_of(asked, run), today())
+    name = re.sub(r"[^\w.-]+", "-", title_of(forecast))
+    return {"name": f"{name}.{kind}", "text": text}
 
 
 def _whole(asked: page.Asked) -> tuple[Watched, Intervals]:

@@ -7,11 +7,11 @@ from html import escape
 from typing import Any
 
 from infercast import __version__
-from infercast.bundled import read_data
+from infercast.bundled import DATA, read_data
 from infercast.web.state import FIELDS, NAMES, NUMBER, SWITCH, WHOLE, Field
 
 KINDS = {WHOLE: "integer", NUMBER: "number", SWITCH: "boolean", NAMES: "array"}
-WORDS = "web/api.toml"
+WORDS, HEAD = "web/api.toml", DATA / "web/api_head.html"
 COPIED = ("summary", "description", "operationId", "parameters")
 QUESTION, ERROR = ({"$ref": f"#/components/schemas/{name}"} for name in ("Question", "Error"))
 
@@ -91,29 +91,12 @@ def _property(field: Field) -> dict[str, Any]:
     return {**found, "title": field.label, "description": " ".join(notes)}
 
 
-EXAMPLE = """curl -s localhost:8000/api/v1/simulate -H 'content-type: application/json' \\
-  -d '{"state": {"model": "llama-3.1-8b", "gpu": "h200-sxm", "rate": 12}}'
-
-curl -s 'localhost:8000/api/v1/memory?model=llama-3.3-70b&amp;gpu=h100-sxm&amp;tensor_parallel_size=4'
-
-curl -s localhost:8000/api/v1/jobs -H 'content-type: application/json' \\
-  -d '{"question": "plan", "state": {"rate": 20, "slo": "ttft_p99&lt;1s,tpot_p95&lt;40ms"}}'"""
-
-
 def api_page(document: dict[str, Any]) -> str:
     info, schemas = document["info"], document["components"]["schemas"]
     base = document["servers"][0]["url"]
+    words = {"base": base, "version": escape(info["version"]), "description": _prose(info["description"])}
     parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        "<title>HTTP API - infercast</title>",
-        f'<link rel="stylesheet" href="{base}/style.css"></head><body>',
-        f"<header><h1>infercast {escape(info['version'])}: HTTP API</h1>",
-        f"<p>{_prose(info['description'])}</p>",
-        f'<p><a href="/">The page</a>. <a href="{base}/openapi.json">OpenAPI 3.1 document</a>. '
-        f'<a href="{base}/catalog">Catalogue</a>.</p>',
-        f'</header><main><pre tabindex="0" aria-label="Examples"><code>{EXAMPLE}</code></pre>',
+        HEAD.read_text(encoding="utf-8").format(**words),
         *(_path(base, path, told) for path, told in document["paths"].items()),
         '<section id="state"><h2>Fields of a state</h2>',
         _table(schemas["State"]["properties"]),

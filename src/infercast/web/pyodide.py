@@ -1,7 +1,4 @@
-"""The side of the browser: Python that has just started there learns to count in 64 bits and answers the page.
-
-WebAssembly is a machine of 32 bits, and so is numpy's usual integer there, which large products overflow.
-"""
+"""The side of the browser: numpy learns to count in 64 bits on WebAssembly's 32, and Python answers the page."""
 
 from __future__ import annotations
 

@@ -23,17 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from infercast.errors import InputError
 from infercast.web.files import read_files
 from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Guard, Problem, Rates, client_of, read_document
-from infercast.web.workers import (
-    FIXED,
-    KINDS,
-    SECONDS,
-    BusyError,
-    Jobs,
-    Reply,
-    RequestCoalescer,
-    TooLongError,
-    Workers,
-)
+from infercast.web.workers import FIXED, KINDS, SECONDS, BusyError, Jobs, Reply, RequestCoalescer, TooLongError, Workers
 
 API = "/api/v1"
 STYLE = Path(__file__).parent / "api.css"

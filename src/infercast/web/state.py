@@ -1,8 +1,4 @@
-"""The state of the page: its fields, JSON, URL and command line, and the simulation it describes.
-
-A state is a plain dictionary with every field of the option table, so that it travels as JSON. What is equal to
-its default is left out of URLs and commands.
-"""
+"""The state of the page, a dictionary of all fields: its JSON, URL and command line, and what it simulates."""
 
 from __future__ import annotations
 
@@ -87,10 +83,7 @@ FIELDS = tuple(
     )
 )
 BY_NAME = {field.name: field for field in FIELDS}
-
-
 State = dict[str, Any]
-
 COMMANDS = {CURVE: "sweep"}  # commands of questions, where their names differ
 MOST_NAMES = 32
 LONGEST_TEXT = 400
@@ -266,8 +259,6 @@ OF_SYSTEMS = ("model", "hardware", "layout", "engine")  # groups of fields that 
 KEPT_SYSTEMS, KEPT_CAPACITIES = 8, 256
 """Deployments with their step times that are kept for the next question about them, and what they serve at most."""
 PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
 _capacities: dict[str, float] = {}
 
 

@@ -114,14 +114,16 @@ BACKTRACE = bytes.fromhex(
     "0061736d01000000000f0864796c696e6b2e3001040000000001070160027f7f017f03020100070d01096261636b747261636500000a0601040041"
     "000b"
 )
-"""A library of one function, ``int backtrace(void **, int)`` that returns 0. numpy asks it who holds a temporary array
-before it reuses one; Python for WebAssembly has none, and numpy would stop. With 0 it reuses nothing."""
+"""``int backtrace(void **, int)`` that returns 0: numpy asks it before it reuses temporaries, WebAssembly has none."""
 
 
 def build_twin(folder: Path, tell: Tell) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"--static {folder} exists already; name a new folder or an empty one")
-    files = {**_page_files(), **_python(tell), **_package()}
+    runtime = {f"python/{name}": content for name, content in python_files(fetch(PYODIDE, tell)).items()}
+    runtime["python/numpy.zip"] = zipped(numpy_files(fetch(NUMPY, tell)))
+    runtime["python/backtrace.so"] = BACKTRACE
+    files = {**_page_files(), **runtime, **_package()}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         whole = Path(temporary, "whole")
@@ -144,13 +146,6 @@ def _page_files() -> dict[str, bytes]:
     files["index.html"] = page.encode()
     files["catalog.json"] = json.dumps(answer("catalog", {})).encode()
     files["worker.js"] = Path(__file__).with_name("worker.js").read_bytes()
-    return files
-
-
-def _python(tell: Tell) -> dict[str, bytes]:
-    files = {f"python/{name}": content for name, content in python_files(fetch(PYODIDE, tell)).items()}
-    files["python/numpy.zip"] = zipped(numpy_files(fetch(NUMPY, tell)))
-    files["python/backtrace.so"] = BACKTRACE
     return files
 
 

@@ -1,7 +1,4 @@
-"""A process that answers one question after the other: lines of JSON in, lines of JSON out.
-
-The first character of a line out says what it is: an answer, an error, or what a long question is at.
-"""
+"""A process that answers questions: lines of JSON in and out, of which the first character says what it is."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ FLAGS = ENGINE.flags
 def test_settings_are_fields() -> None:
     names = {field.name for field in fields(SglangSettings)}
     assert set(FLAGS.settings.values()) <= names
-    assert {*FLAGS.settings.values(), "engine"} == names  # and each can be asked for by a flag
+    # And each can be asked for by a flag, or by an option of every engine.
+    assert {*FLAGS.settings.values(), "acceptance", "engine"} == names
 
 
 def test_lists_are_read() -> None:

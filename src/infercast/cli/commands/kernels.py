@@ -124,13 +124,23 @@ def _refuse_idle(ctx: typer.Context, names: Iterable[str], beside: str) -> None:
 
 INTERVAL = "{} (80 % interval {} to {})"
 WORDS = {ALONE: "latency, alone", ENGINE: "inside an engine", LASTING: "sustained, at the power limit"}
-SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.optional)}
-
-
-KERNEL_SIZES, KERNEL_FORMATS, _ = read_data("kernel_options.toml").values()
+_TABLES = read_data("kernel_options.toml")
+KERNEL_SIZES, KERNEL_FORMATS = _TABLES["sizes"], _TABLES["formats"]
+SIZES = {*KERNEL_SIZES, *KERNEL_FORMATS, "kernel"}
 KERNEL = (
-    Option("family", list, ..., "FAMILY", f"One of {', '.join(SHAPES)}; DIMENSION=N of your own.", argument=True),
-    OPTIONS["gpu"],
+    Option(
+        "family",
+        list,
+        (),
+        "FAMILY",
+        f"One of {', '.join((*SHAPES, *_TABLES['operators']))}; DIMENSION=N of your own.",
+        argument=True,
+    ),
+    OPTIONS["gpu"]._replace(default=None),
+    Option(
+        "kernel", str, None, "NAME", "The kernel, where it is not the usual one: fa2, triton, cudnn, cutlass, gelu."
+    ),
+    Option("list_kernels", bool, False, None, "List the kernels that can be named, and what they rest on."),
     *(Option(*(name, int, None, "N", what), "Sizes", shows_default=False) for name, what in KERNEL_SIZES.items()),
     *(Option(*(name, str, None, "T", what), "Formats", shows_default=False) for name, what in KERNEL_FORMATS.items()),
     Option("table", Path, None, "FILE", "A CSV of shapes; prints CSV.", flag="--csv"),
@@ -140,8 +150,20 @@ KERNEL = (
 
 @with_options(KERNEL, "network predictor anchors measurements")
 def estimate_command(
-    ctx: typer.Context, *, family: list[str], gpu: str, table: Path | None, form: Form, **given: Any
+    ctx: typer.Context,
+    *,
+    family: list[str] | None,
+    gpu: str | None,
+    list_kernels: bool,
+    table: Path | None,
+    form: Form,
+    **given: Any,
 ) -> None:
+    if list_kernels:
+        _print_kernels(form)
+        return
+    if not family or gpu is None:
+        raise InputError(f"estimate needs {'--gpu' if family else 'a FAMILY'}; --list-kernels lists kernels")
     if given["kernel_file"] is not None:
         _refuse_idle(ctx, {*given, "table"} - {"kernel_file"}, "--kernel-file")
         _estimate_own(given["kernel_file"], gpu, family, form)
@@ -192,6 +214,16 @@ def fit_command(*, action: str, rows: Path, gpu: str, out: Path, form: Form, **g
     print_answer(form, kernel)
 
 
+def _print_kernels(form: Form) -> None:
+    from infercast.forecast.operators import list_kernels  # noqa: PLC0415 - few ask for it
+
+    rows = list_kernels()
+    cells = [[*map(str, list(row.values())[:-1]), f"{100 * row['error']:.1f}"] for row in rows]
+    heads = [*(name.replace("_", " ") for name in list(rows[0])[:-1]), "error %"]
+    form = Form.FULL if form is Form.TABLE else form
+    print_result(form, lambda: rows, lambda: [Section("Kernels that can be named", Grid(heads, cells))])
+
+
 def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[str, Any], form: Form) -> None:
     """One kernel in all conditions, and its power."""
     found = {each: estimate_kernel(predictor, device, family, values, each) for each in CONDITIONS}
@@ -201,8 +233,9 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
     )
     power = power_of(device, family, values, estimate)
+    shown = CONDITIONS if numbers[ENGINE] != numbers[ALONE] else (ALONE,)
     rows = [
-        *((WORDS[each], INTERVAL.format(*(format_seconds(numbers[each][end]) for end in ENDS))) for each in CONDITIONS),
+        *((WORDS[each], INTERVAL.format(*(format_seconds(numbers[each][end]) for end in ENDS))) for each in shown),
         ("source", estimate.source),
         ("bound by", str(estimate.bound)),
         *power_facts(power),

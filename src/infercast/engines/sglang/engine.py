@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell, Version
 from infercast.engines.host import Launch
+from infercast.engines.memory import slots_of
 from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, read_setting
-from infercast.engines.sglang.host import SglangHost, SglangHostModel
+from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
 from infercast.engines.sglang.kernels import (
     EAGER_BACKENDS,
     EXPERT_LAUNCHES,
@@ -33,6 +34,7 @@ from infercast.engines.sglang.memory import (
     tokens_that_fit,
 )
 from infercast.engines.sglang.settings import (
+    ARCHITECTURES,
     ENGINES,
     MEASURED,
     PREFILL_GRAPHS,
@@ -41,15 +43,17 @@ from infercast.engines.sglang.settings import (
     check,
     rules_of,
 )
+from infercast.engines.speculation import Drafting
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.sparse import CompressedAttention
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import AdapterSlots, ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
 from infercast.serve.scheduler.base import Priorities
+from infercast.serve.speculation import MOST_DRAFTS
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD
 
@@ -62,10 +66,13 @@ MOST_PADDING = 2
 """A prefill step that padding would enlarge by more than this factor runs without a graph."""
 
 
-def decode_sizes(largest: int, *, padded: bool = True) -> tuple[int, ...]:
+def decode_sizes(largest: int, *, padded: bool = True, drafts: bool = False) -> tuple[int, ...]:
     """Captured decode sizes, in sequences; the largest is always included."""
     if not padded:
         return tuple(range(1, largest + 1))
+    if drafts:
+        sizes = {*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, largest + 1, 16)}
+        return tuple(sorted(size for size in {*sizes, largest} if size <= largest))
     sizes = {1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, largest + 1, 32), largest}
     return tuple(sorted(size for size in sizes if size <= largest))
 
@@ -109,36 +116,28 @@ class SglangGraphs(NamedTuple):
 USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
 USUAL_LAYERS, USUAL_HIDDEN = 24, 1024
 """Of the encoder that the factor is for (ViT-L)."""
-OTHER_NAMES = (
-    "Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
-    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration", "Step3p7ForConditionalGeneration",
-)  # fmt: skip
-"""Architectures whose configs count layers under a name that SGLang does not read, so that it assumes the usual."""
-GRAPHED = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration")
-"""Architectures with an encoder that have prefill graphs all the same."""
-COMPILED = (
-    "Cohere2VisionForConditionalGeneration", "KimiK25ForConditionalGeneration",
-    "MiniMaxM3SparseForConditionalGeneration",
-)  # fmt: skip
-"""Architectures with another kind of graphs (``tc_piecewise``): these support latent attention, but no pipelines."""
 
 
 def static_factor(model: ModelConfig) -> float:
     """Factor on the static memory share: less for a large encoder."""
     if model.vision is None:
         return 1.0
-    layers = USUAL_LAYERS if model.architecture in OTHER_NAMES else model.vision.layers
+    layers = USUAL_LAYERS if model.architecture in ARCHITECTURES["other_names"] else model.vision.layers
     larger = layers * model.vision.hidden**2 / (USUAL_LAYERS * USUAL_HIDDEN**2) - 1.0
     return USUAL_FACTOR * max(LEAST, min(MOST, 1.0 - SENSITIVITY * larger))
 
 
 def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool:
     """True if prefill steps may have graphs."""
-    if model.architecture in COMPILED:
+    if model.architecture in ARCHITECTURES["compiled"]:
         return pipeline == 1
-    return not is_latent and (model.vision is None or model.architecture in GRAPHED)
+    return not is_latent and (model.vision is None or model.architecture in ARCHITECTURES["graphed"])
 
 
+USUAL_RANK = 16
+"""Of adapters whose files are not at hand."""
+DRAFTING_SEQUENCES = 48
+"""Running sequences by default with drafts."""
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
 """Default running sequences, by how many maximum-length contexts the pool holds."""
 LATENT_GRAPH = 2048
@@ -154,8 +153,14 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
         )
     backend = attention_backend(model, gpu, asked.attention_backend)
+    if asked.speculative_algorithm is not None:
+        backend = draft_backend(asked, model, gpu, backend)
+        asked = replace(
+            asked, max_running_requests=asked.max_running_requests or DRAFTING_SEQUENCES, enable_mixed_chunk=False
+        )
     check_backend(backend, gpu)
     page = page_size(model, backend, asked.page_size)
+    drafting = _drafting(asked, model, layout, backend, page)
     context = asked.context_length or model.max_positions
     groups = layout.sharing if asked.enable_dp_attention else 1
     usual_chunk, largest_graph = by_memory(gpu, layout.tensor * groups)
@@ -181,7 +186,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
         )
         share = reserved.static_share(gpu) * static_factor(model)
     states = state_pool(model, layout, asked)
-    room = budget(model, layout, gpu, asked, share)
+    room = budget(model, layout, gpu, asked, share, drafting)
     tokens = tokens_that_fit(room, asked, page)
     running = _running(asked, tokens, context, groups)
     if states.state_bytes:
@@ -202,8 +207,31 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             "prefill_sizes": prefill,
             "longest": max(1, min(context, tokens)),
             "groups": groups,
+            "drafting": drafting,
         }
     )
+
+
+def draft_backend(asked: SglangSettings, model: ModelConfig, gpu: Gpu, usual: str) -> str:
+    """Attention with drafts: kernels of Hopper and Blackwell by default only where a chain is asked for."""
+    branches = asked.speculative_eagle_topk or (2 if usual == "trtllm_mha" else 1)
+    if asked.attention_backend is not None or branches == 1 or usual not in ("fa3", "trtllm_mha"):
+        return usual
+    return usual if model.has_mixer(LatentAttention) else "flashinfer"
+
+
+def _drafting(
+    asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, backend: str, page: int
+) -> Drafting | None:
+    if asked.speculative_algorithm is None:
+        if asked.acceptance is not None:
+            raise InputError("acceptance has no meaning without --speculative-algorithm")
+        return None
+    if asked.enable_hierarchical_cache:
+        raise InputError("enable_hierarchical_cache is not modelled with speculative_algorithm; leave one out")
+    from infercast.engines.sglang.speculation import drafting_of  # noqa: PLC0415 - few engines draft
+
+    return drafting_of(asked, model, layout, backend, page)
 
 
 def _running(asked: SglangSettings, tokens: int, context: int, groups: int) -> int:
@@ -215,7 +243,8 @@ def _running(asked: SglangSettings, tokens: int, context: int, groups: int) -> i
 def _decode_sizes(asked: SglangSettings, default: int) -> tuple[int, ...]:
     if asked.cuda_graph_bs is not None:
         return tuple(sorted(set(asked.cuda_graph_bs)))
-    return decode_sizes(asked.cuda_graph_max_bs or default, padded=not asked.disable_cuda_graph_padding)
+    largest, drafts = asked.cuda_graph_max_bs or default, asked.speculative_algorithm is not None
+    return decode_sizes(largest, padded=not asked.disable_cuda_graph_padding, drafts=drafts)
 
 
 def _prefill_sizes(
@@ -223,7 +252,8 @@ def _prefill_sizes(
 ) -> tuple[int, ...]:
     """Prefill graphs, which the engine captures for plain attention without all-to-all, on CUDA."""
     latent = model.has_mixer(LatentAttention)
-    off = layout.all_to_all or asked.enable_dp_attention or asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
+    off = asked.has_adapters or layout.all_to_all or asked.enable_dp_attention
+    off |= asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
     if off or gpu.vendor != "NVIDIA" or not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline):
         return ()
     # By default a graph is as large as a chunk, or the whole cache; none is longer than a sequence.
@@ -246,17 +276,10 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
 
 
 FUSING_GPUS = ("hopper", "blackwell", "blackwell-ultra")
-FUSING_MODELS = frozenset({
-    "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "GptOssForCausalLM", "GlmMoeDsaForCausalLM",
-    "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM", "MistralLarge3ForCausalLM", "Qwen3MoeForCausalLM",
-    "Qwen3VLMoeForConditionalGeneration", "Qwen3NextForCausalLM", "KimiK25ForConditionalGeneration",
-    "Qwen3_5MoeForConditionalGeneration", "Qwen3_5ForConditionalGeneration", "NemotronHForCausalLM",
-})  # fmt: skip
-"""Architectures whose all-reduces are fused with the following norm by default."""
 
 
 def fuses_norms(model: ModelConfig, gpu: Gpu) -> bool:
-    return model.architecture in FUSING_MODELS and gpu.architecture in FUSING_GPUS
+    return model.architecture in ARCHITECTURES["fusing"] and gpu.architecture in FUSING_GPUS
 
 
 def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ParallelLayout:
@@ -338,6 +361,8 @@ def measured_setup(config: Fields) -> MeasuredSetup:
     stated |= {name: arguments.get(name, kind) for name, kind in kinds.items() if kind and name in arguments}
     if arguments.holder.get("disable_prefill_cuda_graph"):
         stated["cuda_graph_backend_prefill"] = "disabled"
+    if length := config.holder.get("simulated_accept_length"):
+        stated["acceptance"] = f"length={length}"
     if sizes := config.holder.get("cudagraph_sizes"):
         stated["cuda_graph_bs"] = tuple(sizes)
     settings = SglangSettings(
@@ -429,18 +454,13 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
             deployment.layout,
             deployment.gpu,
         ),
+        max_adapters=settings.max_loras_per_batch if settings.has_adapters else None,
+        speculation=None if settings.drafting is None else settings.drafting.speculation(),
     )
 
 
+TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"].items()}
 PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
-TUNED_SINCE: Mapping[str, Version] = {"cdna3": (0, 5, 10), "cdna4": (0, 5, 7)}
-"""AMD kernels: decode steps of DeepSeek-R1 with four clients took 18.5 ms on MI355X in December 2025, 14.5 at the
-beginning of January and 9.9 from its end on; on MI300X 21 to 27 ms up to 0.5.9 and 14.6 with 0.5.12 (published by
-InferenceX).
-"""
-
-FUSED_EARLY = ("deepseek", "gpt-oss", "kimi")
-"""Name prefixes of models with fused all-reduce norms before that."""
 
 
 def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -451,7 +471,8 @@ def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Map
     if version >= PREFILL_GRAPHS_SINCE:
         return settings, {}
     name = model.name.lower().rpartition("/")[2]
-    options: dict[str, Any] = {} if name.startswith(FUSED_EARLY) else {"fuse_allreduce_rms": False}
+    early = name.startswith(tuple(ARCHITECTURES["fused_early"]))
+    options: dict[str, Any] = {} if early else {"fuse_allreduce_rms": False}
     if model.has_experts and model.weights.experts == "bf16":
         options["moe_backend"] = "triton"
     return {**settings, "cuda_graph_backend_prefill": "disabled"}, options
@@ -491,6 +512,7 @@ class Sglang(Engine):
     shown = (*BOUNDS, "mem_fraction_static", "disable_radix_cache")
     tried = TRIED
     oldest_gpu = OLDEST, "Turing, such as t4"
+    own_drafts = "--speculative-algorithm NEXTN"
     expert_launches = EXPERT_LAUNCHES
     ties_groups = False
     tuned_since = TUNED_SINCE
@@ -520,7 +542,28 @@ class Sglang(Engine):
         )
 
     def graphs(self, settings: ResolvedSglang) -> SglangGraphs:
-        return SglangGraphs(settings.decode_sizes, settings.prefill_sizes)
+        width = 1 if settings.drafting is None else settings.drafting.width
+        return SglangGraphs(tuple(size * width for size in settings.decode_sizes), settings.prefill_sizes)
+
+    def adapters(self, asked: SglangSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:
+        slots = asked.max_loras_per_batch, asked.max_lora_rank or USUAL_RANK
+        return slots_of(*slots, model) if asked.has_adapters else None
+
+    def drafts(self, asked: SglangSettings) -> bool:
+        return asked.speculative_algorithm is not None
+
+    def most_tokens(self, given: Mapping[str, Any]) -> int:
+        return MOST_DRAFTS if given.get("speculative_algorithm") else 1
+
+    def drafting(self, settings: ResolvedSglang) -> Drafting | None:
+        return settings.drafting
+
+    def draft_passes(self, deployment: Deployment) -> SglangPasses:
+        settings, host = deployment.settings, deployment.host
+        assert isinstance(settings, ResolvedSglang)
+        assert isinstance(host, SglangHost)
+        assert settings.drafting is not None
+        return SglangPasses(host, settings.drafting, replace(deployment.layout, pipeline=1), settings.decode_sizes)
 
 
 def _release(name: str) -> Sglang:

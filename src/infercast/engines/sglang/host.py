@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from infercast.engines.host import HostCosts, Launch
+from infercast.engines.speculation import Drafting
 from infercast.lazy_classes import dataclass
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
@@ -18,6 +20,10 @@ from infercast.serve.step import HostCost
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
 """GPU idle time between two kernels of a step, beyond what their estimates include."""
+DRAFT_HEAD_KERNELS = 6
+"""Kernels of a draft head: the product, mapping to the target's vocabulary, and the choice of tokens."""
+SMALL_SECONDS = 45e-6
+"""Small kernels around a pass: the tree, its mask, slots and accepted tokens (EAGLE-3 of llama-3.1-8b on an H200)."""
 SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "deepseek-v2-lite"}
 LAYERS = {
     "composed_layer": "latent attention, which stands for all layers of many small operations,",
@@ -51,6 +57,10 @@ class SglangHost(HostCosts):
     prompt_process: float
     process_prompt: float
     wake: float
+    verify: float
+    draft_graph: float
+    draft_extend: float
+    draft_prompt: float
 
 
 class LaunchWork(NamedTuple):
@@ -135,3 +145,30 @@ class SglangHostModel:
             for term, seen in SEEN_IN_ONE.items()
             if getattr(self._work, f"{term}s")
         ]
+
+
+class SglangPasses:
+    """Draft passes: those of a decode step are one graph, and the pass over its verified tokens another."""
+
+    def __init__(self, host: SglangHost, drafting: Drafting, layout: ParallelLayout, sizes: tuple[int, ...]) -> None:
+        self._host, self._sizes = host, sizes
+        draft = drafting.draft
+        self._kernels = 0 if draft is None else launch_work(draft.config, layout).kernels + DRAFT_HEAD_KERNELS
+
+    @property
+    def gap_seconds(self) -> float:
+        return SMALL_SECONDS + GAP_SECONDS * self._kernels if self._kernels else 0.0
+
+    def padded(self, num_sequences: int) -> int:
+        place = bisect_left(self._sizes, num_sequences)
+        return self._sizes[place] if place < len(self._sizes) else num_sequences
+
+    def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
+        host, kernels = self._host, self._kernels
+        if has_prompts:
+            return HostCost(launch=host.draft_prompt if kernels else 0.0)
+        seconds = host.verify
+        if kernels:
+            seconds += host.draft_extend + host.draft_graph * (passes > 1)
+            seconds += passes * (host.eager_step + host.eager_kernel * kernels) * (launch is not Launch.FULL_GRAPH)
+        return HostCost(launch=seconds)

@@ -1,24 +1,5 @@
 """Which attention and expert kernels SGLang runs for a model on a GPU, and how it launches them.
 
-Facts of SGLang 0.5.16, confirmed by profiles of real engines on an H200:
-
-- rotary embedding, head norms and KV cache writes are hand-written kernels (``fused_rope_kernel``,
-  ``fused_qknorm_warp``, ``store_kvcache``);
-- attention backends need contiguous queries, which are a slice of the fused QKV output (``q.contiguous()`` in
-  ``layers/attention/flashattention_backend.py``, ``trtllm_mha_backend.py`` and ``flashinfer_backend.py``);
-- some models write the KV cache in the rotary kernel (``enable_fused_set_kv_buffer`` in ``models/utils.py``), if the
-  cache is bf16 and has no windows;
-- norms and activations write bf16, and quantisation is a separate kernel (``layers/quantization/fp8_utils.py``).
-
-Facts of SGLang 0.5.16 (``server_args.py``, ``_get_default_attn_backend``; ``arg_groups/overrides.py``).
-
-Facts of SGLang 0.5.16 (``arg_groups/overrides.py``): on datacentre Blackwell it runs TensorRT-LLM's kernels for the
-architectures below, in these formats, unless tokens are dispatched to experts by all-to-all; Nemotron's run CUTLASS's
-kernels where TensorRT-LLM has none; ``kernels.toml`` has all others.
-
-Shared experts are fused with the routed ones, as one more expert for every token, in a few models
-(``determine_num_fused_shared_experts`` in ``models/deepseek_v2.py`` and ``glm4_moe.py``).
-
 Facts of SGLang 0.5.16 (``layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py``): small tiles up to as many
 tokens as experts, and tiles of 64 rows, 64 columns and 32 deep beyond, with which long prompts take nearly twice as
 long as with good ones. The measured kernels behind the estimates were launched with good ones. A configuration file
@@ -35,6 +16,7 @@ import numpy as np
 
 from infercast.bundled import read_data
 from infercast.engines.base import Configuration, ExpertLaunches
+from infercast.engines.sglang.settings import ARCHITECTURES
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.load import is_modelled
@@ -49,24 +31,10 @@ from infercast.predict.expert_launch import Tiles, time_tiles
 from infercast.predict.identity import kernel_profile
 
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
-PAGES: Mapping[str, tuple[int, ...]] = {
-    "fa3": (), "flashinfer": (), "triton": (), "aiter": (), "torch_native": (), "flex_attention": (),
-    "fa4": (128,), "flashmla": (64,), "cutlass_mla": (128,), "dsa": (64,),
-    "trtllm_mla": (64, 32), "trtllm_mha": (64, 32, 16),
-}  # fmt: skip
-"""Attention backends by SGLang's names, with supported page sizes, the default first; none: any."""
+PAGES: Mapping[str, list[int]] = ARCHITECTURES["pages"]
 RENAMED = {"nsa": "dsa"}
 BLOCK_PAGE = 128
 EAGER_BACKENDS = ("torch_native", "flex_attention")
-TRTLLM_LATENT = (
-    "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "MistralLarge3ForCausalLM", "LongcatFlashForCausalLM",
-)  # fmt: skip
-"""Architectures with latent attention that run TensorRT-LLM's kernels on Blackwell; others run FlashInfer's."""
-TRITON_ELSEWHERE = ("GptOssForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration")
-"""Architectures that run Triton's attention on GPUs without Hopper's or Blackwell's kernels."""
-FLASHINFER_ON_BLACKWELL = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM")
-TRITON_BEFORE_BLACKWELL = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
-"""Architectures that run it on Hopper too."""
 
 
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
@@ -84,7 +52,7 @@ def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
 
 def _for_latents(model: ModelConfig, gpu: Gpu) -> str:
     if gpu.architecture in DATACENTER_BLACKWELL:
-        return "trtllm_mla" if model.architecture in TRTLLM_LATENT else "flashinfer"
+        return "trtllm_mla" if model.architecture in ARCHITECTURES["trtllm_latent"] else "flashinfer"
     return "fa3" if gpu.architecture == "hopper" else "triton"
 
 
@@ -92,12 +60,12 @@ def _for_heads(model: ModelConfig, gpu: Gpu) -> str:
     if gpu.architecture in DATACENTER_BLACKWELL:
         if model.has_mixer(BlockSparseAttention):
             return "fa4"
-        return "flashinfer" if model.architecture in FLASHINFER_ON_BLACKWELL else "trtllm_mha"
-    if model.architecture in TRITON_BEFORE_BLACKWELL:
+        return "flashinfer" if model.architecture in ARCHITECTURES["flashinfer_on_blackwell"] else "trtllm_mha"
+    if model.architecture in ARCHITECTURES["triton_before_blackwell"]:
         return "triton"
     if gpu.architecture == "hopper":
         return "fa3"
-    return "triton" if model.architecture in TRITON_ELSEWHERE else "flashinfer"
+    return "triton" if model.architecture in ARCHITECTURES["triton_elsewhere"] else "flashinfer"
 
 
 def page_size(model: ModelConfig, backend: str, asked: int | None) -> int:
@@ -172,23 +140,7 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
     return BY_KERNELS.get(gpu.kernels, TRITON_MULTIPLES) if gpu.vendor.lower() == "nvidia" else AMD
 
 
-QWEN = (
-    "Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration", "Qwen3NextForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration",
-)  # fmt: skip
-DEEPSEEK = (
-    "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "KimiK25ForConditionalGeneration", "MistralLarge3ForCausalLM",
-    "GlmMoeDsaForCausalLM", "LongcatFlashForCausalLM",
-)  # fmt: skip
-NEMOTRON = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM")
-TRTLLM_FORMATS = {
-    **dict.fromkeys((*QWEN, *DEEPSEEK, *NEMOTRON), ("bf16", "fp8", "fp8_block", "nvfp4")),
-    "Glm4MoeForCausalLM": ("bf16", "nvfp4"),
-    "Llama4ForConditionalGeneration": ("fp8",),
-    "Llama4ForCausalLM": ("fp8",),
-}
-JOINING = {"DeepseekV3ForCausalLM": 256, "GlmMoeDsaForCausalLM": 256, "Glm4MoeForCausalLM": 0}
-"""Architectures that fuse the shared expert with the routed ones, and the required number of these; 0: any."""
+NEMOTRON = ARCHITECTURES["flashinfer_on_blackwell"]
 APART = ("trtllm", "cutlass")
 
 
@@ -199,14 +151,14 @@ def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
         return weights.experts_kernel
     if gpu.architecture not in DATACENTER_BLACKWELL:
         return "cutlass" if model.architecture in NEMOTRON and weights.experts in ("bf16", "fp8") else ""
-    return "trtllm" if weights.experts in TRTLLM_FORMATS.get(model.architecture, ()) else ""
+    return "trtllm" if weights.experts in ARCHITECTURES["trtllm_experts"].get(model.architecture, ()) else ""
 
 
 def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout) -> int:
     """Shared experts fused with the routed ones: none if these are distributed, or use other kernels."""
     weights = model.weights
     apart = layout.experts or layout.all_to_all or weights.experts_kernel in APART or weights.experts == "int4"
-    wanted = JOINING.get(model.architecture)
+    wanted = ARCHITECTURES["joining"].get(model.architecture)
     if apart or wanted is None or spec.experts != (wanted or spec.experts):
         return 0
     return 1 if spec.shared_inter == spec.inter and weights.experts == weights.feed_forward else 0
@@ -255,8 +207,6 @@ EXPERT_LAUNCHES = ExpertLaunches(
 )
 
 
-STORING = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "BailingMoeForCausalLM", "Gemma4ForCausalLM")
-
 FLASH_ATTENTION_3 = (2.0e-6, 1.08)
 """On Hopper: seconds saved by decode attention over one-token pages, whose splits are combined by a smaller grid (1.4
 us instead of vLLM's 2.7), and the slowdown factor of prompts. From profiles of engines on an H200.
@@ -270,7 +220,7 @@ us instead of 41.2, 12.2 instead of 16.0 and 9.3 instead of 11.2 in Llama 3.1 8B
 
 def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:
     has_windows = any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.window for stack in model.stacks)
-    stores = model.architecture in STORING and model.cache_dtype == "bf16" and not has_windows
+    stores = model.architecture in ARCHITECTURES["storing"] and model.cache_dtype == "bf16" and not has_windows
 
     def chosen(mixer: Mixer) -> Mixer:
         if not isinstance(mixer, GroupedAttention):

@@ -7,9 +7,10 @@ from functools import cache
 from typing import NamedTuple
 
 from infercast.bundled import read_data
-from infercast.engines.memory import KvLayout, Memory, host_link
+from infercast.engines.memory import KvLayout, Memory, host_link, slots_bytes
 from infercast.engines.sglang.kernels import expert_multiples
-from infercast.engines.sglang.settings import WRITE_POLICIES, ResolvedSglang, SglangSettings
+from infercast.engines.sglang.settings import ARCHITECTURES, WRITE_POLICIES, ResolvedSglang, SglangSettings
+from infercast.engines.speculation import EAGLE, EAGLE_3, Drafting
 from infercast.errors import InputError, UnsupportedModelError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -18,14 +19,6 @@ from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB, GIGA, MIB
-
-SPLIT_WINDOWS = (
-    "GptOssForCausalLM", "Llama4ForConditionalGeneration", "MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM",
-    "Step3p5ForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration",
-)  # fmt: skip
-"""Architectures with a separate pool for sliding window layers; in others these layers keep every token
-(``configs/model_config.py``, ``is_hybrid_swa_model``).
-"""
 
 
 class Cells(NamedTuple):
@@ -44,7 +37,7 @@ class Cells(NamedTuple):
 def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, stage: int = 0) -> Cells:
     shard = model.shard(layout)
     held = stage_range(model.layers, layout.pipeline, stage)
-    unsplit = settings.disable_hybrid_swa_memory or model.architecture not in SPLIT_WINDOWS
+    unsplit = settings.disable_hybrid_swa_memory or model.architecture not in ARCHITECTURES["split_windows"]
     kept: list[Cache] = []
     for position, number in enumerate(model.layer_stacks):
         if position in held:
@@ -63,12 +56,6 @@ def kv_layout(token_bytes: float, page_size: int) -> KvLayout:
     return KvLayout(KvShape(page_size), round(token_bytes * page_size))
 
 
-BUFFERED = frozenset({
-    "KimiLinearForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
-    "Qwen3NextForCausalLM", "BailingMoeV2_5ForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
-    "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM",
-})  # fmt: skip
-"""Architectures whose states are copied while the next step is scheduled; others schedule without overlap."""
 KEPT = 3
 """States per running request, so that prefixes can be reused."""
 BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
@@ -87,8 +74,8 @@ class StatePool(NamedTuple):
         buffers = BUFFERS[self.strategy]
         return KEPT + (min(buffers, 1) if settings.disable_overlap_schedule else buffers)
 
-    def fit(self, kv_bytes: float, settings: SglangSettings, copies: int) -> int:
-        """States that fit in the memory left for them and the KV cache."""
+    def fit(self, kv_bytes: float, settings: SglangSettings, copies: int, width: int = 0) -> int:
+        """States that fit in the memory left for them and the KV cache, with drafts also one per verified token."""
         if not self.state_bytes:
             return 0
         if settings.max_mamba_cache_size is not None:
@@ -96,7 +83,8 @@ class StatePool(NamedTuple):
         if settings.disable_radix_cache and settings.max_running_requests is not None:
             return settings.max_running_requests // copies
         ratio = settings.mamba_full_memory_ratio
-        return int(max(kv_bytes, 0.0) * ratio / (1.0 + ratio) // self.state_bytes)
+        each = self.state_bytes * (1.0 + width / self.per_request(settings))
+        return int(max(kv_bytes, 0.0) * ratio / (1.0 + ratio) // each)
 
 
 def state_pool(model: ModelConfig, layout: ParallelLayout, asked: SglangSettings) -> StatePool:
@@ -109,7 +97,7 @@ def state_pool(model: ModelConfig, layout: ParallelLayout, asked: SglangSettings
         return StatePool(size, "no_buffer", overlaps)
     strategy = asked.mamba_radix_cache_strategy
     if strategy == "auto":
-        buffered = model.architecture in BUFFERED and not asked.disable_overlap_schedule
+        buffered = model.architecture in ARCHITECTURES["buffered"] and not asked.disable_overlap_schedule
         strategy = "extra_buffer" if buffered else "no_buffer"
     return StatePool(size, strategy, overlaps and strategy != "no_buffer")
 
@@ -261,20 +249,40 @@ def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
     return gpu.driver_bytes - context - peer * (layout.tensor * layout.sharing - 1)
 
 
+def draft_weights(drafting: Drafting | None, layout: ParallelLayout, gpu: Gpu) -> float:
+    """Weights of the drafter, which is loaded with an embedding even where it then uses the target's."""
+    if drafting is None or (draft := drafting.draft) is None:
+        return 0.0
+    if drafting.method in (EAGLE, EAGLE_3):
+        draft = replace(draft, own_embedding=draft.own_embedding or draft.spread_over or draft.config.vocabulary)
+    return draft.weight_bytes(layout, expert_multiples(draft.config, gpu))
+
+
 def budget(
-    model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: SglangSettings, static_share: float
+    model: ModelConfig,
+    layout: ParallelLayout,
+    gpu: Gpu,
+    settings: SglangSettings,
+    static_share: float,
+    drafting: Drafting | None = None,
 ) -> Budget:
     """The pipeline stage with room for the fewest tokens."""
-    free = free_before_loading(gpu, layout)
+    free, draft = free_before_loading(gpu, layout), None if drafting is None else drafting.draft
+    width = 0 if drafting is None else drafting.width
     found = []
     for stage in range(layout.pipeline):
-        weights = weight_bytes(model, layout, gpu, settings, stage)
+        weights = weight_bytes(model, layout, gpu, settings, stage) + slots_bytes(model, layout, stage)
+        weights += draft_weights(drafting, layout, gpu)
         each = cells(model, layout, settings, stage)
         left = static_share * free - weights
         pool = state_pool(model, layout, settings)
-        states = pool.fit(left, settings, layout.sharing if settings.enable_dp_attention else 1)
+        states = pool.fit(left, settings, layout.sharing if settings.enable_dp_attention else 1, width)
         token = each.token(settings.swa_full_tokens_ratio)
+        if draft is not None:  # layers that draft are taken to be like the target's
+            token *= 1.0 + draft.config.layers * draft.modules / model.layers
         taken = states * each.state
+        if width and states:  # and a state after each verified token
+            taken += each.state * width * min(settings.max_running_requests or 1, states // pool.per_request(settings))
         found.append(Budget(free, weights, left - taken, token, states, taken))
     return min(found, key=lambda one: (one.kv_bytes / max(one.token_bytes, 1.0), -one.weights))
 
@@ -287,7 +295,7 @@ def tokens_that_fit(room: Budget, settings: SglangSettings, page_size: int) -> i
 
 def plan_memory(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSglang) -> Memory:
     """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may be 0."""
-    room = budget(model, layout, gpu, settings, settings.mem_fraction_static)
+    room = budget(model, layout, gpu, settings, settings.mem_fraction_static, settings.drafting)
     reserved = room.free_before * (1.0 - settings.mem_fraction_static)
     graphs = min(reserved, graph_bytes(settings.decode_sizes, settings.prefill_sizes))
     return Memory(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from infercast.bundled import read_data
 from infercast.engines.settings import check_counts, check_sizes, nearest_version, numbers
 from infercast.errors import InputError, UnknownNameError
@@ -9,7 +11,12 @@ from infercast.lazy_classes import dataclass
 from infercast.serve.scheduler.base import PrefillRules
 from infercast.shown import Chosen
 
+if TYPE_CHECKING:
+    from infercast.engines.speculation import Drafting
+
 _DATA = read_data("engines/sglang/releases.toml")
+ARCHITECTURES = read_data("engines/sglang/architectures.toml")
+"""What is decided by a model's architecture."""
 MEASURED = f"sglang@{_DATA['measured']}"
 """The release whose costs were measured, which is the default."""
 ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
@@ -108,8 +115,31 @@ class SglangSettings(Chosen):
     hicache_size: int = 0
     """... or of this many GB per GPU."""
     hicache_write_policy: str = WRITE_POLICIES[0]
+    enable_lora: bool = False
+    lora_paths: str | None = None
+    """LoRA adapters, which enable them, too ..."""
+    max_loras_per_batch: int = 8
+    """... so many at most in one step, requests without one counted as one ..."""
+    max_lora_rank: int | None = None
+    """... and the number of rows of their matrices: the rank."""
+    speculative_algorithm: str | None = None
+    """Speculative decoding: EAGLE, EAGLE3, NEXTN, STANDALONE or NGRAM ..."""
+    speculative_draft_model_path: str | None = None
+    speculative_draft_model_quantization: str | None = None
+    speculative_num_steps: int | None = None
+    """... with drafts of so many steps, passes of the drafter ..."""
+    speculative_eagle_topk: int | None = None
+    """... of this number of branches ..."""
+    speculative_num_draft_tokens: int | None = None
+    """... of which so many are verified, the last known token among them."""
+    acceptance: str | None = None
+    """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: published curves."""
     engine: str = MEASURED
     """The engine and its version, which determines rules and defaults."""
+
+    @property
+    def has_adapters(self) -> bool:
+        return self.enable_lora or self.lora_paths is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -130,6 +160,7 @@ class ResolvedSglang(SglangSettings):
     """Maximum tokens of a sequence: the context, or all that the cache holds."""
     groups: int = 1
     """DP attention groups."""
+    drafting: Drafting | None = None
 
     @property
     def chunk(self) -> int | None:
@@ -140,7 +171,7 @@ class ResolvedSglang(SglangSettings):
     def max_num_batched_tokens(self) -> int:
         """Tokens of the largest step: a full chunk, all sequences at once, or the longest prompt in one piece."""
         prompts = max(self.max_prefill_tokens, self.context_length) if self.chunk is None else self.chunk
-        return max(prompts, self.max_running_requests)
+        return max(prompts, self.max_running_requests * (1 if self.drafting is None else self.drafting.width))
 
     @property
     def max_num_seqs(self) -> int:
@@ -157,7 +188,8 @@ MOST_HICACHE = 1_000_000
 COUNTS = (
     "max_running_requests", "max_total_tokens", "max_prefill_tokens", "prefill_max_requests", "page_size",
     "context_length", "cuda_graph_max_bs", "cuda_graph_max_bs_prefill", "max_mamba_cache_size", "ep_size",
-    "scheduler_recv_interval",
+    "scheduler_recv_interval", "max_loras_per_batch", "max_lora_rank",
+    "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens",
 )  # fmt: skip
 NAMES = {
     "schedule_policy": ORDERS,

@@ -35,7 +35,6 @@ from infercast.ops import Op
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.tiers import Offload
-from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
 from infercast.units import AUTO, GIB
@@ -59,16 +58,12 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         if (value := values.get(name)) not in (None, False, 0):
             tell(f"{name}{'' if value is True else f' {value}'}: {about}")
     if isinstance(sizes := values.get("cudagraph_capture_sizes"), str):
-        values["cudagraph_capture_sizes"] = _sizes(sizes)
+        parts = [part.strip() for part in sizes.split(",")]
+        if not all(part.isdigit() for part in parts):
+            raise InputError(f"--cudagraph-capture-sizes must be whole numbers with commas between them, not {sizes!r}")
+        values["cudagraph_capture_sizes"] = tuple(int(part) for part in parts)
     graphs = _graph_settings(text, tell) if (text := given.get("compilation_config")) else {}
     return graphs | values
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts):
-        raise InputError(f"--cudagraph-capture-sizes must be whole numbers with commas between them, not {text!r}")
-    return tuple(int(part) for part in parts)
 
 
 def _graph_settings(text: str, tell: Tell) -> dict[str, Any]:
@@ -109,7 +104,14 @@ def measured_setup(config: Fields) -> MeasuredSetup:
     """Parse a file's config; ``engine_args`` may have more of vLLM's arguments, under its names."""
     arguments = config.inner("engine_args")
     stated = {name: config.get(name, kind) for name, kind in STATED.items()}
-    further = _further_settings(arguments)
+    # Fields of `EngineSettings` among the engine's other arguments; the rest does not affect the simulation.
+    kinds = {"bool": bool, "int": int, "float": float, "str": str}
+    further: dict[str, Any] = {}
+    for each in fields(EngineSettings):
+        if each.name in arguments and each.name != "speculative_config":
+            further[each.name] = arguments.get(each.name, kinds.get(str(each.type).split(" ", maxsplit=1)[0], list))
+    if "cudagraph_capture_sizes" in further:
+        further["cudagraph_capture_sizes"] = tuple(further["cudagraph_capture_sizes"])
     if "num_gpu_blocks_override" not in further and "num_gpu_blocks_override" in config:  # its older place
         further["num_gpu_blocks_override"] = config.get("num_gpu_blocks_override", int)
     settings = EngineSettings(
@@ -122,7 +124,11 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         }
     )
     if "speculative_config" in arguments:
-        drafts = _speculative_config(arguments.inner("speculative_config"))
+        # The config as given; the drafter is named by its folder, which was on another machine
+        values = dict(arguments.inner("speculative_config").holder)
+        if isinstance(model := values.get("model"), str):
+            values["model"] = PurePosixPath(model).name
+        drafts = json.dumps(values)
         settings = replace(settings, speculative_config=drafts, dummy_weights=True)
     blocks = config.at_least("num_gpu_blocks", 1)
     return MeasuredSetup(
@@ -146,26 +152,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
 def profiled_step(name: str) -> ProfiledStep | None:
     match = STEP.match(name)
     return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
-
-
-def _speculative_config(drafts: Fields) -> str:
-    """The config as given; the drafter is named by its folder, which was on another machine."""
-    values = dict(drafts.holder)
-    if isinstance(model := values.get("model"), str):
-        values["model"] = PurePosixPath(model).name
-    return json.dumps(values)
-
-
-def _further_settings(arguments: Fields) -> dict[str, Any]:
-    """Fields of `EngineSettings` among the engine's other arguments; the rest does not affect the simulation."""
-    kinds = {"bool": bool, "int": int, "float": float, "str": str}
-    settings = {}
-    for each in fields(EngineSettings):
-        if each.name in arguments and each.name != "speculative_config":
-            settings[each.name] = arguments.get(each.name, kinds.get(str(each.type).split(" ", maxsplit=1)[0], list))
-    if "cudagraph_capture_sizes" in settings:
-        settings["cudagraph_capture_sizes"] = tuple(settings["cudagraph_capture_sizes"])
-    return settings
 
 
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
@@ -227,23 +213,9 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         tells_load=version.weighs_cache,
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
-        speculation=None if drafting is None else _speculation(drafting, version),
-    )
-
-
-def _speculation(drafting: Drafting, version: EngineVersion) -> Speculation:
-    return Speculation(
-        drafting.num_drafts,
-        drafting.acceptance.rates,
-        match=drafting.match,
-        lookahead=drafting.lookahead,
-        drops_block=drafting.drops_block,
-        read_ahead=drafting.read_ahead,
-        slots_taken=drafting.slots_taken,
-        slots_by_step=version.slots_by_step,
-        pads_new=True,
-        pads_first=version.pads_first,
-        by_batch=drafting.by_batch,
+        speculation=None
+        if drafting is None
+        else drafting.speculation(slots_by_step=version.slots_by_step, pads_new=True, pads_first=version.pads_first),
     )
 
 
@@ -334,7 +306,6 @@ class Vllm(Engine):
     """One release of vLLM."""
 
     rules: EngineVersion
-
     title = "vLLM"
     close_since = (0, 20)
     load_balancer = "vllm"
@@ -346,10 +317,9 @@ class Vllm(Engine):
     shown = (*BOUNDS, "gpu_memory_utilization", "enable_prefix_caching")
     tried = TRIED
     oldest_gpu = OLDEST, "Volta, such as v100-sxm"
-    can_draft = True
+    own_drafts = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
     expert_launches = EXPERT_LAUNCHES
     host_type = VllmHost
-
     settings_from = staticmethod(settings_of)
     resolve = staticmethod(_resolve)
     choose_kernels = staticmethod(choose_sparse_kernels)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.engines.base import Deployment
 from infercast.engines.host import HostCosts, Launch
 from infercast.engines.vllm.kernels import default_block_size
@@ -146,26 +147,7 @@ class Seen(NamedTuple):
     """What was special about it, and what other engines do."""
 
 
-SEEN_IN_FEW = {
-    "latent_layer": Seen("latent attention", ("deepseek-v2-lite",)),
-    "recurrent_layer": Seen("short convolutions", ()),
-    "delta_layer": Seen("delta nets by Triton's kernels", ("qwen3.5-35b-a3b", "qwen3.5-4b")),
-    "fused_delta_layer": Seen(
-        "gated delta nets by FlashInfer's kernels",
-        ("published idle prompts of Qwen3.5-9B and Qwen3.5-35B-A3B",),
-        "on hosts that are not known; where FlashInfer is not installed, vLLM takes Triton's kernels "
-        "(--gdn-prefill-backend triton), which were measured and take 2.5 times as long",
-    ),
-    "mamba_layer": Seen("Mamba2", ("nemotron-3-nano-30b-a3b", "nemotron-nano-9b-v2")),
-    "sparse_layer": Seen("an indexer and attention over what it chose", ("glm-5",), "in six of its layers"),
-    "grouped_choice_layer": Seen("experts chosen from groups", ("deepseek-v2-lite",)),
-    "packed_expert_layer": Seen(
-        "4-bit experts by Triton's kernels",
-        ("gpt-oss-20b",),
-        "in idle prompts; steps that replay CUDA graphs (--max-cudagraph-capture-size) do not pay it, nor does "
-        "--moe-backend marlin",
-    ),
-}
+SEEN_IN_FEW = {term: Seen(**row) for term, row in read_data("engines/vllm/seen.toml").items()}
 """Host times of layers measured in only one or two models."""
 
 

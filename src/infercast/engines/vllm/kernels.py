@@ -1,28 +1,18 @@
 """Which kernels vLLM runs for a model on a GPU, and what follows: block size, padding and launch configurations.
 
-Facts of vLLM 0.25 (``platforms/cuda.py``, ``v1/attention/backends``): the kernels it prefers for a GPU decide. Grouped
-attention takes any multiple of 16. Latent attention is FlashAttention on Hopper (16), FlashMLA there once the cache is
-fp8 (64), FlashInfer on Blackwell (32) or, for heads it does not support, CUTLASS (128), and Triton elsewhere (16).
-Sparse attention has an indexer, whose scores are computed over blocks of 64, and of 256 where keys are compressed;
-block-sparse attention has blocks of its own.
+Facts of vLLM 0.25 (``platforms/cuda.py``, ``v1/attention/backends``, ``fused_moe``); what a GPU prefers decides.
 
-Facts of vLLM 0.25 (``platforms/cuda.py``, ``v1/attention/backends/mla``): on Hopper FlashAttention reads a bf16 cache,
-and FlashMLA an fp8 one in a format of its own, for 64 or 128 heads. Datacentre Blackwell has FlashInfer for fp8 and for
-few heads, and otherwise FlashMLA, for 128 heads. The kernels of other Blackwell chips read only FlashMLA's format.
-Older chips have none, and no DeepGEMM, which computes the scores of an indexer. Compressed attention
-(``models/deepseek_v4``) is FlashMLA's in its own format everywhere except on these other chips, which do not pad heads.
-
-Expert launch configurations come from a file tuned for the number of experts, their width on one GPU, the GPU and the
-format, if the package has one; otherwise from rules of thumb. Facts of vLLM 0.25
-(``vllm/model_executor/layers/fused_moe/fused_moe.py`` and ``configs/``).
-
-Facts of vLLM 0.25 (``fused_moe/oracle/mxfp4.py``): TensorRT-LLM's kernels on Blackwell need multiples of 256, Triton's
-on Hopper widths in multiples of 64, Marlin's elsewhere hidden sizes in multiples of 256 and widths of 128; all kernels
-on AMD pad to 256.
-
-Since 0.32 Humming's kernels take precedence over Marlin's on Hopper (``quantization/utils/humming/priority.py``): for
-experts in int4 and nvfp4, and for dense GEMMs in nvfp4 and mxfp4; for dense int4 Machete's still come first. Since 0.29
-FlashInfer reduces over the GPUs of a node of compute capability 10.3 (``device_communicators/all_reduce_utils.py``).
+- Grouped attention: blocks of any multiple of 16. Latent attention: FlashAttention on Hopper (16), FlashMLA there with
+  an fp8 cache (64), FlashInfer on Blackwell (32) or, for other heads, CUTLASS (128), and Triton elsewhere (16).
+- Sparse attention: an indexer scores blocks of 64, of 256 for compressed keys (``models/deepseek_v4``). Hopper has
+  FlashAttention for bf16, and FlashMLA for fp8 in its own format (64 or 128 heads). Datacentre Blackwell has FlashInfer
+  for fp8 and few heads, else FlashMLA (128 heads). Other Blackwells read FlashMLA's format alone and do not pad heads.
+  Older chips have no such kernels, and no DeepGEMM for the scores.
+- Experts: launches by a file tuned for experts, their width, GPU and format, or by rules of thumb (``fused_moe.py``).
+  In mxfp4 (``oracle/mxfp4.py``) TensorRT-LLM's on Blackwell need multiples of 256, Triton's on Hopper widths of 64,
+  Marlin's hidden sizes in multiples of 256 and widths of 128; all kernels on AMD pad to 256.
+- Since 0.29 FlashInfer reduces over a node of compute capability 10.3 (``all_reduce_utils.py``). Since 0.32 Humming's
+  kernels precede Marlin's on Hopper for experts in int4 and nvfp4 and dense nvfp4 and mxfp4 (``humming/priority.py``).
 """
 
 from __future__ import annotations
@@ -141,12 +131,7 @@ EXPERT_LAUNCHES = ExpertLaunches(
 
 
 # Multiples of the hidden size and of the width of each expert on one GPU.
-BY_KERNEL: dict[str, Multiples] = {
-    "trtllm": (256, 256),
-    "triton": (1, 64),
-    "cutlass": (128, 128),
-    "marlin": (256, 128),
-}
+BY_KERNEL: dict[str, Multiples] = {"trtllm": (256, 256), "triton": (1, 64), "cutlass": (128, 128), "marlin": (256, 128)}
 AUTOMATIC = {"hopper": "triton", "blackwell": "trtllm", "blackwell-ultra": "trtllm"}
 
 

@@ -51,7 +51,6 @@ class Kind(NamedTuple):
 
 NONE, ALIGN, ALL = "none", "align", "all"
 MODES = (NONE, ALIGN, ALL)
-
 WRITE_EVERY_BLOCK = (
     "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
     "JambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "Zamba2ForCausalLM",
@@ -253,7 +252,6 @@ def tier_rules(version: EngineVersion) -> dict[str, bool]:
 
 ALIGNMENT = 576
 """Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once."""
-
 Group = list[tuple[int, int]]
 """A layer's index in the model, and its bytes per block."""
 
@@ -263,7 +261,7 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
     kinds: dict[tuple[int, int], Group] = {}
     for position, kind in members:
         key = (kind.cache.window, kind.block_size)
-        kinds.setdefault(key, []).append((position, _aligned(kind)))
+        kinds.setdefault(key, []).append((position, -(-kind.page_bytes // ALIGNMENT) * ALIGNMENT))
     whole = [(key, group) for key, group in kinds.items() if not key[0]]
     windows = [(key, group) for key, group in kinds.items() if key[0]]
     widths = sorted({size for _, group in whole for _, size in group}) or [
@@ -287,10 +285,6 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
     sizes = tuple(key[1] for key, _ in groups)
     shape = KvShape(min(sizes), tuple(key[0] for key, _ in groups), block_sizes=sizes if len({*sizes}) > 1 else ())
     return KvLayout(shape, _block_bytes([group for _, group in groups], held))
-
-
-def _aligned(kind: Kind) -> int:
-    return -(-kind.page_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def _layers(group: Group) -> int:
@@ -322,7 +316,6 @@ def _block_bytes(groups: list[Group], held: Collection[int]) -> int:
 
 SMALLEST_BLOCK = 16
 """Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
-
 UNCHUNKED = 2048
 """Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
 
@@ -338,9 +331,8 @@ def kv_layout(
     """Blocks and groups of a model's KV cache; with ``stage``, a block's bytes in that pipeline stage.
 
     The last ``num_drafting`` layers are the drafter's, held by the last stage. Layers that keep the same tokens in the
-    same width form one kind. If a model has several, blocks of the narrower ones hold more tokens until all are equally
-    large; then each kind is split into groups of as many layers as the smallest kind has (or as the largest, if they
-    are nearly equal), and one block serves one group.
+    same width form a kind. Blocks of narrower kinds hold more tokens until all are equally large; then each kind is
+    split into groups of as many layers as the smallest kind has (or the largest, if they are nearly equal).
     """
     members = _members(config, layout, block_size, states)
     if not members:  # encoders: blocks that hold tokens and take no memory
@@ -365,11 +357,7 @@ def kv_layout(
 def hybrid_block_size(
     config: ModelConfig, layout: ParallelLayout, block_size: int, states: StateBlocks = ONE_STATE
 ) -> int:
-    """Tokens per block with recurrent states: the smallest multiple of the requested size that is at least as large as
-    a state.
-
-    Facts of ``platforms/interface.py``, ``_align_hybrid_block_size``. Without states it is the requested size.
-    """
+    """Tokens per block: the least multiple of the requested size that holds a state (``_align_hybrid_block_size``)."""
     shard = config.shard(layout)
     caches = [cache for stack in config.stacks for cache in stack.mixer.caches(shard)]
     state = max((cache.bytes_per_sequence for cache in caches), default=0.0)

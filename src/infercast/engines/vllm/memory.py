@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.engines.base import Deployment
-from infercast.engines.memory import LINK_SHARE, Memory, host_link
+from infercast.engines.memory import LINK_SHARE, Memory, host_link, slots_bytes, slots_of
 from infercast.engines.tables import Table
 from infercast.engines.vllm.host import compiles_kernels
 from infercast.engines.vllm.kernels import INDEXED, expert_multiples
@@ -26,9 +26,9 @@ from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import adapter_bytes, lora_calls, step_calls, token_calls
+from infercast.models.lower import lora_calls, step_calls
 from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
-from infercast.models.spec import AdapterSlots, ModelConfig, layer_bytes, stage_layers, stage_range, stage_weight_bytes
+from infercast.models.spec import AdapterSlots, ModelConfig, layer_bytes, stage_range, stage_weight_bytes
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
@@ -89,19 +89,7 @@ def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: Parallel
     if settings.max_lora_rank not in RANKS:
         ranks = ", ".join(map(str, RANKS))
         raise InputError(f"max_lora_rank must be one of {ranks}, not {settings.max_lora_rank}")
-    if model.has_experts:
-        raise InputError(
-            f"enable_lora is not modelled for {model.name}: adapters of experts have kernels of their own; "
-            "use a model without experts"
-        )
-    return AdapterSlots(settings.max_loras, settings.max_lora_rank)
-
-
-def slots_bytes(config: ModelConfig, layout: ParallelLayout, stage: int) -> float:
-    if config.adapters is None:
-        return 0.0
-    share = stage_layers(config.layers, layout.pipeline)[stage] / config.layers
-    return share * adapter_bytes(token_calls(config, layout, 1), config.adapters, config.weights.base)
+    return slots_of(settings.max_loras, settings.max_lora_rank, model)
 
 
 def most_adapters(settings: ResolvedSettings) -> int | None:

@@ -30,10 +30,7 @@ MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")
 
 
 def capture_sizes(largest: int, max_num_batched_tokens: int, beside: int | None = None) -> tuple[int, ...]:
-    """Capture sizes of vLLM: 1, 2, 4, then by 8 to 256, then by 16 up to the largest.
-
-    The maximum tokens of a step are included if no larger, and so is ``beside``.
-    """
+    """1, 2, 4, then by 8 to 256 and by 16 to the largest; with the most tokens of a step if it fits, and ``beside``."""
     largest = min(largest, max_num_batched_tokens)
     sizes = {1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)}
     if largest == max_num_batched_tokens:
@@ -45,19 +42,6 @@ def capture_sizes(largest: int, max_num_batched_tokens: int, beside: int | None 
 
 def round_up(size: int, width: int) -> int:
     return -(-size // width) * width
-
-
-def rounded_sizes(sizes: tuple[int, ...], width: int) -> tuple[int, ...]:
-    """The V1 runner's sizes: rounded up to multiples of ``width`` tokens, up to the previous largest."""
-    largest = max(sizes, default=0)
-    return tuple(sorted({size for each in sizes if (size := round_up(each, width)) <= largest}))
-
-
-def with_whole_sequences(sizes: tuple[int, ...], most: int, width: int) -> tuple[int, ...]:
-    """Newer releases add sizes of whole sequences, at most ``most``, up to the previous largest."""
-    counts = {1, 2, 4, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16), most} if most else set()
-    largest = max(sizes, default=0)
-    return tuple(sorted({*sizes, *(size for each in counts if each <= most and (size := each * width) <= largest)}))
 
 
 @dataclass(frozen=True)
@@ -110,14 +94,11 @@ DENSE = "none"
 """A retention interval that caches everything."""
 LARGEST_CAPTURE = 1_000_000
 """No engine captures graphs for larger steps."""
-
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
     "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs", "max_num_scheduled_tokens",
     "prefill_schedule_interval", "kv_cache_memory_bytes", "offload_num_in_group", "offload_prefetch_step",
 )  # fmt: skip
-
-
 NEW = (
     "max_num_active_seqs", "max_num_scheduled_tokens", "max_num_queued_reqs", "max_num_queued_tokens",
     "prefix_cache_retention_interval", "long_prefill_token_threshold_adaptive",
@@ -125,7 +106,6 @@ NEW = (
 
 
 def check_settings(settings: EngineSettings, max_positions: int) -> None:
-    """Validate each setting's range."""
     check_counts(settings, COUNTS)
     if settings.block_size is not None:
         check_block_size(settings.block_size)
@@ -199,7 +179,6 @@ def _check_new(settings: EngineSettings) -> None:
 LARGE_GPU_BYTES = 70 * GIB
 # Newer versions have even larger ones on these.
 LARGEST_GPU_BYTES = 160 * GIB
-
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Largest graph in tokens by architecture, where it exceeds vLLM's usual limit of twice the sequences or 512."""
 
@@ -259,9 +238,7 @@ class EngineSettings(Chosen):
     max_num_queued_tokens: int | None = None
     """... and the same in tokens."""
     prefix_cache_retention_interval: str | None = None
-    """Windows and states are cached before every multiple of this many tokens; 0: only where known to be useful,
-    ``none``: everywhere.
-    """
+    """Windows and states are cached before multiples of this; 0: only where known useful, ``none``: everywhere."""
     watermark: float = 0.0
     """Share of KV blocks kept free when a request is admitted while others run, from 0 to below 1."""
     scheduler_reserve_full_isl: bool = True
@@ -317,7 +294,6 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def state_blocks(self) -> StateBlocks:
-        """How recurrent states are cached."""
         drafts, version = 0 if self.drafting is None else self.drafting.num_drafts, self.version
         rules = StateRules(
             exports=version.exports_states,
@@ -344,7 +320,6 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def most_running(self) -> int:
-        """Maximum running sequences."""
         return min(self.max_num_seqs, self.max_num_active_seqs or self.max_num_seqs)
 
     @property
@@ -373,9 +348,16 @@ class ResolvedSettings(EngineSettings):
         """The same for sequences of several tokens each, by model runner."""
         assert self.drafting is not None
         if not self.drafting.v2_runner:
-            return rounded_sizes(sizes, self.width)
+            # The V1 runner's sizes: rounded up to multiples of ``width`` tokens, up to the previous largest
+            largest = max(sizes, default=0)
+            return tuple(sorted({size for each in sizes if (size := round_up(each, self.width)) <= largest}))
         most = 0 if beside is None else min(beside, self.most_graph_tokens)
-        return with_whole_sequences(sizes, most, self.width)
+        # Newer releases add sizes of whole sequences, at most ``most``, up to the previous largest
+        counts = {1, 2, 4, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16), most} if most else set()
+        last = max(sizes, default=0)
+        return tuple(
+            sorted({*sizes, *(size for each in counts if each <= most and (size := each * self.width) <= last)})
+        )
 
     @property
     def width(self) -> int:
@@ -409,11 +391,7 @@ def resolve(
     states: States | None = None,
     drafting: Drafting | None = None,
 ) -> ResolvedSettings:
-    """Fill in vLLM's defaults for this GPU and model, and reject what it would reject.
-
-    ``block_size`` is the default if the settings have none, ``states`` describes recurrent layers, ``drafting`` is the
-    resolved speculative config.
-    """
+    """Fill in vLLM's defaults for a GPU and model (``block_size`` if none is set), and reject what it would reject."""
     check_settings(settings, max_positions)
     version = engine_version(settings.engine)
     large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name

@@ -7,15 +7,16 @@ Facts of vLLM 0.25 and 0.32: ``config/vllm.py`` (asynchronous scheduling, model 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from infercast.bundled import read_data
 from infercast.engines.speculation import (
     BY_HEADS,
     DRAFT_MODEL,
     EAGLE,
     EAGLE_3,
+    MATCH_SHARE,
     MTP,
     NGRAM,
     NGRAM_GPU,
@@ -23,41 +24,22 @@ from infercast.engines.speculation import (
     Drafting,
     by_length,
     by_position,
-    by_rate,
+    draft_of,
     read_acceptance,
     usual,
 )
 from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError
-from infercast.models.draft import Draft, eagle_draft, model_draft, prediction_draft, usual_head
 from infercast.models.layout import ParallelLayout
-from infercast.models.library import bundled_name
-from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig
 from infercast.serve.speculation import MOST_DRAFTS
 
 METHODS = (NGRAM, NGRAM_GPU, EAGLE, EAGLE_3, MTP, DRAFT_MODEL)
-UNMODELLED = {
-    "medusa": "heads that draft side by side",
-    "mlp_speculator": "a small network that drafts",
-    "suffix": "lookups in a tree of earlier answers",
-    "dflash": "all drafts in one pass",
-    "dspark": "all drafts in one pass",
-    "custom_class": "code of your own",
-    "extract_hidden_states": "no drafts at all",
-}
+_DATA = read_data("engines/vllm/drafts.toml")
+UNMODELLED: dict[str, str] = _DATA["unmodelled"]
 """Methods of vLLM that are rejected, and what they do."""
-READ = {
-    "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "quantization",
-    "num_speculative_tokens_per_batch_size", "rejection_sample_method", "synthetic_acceptance_rates",
-    "synthetic_acceptance_length", "prompt_lookup_max", "prompt_lookup_min",
-}  # fmt: skip
-UNREAD = {
-    "revision", "code_revision", "draft_load_config", "max_model_len", "draft_sample_method", "attention_backend",
-    "moe_backend", "use_local_argmax_reduction", "use_heterogeneous_vocab", "enforce_eager",
-    "disable_padded_drafter_batch", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
-    "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "parallel_drafting",
-}  # fmt: skip
+READ, UNREAD = set(_DATA["read"]), set(_DATA["unread"])
+"""Fields of the config."""
 
 
 class Asked(NamedTuple):
@@ -167,9 +149,6 @@ def _synthetic(values: Mapping[str, Any], num_drafts: int) -> Acceptance | None:
 
 V2_FAILS = ("MiMoForCausalLM",)
 """Architectures whose prediction heads the V2 model runner of 0.25 cannot capture, so that they need the V1 runner."""
-MATCH_SHARE = 0.5
-"""Default share of steps in which an n-gram lookup finds anything: between prose and code editing."""
-FOUND_RATE = 0.5
 
 
 def drafting_of(
@@ -190,7 +169,7 @@ def drafting_of(
     if layout.pipeline > 1:
         _check_pipeline(method, is_sync=is_sync or not asynchronous)
     _check_heads(asked, target)
-    draft, note = _draft_of(asked, target, dummy_weights=dummy_weights)
+    draft, note = draft_of(method, asked.model, target, asked.quantization, dummy_weights=dummy_weights)
     tensor = asked.tensor or layout.tensor
     if tensor not in (1, layout.tensor):
         raise InputError(f"draft_tensor_parallel_size must be 1 or the target's {layout.tensor}, not {tensor}")
@@ -199,7 +178,7 @@ def drafting_of(
     return Drafting(
         method,
         num_drafts,
-        accepted or _usual(target.name, method, num_drafts),
+        accepted or usual(target.name, method, num_drafts),
         draft,
         tensor,
         match=MATCH_SHARE if looked_up else 1.0,
@@ -228,12 +207,6 @@ def _check_pipeline(method: str, *, is_sync: bool) -> None:
         )
 
 
-def _usual(target: str, method: str, num_drafts: int) -> Acceptance:
-    if method in (NGRAM, NGRAM_GPU):
-        return Acceptance(by_rate(FOUND_RATE, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
-    return usual(target, method, num_drafts)
-
-
 def _num_heads(asked: Asked, target: ModelConfig) -> int:
     return min(target.prediction.heads, asked.num_drafts) if asked.method == MTP and target.prediction else 1
 
@@ -246,25 +219,3 @@ def _check_heads(asked: Asked, target: ModelConfig) -> None:
             f"num_speculative_tokens {asked.num_drafts} must be a multiple of the {heads} prediction heads of "
             f"{target.name}"
         )
-
-
-def _draft_of(asked: Asked, target: ModelConfig, *, dummy_weights: bool) -> tuple[Draft | None, str]:
-    """The drafter, and what had to be assumed about it."""
-    if asked.method in (NGRAM, NGRAM_GPU):
-        return None, ""
-    if asked.method == MTP:
-        return prediction_draft(target), ""
-    model = str(asked.model)
-    if asked.method == DRAFT_MODEL:
-        return model_draft(read_model(model, quantization=asked.quantization), target), ""
-    if os.path.exists(model) or bundled_name(model):
-        return _known(eagle_draft(asked.method, model, target), target, dummy_weights), ""
-    if model.endswith(".json") or model.startswith((".", "/")):
-        raise InputError(f"draft {model!r} of --speculative-config: there is no such file or folder")
-    note = f"{model} is not at hand: a head of one dense layer as wide as {target.name} stands for it"
-    return _known(usual_head(asked.method, model, target), target, dummy_weights), note
-
-
-def _known(draft: Draft, target: ModelConfig, dummy_weights: bool) -> Draft:
-    """A head with dummy weights has no embedding table of its own, since there is no file to hold one."""
-    return draft.with_head_of(target) if dummy_weights else draft

@@ -1,8 +1,4 @@
-"""What differs between releases of vLLM; ``releases.toml`` lists each change with its release.
-
-All of it is read from the sources of the released packages; costs were measured on vLLM 0.25. Cost changes between
-versions that are not known here (host costs of the V2 runner with experts, new kernels) are listed in docs/engine.md.
-"""
+"""What differs between releases of vLLM, by ``releases.toml``; docs/engine.md lists cost changes not known here."""
 
 from __future__ import annotations
 
@@ -42,9 +38,7 @@ class EngineVersion(NamedTuple):
     exports_states: bool = False
     """In ``align`` mode, kernels of some layers store the last useful state before the end of a prompt's last step."""
     renews_states: bool = False
-    """In ``align`` mode, a prompt's last useful state counts as new in every step in which its request computes with
-    it.
-    """
+    """In ``align`` mode, a prompt's last useful state counts as new in every step that computes with it."""
     knows_drafts: bool = False
     """Layer groups that MTP drafts with are distinguished from others, which drop no block of a prefix hit."""
     past_attention: bool = True
@@ -54,9 +48,7 @@ class EngineVersion(NamedTuple):
     reads_ahead: bool = False
     """Several prediction heads read that many prompt tokens ahead, which prefill steps leave for them."""
     weighs_cache: bool = False
-    """Data-parallel load balancing: requests in flight are a lower bound, waiting ones are weighted by KV cache usage,
-    and engines of dense models publish their counts too.
-    """
+    """Load balancing: requests in flight are a lower bound, waiting ones weigh by KV usage, dense engines count too."""
     slots_by_step: bool = False
     """Budget taken by a draft model is per sequence in the step, not per ``max_num_seqs``."""
     pads_first: bool = False
@@ -70,9 +62,7 @@ class EngineVersion(NamedTuple):
     stores_ends: bool = False
     """What a finished request has not yet stored in host memory is stored with the next step."""
     recency_by_request: bool = False
-    """KV blocks in host memory count as used when a request with them ends, and ``store_threshold`` counts offers to
-    store a block; before, every lookup did both.
-    """
+    """KV blocks on the host count as used, and offers to store them count, at a request's end, not at every lookup."""
     host_page: int = 1
     """Blocks in host memory are padded to a multiple of this many bytes."""
     shares_latent: bool = False

@@ -252,7 +252,7 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     **dict.fromkeys(("max_model_len", "context_length"), _longest),
     "kv_cache_dtype": _token,
     "max_num_batched_tokens": _step,
-    "speculative_config": _drafts,
+    **dict.fromkeys(("speculative_config", "speculative_algorithm"), _drafts),
     "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
     "data_parallel_size": lambda flag, around: (
         f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"

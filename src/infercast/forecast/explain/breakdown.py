@@ -10,21 +10,13 @@ import numpy as np
 
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servable, resolve_run
-from infercast.forecast.explain.step_log import (
-    KINDS,
-    EngineRun,
-    StepLog,
-    Watched,
-    kernels_of,
-    watch_run,
-)
+from infercast.forecast.explain import step_log
 from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import Array
 from infercast.forecast.system import DECODE, system_of
 from infercast.lazy_classes import dataclass
 from infercast.serve import Record, Workload
-from infercast.serve.fleet.two_pools import Handover
 from infercast.serve.loop import Progress
 from infercast.shown import Answer
 from infercast.units import format_seconds
@@ -53,7 +45,7 @@ class Composition:
     ranges: tuple[Range, ...]
 
 
-def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | None:
+def compose(record: Record, log: step_log.StepLog, timer: KernelTimer) -> Composition | None:
     """Kernel families per token in each range of tokens; None without second tokens."""
     several = np.flatnonzero(record.num_output > 1)
     if not several.size:
@@ -86,10 +78,10 @@ def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | N
     return Composition(tuple(ranges))
 
 
-def _cumulated(log: StepLog, timer: KernelTimer) -> tuple[list[str], Array]:
+def _cumulated(log: step_log.StepLog, timer: KernelTimer) -> tuple[list[str], Array]:
     """Families, and their seconds in all steps up to and with each one; the wait before a step is the host's."""
     steps = log.steps
-    kernels_in = kernels_of(timer)
+    kernels_in = step_log.kernels_of(timer)
     names = [*dict.fromkeys(family for _, family in kernels_in), HOST]
     belongs = np.array([[family == name for name in names] for _, family in kernels_in], dtype=np.float64)
     seconds = np.concatenate([kernels @ belongs for _, kernels in steps.kernels(timer)])
@@ -137,7 +129,7 @@ class RequestParts:
         return {name: float((part if chosen is None else part[chosen]).mean()) for name, part in self.parts.items()}
 
 
-def first_token_parts(engine: EngineRun, workload: Workload) -> RequestParts:
+def first_token_parts(engine: step_log.EngineRun, workload: Workload) -> RequestParts:
     """Of the requests that this replica served: on their way, queued, computed, on their way back."""
     record, log = engine.record, engine.log
     host, served = engine.pool.deployment.host, np.flatnonzero(~np.isnan(record.last_token))
@@ -167,7 +159,7 @@ def first_token_parts(engine: EngineRun, workload: Workload) -> RequestParts:
     return RequestParts(served, sent_at, first_token - sent_at, parts)
 
 
-def taken_in_parts(engine: EngineRun) -> RequestParts:
+def taken_in_parts(engine: step_log.EngineRun) -> RequestParts:
     """From the arrival of keys and values on a decode pool to the first token: queued, computed, on its way back."""
     record, served = engine.record, np.flatnonzero(~np.isnan(engine.record.last_token))
     sent_at, first_token, prompt_end = record.sent_at[served], record.first_token[served], engine.log.prompt_end[served]
@@ -180,14 +172,7 @@ def taken_in_parts(engine: EngineRun) -> RequestParts:
     return RequestParts(served, sent_at, first_token - sent_at, parts)
 
 
-def through_both(prefill: RequestParts, decode: RequestParts, done: Handover) -> RequestParts:
-    """The whole way to the first token: the prefill pool, the link and the decode pool."""
-    link = {"link: waiting": done.began - done.ready, "link: transfer": done.received - done.began}
-    total = prefill.total + sum(link.values()) + decode.total
-    return RequestParts(prefill.requests, prefill.sent_at, total, {**prefill.parts, **link, **decode.parts})
-
-
-def later_token_parts(record: Record, log: StepLog) -> RequestParts | None:
+def later_token_parts(record: Record, log: step_log.StepLog) -> RequestParts | None:
     """Between a request's first token and its last, a token: decoding, prompts of others in between, the host."""
     several = np.flatnonzero(record.num_output > 1)
     if not several.size:
@@ -200,7 +185,7 @@ def later_token_parts(record: Record, log: StepLog) -> RequestParts | None:
     return RequestParts(several, record.sent_at[several], (last - first) / tokens, parts)
 
 
-def _window(log: StepLog, start: Array, end: Array) -> dict[str, Array]:
+def _window(log: step_log.StepLog, start: Array, end: Array) -> dict[str, Array]:
     """What the GPU did between two moments of each request; the three add up to the time between them."""
     steps = log.steps
     busy = steps.until(end, steps.gpu_seconds) - steps.until(start, steps.gpu_seconds)
@@ -252,8 +237,7 @@ class Breakdown(Answer):
     kernels: tuple[KernelPart, ...]
     """Largest first."""
     host: KernelPart
-    """A GPU stood still although its replica had requests: it waited for its host or another stage, or tokens were on
-    their way."""
+    """A GPU with requests stood still: it waited for its host or another stage, or tokens were on their way."""
     idle_seconds: float
     """Seconds in which no request was on the replica."""
     first_tokens: RequestParts
@@ -289,11 +273,11 @@ def explain_run(
     """Simulate a workload and say where every second of it went; names do as in `simulate`."""
     found, load = resolve_run(deployment, workload, gpu, options)
     with request_progress(progress, len(load.requests)) as tell:
-        run = watch_run(system_of(found, router), load, progress=tell)
+        run = step_log.watch_run(system_of(found, router), load, progress=tell)
     return run.forecast, break_down(run)
 
 
-def break_down(run: Watched) -> Breakdown:
+def break_down(run: step_log.Watched) -> Breakdown:
     forecast, engines = run.forecast, run.engines
     stages = [pool.deployment.layout.pipeline for pool in forecast.pools]
     start = min(float(np.nanmin(engine.record.sent_at)) for engine in engines)
@@ -313,9 +297,11 @@ def break_down(run: Watched) -> Breakdown:
     return Breakdown(
         duration=forecast.duration,
         side_by_side=sum(count * len(pool.records) for count, pool in zip(stages, forecast.pools, strict=True)),
-        steps={kind: sum(int((each == number).sum()) for each in kinds) for number, kind in enumerate(KINDS)},
+        steps={kind: sum(int((each == number).sum()) for each in kinds) for number, kind in enumerate(step_log.KINDS)},
         kernels=_kernels(engines),
-        host=KernelPart(WAITS[max(stages) > 1], "host", {kind: sum(each[kind] for each in hosts) for kind in KINDS}),
+        host=KernelPart(
+            WAITS[max(stages) > 1], "host", {kind: sum(each[kind] for each in hosts) for kind in step_log.KINDS}
+        ),
         idle_seconds=idle_seconds,
         first_tokens=_first_tokens(run),
         later_tokens=joined(laters) if laters else None,
@@ -323,35 +309,41 @@ def break_down(run: Watched) -> Breakdown:
     )
 
 
-def _first_tokens(run: Watched) -> RequestParts:
+def _first_tokens(run: step_log.Watched) -> RequestParts:
     workload, link = run.forecast.workload, run.forecast.link
     parts = joined([first_token_parts(engine, workload) for engine in run.engines if engine.pool.role != DECODE])
     if link is None:
         return parts
     taken_in = joined([taken_in_parts(engine) for engine in run.engines if engine.pool.role == DECODE])
-    return through_both(parts, taken_in, link.handover)
+    # The whole way to the first token: the prefill pool, the link and the decode pool
+    hops = {
+        "link: waiting": link.handover.began - link.handover.ready,
+        "link: transfer": link.handover.received - link.handover.began,
+    }
+    total = parts.total + sum(hops.values()) + taken_in.total
+    return RequestParts(parts.requests, parts.sent_at, total, {**parts.parts, **hops, **taken_in.parts})
 
 
-def _kernels(engines: Iterable[EngineRun]) -> tuple[KernelPart, ...]:
+def _kernels(engines: Iterable[step_log.EngineRun]) -> tuple[KernelPart, ...]:
     """Seconds of each kernel in steps of each kind; kernels of one name in several tables are one."""
     found: dict[tuple[str, str], Array] = {}
     for engine in engines:
-        steps, names = engine.log.steps, kernels_of(engine.timer)
-        sums = np.zeros((len(KINDS), len(names)))
+        steps, names = engine.log.steps, step_log.kernels_of(engine.timer)
+        sums = np.zeros((len(step_log.KINDS), len(names)))
         for part, seconds in steps.kernels(engine.timer):
-            for number in range(len(KINDS)):
+            for number in range(len(step_log.KINDS)):
                 sums[number] += seconds[steps.kind[part] == number].sum(axis=0)
         for kernel, seconds in zip(names, sums.T, strict=True):
             found[kernel] = found.get(kernel, 0.0) + seconds
     parts = [
-        KernelPart(name, family, dict(zip(KINDS, seconds.tolist(), strict=True)))
+        KernelPart(name, family, dict(zip(step_log.KINDS, seconds.tolist(), strict=True)))
         for (name, family), seconds in found.items()
         if seconds.sum() > 0
     ]
     return tuple(sorted(parts, key=lambda part: -part.total))
 
 
-def _waits(engine: EngineRun, start: float, end: float, idle: Array) -> dict[str, float]:
+def _waits(engine: step_log.EngineRun, start: float, end: float, idle: Array) -> dict[str, float]:
     """Seconds before each step's kernels (of the last one, also after) in which a GPU with requests stood still."""
     steps = engine.log.steps
     waits = np.zeros(steps.ends.size)
@@ -362,7 +354,7 @@ def _waits(engine: EngineRun, start: float, end: float, idle: Array) -> dict[str
         waits[-1] += float((run_end - last - _overlap(last, run_end, idle))[0])
     if engine.log.spans:  # a stage may hold a step longer than its kernels take
         waits += (steps.by_stage[:, :, 1] - steps.by_stage[:, :, 0]).sum(axis=1) - steps.gpu_seconds
-    return {kind: float(waits[steps.kind == number].sum()) for number, kind in enumerate(KINDS)}
+    return {kind: float(waits[steps.kind == number].sum()) for number, kind in enumerate(step_log.KINDS)}
 
 
 def _idle_spans(record: Record, start: float, end: float) -> Array:

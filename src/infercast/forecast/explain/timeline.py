@@ -55,23 +55,6 @@ def request_slices(engine: EngineRun, workload: Workload, start: float, begin: f
     return found
 
 
-def request_counts(requests: list[RequestSlice]) -> list[tuple[float, int, int]]:
-    """(moment, requests running, requests waiting), whenever one changes."""
-    changes = [
-        change
-        for request in requests
-        for change in ((request.sent, 0, 1), (request.started, 1, -1), (request.last_token, -1, 0))
-    ]
-    found: list[tuple[float, int, int]] = []
-    running = waiting = 0
-    for moment, more_running, more_waiting in sorted(changes):
-        running, waiting = running + more_running, waiting + more_waiting
-        if found and found[-1][0] == moment:
-            found.pop()
-        found.append((moment, running, waiting))
-    return found
-
-
 LAST = ("lm_head", "sampling")
 MOST_SLICES = 400_000
 """A window is cut where it would hold more of them: some 45 MB of a trace."""
@@ -183,12 +166,25 @@ def _cut(engine: EngineRun, start: float, begin: float, end: float, most: int) -
 def _engine(engine: EngineRun, name: str, workload: Workload, start: float, begin: float, end: float) -> EngineLanes:
     chosen, log = _chosen(engine, start, begin, end), engine.log
     requests = request_slices(engine, workload, start, begin, end)
+    # (moment, requests running, requests waiting), whenever one changes
+    changes = [
+        change
+        for request in requests
+        for change in ((request.sent, 0, 1), (request.started, 1, -1), (request.last_token, -1, 0))
+    ]
+    found: list[tuple[float, int, int]] = []
+    running = waiting = 0
+    for moment, more_running, more_waiting in sorted(changes):
+        running, waiting = running + more_running, waiting + more_waiting
+        if found and found[-1][0] == moment:
+            found.pop()
+        found.append((moment, running, waiting))
     return EngineLanes(
         name=name,
         steps=_stages(engine, start, chosen) if log.spans else _steps(engine, start, chosen),
         host=_planned(engine, start, chosen) if log.spans else _host(engine, start, chosen),
         requests=requests,
-        counts=request_counts(requests),
+        counts=found,
     )
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import Rows
+from infercast.lab.fit.rows import Array, Rows
 from infercast.lab.fit.samples import Key, Sample, group_hashes, is_left_out, key_of, sample_of
 from infercast.lab.fit.tables import FILES, read_table
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured
@@ -21,8 +20,6 @@ from infercast.predict.anchors import choose, learn
 from infercast.predict.fitted import Artifact
 from infercast.predict.identity import KernelProfile
 from infercast.predict.learned import Learned
-
-Array = npt.NDArray[Any]
 
 FEW_ROWS = 1000
 """A fifth of fewer rows is too few to judge: every fifth is hidden in turn."""
@@ -62,7 +59,13 @@ def score(
     else:
         assert artifact is not None
         if not in_sample:
-            _refuse_fitted(artifact, rows)
+            fitted = {family: artifact.fitted_groups(family) for family in {key_of(part)[0] for part in rows}}
+            seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted[key_of(part)[0]]).any()}
+            if seen:
+                raise InputError(
+                    f"{artifact.path.name} was fitted on rows of {', '.join(sorted(seen))}; score other --gpus, fit an "
+                    "artefact without them, use --tier measured, or pass --in-sample to see errors that say little"
+                )
         if tier == "few-shot":
             scored = list(_score_few_shot(rows, artifact, profile, anchors))
         else:
@@ -108,16 +111,6 @@ def _chosen_rows(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
         if path.exists():
             chosen = (rows for rows in read_table(path, family) if not is_left_out(rows))
             yield from (rows for rows in chosen if gpus is None or rows.gpu in gpus)
-
-
-def _refuse_fitted(artifact: Artifact, rows: Sequence[Rows]) -> None:
-    fitted = {family: artifact.fitted_groups(family) for family in {key_of(part)[0] for part in rows}}
-    seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted[key_of(part)[0]]).any()}
-    if seen:
-        raise InputError(
-            f"{artifact.path.name} was fitted on rows of {', '.join(sorted(seen))}; score other --gpus, fit an "
-            "artefact without them, use --tier measured, or pass --in-sample to see errors that say little"
-        )
 
 
 def _score_artifact(

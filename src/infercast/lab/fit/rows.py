@@ -20,7 +20,6 @@ from infercast.ops.op import BYTES
 from infercast.predict.roofline import Roofline
 
 Array = npt.NDArray[Any]
-
 LEFT_OUT = ("trtllm",)
 """Engines without estimates, except for families that no other engine has."""
 
@@ -99,8 +98,7 @@ AT_MOST = {"kv_heads": "heads", "topk": "experts", "ep": "experts", "tp": "inter
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "all_to_all")
 ROUTINGS = re.compile(r"uniform|balanced|power_law_\d+(\.\d+)?")
 TOO_FAST, TOO_SLOW = 30.0, 300.0
-"""No kernel beats the roofline by this factor (a warm cache is worth three), and no GPU's median kernel is so much
-slower (fivefold is usual): what does is in another unit."""
+"""No kernel beats the roofline by this factor, and no GPU's median kernel is so much slower: the unit is another."""
 
 
 def read_parquet(path: Path, columns: Iterable[str], hint: str = "") -> pandas.DataFrame:
@@ -129,7 +127,12 @@ def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[st
         table = table[~table.engine.isin(LEFT_OUT)].reset_index(drop=True)
     for name in columns:
         if name not in NAMES:
-            table[name] = _sizes(path, table[name])
+            column = table[name]
+            values = _numbers(path, column)
+            least = 0 if column.name in MAY_BE_ZERO else 1
+            wrong = ~((values >= least) & (values <= LARGEST) & (values == np.floor(values)))
+            _refuse(path, str(column.name), values, wrong, f"must be a whole number of at least {least}")
+            table[name] = column.astype(np.int64)
     for name, bound in AT_MOST.items():
         if name in columns:
             _refuse(path, name, table[name], (table[name] > table[bound]).to_numpy(), f"must be at most {bound!r}")
@@ -149,14 +152,6 @@ def _numbers(path: Path, column: pandas.Series) -> Array:
     values: Array = pandas.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     _refuse(path, str(column.name), column.to_numpy(), np.isnan(values), "must be a number")
     return values
-
-
-def _sizes(path: Path, column: pandas.Series) -> pandas.Series:
-    values = _numbers(path, column)
-    least = 0 if column.name in MAY_BE_ZERO else 1
-    wrong = ~((values >= least) & (values <= LARGEST) & (values == np.floor(values)))
-    _refuse(path, str(column.name), values, wrong, f"must be a whole number of at least {least}")
-    return column.astype(np.int64)
 
 
 def _check_known(path: Path, table: pandas.DataFrame, columns: tuple[str, ...], dtypes: set[str]) -> None:

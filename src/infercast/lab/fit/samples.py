@@ -7,14 +7,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import LEFT_OUT, Rows
+from infercast.lab.fit.rows import LEFT_OUT, Array, Rows
 from infercast.lab.fit.sparse_tables import MODULE_FAMILIES, SPARSE_FAMILIES
 from infercast.lab.fit.sweeps import read_sweep, sweep_folders
 from infercast.lab.fit.tables import FILES, read_table
@@ -33,8 +31,6 @@ from infercast.predict.kernels import base_seconds
 # Where the host launched kernels one by one, a table has a floor that no kernel has: vLLM's products in fp8 by blocks
 # take 290 us on an L40S (Triton's), 80 on an H100 (DeepGEMM's). Rows that physics puts below it are left out.
 
-Array = npt.NDArray[Any]
-
 CHECKED_FAMILIES = ("moe", "gemm")
 TWICE = float(np.log(2.0))
 FLOOR, NEAR, HOST = 0.05, 1.25, float(np.log(8.0))
@@ -43,11 +39,7 @@ host, and log(measured / physics) of the rows at the floor from which on it is t
 
 
 def is_of_kernel(family: str, seconds: Array, residual: Array) -> Array:
-    """For each row of a table, whether its kernel is longer than what the host takes to launch one.
-
-    Of experts: whether it takes less than eight times the physics. Triton's in fp8 take 9 to 31 times as long on an
-    L40S where 16 does not divide their width (704 over 8 GPUs).
-    """
+    """Whether the kernel of each row outlasts its launch; of experts, whether it is within eight times the physics."""
     if family not in CHECKED_FAMILIES or not seconds.size:
         return np.ones(seconds.size, dtype=bool)
     if family == "moe":

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of
-from infercast.lab.fit.rows import Rows, read_parquet, rows_of
+from infercast.lab.fit.rows import Array, Rows, read_parquet, rows_of
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
 from infercast.models.mixers.mixer import Mixer, SequenceBatch
 from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
@@ -34,20 +33,15 @@ from infercast.predict.roofline import Predictor
 # Columns are ``batch_size``, ``isl`` (new tokens of a sequence), ``step`` (tokens cached before) and ``latency_ms``. A
 # group is one pair of batch size and new tokens: all prefixes of it are hidden together.
 
-Array = npt.NDArray[Any]
-
 FOLDER = "sparse-and-recurrent"
 TABLES = read_data("lab/fit.toml")["sparse"]
 SPARSE_FILES = {name: f"{FOLDER}/{file}.parquet" for name, file in TABLES["files"].items()}
 SPARSE_FAMILIES: dict[str, str] = TABLES["families"]
-
 DSA_HEADS, DSA_TOPK = 32, 2048
 """Index heads and chosen tokens of GLM-5, of which all component rows are."""
 CSA_HEADS, CSA_COMPRESS = 64, 4
 CSA_TOPK = {64: 512, 128: 1024}
 """Chosen entries of DeepSeek-V4-Flash and -Pro, by their heads."""
-
-
 _rows = partial(rows_of, time=("latency_ms", 1e-3))
 NEEDED = ("gpu", "engine", "latency_ms")
 
@@ -72,12 +66,6 @@ def lengths_of(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
 
 def batch_groups(part: pandas.DataFrame) -> Array:
     return np.array([f"{batch}|{new}" for batch, new in zip(part.batch_size, part.isl, strict=True)])
-
-
-def padded_heads(heads: int, gpu: str) -> int:
-    """Heads that FlashMLA computes, which takes multiples."""
-    multiple = 128 if load_gpu(gpu).kernels == "blackwell" else 64
-    return -(-heads // multiple) * multiple
 
 
 def _scores(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -114,11 +102,13 @@ def _latent(table: pandas.DataFrame) -> Iterator[Rows]:
     """SGLang's calls do not say how many places are taken: each token walks through all of them."""
     for part in parts(table[table.isl > 1], "num_heads"):
         queries, _, sequences = lengths_of(part)
+        # Heads that FlashMLA computes, which takes multiples
+        multiple = 128 if load_gpu(part.gpu.iloc[0]).kernels == "blackwell" else 64
         op = latent_attention(
             queries,
             queries + DSA_TOPK,
             sequences,
-            heads=padded_heads(int(part.num_heads.iloc[0]), part.gpu.iloc[0]),
+            heads=-(-int(part.num_heads.iloc[0]) // multiple) * multiple,
             selected=DSA_TOPK,
             kind="mla",
             kv_dtype="bf16",
@@ -181,7 +171,6 @@ MODULE_FILES = {
     for phase, part in PHASES.items()
 }
 MODULE_FAMILIES = {name: "sparse_module" if name.endswith(WHOLE) else "sparse_attention" for name in MODULE_FILES}
-
 VERSIONS = {"vllm": "0.24.0"}
 """Of each engine, the last release that was measured."""
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
@@ -193,10 +182,7 @@ UNPADDED = "FLASHINFER"
 HEADS = {"msa": (4, 8, 16, 32, 64)}
 """Heads of a GPU that a model can be split to."""
 HOST_BOUND = 1.3
-"""Eager launches of prompts never end sooner than the host has launched them: rows of fewer times the shortest of their
-kind say how fast a host is."""
-
-
+"""Eager prompts last as long as the host launches: rows of fewer times the shortest of their kind tell its speed."""
 HALVED, ALONE, SHARPNESS = 0.55, 0.9, 4.0
 """Share of L2 that holds weights: where it is two halves that may hold a line each, and where not."""
 

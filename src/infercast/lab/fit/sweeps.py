@@ -8,33 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas
 
+from infercast import ops
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import Rows, read_parquet, rows_of
-from infercast.ops import (
-    Attention,
-    Elementwise,
-    Gemm,
-    IndexScores,
-    MoE,
-    Scan,
-    ShortConvolution,
-    SparseAttention,
-    StateUpdate,
-    TopK,
-)
+from infercast.lab.fit.rows import Array, Rows, read_parquet, rows_of
 from infercast.ops.op import gated_activation, norm, quantise, rope, spread_lengths
 from infercast.predict.families.sparse import BLOCK_CHOICE, TOP_K, latent_attention
 from infercast.predict.identity import SWEEP
 
 # Kernels of sparse attention: one table, in which ``op`` names the kernel; a group is one layout of heads at one batch.
 
-Array = npt.NDArray[Any]
 Lengths = tuple[Array, Array, Array]
-
 BLOCK, WIDTH = 128, 128
 """Tokens of a block and the width of a head, of block-sparse attention."""
 _rows = partial(rows_of, engine=SWEEP, time=("burst_us", 1e-6))
@@ -49,9 +35,9 @@ def read_sparse_sweep(table: pandas.DataFrame) -> Iterator[Rows]:
         op, phase, heads, kv_heads, topk, kv_dtype = values
         lengths = _prompts(part)
         if op.startswith("index_scores"):
-            yield _sparse_rows(part, "index_scores", IndexScores(*lengths, heads=int(heads)), f"fp8 {phase}")
+            yield _sparse_rows(part, "index_scores", ops.IndexScores(*lengths, heads=int(heads)), f"fp8 {phase}")
         elif op.startswith("top_k"):
-            yield _sparse_rows(part, "top_k", TopK(*lengths, topk=int(topk)), phase)
+            yield _sparse_rows(part, "top_k", ops.TopK(*lengths, topk=int(topk)), phase)
         elif op in LATENT:
             stored = LATENT[op]
             latent = latent_attention(*lengths, heads=int(heads), selected=int(topk), kind="mla", kv_dtype=stored)
@@ -66,8 +52,8 @@ def _blocks(
     """Block-sparse attention, its scores and its choice; decoding sequences choose in the same launch."""
     heads, kv_heads, topk, kv_dtype = layout
     queries, keys, sequences = lengths
-    scores = IndexScores(*lengths, heads=kv_heads, entry_bytes=2.0 * WIDTH, dtype="bf16")
-    choice = TopK(queries, keys, sequences * kv_heads, topk=topk, compress=BLOCK)
+    scores = ops.IndexScores(*lengths, heads=kv_heads, entry_bytes=2.0 * WIDTH, dtype="bf16")
+    choice = ops.TopK(queries, keys, sequences * kv_heads, topk=topk, compress=BLOCK)
     if op == "msa_scores":
         yield _sparse_rows(part, "index_scores", scores, f"bf16 {phase}")
     elif op == "msa_choice":
@@ -76,7 +62,7 @@ def _blocks(
         other_seconds = np.ravel(TOP_K.physics(choice, load_gpu(part.gpu.iloc[0]), swept=True).seconds)
         yield _sparse_rows(part, "index_scores", scores, f"bf16 {phase}", other_seconds)
     else:
-        attention = SparseAttention(
+        attention = ops.SparseAttention(
             *lengths,
             heads=heads,
             head_dim=WIDTH,
@@ -109,7 +95,13 @@ def read_sweep(folder: Path, families: Sequence[str] | None = None, *, needs_met
     if needs_meta and not (folder / "meta.toml").exists():
         raise InputError(f"{folder} is not a table of `infercast measure`: it has no meta.toml")
     for family in read_families(folder, families):
-        yield from _READERS[family](_checked(folder / f"{family}.parquet"))
+        path = folder / f"{family}.parquet"
+        table = read_parquet(path, ("gpu", "latency_us", "burst_us"))
+        for name in ("latency_us", "burst_us"):
+            if not (table[name] > 0).all():
+                row = int(np.flatnonzero(~(table[name] > 0))[0])
+                raise FileFormatError(path, f"row {row}: {name} must be above 0, not {table[name].iloc[row]}")
+        yield from _READERS[family](table)
 
 
 def read_families(folder: Path, families: Sequence[str] | None = None) -> list[str]:
@@ -135,20 +127,11 @@ def sweep_folders(folder: Path) -> list[Path]:
     return found
 
 
-def _checked(path: Path) -> pandas.DataFrame:
-    table = read_parquet(path, ("gpu", "latency_us", "burst_us"))
-    for name in ("latency_us", "burst_us"):
-        if not (table[name] > 0).all():
-            row = int(np.flatnonzero(~(table[name] > 0))[0])
-            raise FileFormatError(path, f"row {row}: {name} must be above 0, not {table[name].iloc[row]}")
-    return table
-
-
 def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
     for dtype, part in table.groupby("dtype"):
         m, n, k = (part[name].to_numpy() for name in "mnk")
         if dtype in ("bf16", "fp8"):  # too few rows of other formats, which run bf16's kernels or nearly so
-            yield _rows(part, "gemm", dtype, Gemm(m, n, k, dtype), n * 1_000_000 + k)
+            yield _rows(part, "gemm", dtype, ops.Gemm(m, n, k, dtype), n * 1_000_000 + k)
 
 
 def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
@@ -157,7 +140,7 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
             heads, kv_heads, head_dim, value_dim, latent, window, kv_dtype = values
             queries, keys, sequences = _prompts(part) if "q_len" in part else _decodes(part)
             sizes = (heads, kv_heads, head_dim, value_dim)
-            op = Attention(queries, keys, *sizes, sequences, int(window), bool(latent), kv_dtype=kv_dtype)
+            op = ops.Attention(queries, keys, *sizes, sequences, int(window), bool(latent), kv_dtype=kv_dtype)
             yield _rows(part, family, f"bf16/{kv_dtype}", op, "|".join(map(str, values[:5])))
 
     return read
@@ -185,7 +168,9 @@ def _batches(part: pandas.DataFrame, means: pandas.Series) -> tuple[Array, Array
 def _experts(table: pandas.DataFrame) -> Iterator[Rows]:
     layout = ["dtype", "routing", "hidden", "inter", "experts", "topk"]
     for (dtype, routing, hidden, inter, experts, topk), part in table.groupby(layout):
-        op = MoE(part.tokens.to_numpy(), hidden, inter, experts, topk, dtype=dtype, weight_dtype=dtype, routing=routing)
+        op = ops.MoE(
+            part.tokens.to_numpy(), hidden, inter, experts, topk, dtype=dtype, weight_dtype=dtype, routing=routing
+        )
         group = f"{hidden}|{inter}|{experts}|{topk}"
         yield _rows(part, "moe", f"{dtype}/{routing}", op, group, "triton")
 
@@ -202,7 +187,9 @@ def _scans(table: pandas.DataFrame) -> Iterator[Rows]:
     for (kind, *sizes), part in table.groupby(["kind", *HEADS, "chunk", "state_dtype"]):
         heads, key_heads, key_dim, value_dim, chunk, state_dtype = sizes
         lengths, sequences = _batches(part, part.q_len)
-        op = Scan(lengths, sequences, heads, key_heads, key_dim, value_dim, kind, chunk, "bf16", state_dtype, "triton")
+        op = ops.Scan(
+            lengths, sequences, heads, key_heads, key_dim, value_dim, kind, chunk, "bf16", state_dtype, "triton"
+        )
         group = "|".join(map(str, sizes[:4]))
         yield _rows(part, "scan", f"{kind} triton", op, group, f"{kind}/triton")
 
@@ -211,21 +198,21 @@ def _updates(table: pandas.DataFrame) -> Iterator[Rows]:
     for (kind, *sizes), part in table.groupby(["kind", *HEADS, "state_dtype"]):
         heads, key_heads, key_dim, value_dim, state_dtype = sizes
         rows = part.rows.to_numpy()
-        op = StateUpdate(rows, heads, key_heads, key_dim, value_dim, kind, "bf16", state_dtype)
+        op = ops.StateUpdate(rows, heads, key_heads, key_dim, value_dim, kind, "bf16", state_dtype)
         yield _rows(part, "state_update", kind, op, "|".join(map(str, sizes[:4])), kind)
 
 
 def _convolutions(table: pandas.DataFrame) -> Iterator[Rows]:
     for (update, channels, taps), part in table.groupby(["update", "channels", "taps"]):
         lengths, sequences = _batches(part, part.q_len)
-        op = ShortConvolution(
+        op = ops.ShortConvolution(
             (lengths * sequences).sum(axis=-1), part.batch.to_numpy(), int(channels), int(taps), bool(update)
         )
         kernel = f"{'update' if update else 'prompts'}/triton"
         yield _rows(part, "convolution", kernel.replace("/", " "), op, f"{channels}", kernel)
 
 
-_COMPILED: dict[str, Callable[[Array, int, int], Elementwise]] = {
+_COMPILED: dict[str, Callable[[Array, int, int], ops.Elementwise]] = {
     "norm": lambda rows, width, _: norm(rows, width, residual=False),
     "add_norm": lambda rows, width, _: norm(rows, width, residual=True),
     "norm_quant": lambda rows, width, _: norm(rows, width, residual=False, out_dtype="fp8"),

@@ -191,10 +191,7 @@ _MAKERS: dict[str, Callable[[str, Source, pandas.DataFrame], Rows]] = {
     "state_update": _update,
     "convolution": _convolution,
 }
-
-
 Part = dict[str, Array]
-
 COLLECTIVES = {"alltoall": "all_to_all"}
 MOE_FORMATS: dict[str, tuple[str, ...]] = TABLES["moe"]["formats"]
 UNGATED = {tuple(layout) for layout in TABLES["moe"]["ungated"]}

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.bundled import read_data
 from infercast.errors import missing
+from infercast.lab.fit.rows import Array
 from infercast.lab.fit.samples import Key, Sample, is_usual, sweep_samples
 from infercast.lab.fit.sweeps import read_families, sweep_folders
 from infercast.lab.fit.tables import FILES
@@ -36,18 +36,14 @@ from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 # variance of the common miss averages what was found with what is known beforehand, and its few degrees of freedom
 # widen the interval as Student's law does.
 
-Array = npt.NDArray[Any]
-
 GENERATION = {"attention_prefill": -0.1, "attention_decode": -0.1}
-"""How much less than the physics of the kernels that were measured a new one takes, as a logarithm: what the next
-generation of kernels gained. FlashAttention 3 on an H200 takes 0.04 (prompts) and 0.09 (decoding) less than the rates
-of version 2 say in the median, 0.30 and 0.25 less in calls above 100 us."""
+"""How much less than the physics a new kernel takes (a logarithm): FlashAttention 3 on an H200 takes 0.04 (prompts) and
+0.09 (decoding) less than the rates of version 2 say in the median, 0.30 and 0.25 less above 100 us."""
 GENERATION_SPREAD = 0.1
 """Standard deviation of that gain, for want of more generations: as large as the gain."""
 NEW_SHARE = {"attention_prefill": 0.65, "attention_decode": 0.65}
-"""Of the interval that leaving out whole kernels says, what a new one needs: Triton's attention, which few run, is far
-from all others, and widens it. With FlashAttention 3 new to A100 and L40S, and FlashInfer new to the others,
-82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
+"""Of the interval that leaving out whole kernels says, what a new one needs: with FlashAttention 3 or FlashInfer as
+new, 82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
 BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "collective": 0.2}
 """Standard deviation of the common miss: attention's is that of A100, L40S and H200 estimated with the rates of each
 other's kernel families, the experts' that of kernels with constants fitted for another."""
@@ -179,7 +175,10 @@ class Settings:
 def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
     """A forest that predicts ``target`` with the least mean absolute error."""
     if not np.ptp(features.astype(np.float32), axis=0).any():  # one shape, or the same one again: nothing to ask
-        return _constant(features.shape[1], float(np.median(target)))
+        # One tree that asks nothing and adds nothing to a value
+        borders = tuple(np.zeros(0, dtype=np.float32) for _ in range(features.shape[1]))
+        none = np.zeros((1, 1), dtype=np.uint8)
+        return Forest(borders, none, none + 255, np.zeros((1, 2), dtype=np.float32), float(np.median(target)))
     model = _fit(features, target, settings, weight)
     if np.count_nonzero(importance := model.get_feature_importance()) > settings.most_features:
         features = features.copy()
@@ -190,13 +189,6 @@ def boost(features: Array, target: Array, settings: Settings, weight: Array | No
         model.save_model(str(path), format="json")
         forest = _forest(json.loads(path.read_text(encoding="utf-8")))
     return refine(forest, features, target, settings.refinements) if settings.refinements else forest
-
-
-def _constant(num_features: int, value: float) -> Forest:
-    """One tree that asks nothing and adds nothing to a value."""
-    borders = tuple(np.zeros(0, dtype=np.float32) for _ in range(num_features))
-    none = np.zeros((1, 1), dtype=np.uint8)
-    return Forest(borders, none, none + 255, np.zeros((1, 2), dtype=np.float32), value)
 
 
 def _fit(features: Array, target: Array, settings: Settings, weight: Array | None) -> Any:
@@ -429,8 +421,7 @@ KNOWN_SHARE = 0.3
 FEWEST = 8
 """Rows below which nothing is learned of a kernel on its GPU."""
 SHORTEST = 75e-6
-"""Where all rows of a kernel take longer, the host's having been left out, it is not known of shorter ones how wrong an
-estimate is: the interval is at least as wide as that of physics alone."""
+"""Where all rows of a kernel take longer, the interval is at least as wide as that of physics alone."""
 AT_ONCE = 2
 """Models fitted side by side; each comes out the same whatever its neighbour is."""
 
@@ -500,7 +491,17 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
             found.append(sample.residual[held_out] - trial.predict(sample.features[held_out]))
     misses = np.concatenate(found) if found else sample.residual - np.median(sample.residual)
     forest = _boost(sample, settings)
-    entry = _entry(key, sample.residual.size, misses, offset=0.0, shrink=1.0)
+    # What is known of a model's errors; ``misses`` are logs of measured / predicted on held-out rows
+    lowest, highest = np.quantile(misses, [0.1, 0.9])
+    entry = Entry(
+        *key,
+        rows=sample.residual.size,
+        offset=0.0,
+        shrink=1.0,
+        low=round(float(min(lowest, 0.0)), 5),
+        high=round(float(max(highest, 0.0)), 5),
+        held_out_error=round(float(np.mean(np.abs(np.exp(-misses) - 1.0))), 5),
+    )
     if sample.seconds.min() > SHORTEST:
         low, high = FAMILIES[key[0]].interval
         entry = entry._replace(low=min(entry.low, low), high=max(entry.high, high))
@@ -511,17 +512,3 @@ def _boost(sample: Sample, settings: Settings) -> Forest:
     thinned = thin_sample(sample, settings.most_rows)
     weight = None if (thinned.weight == 1.0).all() else thinned.weight
     return boost(thinned.features, thinned.residual, settings, weight)
-
-
-def _entry(key: Key, rows: int, misses: Array, *, offset: float, shrink: float) -> Entry:
-    """What is known of a model's errors; ``misses`` are logs of measured / predicted on held-out rows."""
-    low, high = np.quantile(misses, [0.1, 0.9])
-    return Entry(
-        *key,
-        rows=rows,
-        offset=offset,
-        shrink=shrink,
-        low=round(float(min(low, 0.0)), 5),
-        high=round(float(max(high, 0.0)), 5),
-        held_out_error=round(float(np.mean(np.abs(np.exp(-misses) - 1.0))), 5),
-    )

@@ -37,8 +37,6 @@ class Case:
 
 
 class Launch(Protocol):
-    """A kernel ready to run."""
-
     engine: str
     """The library of the kernel: ``vllm``, ``torch``, ``triton`` or ``cuda``."""
 
@@ -362,7 +360,6 @@ def _sparse_case(op: str, lengths: Shape, **layout: object) -> Case:
 
 
 def _sparse_decodes(generator: Generator) -> Shape:
-    """A batch of sequences with one new token each."""
     while True:
         batch = _batch(generator, SPARSE["batches"], 0.8, 8)
         prefix = int(2 ** generator.uniform(6, 17.2))
@@ -371,7 +368,6 @@ def _sparse_decodes(generator: Generator) -> Shape:
 
 
 def _sparse_prompts(generator: Generator) -> Shape:
-    """A few prompts, or chunks of prompts with a cached beginning."""
     while True:
         batch = int(generator.choice((1, 1, 1, 1, 2, 3, 4, 8)))
         q_len = int(2 ** generator.uniform(3, 13.1))
@@ -417,14 +413,7 @@ def _probe(op: str, by: str, dtype: str, rows: int, width: int, *sizes: int, flo
 
 
 # How large a share of any beginning each family gets; the first points are what a short sweep lives on.
-SHARES = {
-    "gemm": 0.40,
-    "attention_decode": 0.16,
-    "attention_prefill": 0.16,
-    "attention_mixed": 0.04,
-    "moe": 0.10,
-    "elementwise": 0.14,
-}
+SHARES: dict[str, float] = GRIDS["shares"]
 FAMILIES = tuple(SHARES)
 # Measured where they are named only: they are compiled or tuned for longer than all their shapes are measured.
 RECURRENT = {"scan": 0.4, "state_update": 0.25, "convolution": 0.25, "gating": 0.1}

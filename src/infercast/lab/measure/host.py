@@ -1,8 +1,4 @@
-"""What the CPU costs: a real engine with small random models, so small that the GPU hardly matters.
-
-An idle engine answers single prompts, then decodes batches of short sequences, then takes bursts of requests. Models
-differ in their number of layers only, so what grows with layers can be separated from what does not.
-"""
+"""What the CPU costs: a real engine with random models of different depths, so small that the GPU hardly matters."""
 
 from __future__ import annotations
 

@@ -172,17 +172,14 @@ class JournalBench:
             require_gpu().cuda.synchronize()
         except Exception as problem:
             self._journal.skip(case, problem)
-            self._check(problem)
+            try:
+                require_gpu().cuda.synchronize()
+            except RuntimeError:
+                self._journal.give_up((str(problem).splitlines() or [""])[0][:120])
+                os._exit(BROKEN)
             raise
         self._keys.append(case.key)
         return launch
-
-    def _check(self, problem: Exception) -> None:
-        try:
-            require_gpu().cuda.synchronize()
-        except RuntimeError:
-            self._journal.give_up((str(problem).splitlines() or [""])[0][:120])
-            os._exit(BROKEN)
 
     def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
         self._journal.at(self._keys, "timing")

@@ -155,10 +155,7 @@ def time_launches(launches: Sequence[Launch], workspace: Workspace, repeats: int
 
 
 def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], None]) -> list[Timing]:
-    """Launches in turn without a pause, as in an engine's step, after ``heat`` has brought the chip to its power limit.
-
-    Last rounds take each after a pause, cold and warm.
-    """
+    """Launches in turn without a pause, after ``heat`` brought the chip to its power limit; last, each by itself."""
 
     def work() -> None:
         heat()

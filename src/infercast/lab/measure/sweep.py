@@ -20,16 +20,7 @@ from infercast.lab.measure.device import Monitor, State, choose_engine, describe
 from infercast.lab.measure.isolated import FAMILIES as ISOLATED
 from infercast.lab.measure.isolated import measure_isolated
 from infercast.lab.measure.prepare import prepare
-from infercast.lab.measure.rows import (
-    COOL_SECONDS,
-    Bench,
-    Row,
-    Store,
-    Tally,
-    is_heavy,
-    measure_batch,
-    require_pandas,
-)
+from infercast.lab.measure.rows import COOL_SECONDS, Bench, Row, Store, Tally, is_heavy, measure_batch, require_pandas
 
 # What a launch costs when a kernel does nothing, by CUDA events: gaps between kernels are what is asked for.
 
@@ -159,14 +150,6 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise FileFormatError(path, f"cannot be read as TOML: {problem}") from None
 
 
-def check_engine(folder: Path, engine: str) -> None:
-    earlier = read_meta(folder).get("kernels", engine)
-    if earlier != engine:
-        raise InputError(
-            f"{folder} holds kernels measured with --engine {earlier}; choose another --out for --engine {engine}"
-        )
-
-
 def write_meta(folder: Path, facts: Mapping[str, Any]) -> None:
     lines = []
     for name, value in facts.items():
@@ -248,10 +231,7 @@ def run_sweep(
     progress: Progress | None = None,
     anchors: int = 0,
 ) -> Sweep:
-    """Measure until all is done or the time is up; takes up where an earlier sweep into ``out`` ended.
-
-    ``anchors``: no sweep, but this many of the most informative shapes of each kernel.
-    """
+    """Measure until all is done or time is up, resuming ``out``; ``anchors``: only the most informative shapes."""
     cases = [case for case in anchor_cases(anchors) if not families or case.family in families]
     cases = cases if anchors else sweep_cases(families)
     require_gpu()
@@ -259,7 +239,11 @@ def run_sweep(
     chosen = choose_engine(engine)
     result = Sweep(gpu_name(), out / gpu_name(), chosen)
     store = Store(result.folder)
-    check_engine(store.folder, chosen)
+    earlier = read_meta(store.folder).get("kernels", chosen)
+    if earlier != chosen:
+        raise InputError(
+            f"{store.folder} holds kernels measured with --engine {earlier}; choose another --out for --engine {chosen}"
+        )
     done = store.done()
     waiting = [case for case in cases if case.key not in done]
     begin = time.monotonic()

@@ -164,21 +164,6 @@ class Scatter:
     """The same of the times to first token: which requests wait long."""
 
 
-def scatter_of(run: MeasuredRun, record: Record) -> Scatter:
-    """Both sides are in order of arrival, so requests face each other."""
-    ttft = np.abs(record.ttft / run.ttft - 1)
-    tpot = np.abs(record.tpot / run.tpot - 1) if run.tpot.size else None
-    first_measured = run.ttft + np.array([request.arrival for request in run.workload.requests])
-    return Scatter(
-        ttft_median=float(np.median(ttft)),
-        ttft_p90=float(np.quantile(ttft, 0.9)),
-        tpot_median=None if tpot is None else float(np.median(tpot)),
-        tpot_p90=None if tpot is None else float(np.quantile(tpot, 0.9)),
-        start_order=rank_correlation(first_measured, record.first_token),
-        ttft_order=rank_correlation(run.ttft, record.ttft),
-    )
-
-
 def rank_correlation(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float | None:
     """Spearman's; equal values share their mean rank. None for too few, or where one side is all the same."""
     if first.size < FEWEST_RANKED:
@@ -254,8 +239,7 @@ def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None
 CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, "above 30/s"))
 """Arrivals a second up to which a run belongs to a class."""
 STATIC, PREFIX = "static", "prefix"
-"""Batches that were sent at once, as fast as their client could, are no load over time; runs with prompts that share
-prefixes are a class of their own, whatever their rate."""
+"""Batches sent at once are no load over time; runs with shared prefixes are a class of their own at any rate."""
 FACTORS: tuple[float, ...] = tuple(np.geomspace(0.6, 1.8, 12).tolist())
 """How many times longer than on the bundled host everything may take on a machine; ours differ by less."""
 TTFT_P50, TPOT_P50 = 0, 3
@@ -556,13 +540,24 @@ def _compare(
     if not record.tpot.size:
         latencies |= {"tpot_p50": None, "tpot_p95": None}
     cached_tokens, loaded_tokens = _hits(run, record)
+    # Both sides are in order of arrival, so requests face each other
+    ttft = np.abs(record.ttft / run.ttft - 1)
+    tpot = np.abs(record.tpot / run.tpot - 1) if run.tpot.size else None
+    first_measured = run.ttft + np.array([request.arrival for request in run.workload.requests])
     return RunComparison(
         file=file,
         kind=run.kind,
         label=run.label,
         **latencies,
         slower=slower,
-        scatter=scatter_of(run, record),
+        scatter=Scatter(
+            ttft_median=float(np.median(ttft)),
+            ttft_p90=float(np.quantile(ttft, 0.9)),
+            tpot_median=None if tpot is None else float(np.median(tpot)),
+            tpot_p90=None if tpot is None else float(np.quantile(tpot, 0.9)),
+            start_order=rank_correlation(first_measured, record.first_token),
+            ttft_order=rank_correlation(run.ttft, record.ttft),
+        ),
         parts=parts_of(run, record),
         cached_tokens=cached_tokens,
         loaded_tokens=loaded_tokens,

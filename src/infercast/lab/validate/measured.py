@@ -1,7 +1,4 @@
-"""Measured serving runs, read from a file: what was sent, what came back, and how the engine was set up.
-
-docs/validation.md has the format; what a config must have is the engine's to say (`Engine.measured_setup`).
-"""
+"""Measured serving runs, read from a file (docs/validation.md); `Engine.measured_setup` says what it must have."""
 
 from __future__ import annotations
 
@@ -192,6 +189,12 @@ def _read_run(run: Fields) -> MeasuredRun:
     order = sorted(range(len(rows)), key=lambda index: requests[index].arrival)
     arrival, n_out, ttft, tpot, e2e = np.array(values)[order].T
     duration = float((arrival + e2e / 1e3).max() - arrival.min())
+    # From the optional field ``itl_p50_ms`` of the requests
+    gaps = [
+        _numbers(path, row, f"{where}.requests[{position}]")("itl_p50_ms", TINY_MS)
+        for position, row in enumerate(rows)
+        if "itl_p50_ms" in row
+    ]
     return MeasuredRun(
         kind=kind,
         label=_label(kind, run.holder),
@@ -200,7 +203,7 @@ def _read_run(run: Fields) -> MeasuredRun:
         tpot=tpot[n_out > 1] / 1e3,
         output_tokens_per_second=float(n_out.sum()) / duration,
         rate=_rate(run.holder, arrival),
-        token_gap=_token_gap(path, rows, where),
+        token_gap=float(np.median(gaps)) / 1e3 if gaps else None,
         hits=hits_of(path, rows, where),
         joules=_counted(run, "joule"),
         mean_watts=_counted(run, "mean_w"),
@@ -213,16 +216,6 @@ def _counted(run: Fields, name: str) -> float | None:
     if not isinstance(summary, dict) or name not in summary:
         return None
     return _numbers(run.path, summary, f"{run.place}.summary")(name, TINY_MS)
-
-
-def _token_gap(path: Path, rows: list[Any], where: str) -> float | None:
-    """From the optional field ``itl_p50_ms`` of the requests."""
-    gaps = [
-        _numbers(path, row, f"{where}.requests[{position}]")("itl_p50_ms", TINY_MS)
-        for position, row in enumerate(rows)
-        if "itl_p50_ms" in row
-    ]
-    return float(np.median(gaps)) / 1e3 if gaps else None
 
 
 def _rate(run: Mapping[str, Any], arrival: npt.NDArray[Any]) -> float:

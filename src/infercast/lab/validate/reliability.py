@@ -16,7 +16,6 @@ from infercast.lab.validate.published.compare import PublishedComparison
 # Promises ("TTFT p95 stays below 1.2 times its forecast") held against measured runs, in buckets of like odds.
 
 Array = npt.NDArray[Any]
-
 LIMITS = np.linspace(0.6, 1.7, 45)
 """What is promised, as multiples of the forecast: of a latency to stay below, of a rate to stay above."""
 BUCKETS = 10

@@ -1,10 +1,9 @@
 """Recurrent token mixers: gated delta nets, Mamba2 and short convolutions, with a state for each sequence.
 
-Facts of vLLM 0.25. A state is copied out of the cache before the scan and back after it
-(``v1/attention/backends/gdn_attn.py``). Decoding sequences with prompts run the prompts' convolution; then a gated
-delta net updates their states with the kernel for one token, while Kimi's scans them as prompts (``layers/mamba/gdn``).
-Mamba2's and short convolutions' prompts and decoding sequences are convolved and scanned apart; groups that do not
-divide over the GPUs must be one, which each GPU holds (``layers/mamba/mamba_mixer2.py``, ``short_conv.py``).
+Facts of vLLM 0.25 (``v1/attention/backends/gdn_attn.py``, ``layers/mamba``). A state is copied out of the cache before
+the scan and back after it. Decoding sequences with prompts run the prompts' convolution; then a gated delta net updates
+their states with the kernel for one token, while Kimi's scans them as prompts. Mamba2 and short convolutions treat
+prompts and decoding sequences apart; groups that do not divide over the GPUs must be one, which each GPU holds.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class State(NamedTuple):
 
 class RecurrentMixer(Mixer):
     __slots__ = ()
-
     part = "recurrent"
     is_composed = True
     chunk: int = 64  # Tokens of a prompt that the scan takes at once
@@ -139,7 +137,6 @@ class GatedDeltaNet(RecurrentMixer):
 
     # Published checkpoints treat its two wide products alike and leave the narrow one of the gates alone.
     modules = ("linear_attn.out_proj",)
-
     label_text = "GDN {0.heads} x {0.value_dim}"
     description_text = "gated delta net, {0.heads}/{0.key_heads} heads of {0.value_dim}"
 
@@ -208,11 +205,9 @@ class KimiDeltaAttention(RecurrentMixer):
     head_dim: int
     taps: int = 4
     full_rank_gate: bool = False  # The gate of the output is one product (Kimi-K3), not two by way of a narrow vector
-
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     convolutions = 3
     scans_decoding = True
-
     label_text = "KDA {0.heads} x {0.head_dim}"
     description_text = "Kimi delta attention, {0.heads} heads of {0.head_dim}"
 
@@ -315,7 +310,6 @@ class Mamba2(RecurrentMixer):
     bias: bool = False  # Biases on both products
     convolution_bias: bool = True
     normed: bool = True  # The gate is followed by a norm (not in Falcon-H1)
-
     modules = ("mixer.in_proj", "mixer.out_proj")
     takes_quantised = True
     convolves_decoding = False
@@ -446,10 +440,8 @@ class GatedConvolution(RecurrentMixer):
     channels: int
     taps: int = 3
     bias: bool = False
-
     modules = ("conv.in_proj", "conv.out_proj")
     convolves_decoding = False
-
     label_text = "conv {0.channels} x {0.taps}"
     description_text = "short convolution, {0.channels:,} channels of {0.taps} taps"
 

@@ -74,10 +74,8 @@ class BlockSparseAttention(GroupedAttention):
     index_dim: int
     blocks: int
     block: int
-
     takes_quantised = False
     is_composed = True
-
     label_text = "MSA {0.heads}/{0.kv_heads} x {0.head_dim}"
 
     @property
@@ -251,7 +249,6 @@ class SparseLatentAttention(LatentAttention):
     head_multiple: int = 1  # Kernels compute heads in multiples of this, as the engine chooses them for a GPU
     unpadded_heads: int = 0  # But up to this many are computed as they are, by another kernel
     joins_queries: bool = False  # The two parts of a query are copied together first
-
     label_text = "DSA {0.heads} x {0.latent_dim}"
 
     @property
@@ -350,7 +347,6 @@ class CompressedAttention(Mixer):
     compressor: Compressor | None = None  # None: the window alone
     indexer: Indexer | None = None  # None: all compressed tokens are looked at
     head_multiple: int = 1  # Kernels compute heads in multiples of this, as the engine chooses them for a GPU
-
     modules = ("attn.wq_b", "attn.wkv", "attn.wo_a", "attn.wo_b")
     is_composed = True
 

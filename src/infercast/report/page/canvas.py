@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 # Colours that nothing else has, each in place of a variable of the page's style sheet.
@@ -46,28 +45,9 @@ class Tips:
         )
 
 
-def inline_svg(figure: Figure, name: str, description: str, tips: Tips) -> str:
-    import matplotlib as mpl  # noqa: PLC0415 - only those who draw need it
-
-    text = StringIO()
-    with mpl.rc_context({"svg.hashsalt": name}, STYLE):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    svg = tips.write(text.getvalue()[text.getvalue().index("<svg") :])
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[A-Za-z0-9_.]+"/>\s*', "", svg)
-    svg = re.sub(r'<g id="[A-Za-z0-9_.]+">', "<g>", svg)
-    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"#0a0[ab][0-9a-f]{2}", lambda found: f"var(--{VARIABLES[found[0]]})", svg)
-    svg = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    label = f'<svg role="img" aria-label="{escape(description, quote=True)}" class="chart" id="chart-{name}"'
-    return svg.replace("<svg", label, 1)
-
-
 WIDTH, HALF, PHONE = 9.2, 4.1, 3.75  # inches of a full-width chart, of one in a pair, and of a chart on a phone
 MOST_TICKS = 6
 LETTER = 0.077  # inches of a letter of a title, on average
-
 Paint = Callable[[Any, Tips], None]  # draws on an empty figure of any width, in the colours of `svg`
 
 
@@ -86,10 +66,21 @@ def drawn(name: str, description: str, size: tuple[float, float], paint: Paint) 
     import matplotlib as mpl  # noqa: PLC0415 - half a second that only a report needs
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    with mpl.rc_context(fname=STYLE):
+    text = StringIO()
+    with mpl.rc_context({"svg.hashsalt": name}, STYLE):
         figure, tips = Figure(figsize=size), Tips()
         paint(figure, tips)
-        return inline_svg(figure, name, description, tips)
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = tips.write(text.getvalue()[text.getvalue().index("<svg") :])
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[A-Za-z0-9_.]+"/>\s*', "", svg)
+    svg = re.sub(r'<g id="[A-Za-z0-9_.]+">', "<g>", svg)
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"#0a0[ab][0-9a-f]{2}", lambda found: f"var(--{VARIABLES[found[0]]})", svg)
+    svg = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    label = f'<svg role="img" aria-label="{escape(description, quote=True)}" class="chart" id="chart-{name}"'
+    return svg.replace("<svg", label, 1)
 
 
 def is_narrow(figure: Any) -> bool:
@@ -172,7 +163,6 @@ class Box(NamedTuple):
 
 
 def line_boxes(start: tuple[float, float], end: tuple[float, float], half: float = 2.0) -> list[Box]:
-    """A straight line as small boxes."""
     count = max(2, int(max(abs(end[0] - start[0]), abs(end[1] - start[1])) / 6))
     points = [
         tuple(begin + (last - begin) * number / count for begin, last in zip(start, end, strict=True))

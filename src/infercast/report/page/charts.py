@@ -135,10 +135,7 @@ def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles,
 
 
 def _percentiles(strip: Axes, axes: Axes, values: Percentiles, band: Band, tips: canvas.Tips) -> None:
-    """A row for each percentile: its name and value before the axis, its 80 % interval as a bar, itself as a mark.
-
-    Percentiles may be close to each other, so that names beside their marks would collide; rows never do.
-    """
+    """A row for each percentile: name and value, its 80 % interval as a bar, itself as a mark; rows never collide."""
     for row, name in enumerate(PERCENTILES):
         low, value, high = (getattr(each, name) / MILLI for each in (band.low, values, band.high))
         (bar,) = strip.plot([low, high], [row, row], color=canvas.MUTED, alpha=0.4, lw=6, solid_capstyle="round")

@@ -81,11 +81,7 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tu
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[int, ...] = (0,)) -> str:
-    """A table of cells that are HTML already; the columns in ``words`` hold text.
-
-    On a phone each row of a table that is too wide becomes a card, with the names of columns before their values. Roles
-    are spelled out, because browsers forget that a table is one when it is laid out otherwise.
-    """
+    """A table of HTML cells (text in ``words``); rows too wide for a phone become cards, so roles are spelled out."""
     rows = [list(row) for row in rows]
     names, *texts = ([_text(cell) for cell in row] for row in (columns, *rows))
     kinds = ["words" if place in words else "number" for place in range(len(columns))]

@@ -207,13 +207,18 @@ def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date
     top = [f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings_of(runs)]
     if leaders := leader_sentences(runs, rows):
         top.append(f"<h2>Which is best</h2>{elements.items(leaders)}")
+    charts = [
+        f"<h3>{escape(title[:1].upper() + title[1:])}</h3>{chart}"
+        for kind, title in TITLES.items()
+        if (chart := steps_chart(runs, kind))
+    ]
     content = elements.Content(
         title=f"{models}: {len(runs)} runs compared",
         lead=runs[0].workload,
         sections=[
             elements.Section("numbers", "What matters most", numbers_chart(runs, rows) + _NOTE, "Chart"),
             elements.Section("headline", "Side by side", _headline(runs, rows)),
-            *_steps(runs),
+            *([elements.Section("steps", "Where the time of a step goes", "".join(charts), "Steps")] if charts else []),
             *_settings(runs),
         ],
         caveats=shared_first({run.name: run.caveats for run in runs}),
@@ -238,15 +243,6 @@ def _headline(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
         lines.append([escape(row.name), *cells])
     note = f'<p class="note">Bold: the best of a row. Small: the difference from {escape(runs[0].name)}.</p>'
     return note + elements.table(["", *(escape(run.name) for run in runs)], lines)
-
-
-def _steps(runs: Sequence[SavedRun]) -> list[elements.Section]:
-    charts = [
-        f"<h3>{escape(title[:1].upper() + title[1:])}</h3>{chart}"
-        for kind, title in TITLES.items()
-        if (chart := steps_chart(runs, kind))
-    ]
-    return [elements.Section("steps", "Where the time of a step goes", "".join(charts), "Steps")] if charts else []
 
 
 def _settings(runs: Sequence[SavedRun]) -> list[elements.Section]:

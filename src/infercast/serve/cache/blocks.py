@@ -75,7 +75,6 @@ class KvShape(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Block size of each group."""
         return self.block_sizes or (self.block_size,) * len(self.windows)
 
     @property
@@ -90,7 +89,6 @@ class KvShape(NamedTuple):
 
     @property
     def of_tokens(self) -> KvShape:
-        """The groups with per-token KV, without states."""
         kept = [number for number in range(len(self.windows)) if number not in self.states]
         return self._replace(
             windows=tuple(self.windows[number] for number in kept),
@@ -112,10 +110,7 @@ class KvShape(NamedTuple):
 
     @property
     def of_one_size(self) -> KvShape:
-        """Approximately the same cache with one block size: a group with half the tokens per block counts as two.
-
-        A window shorter than such a block (those of DeepSeek-V4) becomes the blocks a decoding sequence has of it.
-        """
+        """About the same cache with one block size; a shorter window becomes the blocks a decoding sequence holds."""
         if not self.block_sizes:
             return self
         size = self.common_size
@@ -200,10 +195,7 @@ class _Node:
 
 
 class _Walk:
-    """How far a prompt was followed, so that the next turn can resume there.
-
-    The path so far never changes: an edge is taken over only at its known end.
-    """
+    """How far a prompt was followed, so that the next turn resumes there; an edge is taken over at its known end."""
 
     __slots__ = ("edge", "end", "first", "length", "node", "path", "segments", "start")
 
@@ -390,7 +382,6 @@ class BlockAllocation:
         """For some groups, which blocks are cached when full; otherwise all are."""
 
     def hold_nothing(self) -> None:
-        """Reset after all blocks were freed."""
         self.first = [0] * len(self.first)
         self.named = self.length = self.num_states = 0
         self.earlier = []
@@ -407,14 +398,10 @@ class BlockAllocation:
 
     @property
     def own_edge(self) -> int:
-        """Edge of its unshared blocks."""
         return -1 - self.index
 
     def pieces(self, ratio: int = 1) -> Path:
-        """Its path, and its own edge if blocks may be cached there, in units of ``ratio`` blocks.
-
-        A longer block is on the edge of its last tokens.
-        """
+        """Its path, and its own edge if blocks may be cached there, in units of ``ratio`` blocks."""
         path = (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
         if ratio == 1:
             return path

@@ -1,10 +1,7 @@
-"""The paged KV cache: allocated blocks, and full blocks in the prefix cache.
+"""The paged KV cache: allocated blocks, and full blocks in the prefix cache. Allocation succeeds or returns False.
 
-Allocation succeeds or returns False.
-
-A model whose layers attend to different spans (sliding windows) has one block table per kind of layer, called a group;
-blocks of all groups come from the same pool. Recurrent layers with reusable states are groups too: their block is the
-state at its end, and the next token reads only the last one.
+A model whose layers attend to different spans has one block table per kind of layer, called a group, all from the same
+pool. Recurrent layers with reusable states are groups too: their block is the state at its end.
 """
 
 from __future__ import annotations
@@ -23,8 +20,6 @@ Part = tuple[Line, int, int]
 
 
 class Lookup:
-    """Finds spans of cached blocks."""
-
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape._replace(retained=0)  # what is kept before a window is never looked up
         self._lines: dict[tuple[int, int], Line] = {}
@@ -45,17 +40,13 @@ class Lookup:
         return line
 
     def forget(self, span: Span) -> None:
-        """Remove an empty span."""
         line = span.line
         line.spans.remove(span)
         if not line.spans:
             del self._lines[line.edge, line.group]
 
     def __call__(self, holding: BlockAllocation, most: int) -> tuple[int, int]:
-        """The longest prefix, up to ``most``, that all groups can continue from, and the longest of any one kind.
-
-        Both are in units of the common block size.
-        """
+        """The longest prefix, up to ``most`` blocks, that all groups can continue from, and that of any one kind."""
         # Full attention needs every block from the start; windows need only the last few before the end.
         hit = most
         for groups in self._everywhere:
@@ -72,10 +63,7 @@ class Lookup:
                 return hit, longest
 
     def dropping(self, holding: BlockAllocation, most: int, last: int, *, past_states: bool) -> tuple[int, int]:
-        """The same if each kind of layer must find one block more than it continues from, within ``last`` tokens.
-
-        States have nothing to drop. With ``past_states``, a state is looked up one block further, and continued from.
-        """
+        """The same with one block more of each kind, within ``last`` tokens; ``past_states``: and a state further."""
         kinds = [*self._everywhere, *self._windowed]
         dropped: set[int] = set()
         hit, longest, is_first = most, 0, True
@@ -119,11 +107,7 @@ class Lookup:
                 position = stop
 
     def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
-        """Window blocks from which the same prompt can continue, and those before the ``marks``, if not 0.
-
-        Marks are in units of the common block size. With ``drops``, one block more than it continues from; a longer
-        prompt can then continue too.
-        """
+        """Window blocks that the same prompt continues from (``drops``: one more), and those before the ``marks``."""
         size, count = self._shape.common_size, self._in_common[group]
         if group in self._shape.states:
             ends = {Ends(size, drops).last(holding.num_input + more) // size for more in range(-drops, 1)}
@@ -156,9 +140,7 @@ class Lookup:
         return position
 
     def _in_window(self, holding: BlockAllocation, groups: list[int], most: int, *, drops: bool = False) -> int:
-        """The last block up to ``most`` before which the window is entirely cached; with ``drops``, including that
-        block.
-        """
+        """The last block up to ``most`` before which (``drops``: with which) the window is entirely cached."""
         first = groups[0]
         if self._shape.chunked and first not in self._shape.states:
             return self._onward(holding, groups, self._first(first, most), most)
@@ -252,7 +234,6 @@ class BlockPool:
                     del unused[entry]
 
     def _add(self, holding: BlockAllocation, line: Line, start: int, end: int) -> None:
-        """Cache blocks that a sequence has filled."""
         if holding.spans is None:
             holding.spans = [[] for _ in range(self.num_groups)]
         own = holding.spans[line.group]
@@ -382,7 +363,6 @@ class KvCache(BlockPool):
         self._paths = PrefixPaths(shape.block_size)
 
     def path(self, request: Request) -> Path:
-        """The blocks a request may share with others."""
         return self._paths.path(request) if self.caching and request.prefix else ()
 
     def longest_prefix(self, holding: BlockAllocation, num_tokens: int) -> int:
@@ -513,10 +493,7 @@ class KvCache(BlockPool):
         return max(0, group.most_blocks(num_tokens, chunk) - count * self._block_size // group.block_size)
 
     def _missing(self, before: int, after: int, states: int | None = None) -> int:
-        """Blocks that all groups need to grow from ``before`` to ``after`` blocks each.
-
-        Aligned states take one per group and step, or ``states``.
-        """
+        """Blocks that all groups need to grow from ``before`` to ``after``; aligned states one, or ``states``."""
         more = after - before if after > before else 0
         if self._is_uneven:
             return sum([-(-after // ratio) + -before // ratio for ratio in self._ratios]) if more else 0
@@ -549,9 +526,7 @@ class KvCache(BlockPool):
         return True
 
     def _skip_states(self, holding: BlockAllocation, needed: int, reach: Reach) -> None:
-        """A step that fills several blocks stores a state only in the last one, possibly one before its end too, and
-        starts from the one before.
-        """
+        """A step that fills several blocks stores a state in the last, maybe one earlier, and starts before them."""
         length, first = holding.num_states, holding.first[self.shape.states[0]]
         holding.num_states = needed
         if needed <= length + 1:
@@ -587,7 +562,6 @@ class KvCache(BlockPool):
         return (self._edge(holding, position), position) in self._new_states
 
     def _edge(self, holding: BlockAllocation, position: int) -> int:
-        """The edge of a sequence's block."""
         return next((edge for edge, first, end in holding.pieces() if first <= position < end), 0)
 
     def name(self, holding: BlockAllocation, num_tokens: int) -> None:
@@ -627,10 +601,7 @@ class KvCache(BlockPool):
                     self._add(holding, self._lookup.line(edge, group), *part)
 
     def slide(self, holding: BlockAllocation, computed: int, unsure: int = 0) -> None:
-        """Release the blocks that no token after ``computed`` ones reads, the last to be evicted first.
-
-        States are released as if the last ``unsure`` tokens had not been computed.
-        """
+        """Release blocks that no token after ``computed`` reads (states: less ``unsure``), the last evicted first."""
         window, end = (-1, 0), -1
         behind = computed - unsure if computed > unsure else 0
         earlier = self._earlier(holding, behind) if holding.earlier else ()
@@ -658,12 +629,17 @@ class KvCache(BlockPool):
         return tuple((position, position + 1) for position in given)
 
     def free(self, holding: BlockAllocation, *, done: bool = True) -> None:
-        """Release all blocks; a sequence's last block is the first to be evicted.
-
-        A sequence that is not ``done`` may come back and find its own blocks again.
-        """
+        """Release all blocks, the last evicted first; a sequence that is not ``done`` may find its own again."""
         if self.is_plain and done and holding.spans is None:
-            self._free_own(holding)
+            # The same for a sequence that is done and holds nothing that others can find
+            length, own = holding.length, min(holding.named, holding.length) - holding.shared
+            self.num_held -= length
+            if own > 0:
+                self._num_runs += 1
+                self._unused[self._num_runs] = own
+                length -= own
+            self._num_blank += length
+            holding.named = holding.length = holding.num_states = 0
             return
         if holding.length:
             self.num_held -= self.shape.state_blocks
@@ -672,17 +648,6 @@ class KvCache(BlockPool):
             self._release(holding, group, pieces, named=not done)
         holding.left_behind |= not done
         holding.hold_nothing()
-
-    def _free_own(self, holding: BlockAllocation) -> None:
-        """The same for a sequence that is done and holds nothing that others can find."""
-        length, own = holding.length, min(holding.named, holding.length) - holding.shared
-        self.num_held -= length
-        if own > 0:
-            self._num_runs += 1
-            self._unused[self._num_runs] = own
-            length -= own
-        self._num_blank += length
-        holding.named = holding.length = holding.num_states = 0
 
     def detach(self, holding: BlockAllocation, *, done: bool) -> BlockAllocation:
         """Reset a sequence to no blocks; returns its blocks, to be released later with `free`."""
@@ -702,7 +667,6 @@ class KvCache(BlockPool):
         return kept
 
     def _held(self, holding: BlockAllocation) -> list[tuple[int, Pieces]]:
-        """A sequence's blocks, by group."""
         held: list[tuple[int, Pieces]] = []
         for group, first in enumerate(holding.first):
             is_state = self._is_aligned and group in self.shape.states

@@ -21,10 +21,7 @@ Mark = tuple[object, ...]
 
 
 def content_of(request: Request, own: object) -> Content:
-    """The content of a request, by segment names; what no other request can share is named ``own``.
-
-    An answer keeps its name if others may continue from it: after a prompt that is shared entirely.
-    """
+    """The content of a request by segment names: ``own`` if unshared; answers to shared prompts keep their names."""
     end = request.num_input + request.num_output
     if not request.prefix:
         return ((own, 0, end),)
@@ -38,11 +35,19 @@ def content_of(request: Request, own: object) -> Content:
     return tuple(pieces)
 
 
-def same_until(one: Content, here: int, other: Content, there: int, limit: int) -> int:
-    """The first position before ``limit`` at which two contents differ.
+def in_pairs(content: Content) -> Content:
+    """The same where a token is known by the next one too: one less, and one in two pieces where two meet."""
+    pieces: list[Piece] = []
+    for number, (name, start, end) in enumerate(content, start=1):
+        if end - 1 > start:
+            pieces.append((name, start, end - 1))
+        if number < len(content):
+            pieces.append(((name, content[number][0]), end - 1, end))
+    return tuple(pieces)
 
-    They agree up to pieces ``here`` and ``there``, which contain the position to start from.
-    """
+
+def same_until(one: Content, here: int, other: Content, there: int, limit: int) -> int:
+    """The first position before ``limit`` where contents that agree up to pieces ``here`` and ``there`` differ."""
     if one is other:
         return limit
     position = max(one[here][1], other[there][1])
@@ -135,10 +140,7 @@ class RadixTree:
         self.clock = 0
 
     def walk(self, content: Content, end: int, node: Node | None = None, piece: int = 0) -> Met:
-        """Follow a content up to page ``end``, from a node on, marking nodes as accessed.
-
-        A node that matches only in part is split.
-        """
+        """Follow a content up to page ``end``, marking nodes as accessed; one that matches in part is split."""
         page, last, node = self.page, len(content) - 1, node or self.root
         self.touch(node)
         position, time = node.end, self.clock
@@ -159,7 +161,6 @@ class RadixTree:
         return node, piece if piece == last else piece_at(content, piece, node.end * page)
 
     def touch(self, node: Node) -> None:
-        """Mark a node and its ancestors as accessed."""
         self.clock = time = self.clock + 2
         above: Node | None = node
         while above is not None:
@@ -167,7 +168,6 @@ class RadixTree:
             above = above.parent
 
     def add(self, met: Met, content: Content, end: int) -> Node:
-        """Append pages where a walk ended."""
         before, piece = met
         node = Node(before, content, piece, before.end, end)
         node.time = self.clock + 1
@@ -180,7 +180,6 @@ class RadixTree:
         return piece if piece == len(node.content) - 1 else piece_at(node.content, piece, node.end * self.page)
 
     def remove(self, node: Node) -> None:
-        """Remove a leaf."""
         assert node.parent is not None
         del node.parent.children[self._mark(node)]
 
@@ -269,7 +268,6 @@ class HostPages:
         self.stored.append(count)
 
     def enqueue(self, node: Node) -> None:
-        """Add a node to the host's eviction queue."""
         if not (node.is_queued_there or node.children):
             node.is_queued_there = True
             self._num_queued += 1
@@ -325,6 +323,10 @@ class RadixCache:
         self.num_blocks, self.shape, self.caching, self.host = num_blocks, shape, caching, host
         self.evicts_missing = self.parts_answers = False
         """Rules of some releases (`PrefillRules`)."""
+        self.paired = 0
+        """1 if tokens are known by the next one too, so that the last token computed is not cached (drafts)."""
+        self.beyond = 0
+        """Tokens that may be computed and cached after the end of an answer (drafts)."""
         self.page = shape.block_size
         self.num_groups = 1
         self.num_blank = num_blocks
@@ -344,20 +346,23 @@ class RadixCache:
 
     @property
     def num_held(self) -> int:
-        """Pages held by sequences."""
         return self.num_blocks - self.num_blank - self.num_evictable
 
     def lease(self, content: Content, own: object = None, num_input: int = 0) -> Lease:
         """An empty lease for a content. The piece named ``own`` is not shared."""
+        if self.beyond:
+            name, start, end = content[-1]
+            content = (*content[:-1], (name, start, end + self.beyond))
+        content = in_pairs(content) if self.paired else content
         name, start, end = content[-1]
-        prompt_pages = num_input // self.page if self.parts_answers else 0
+        prompt_pages = (num_input - self.paired) // self.page if self.parts_answers else 0
         return Lease(content, self.tree.root, (start if name is own else end) // self.page, prompt_pages)
 
     def match(self, lease: Lease, num_tokens: int) -> int:
         """Tokens of the longest cached prefix, up to ``num_tokens``; not locked yet."""
         if not (self.caching and lease.alone_from):
             return 0
-        lease.node, lease.piece = self.tree.walk(lease.content, num_tokens // self.page)
+        lease.node, lease.piece = self.tree.walk(lease.content, (num_tokens - self.paired) // self.page)
         if self.host is not None and 0 < self.num_to_load(lease) * self.page < LEAST_LOADED:
             lease.node = self._on_gpu(lease.node)
             lease.piece = piece_at(lease.content, 0, lease.node.end * self.page)
@@ -409,7 +414,6 @@ class RadixCache:
             self._forget(num_tokens - blank if self.evicts_missing else num_tokens)
 
     def take(self, count: int) -> None:
-        """Allocate blank pages."""
         self.num_blank -= count
 
     def take_for_decoding(self, count: int, num_sequences: int) -> None:
@@ -421,14 +425,11 @@ class RadixCache:
         self.num_blank -= count
 
     def keep(self, lease: Lease, num_tokens: int, *, is_part: bool = False) -> None:
-        """Insert what a running sequence has computed into the tree; what is already there is shared.
-
-        A chunk is not copied to host memory yet.
-        """
+        """Insert what a running sequence has computed; what is there is shared, and no chunk goes to the host yet."""
         if not self.caching:
             return
         before = lease.node
-        self._insert(lease, num_tokens // self.page)
+        self._insert(lease, (num_tokens - self.paired) // self.page)
         self._lock(lease.node, before)
         if self.host is not None and not is_part:
             self.host.meet(lease.node, self.tree)
@@ -439,7 +440,7 @@ class RadixCache:
             self.drop(lease)
             return
         before = lease.node
-        self._insert(lease, num_tokens // self.page)
+        self._insert(lease, (num_tokens - self.paired) // self.page)
         self.num_blank += lease.num_pages - lease.node.end
         if self.host is not None:
             self.host.meet(lease.node, self.tree)
@@ -495,7 +496,6 @@ class RadixCache:
             node = node.parent
 
     def _unlock(self, node: Node) -> None:
-        """Unlock a node and its ancestors."""
         while node.parent is not None:
             node.locks -= 1
             if node.locks == 0:
@@ -508,7 +508,6 @@ class RadixCache:
             node = node.parent
 
     def _enqueue(self, node: Node) -> None:
-        """Add a node to the eviction queue."""
         if not node.is_queued:
             node.is_queued = True
             self._num_queued += 1

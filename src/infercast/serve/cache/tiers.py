@@ -32,10 +32,6 @@ class LinkSpeed:
         """One copy without contention."""
         return self.latency + num_bytes / self.rate
 
-    def handing_over(self, num_pieces: int) -> float:
-        """Seconds of the host thread to submit a copy of this many pieces."""
-        return self.submit_seconds + num_pieces * self.submit_piece_seconds
-
 
 class Link:
     """Copies in submission order, with totals."""
@@ -50,11 +46,10 @@ class Link:
         """Copy time, each from when its predecessors were done."""
 
     def copy(self, now: float, num_bytes: int, num_pieces: int = 1, after: float = 0.0) -> tuple[float, float]:
-        """Submit a copy now, which waits until ``after``; returns when the thread is free again, and when the copy
-        ends.
-        """
+        """Submit a copy that waits until ``after``; returns when the thread is free, and when the copy ends."""
         begun = max(now, after, self.free_at)
-        handed_over = now + self.speed.handing_over(num_pieces)
+        # Seconds of the host thread to submit a copy of this many pieces
+        handed_over = now + (self.speed.submit_seconds + num_pieces * self.speed.submit_piece_seconds)
         self.free_at = max(handed_over, begun) + self.speed.seconds(num_bytes)
         self.num_copies += 1
         self.num_bytes += num_bytes
@@ -82,11 +77,7 @@ class HostTier:
     def __init__(
         self, num_blocks: int, store_threshold: int = 0, *, in_order: bool = False, by_request: bool = False
     ) -> None:
-        """``in_order``: blocks of one copy become idle in order; the engine keeps them in a set, so in arbitrary order.
-
-        ``by_request``: eviction order is that of first being stored and then touched, whenever they become idle; and
-        the threshold counts offers instead of lookups.
-        """
+        """``in_order``: blocks of a copy become idle in order; ``by_request``: evicted by first store and use."""
         self.num_blocks = num_blocks
         self._blocks: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -166,10 +157,7 @@ class HostTier:
                 self._idle[key] = None
 
     def begin_store(self, keys: Sequence[int], met: set[int] | None = None) -> list[int] | None:
-        """Allocate those of the blocks that are not present; None: no room now.
-
-        ``met`` collects the blocks a request has in the tier, or would have if there were room.
-        """
+        """Allocate what is missing; None: no room now. ``met`` collects the blocks a request has, or would have."""
         self._touched = NOTHING
         blocks, offered = self._blocks, keys
         if self._threshold > 1:
@@ -192,7 +180,6 @@ class HostTier:
         return new
 
     def end_store(self, keys: Sequence[int]) -> None:
-        """Blocks have arrived."""
         self._touched = NOTHING
         for key in self._as_released(keys):
             self._blocks[key] = 0
@@ -230,8 +217,6 @@ class HostTier:
 
 @dataclass(frozen=True, slots=True)
 class LinkTotals:
-    """Copies in one direction."""
-
     num_copies: int
     num_bytes: int
     """Per GPU."""
@@ -287,18 +272,12 @@ class Offload:
     store_threshold: int = 0
     """Lookups or offers before a block is stored; below 2: stored at once."""
     holders_first: bool = False
-    """Waiting requests that hold blocks are tried before all others; otherwise in queue order, in which the first may
-    need the very blocks another one holds.
-    """
+    """Waiting requests that hold blocks are tried first; in queue order the first may need the blocks of another."""
     spares_under_way: bool = False
     """A request is not preempted while an in-flight step writes its blocks; others that need them wait."""
     stores_ends: bool = False
-    """The last blocks of a finished request are stored with the next step, and a preempted request does not submit
-    blocks again.
-    """
+    """A finished request's last blocks are stored with the next step; a preempted one submits no block again."""
     by_request: bool = False
-    """A block in the tier is as recent as the last finished request with it, not its last copy or lookup; and the
-    threshold counts offers instead of lookups.
-    """
+    """A block is as recent as the last finished request with it, and the threshold counts offers, not lookups."""
     empty_step_seconds: float = 0.0
     """A turn of the engine's loop without a step, because all waiting requests wait for copies."""

@@ -24,7 +24,7 @@ PLACE = attrgetter("place")
 class DeclaredSequence(Sequence):
     """A request inside an engine that reserves KV space by declared output length."""
 
-    __slots__ = ("ignores_end", "lease", "num_declared", "num_tried", "prompt_end", "since")
+    __slots__ = ("accepted", "ignores_end", "lease", "num_declared", "num_tried", "prompt_end", "room", "since")
 
     def __init__(self, index: int, request: Request, cache: RadixCache, longest_answer: int) -> None:
         super().__init__(index, request)
@@ -39,6 +39,10 @@ class DeclaredSequence(Sequence):
         """Tokens it had to compute when it was last tried; 0: it was not tried yet."""
         self.since = 0
         """In a batch: the results processed when it joined."""
+        self.accepted = b""
+        """With drafts, those accepted by output position ..."""
+        self.room = 0
+        """... and the tokens that it has KV slots for."""
 
     @property
     def num_known(self) -> int:
@@ -71,13 +75,17 @@ class DecodeBatch(Group[DeclaredSequence]):
     def join(self, sequence: DeclaredSequence) -> None:
         """Add a prefilled sequence, from the next step on."""
         self._enter(sequence)
+        self._count(sequence)
+        self._produced += sequence.num_produced - self.done
+        self.num_ended += sequence.last_step <= self.steps
+
+    def _count(self, sequence: DeclaredSequence) -> None:
+        """Add what a sequence declares to the sums."""
         sequence.since = self.done
         self._declared += sequence.num_declared
-        self._produced += sequence.num_produced - self.done
         self._num_fixed += self._knows_ends and sequence.ignores_end
         if sequence.num_declared - sequence.num_produced > self._longest_promise:
             self._long[sequence] = None
-        self.num_ended += sequence.last_step <= self.steps
 
     def note_first(self, member: DeclaredSequence) -> None:
         """The result of a member's prefill arrived after it joined."""
@@ -255,12 +263,12 @@ def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deq
         if matched > ALIKE:
             continue
         content = sequence.lease.content
-        met = seen.walk(content, known)
-        alike = met[0].end
+        met = seen.walk(content, known - cache.paired)
+        alike = met[0].end + cache.paired
         if alike >= ALIKE:
             ranks[sequence] = inf
         elif alike < known:
-            seen.add(met, content, known)
+            seen.add(met, content, known - cache.paired)
     return deque(sorted(waiting, key=ranks.__getitem__))
 
 

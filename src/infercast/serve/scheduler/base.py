@@ -447,6 +447,10 @@ class PrefillRules(NamedTuple):
     """Finished sequences leave the batch before prompts are tried, and an empty batch is never full."""
     counts_rows: bool = False
     """A chunked prompt does not count twice towards the running requests."""
+    sorts_drafts: bool = False
+    """With drafts, too, the sequence with the fewest output tokens is retracted first, not the last of the batch."""
+    keeps_answers: bool = False
+    """Accepted drafts beyond the end of an answer are not cached."""
     stops_when_spent: bool = False
     """No prompt is tried once a step's tokens are spent."""
 

@@ -11,7 +11,9 @@ from typing import cast
 
 from infercast.serve.cache.blocks import Path
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.base import FirstCome, Plan, Sequence
+from infercast.serve.cache.radix_cache import RadixCache
+from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
+from infercast.serve.scheduler.base import APART, FirstCome, Plan, PrefillFirst, Sequence
 from infercast.serve.speculation import DraftCounts, Draws, Speculation
 from infercast.serve.step import DraftShape
 from infercast.serve.workload.request import NEVER, Request
@@ -333,3 +335,93 @@ class Drafts:
         final, size = max(0, num_tokens - self._unsettled), self._block_size
         self._cache.name(sequence, final)
         sequence.full_at = (final // size + 1) * size + self._unsettled
+
+
+class DraftBatch(DecodeBatch):
+    """The decode batch of an engine whose steps are prefill or decode (SGLang), with counts of processed results.
+
+    Slots are allocated for two steps, as the last result is not known, and freed when the sequence ends.
+    """
+
+    def __init__(
+        self, cache: RadixCache, policy: PrefillFirst, speculation: Speculation, draws: Draws | None = None
+    ) -> None:
+        super().__init__(cache, policy)
+        cache.paired, cache.beyond = int(speculation.drops_block), speculation.num_drafts
+        self._ahead, self._width, self._draws = speculation.lookahead, speculation.width, draws or Draws(speculation)
+        self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
+
+    def join(self, sequence: DeclaredSequence) -> None:
+        self.members[sequence] = None
+        self._count(sequence)
+        sequence.joined, sequence.room = self.steps, sequence.num_computed
+        sequence.accepted = sequence.accepted or self._draws.accepted(sequence.index, sequence.num_output)
+
+    def note_first(self, member: DeclaredSequence) -> None:
+        member.num_produced += 1
+
+    def leave(self, member: DeclaredSequence) -> None:
+        del self.members[member]
+        self._long.pop(member, None)
+        self._declared -= member.num_declared
+        self._num_fixed -= self.is_fixed(member)
+        member.joined = APART
+
+    def produced(self, member: DeclaredSequence) -> int:
+        return member.num_produced
+
+    def num_produced(self) -> int:
+        return sum([member.num_produced for member in self.members])
+
+    def ending(self) -> list[DeclaredSequence]:
+        """Members whose next token is the last one by their declared length."""
+        return [each for each in self.members if each.num_produced + 1 >= each.num_declared]
+
+    def blocks_due(self) -> int:
+        page, ahead = self._block_size, self._ahead
+        return sum([max(0, -(-(each.num_computed + ahead) // page) - each.lease.num_pages) for each in self.members])
+
+    def _allocate(self) -> None:
+        """Allocate the slots of the next step; the engine evicts as if each sequence began a page."""
+        cache, page, missing, pages = self._cache, self._block_size, 0, 0
+        for each in self.members:
+            room = -(-(each.num_computed + self._ahead) // page) * page
+            if room > each.room:
+                missing += room - each.room
+                pages += room // page - each.lease.num_pages
+                each.room, each.lease.num_pages = room, room // page
+        if missing:
+            cache.make_room(missing + (len(self.members) * page if page > 1 else 0))
+            cache.take(pages)
+
+    def new_plan(self) -> DraftPlan:
+        return DraftPlan(self._width, 0, 0)
+
+    def prefill(self, plan: DraftPlan) -> None:
+        """Complete a prefill step: a draft is proposed after each prompt."""
+        plan.num_prompts = len(plan.sequences)
+        plan.verified, plan.num_next = [0] * plan.num_prompts, 1
+
+    def verify(self, plan: DraftPlan) -> None:
+        """Add all members to a plan, some of which may have finished without the engine knowing."""
+        self._allocate()
+        order = self.in_order()
+        plan.sequences, plan.new_tokens = order, [self._width] * len(order)  # type: ignore[assignment]
+        plan.computed = [each.num_computed for each in order]
+        plan.verified, plan.num_next = [self._width - 1] * len(order), len(self.counts.by_accepted) - 1
+
+    def receive(self, plan: DraftPlan) -> list[DeclaredSequence]:
+        """Take in the accepted drafts of a step and a token after them; returns the sequences that are done."""
+        done = []
+        for sequence in cast("list[DeclaredSequence]", plan.sequences):
+            if not sequence.prompt_end or sequence.num_produced >= sequence.num_output:
+                continue  # retracted, or done, when the step was in flight
+            plan.sampled.append(sequence)
+            accepted = sequence.accepted[sequence.num_produced]
+            self.counts.by_accepted[accepted] += 1
+            self.counts.num_draft_tokens += len(self.counts.by_accepted) - 1
+            sequence.num_produced += 1 + accepted
+            sequence.num_computed += 1 + accepted
+            if sequence.num_produced >= sequence.num_output:
+                done.append(sequence)
+        return done

@@ -19,10 +19,11 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 from math import fsum
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.radix_cache import RadixCache
+from infercast.serve.scheduler.adapters import AdapterLimit
 from infercast.serve.scheduler.admission import (
     MOST_SORTED,
     PLACE,
@@ -37,6 +38,9 @@ from infercast.serve.scheduler.admission import (
 )
 from infercast.serve.scheduler.base import RANK, Plan, PrefillFirst
 from infercast.serve.workload.request import Request
+
+if TYPE_CHECKING:
+    from infercast.serve.scheduler.drafts import DraftBatch, DraftPlan
 
 REFRESHED_EVERY = 32
 
@@ -58,8 +62,8 @@ class RankedQueue(deque[DeclaredSequence]):
 class Batch:
     """Sequences that are scheduled together."""
 
-    def __init__(self, cache: RadixCache, policy: PrefillFirst) -> None:
-        self.cohort = DecodeBatch(cache, policy)
+    def __init__(self, cohort: DecodeBatch) -> None:
+        self.cohort = cohort
         self.ended: list[DeclaredSequence] = []
         """Finished sequences, which stay in the batch until decoding continues."""
         self.joining: Plan | None = None
@@ -85,8 +89,12 @@ class PrefillScheduler:
         max_model_len: int | None = None,
         *,
         num_batches: int = 1,
+        drafts: DraftBatch | None = None,
+        max_adapters: int | None = None,
     ) -> None:
-        self.policy, self.cache = policy, cache
+        """``drafts``: the decode batch of an engine with speculative decoding, which has one."""
+        self.policy, self.cache, self.drafts = policy, cache, drafts
+        self.adapters = None if max_adapters is None else AdapterLimit(max_adapters, counts_base=True)
         cache.evicts_missing, cache.parts_answers = policy.rules.evicts_missing, policy.rules.parts_answers
         self.waiting: deque[DeclaredSequence] = deque() if policy.priorities is None else RankedQueue()
         self._num_queued = 0
@@ -97,7 +105,7 @@ class PrefillScheduler:
         self.left_batch: list[DeclaredSequence] = []
         """Sequences retracted since the last check; their last token was in the last completed decode step."""
         self.num_preemptions = 0
-        self._batches = [Batch(cache, policy) for _ in range(num_batches)]
+        self._batches = [Batch(drafts or DecodeBatch(cache, policy)) for _ in range(num_batches)]
         self._turn = -1
         self.batch = self._batches[0]
         """The batch being planned, or processed."""
@@ -126,7 +134,9 @@ class PrefillScheduler:
         room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
         # Whatever was declared, the model or the cache limits the output.
         longest = min(room, self._longest - 2 - num_input)
-        self._queue(DeclaredSequence(index, request, self.cache, longest), request.priority)
+        sequence = DeclaredSequence(index, request, self.cache, longest)
+        sequence.adapter = request.adapter
+        self._queue(sequence, request.priority)
 
     def _queue(self, sequence: DeclaredSequence, priority: int = 0) -> None:
         """Append a sequence to the queue; one that comes back keeps its priority."""
@@ -140,7 +150,7 @@ class PrefillScheduler:
 
     def plan(self) -> Plan | None:
         """Plan the next step without the results of in-flight steps; None if nothing can be scheduled."""
-        plan, host = Plan(), self.cache.host
+        plan, host = Plan() if self.drafts is None else self.drafts.new_plan(), self.cache.host
         if self._is_ring:
             self._next_batch()
         if host is not None:
@@ -160,6 +170,9 @@ class PrefillScheduler:
             self._plan_decoding(plan)
         if plan.decodes or plan.sequences:
             plan.held = self.cache.num_held
+            if self.adapters is not None:
+                decoding = batch.cohort.members if plan.decodes else ()
+                plan.has_adapters = any(each.adapter is not None for each in (*plan.sequences, *decoding))
             if self._is_ring and plan.decodes:
                 # Other batches had their tokens in the previous step, so every sequence's own last token time counts.
                 plan.fresh = [each for each in batch.cohort.members if each.last_step > batch.cohort.steps]
@@ -203,6 +216,8 @@ class PrefillScheduler:
         self.cut = admission.cut
         self._put(plan, admission)
         plan.is_apart = True
+        if self.drafts is not None:
+            self.drafts.prefill(cast("DraftPlan", plan))
         if self.policy.mixed_chunk:
             skips = self.policy.rules.skips_ending
             if skips and (self._skip_ending() or batch.ended):
@@ -215,7 +230,10 @@ class PrefillScheduler:
 
     def _skip_ending(self) -> bool:
         """Take sequences out of the decode batch whose last token is in flight, if there are any."""
-        ending = self.batch.cohort.ending() if self._is_late else ()
+        ending = self.batch.cohort.ending() if self._is_late else []
+        if self.drafts is not None:  # otherwise the batch knows that the last token is in flight
+            in_flight = self._under_way[-1][0].sequences if self._under_way else []
+            ending = [each for each in ending if each in in_flight]
         for sequence in ending:
             self.batch.cohort.leave(sequence)
         return bool(ending)
@@ -240,9 +258,17 @@ class PrefillScheduler:
     def _admit(self, plan: Plan, num_running: int, places: int) -> Admission:
         """Select the prompts of a prefill step."""
         preempted: list[DeclaredSequence] = []
-        batch, rules = self.batch, self.policy.rules
+        skipped: list[DeclaredSequence] = []
+        batch, rules, adapters = self.batch, self.policy.rules, self.adapters
         admission = self._new_admission(num_running)
+        if adapters is not None:
+            adapters.begin([*batch.cohort.members, *admission.sequences])
         while self.waiting:
+            if adapters is not None:
+                if not adapters.has_slot(self.waiting[0]):
+                    skipped.append(self.waiting.popleft())
+                    continue
+                adapters.add(self.waiting[0])
             count = len(admission.sequences)
             if rules.stops_when_spent and admission.state() is Answer.STOP:
                 break
@@ -262,6 +288,7 @@ class PrefillScheduler:
                 batch.is_full = not rules.retries_alone or bool(admission.sequences or num_running)
             if answer is not Answer.NEXT:
                 break
+        self.waiting.extendleft(reversed(skipped))
         for sequence in preempted:
             self._queue(sequence)
         plan.num_preempted += len(preempted)
@@ -382,10 +409,14 @@ class PrefillScheduler:
     def _decode(self, plan: Plan) -> None:
         """A token for each member, some of which may have finished without the engine knowing."""
         batch, cohort = self.batch, self.batch.cohort
-        plan.decodes = len(cohort.members)
-        self.cache.take_for_decoding(cohort.blocks_due(), plan.decodes)
+        if self.drafts is not None:
+            self.drafts.verify(cast("DraftPlan", plan))
+            batch.fresh.clear()
+        else:
+            plan.decodes = len(cohort.members)
+            self.cache.take_for_decoding(cohort.blocks_due(), plan.decodes)
         if self.cache.num_blank < 0:
-            raise self._out_of_memory(f"the next tokens of {plan.decodes:,} requests")
+            raise self._out_of_memory(f"the next tokens of {len(cohort.members):,} requests")
         plan.decode_context, plan.contexts = cohort.computed, cohort.contexts
         plan.wasted = cohort.num_ended
         if batch.fresh:
@@ -393,10 +424,13 @@ class PrefillScheduler:
             batch.fresh.clear()
 
     def _retract(self, plan: Plan) -> None:
-        """Retract the sequences with the fewest output tokens, ties by the longest prompt, until there is room."""
+        """Retract the sequences with the fewest output tokens, ties by the longest prompt, or with drafts the last of
+        the batch, until there is room.
+        """
         cohort, cache, headroom = self.cohort, self.cache, self.policy.retraction_headroom
         staying = cohort.in_order()
-        staying.sort(key=lambda each: (cohort.produced(each), -each.num_input), reverse=True)
+        if self.drafts is None or self.policy.rules.sorts_drafts:
+            staying.sort(key=lambda each: (cohort.produced(each), -each.num_input), reverse=True)
         while len(staying) > 1:
             victim = staying.pop()
             self._give_way(victim)
@@ -517,7 +551,7 @@ class PrefillScheduler:
             plan.ending = [*ending]
             if steps > 1 and ending:
                 self._part(plan)
-        if plan.sequences:
+        if plan.is_apart or (plan.sequences and plan.decodes):
             self.batch.joining = plan
         self._under_way.append((plan, self.batch))
         return held
@@ -544,6 +578,11 @@ class PrefillScheduler:
 
     def _take_tokens(self, plan: Plan) -> list[DeclaredSequence]:
         cohort = self.batch.cohort
+        if self.drafts is not None and not plan.is_apart:
+            done = self.drafts.receive(cast("DraftPlan", plan))
+            for sequence in done:
+                self._end(sequence)
+            return done
         if plan.decodes:
             cohort.done += 1
         if not (plan.sampled or plan.ending):
@@ -571,5 +610,7 @@ class PrefillScheduler:
         if sequence.joined >= 0:
             self.batch.cohort.leave(sequence)
             self.batch.ended.append(sequence)
-        self.cache.finish(sequence.lease, sequence.num_computed)
-        sequence.num_produced = sequence.num_output
+        most = sequence.num_input + sequence.num_output if self.policy.rules.keeps_answers else sequence.num_computed
+        self.cache.finish(sequence.lease, min(most, sequence.num_computed))
+        if self.drafts is None:  # the last drafts may be beyond the end
+            sequence.num_produced = sequence.num_output

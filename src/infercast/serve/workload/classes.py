@@ -20,8 +20,6 @@ CLASS_STREAM = 7919  # combined with the seed: classes have a random stream of t
 
 @dataclass(frozen=True, slots=True)
 class ClassShare:
-    """A class and its share of a workload."""
-
     of: SloClass
     share: float | None = None
     """Relative to the other shares; None if the workload names the class of each request."""

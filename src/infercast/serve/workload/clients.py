@@ -70,13 +70,11 @@ class Inbox:
         self.sends_at_once = sends_at_once
 
     def put(self, delivery: Delivery) -> None:
-        """Send a request."""
         if not self._waiting:
             self.next_arrival = delivery.arrival
         self._waiting.append(delivery)
 
     def pop(self) -> tuple[int, Request, float]:
-        """Take the first delivery."""
         sent, number, _, request = self._waiting.popleft()
         self.next_arrival = self._waiting[0].arrival if self._waiting else None
         return number, request, sent
@@ -104,11 +102,10 @@ NOBODY = -1  # in place of a following request
 
 
 class Clients:
-    """Releases the requests of a workload to the engines.
+    """Releases the requests of a workload to the engines, in the order they were sent.
 
-    ``path_seconds`` is a request's time from the client into an engine's queue, and ``token_seconds`` what each prompt
-    token adds. Requests stay in the order they were sent. ``turn_seconds`` is the time of one frontend thread per
-    request (`Round`). With several ``servers``, each with such a thread, requests are assigned round robin.
+    ``path_seconds`` is a request's time from client to queue, ``token_seconds`` what each prompt token adds, and
+    ``turn_seconds`` that of one frontend thread per request (`Round`), of several ``servers`` round robin.
     """
 
     def __init__(
@@ -164,19 +161,16 @@ class Clients:
             return
         self._look_ahead()
 
-    def _go_on(self) -> None:
-        """All requests are sent; perhaps others follow."""
-        assert self.further is not None
-        requests, count = self.further(), len(self._requests)
-        self._requests = (*self._requests, *requests)
-        self._starts += range(count, len(self._requests))
-        self._arrivals += [request.arrival for request in requests]
-        if not requests:
-            self.further = None
-
     def _look_ahead(self) -> None:
         if self.further is not None and self._num_begun == len(self._starts):
-            self._go_on()
+            # All requests are sent; perhaps others follow
+            assert self.further is not None
+            requests, count = self.further(), len(self._requests)
+            self._requests = (*self._requests, *requests)
+            self._starts += range(count, len(self._requests))
+            self._arrivals += [request.arrival for request in requests]
+            if not requests:
+                self.further = None
         begun, free, due, found = self._num_begun, self._free, self._due, None
         if begun < len(self._starts) and (free is None or free):
             sent = self._arrivals[begun]

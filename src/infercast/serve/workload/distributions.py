@@ -14,7 +14,6 @@ from infercast.errors import InputError, UnknownNameError
 
 
 LONGEST = 2**31 - 1  # upper limit of any length; keeps a heavy tail within integers
-
 LENGTH_FORMS = (
     "512",
     "uniform:LOW:HIGH",
@@ -27,17 +26,12 @@ LENGTH_FORMS = (
 
 # Above this, one request in millions dominates the mean; a larger number is a standard deviation in tokens by mistake.
 _LARGEST_SIGMA = 5.0
-
-
 INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 """Default prompt and output lengths in tokens."""
 
 
 class LengthDistribution(NamedTuple):
-    """A distribution of token counts, made and checked by `parse_lengths`.
-
-    Samples are rounded to whole tokens and clipped to ``minimum`` and ``maximum``.
-    """
+    """A distribution of token counts (`parse_lengths`), rounded and clipped to ``minimum`` and ``maximum``."""
 
     kind: Literal["fixed", "uniform", "normal", "lognormal"]
     minimum: int
@@ -57,11 +51,7 @@ class LengthDistribution(NamedTuple):
         return self._clipped_normal_mean() if self.kind == "normal" else self._clipped_lognormal_mean()
 
     def sample(self, count: int, rng: np.random.Generator, *, spread_out: bool = False) -> NDArray[np.int64]:
-        """``count`` independent lengths, each at least 1.
-
-        ``spread_out``: stratified sampling, one from each of ``count`` equally likely strata in random order. Any few
-        of them are as good as independent; all together have the mean and the percentiles of the distribution.
-        """
+        """``count`` lengths of at least 1; ``spread_out``: stratified, so that together they have its percentiles."""
         if spread_out:
             return self._spread_out(count, rng)
         if self.kind == "fixed":

@@ -40,9 +40,7 @@ class Request:
     session: int | None = None
     """The conversation it is a turn of; None: a single request."""
     think: float = 0.0
-    """With sessions turn by turn: seconds from the previous answer to this request, which is never sent before its
-    ``arrival`` either.
-    """
+    """With sessions turn by turn: seconds after the previous answer, but never before its ``arrival``."""
     priority: int = 0
     """For priority scheduling: the smallest number goes first."""
     slo_class: str = ""
@@ -50,9 +48,7 @@ class Request:
     adapter: int | None = None
     """The LoRA adapter it uses; None: the base model."""
     stops: bool = False
-    """True if its answer ends with EOS or a stop token, not at ``max_tokens``: the engine learns of that with the last
-    token.
-    """
+    """True if its answer ends with EOS or a stop token, which the engine learns only with the last token."""
 
     @property
     def num_declared(self) -> int:
@@ -131,17 +127,13 @@ class Workload(Answer):
     adapters: Adapters | None = None
     """Set if adapters were drawn at random."""
     open_ended: bool = False
-    """True if the simulation decides how many requests a steady result takes; these are the first of them, and
-    `extended` draws more.
-    """
+    """True if the simulation decides how many requests a steady result takes; `extended` draws more."""
     cut: tuple[str, int] | None = None
     """How random requests above a number of tokens are handled: ``truncate`` or ``skip``, and the limit."""
     every: int = 1
     """These are every n-th request of the draw."""
     in_turns: bool = False
-    """True if a session's request is sent only after the previous answer (`Clients`). A concurrency then counts
-    sessions: one begins when another has ended.
-    """
+    """True if a session's request waits for the previous answer (`Clients`); a concurrency then counts sessions."""
 
     def _words(self) -> str:
         return self.description or f"{len(self.requests):,} requests"
@@ -179,11 +171,7 @@ def refuse_too_long(workload: Workload, longest: int) -> None:
 
 
 def truncated(workload: Workload, longest: int) -> Workload:
-    """The same requests, each cut to ``longest`` tokens: the prompt first, so that the whole answer still fits.
-
-    The beginning of a prompt is kept, so that shared prefixes stay shared. An answer that leaves no room for a prompt
-    is cut as well.
-    """
+    """The same requests cut to ``longest`` tokens: prompts first, keeping their beginnings, then answers."""
     requests = tuple(
         request if _tokens(request) <= longest else _truncated(request, longest) for request in workload.requests
     )
@@ -197,7 +185,6 @@ def truncated(workload: Workload, longest: int) -> Workload:
 
 
 def without_too_long(workload: Workload, longest: int) -> Workload:
-    """The requests that fit in ``longest`` tokens."""
     requests = tuple(request for request in workload.requests if _tokens(request) <= longest)
     count = len(workload.requests) - len(requests)
     if workload.open_ended:

@@ -31,9 +31,7 @@ from infercast.serve.workload.request import Draw, Request, Segment, Workload, t
 CLIPPED = "; default lengths clipped to max_model_len "  # in the description of a workload, followed by a number
 BURST_COUNT = 1000  # default number of requests in a burst
 FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 400, 20_000
-"""First attempt of a run that decides its own length: number of requests; for a closed loop, per client and in all, up
-to a limit.
-"""
+"""First attempt of a run that decides its own length: requests; of a closed loop per client, and at most."""
 APART = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
 
 
@@ -136,10 +134,27 @@ def checked_loop(
     whole = {"prefix_length": prefix_length, "prefix_groups": prefix_groups, "seed": seed}
     _check_kinds(Integral, "a whole number", count=count, concurrency=concurrency, **whole)
     if concurrency is not None:
-        _check_closed_loop(arrival, rate, concurrency, burstiness)
+        if concurrency < 1:
+            raise InputError(f"concurrency must be at least 1 client, not {concurrency!r}")
+        if rate is not None:
+            raise InputError(
+                f"rate {rate!r} and concurrency {concurrency!r} exclude each other; "
+                "give a rate for an open loop or a concurrency for a closed one"
+            )
+        # The default cannot be distinguished from a written "poisson", which is therefore accepted.
+        if arrival not in ("poisson", "burst") or burstiness != 1.0:
+            raise InputError(
+                f"arrival {arrival!r} with burstiness {burstiness!r} has no meaning in a closed loop, "
+                "where clients send when they are free; leave out either these or concurrency"
+            )
         arrival = "burst"
     check_arrivals(arrival, rate, count, burstiness)
-    _check_prefixes(prefix_length, prefix_groups)
+    if not 0 <= prefix_length <= LONGEST:
+        raise InputError(f"prefix_length must be a number of tokens from 0 to {LONGEST}, not {prefix_length!r}")
+    if not 1 <= prefix_groups <= LONGEST:
+        raise InputError(f"prefix_groups must be a number from 1 to {LONGEST}, not {prefix_groups!r}")
+    if prefix_groups > 1 and prefix_length == 0:
+        raise InputError(f"prefix_groups {prefix_groups!r} needs prefix_length, the number of tokens each group shares")
     if seed < 0:
         raise InputError(f"seed must be a whole number of at least 0, not {seed!r}")
     return arrival
@@ -153,10 +168,7 @@ def _check_kinds(kind: type, words: str, **values: object) -> None:
 
 
 def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> Workload:
-    """Set the declared output length, and whether answers end by EOS.
-
-    None leaves either unchanged.
-    """
+    """Set the declared output length, and whether answers end by EOS; None leaves either unchanged."""
     if declared is not None:
         if ignore_eos:
             raise InputError(
@@ -228,31 +240,6 @@ def _draw_prefixes(length: int, num_groups: int, count: int, rng: np.random.Gene
     return [prefixes[group] for group in groups]
 
 
-def _check_closed_loop(arrival: str, rate: float | None, concurrency: int, burstiness: float) -> None:
-    if concurrency < 1:
-        raise InputError(f"concurrency must be at least 1 client, not {concurrency!r}")
-    if rate is not None:
-        raise InputError(
-            f"rate {rate!r} and concurrency {concurrency!r} exclude each other; "
-            "give a rate for an open loop or a concurrency for a closed one"
-        )
-    # The default cannot be distinguished from a written "poisson", which is therefore accepted.
-    if arrival not in ("poisson", "burst") or burstiness != 1.0:
-        raise InputError(
-            f"arrival {arrival!r} with burstiness {burstiness!r} has no meaning in a closed loop, "
-            "where clients send when they are free; leave out either these or concurrency"
-        )
-
-
-def _check_prefixes(length: int, num_groups: int) -> None:
-    if not 0 <= length <= LONGEST:
-        raise InputError(f"prefix_length must be a number of tokens from 0 to {LONGEST}, not {length!r}")
-    if not 1 <= num_groups <= LONGEST:
-        raise InputError(f"prefix_groups must be a number from 1 to {LONGEST}, not {num_groups!r}")
-    if num_groups > 1 and length == 0:
-        raise InputError(f"prefix_groups {num_groups!r} needs prefix_length, the number of tokens each group shares")
-
-
 def _check_request(position: int, request: Request) -> None:
     where = f"request {position}"
     if not 0 <= request.arrival < LATEST:
@@ -269,7 +256,6 @@ def _check_request(position: int, request: Request) -> None:
 
 
 def describe_arrivals(arrival: str, rate: float | None, concurrency: int | None, burstiness: float) -> str:
-    """How requests arrive, as text."""
     if concurrency is not None:
         return f"closed loop of {concurrency:,} clients"
     if rate is None:
@@ -281,7 +267,6 @@ def describe_arrivals(arrival: str, rate: float | None, concurrency: int | None,
 
 
 def describe_prefixes(length: int, num_groups: int) -> str:
-    """Shared prefixes, as text."""
     if length == 0:
         return ""
     shared = "a shared prefix" if num_groups == 1 else f"one of {num_groups:,} shared prefixes"
@@ -373,7 +358,14 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
     """The requests by earliest possible send time, and the number of sessions."""
     of_starts, of_inputs, of_outputs, of_groups, of_turns, *others = np.random.default_rng(draw.seed).spawn(10)
     of_kinds, of_people, of_tools, of_thinking, of_running = others
-    count, num_turns = draw.count, _turns_of(draw.turns, draw.count, of_turns)
+    # Turns of the sessions that make up ``count`` requests; the last one is cut
+    if not 1 <= (count := draw.count) <= MOST_REQUESTS:
+        raise InputError(f"count must be 1 to {MOST_REQUESTS} requests, not {count!r}")
+    drawn = draw.turns.sample(count, of_turns)
+    ends = np.cumsum(drawn)
+    used = int(np.searchsorted(ends, count)) + 1
+    num_turns = drawn[:used].copy()
+    num_turns[-1] -= ends[used - 1] - count
     num_sessions = num_turns.size
     session, begins = np.repeat(np.arange(num_sessions), num_turns), np.cumsum(num_turns) - num_turns
     by_tool = of_kinds.random(count) < draw.tool_share
@@ -398,18 +390,6 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
         for index, moment, num_input, num_output, number, pause in zip(order.tolist(), *columns, strict=True)
     )
     return requests, num_sessions
-
-
-def _turns_of(turns: LengthDistribution, count: int, rng: np.random.Generator) -> Array:
-    """Turns of the sessions that make up ``count`` requests; the last one is cut."""
-    if not 1 <= count <= MOST_REQUESTS:
-        raise InputError(f"count must be 1 to {MOST_REQUESTS} requests, not {count!r}")
-    drawn = turns.sample(count, rng)
-    ends = np.cumsum(drawn)
-    used = int(np.searchsorted(ends, count)) + 1
-    found = drawn[:used].copy()
-    found[-1] -= ends[used - 1] - count
-    return found
 
 
 def _within(values: Array, begins: Array, num_turns: Array) -> Array:
@@ -467,10 +447,7 @@ def redrawn(workload: Workload, *, seed: int, count: int) -> Workload | None:
 
 
 def extended(workload: Workload, count: int, longest: int) -> Workload:
-    """Extend an open-ended workload to the first ``count`` requests of its draw.
-
-    Requests above ``longest`` tokens, which the engine would reject, are cut as the first ones would have been.
-    """
+    """Extend an open-ended workload to ``count`` requests of its draw, cut to ``longest`` tokens like the first."""
     drawn = workload.drawn
     assert drawn is not None
     other = _labelled(workload, drawn_with(drawn, count=count * workload.every), drawn.seed)
@@ -483,11 +460,7 @@ def extended(workload: Workload, count: int, longest: int) -> Workload:
 
 
 def continued(workload: Workload, count: int, longest: int) -> Workload | None:
-    """The same requests and further ones after them, ``count`` in all, for a run that has served these and goes on.
-
-    The further ones are drawn by themselves, as the first ones were; None where that is not enough: sessions, classes
-    and adapters are drawn together, and requests that were left out or cut are counted over all.
-    """
+    """The same requests and further ones of a draw of their own, ``count`` in all; None where that does not suffice."""
     drawn, before = workload.drawn, len(workload.requests)
     if type(drawn) is not Draw or drawn.count != before or workload.num_truncated:
         return None
@@ -552,10 +525,7 @@ def drawn_with(drawn: Draw, **others: Any) -> Workload:
 def scaled(
     workload: Workload, *, rate_scale: float = 1.0, rate: float | None = None, limit: int | None = None
 ) -> Workload:
-    """The same requests, the first ``limit`` of them, arriving ``rate_scale`` times as fast (2 halves every gap).
-
-    With ``rate`` they arrive at that mean number of requests per second, whatever it was before.
-    """
+    """The first ``limit`` requests, ``rate_scale`` times as fast, or at a mean ``rate`` whatever it was before."""
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1 request, not {limit!r}")
     if rate is not None:
@@ -571,7 +541,16 @@ def scaled(
         to_rate = "" if rate is None else f", to {rate:g} requests/s"
         description += f"; {rate_scale:.4g} times the rate{to_rate}"
         steady = None if steady is None else steady * rate_scale
-        requests = _sooner(requests, rate_scale)
+        # Scale the rate; pauses between the turns of a session keep their length
+        starts: dict[int | None, float] = {}
+        found = []
+        for request in requests:
+            start = request.arrival if request.session is None else starts.setdefault(request.session, request.arrival)
+            if request.think:
+                found.append(replace(request, arrival=request.arrival - start + start / rate_scale))
+            else:
+                found.append(replace(request, arrival=request.arrival / rate_scale))
+        requests = tuple(found)
     if not requests[-1].arrival < LATEST:
         last = f"the last is {requests[-1].arrival:g} s"
         raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")
@@ -616,16 +595,3 @@ def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | N
     if span <= 0:
         raise InputError(f"rate {rate!r} cannot be reached: all requests arrive at once, so they have no rate to scale")
     return rate * span / (len(requests) - 1)
-
-
-def _sooner(requests: tuple[Request, ...], rate_scale: float) -> tuple[Request, ...]:
-    """Scale the rate; pauses between the turns of a session keep their length."""
-    starts: dict[int | None, float] = {}
-    found = []
-    for request in requests:
-        start = request.arrival if request.session is None else starts.setdefault(request.session, request.arrival)
-        if request.think:
-            found.append(replace(request, arrival=request.arrival - start + start / rate_scale))
-        else:
-            found.append(replace(request, arrival=request.arrival / rate_scale))
-    return tuple(found)

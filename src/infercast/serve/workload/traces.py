@@ -1,8 +1,4 @@
-"""Recorded workloads: Azure and Mooncake traces, conversations, and plain CSV or JSON lines.
-
-A file is a stream of records (a CSV row or a JSON object, by name), a format turns one record into rows, and
-`read_trace` turns rows into requests. Nothing in a file is ever executed: only numbers, dates and names are read.
-"""
+"""Recorded workloads: Azure and Mooncake traces, conversations, and plain CSV or JSON lines; nothing is executed."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ from infercast.serve.workload.request import Request, Segment, Workload
 
 MOONCAKE_BLOCK_TOKENS = 512
 Record = dict[str, Any]
-
 PLAIN_FIELDS = (
     ("arrival", "arrival_s", "timestamp"),
     ("input", "num_input", "input_tokens"),
@@ -97,10 +92,7 @@ def azure_row(record: Record, _: Segments) -> list[Row]:
 
 
 def mooncake_row(record: Record, segments: Segments) -> list[Row]:
-    """Each of hash_ids names 512 tokens of the prompt; the last is cut to what remains of input_length.
-
-    Ids beyond the prompt's end are dropped. If there are too few (or none), the rest of the prompt is unshared.
-    """
+    """Each of hash_ids names 512 tokens of the prompt, the last what remains; a prompt with too few ends unshared."""
     num_input = whole_of(record, "input_length", 1)
     ids = record.get("hash_ids", [])
     if not (isinstance(ids, list) and set(map(type, ids)) <= {int}):
@@ -272,11 +264,7 @@ def _tokens(message: Record, text: Any) -> int:
 
 
 def with_sessions(rows: Sequence[Row]) -> list[Row]:
-    """Infer sessions from prompts in named blocks of equal size; rows are in order of arrival.
-
-    A request continues an earlier one if all whole blocks of the earlier prompt are its own prefix, and only one
-    continuation is ever seen: a system prompt, with many different continuations, is no evidence.
-    """
+    """Infer sessions: a request continues an earlier one whose whole blocks are its prefix, if no other does."""
     follows: dict[int, int] = {}
     many: set[int] = set()
     for row in rows:
@@ -324,7 +312,6 @@ def with_histories(rows: Sequence[Row], segments: Segments) -> list[Row]:
 
 MOONCAKE = "Mooncake trace"
 NO_SESSIONS = "give it a column session, or blocks as Mooncake's traces have them"
-
 A_DATE = 1e8  # seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start
 Records = Iterator[tuple[int, Record]]  # each record with its line number
 
@@ -368,7 +355,12 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
     try:
         with open(path, "rb") as raw, _as_text(raw) as stream:
             trace_format, records = _recognise(path, stream, format)
-            rows = _read_rows(path, trace_format, records, segments)
+            rows: list[Row] = []
+            for line, record in records:
+                try:
+                    rows += trace_format.read_rows(record, segments)
+                except InputError as error:
+                    raise FileFormatError(path, str(error), line) from None
     except UnicodeDecodeError:
         raise FileFormatError(path, "is not UTF-8 text") from None
     except (OSError, EOFError, zlib.error, csv.Error) as error:
@@ -387,7 +379,14 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
     numbers: dict[object, int] = {}
     requests = tuple(_request(row, origin, trace_format.ticks_per_second, numbers) for row in rows)
     num_empty = [row.num_output for row in rows].count(0)
-    description = _describe(requests, trace_format.label, Path(path).name, num_empty, len(numbers))
+    span = requests[-1].arrival - requests[0].arrival
+    empty = f", {num_empty:,} with 0 output tokens taken as 1" if num_empty else ""
+    mean_input = fmean(map(attrgetter("num_input"), requests))
+    mean_output = fmean(map(attrgetter("num_output"), requests))
+    sessions = f" in {len(numbers):,} sessions" if numbers else ""
+    source = f"{trace_format.label} {Path(path).name}"
+    lengths = f"input mean {mean_input:,.0f}, output mean {mean_output:,.0f}"
+    description = f"{len(requests):,} requests{sessions} over {span:,.0f} s, {source}, {lengths}{empty}"
     return Workload(requests, description=description, in_turns=in_turns)
 
 
@@ -407,16 +406,6 @@ def _request(row: Row, origin: float, ticks: int, numbers: dict[object, int]) ->
         stops=True,
     )
     return request if row.adapter is None else asking_for(request, row.adapter)
-
-
-def _read_rows(path: object, trace_format: TraceFormat, records: Records, segments: Segments) -> list[Row]:
-    rows: list[Row] = []
-    for line, record in records:
-        try:
-            rows += trace_format.read_rows(record, segments)
-        except InputError as error:
-            raise FileFormatError(path, str(error), line) from None
-    return rows
 
 
 def _as_text(raw: io.BufferedReader) -> io.TextIOWrapper:
@@ -472,16 +461,6 @@ def _json_records(path: object, lines: Iterator[str]) -> Records:
         if not isinstance(record, dict):
             raise FileFormatError(path, f"expected one JSON object a line, not {text.strip()[:80]!r}", line)
         yield line, record
-
-
-def _describe(requests: tuple[Request, ...], label: str, name: str, num_empty: int, num_sessions: int) -> str:
-    span = requests[-1].arrival - requests[0].arrival
-    empty = f", {num_empty:,} with 0 output tokens taken as 1" if num_empty else ""
-    mean_input = fmean(map(attrgetter("num_input"), requests))
-    mean_output = fmean(map(attrgetter("num_output"), requests))
-    sessions = f" in {num_sessions:,} sessions" if num_sessions else ""
-    lengths = f"input mean {mean_input:,.0f}, output mean {mean_output:,.0f}"
-    return f"{len(requests):,} requests{sessions} over {span:,.0f} s, {label} {name}, {lengths}{empty}"
 
 
 _AZURE_FIELDS = (("TIMESTAMP",), ("ContextTokens",), ("GeneratedTokens",))

@@ -51,7 +51,11 @@ def results_of(run: PublishedRun) -> Callable[[Served], Array]:
         elif run.steady:
             window = _full_from_to(served)
         if run.gaps:
-            found[1] = _median_gap(served, window)
+            # The median of all times between tokens, of those in a time where one is given
+            ended, gaps, counts = served.timed_gaps
+            if window is not None and np.any(within := (ended > window[0]) & (ended <= window[1])):
+                gaps, counts = gaps[within], counts[within]
+            found[1] = float(percentiles(gaps, counts).p50) if gaps.size else np.nan
         if window is not None:
             found[3] = _tokens_between(served, *window) / (window[1] - window[0])
         found[3] *= run.copies
@@ -110,14 +114,6 @@ def _tokens_between(served: Served, since: float, until: float) -> float:
     return float(counts[within].sum() + np.count_nonzero(first))
 
 
-def _median_gap(served: Served, window: tuple[float, float] | None) -> float:
-    """The median of all times between tokens, of those in a time where one is given."""
-    ended, gaps, counts = served.timed_gaps
-    if window is not None and np.any(within := (ended > window[0]) & (ended <= window[1])):
-        gaps, counts = gaps[within], counts[within]
-    return float(percentiles(gaps, counts).p50) if gaps.size else np.nan
-
-
 # The engine that a published command starts, and what must be assumed for it to start at all.
 
 TRAINED_ROUTING = "power_law_1.2"  # published runs have trained weights: routers prefer some experts
@@ -142,7 +138,11 @@ def started(
         try:
             deployment = _start(each, engine, model, predictor, host)
             if each.cache_tokens:
-                each = _with_cache(each, deployment)  # noqa: PLW2901 - the same run with what its source says
+                # The run with as many blocks as hold the stated tokens; each group of layers has blocks of its own
+                size: int = getattr(deployment.settings, "block_size", 16)
+                groups = len(kv_layout(deployment.model, deployment.layout, size, 0).shape.sizes)
+                blocks = -(-each.cache_tokens // size) * groups
+                each = replace(each, settings={**each.settings, "num_gpu_blocks_override": blocks})  # noqa: PLW2901 - the same run with what its source says
                 deployment = _start(each, engine, model, predictor, host)
         except DoesNotFitError as refused:
             problem = problem or refused
@@ -150,14 +150,6 @@ def started(
             return _within(each, deployment), deployment
     assert problem is not None
     raise problem
-
-
-def _with_cache(run: PublishedRun, deployment: Deployment) -> PublishedRun:
-    """The run with as many blocks as hold the stated tokens; each group of layers has blocks of its own."""
-    size: int = getattr(deployment.settings, "block_size", 16)
-    groups = len(kv_layout(deployment.model, deployment.layout, size, 0).shape.sizes)
-    blocks = -(-run.cache_tokens // size) * groups
-    return replace(run, settings={**run.settings, "num_gpu_blocks_override": blocks})
 
 
 def _ways(run: PublishedRun, engine: Engine, model: ModelConfig) -> Iterator[PublishedRun]:

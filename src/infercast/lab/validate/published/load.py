@@ -210,7 +210,6 @@ MOST_MEANS = 4.0
 MOST_CHATTED = 400.0  # mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens
 SOME_EARLY = 0.02  # a mean that leaves a smaller share of answers to end early is that of answers of one length
 CONTRADICTED = 1.5  # a stated length that differs from the mean by this factor is that of another run
-
 Lengths = tuple[list[int], list[int]]
 
 
@@ -219,8 +218,7 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
     if any(word in f"{stated} {row.text('bench_cmd')}".lower() for word in LENGTHS["not_served"]):
         raise row.wrong(f"len_dist {stated!r} is not modelled: prompts are text")
     means = _means(row)
-    drawn = _drawn_again(row, means, count)
-    if drawn is not None:
+    if (drawn := _drawn_again(row, means, count)) is not None:
         return drawn
     shuffle = np.random.default_rng(0)
     lower = stated.lower()
@@ -228,8 +226,7 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
     if shares is not None and lengths is not None:
         low, high = (float(share or 1) for share in shares.groups())
         return _between(count, shuffle, [(low * int(most), high * int(most)) for most in lengths.groups()])
-    ranged = RANGED.search(row.text("notes"))
-    if ranged is not None:
+    if (ranged := RANGED.search(row.text("notes"))) is not None:
         low = float(ranged[3])
         return _between(count, shuffle, [(max(1.0, low * int(most)), float(most)) for most in ranged.groups()[:2]])
     if "uniform 1..l" in lower:
@@ -237,7 +234,18 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
         return _between(count, shuffle, [(1.0, 2 * mean - 1) for mean in means])
     lower = lower or ("sharegpt" if "sharegpt" in row.text("concurrency_or_rate").lower() else "")
     if lower.startswith(LENGTHS["natural"]) or _is_chat(row, means):
-        return _natural(row, lower, means, count, shuffle)
+        # Lengths of natural prompts and answers, of which means are known
+        row.assume("lengths are log-normal around their means")
+        chats = lower.startswith(("sharegpt", "random"))
+        spread = next((value[1] for name, value in LENGTHS["datasets"].items() if name in lower), LENGTHS["answers"])
+        spreads = LENGTHS["long_chats"] if chats else (spread, LENGTHS["answers"])
+        inputs, outputs = (
+            chat_lengths(name, mean, count, shuffle)
+            if max(means) < MOST_CHATTED and chats
+            else log_normal(mean, each, count, shuffle)
+            for name, mean, each in zip(("isl", "osl"), means, spreads, strict=True)
+        )
+        return inputs, outputs
     if not any(word in lower for word in LENGTHS["equal"]):
         row.assume(f"every prompt has {means[0]:,.0f} tokens and every answer {means[1]:,.0f}, their means")
     return [max(1, round(means[0]))] * count, _answers(row, means, count, shuffle)
@@ -312,22 +320,6 @@ def _is_chat(row: RowReader, means: Sequence[float]) -> bool:
     return True
 
 
-def _natural(
-    row: RowReader, stated: str, means: tuple[float, float], count: int, shuffle: np.random.Generator
-) -> Lengths:
-    """Lengths of natural prompts and answers, of which means are known."""
-    row.assume("lengths are log-normal around their means")
-    if max(means) < MOST_CHATTED and stated.startswith(("sharegpt", "random")):
-        inputs, outputs = (
-            chat_lengths(name, mean, count, shuffle) for name, mean in zip(("isl", "osl"), means, strict=True)
-        )
-        return inputs, outputs
-    spread = next((value[1] for name, value in LENGTHS["datasets"].items() if name in stated), LENGTHS["answers"])
-    spreads = LENGTHS["long_chats"] if stated.startswith(("sharegpt", "random")) else (spread, LENGTHS["answers"])
-    inputs, outputs = (log_normal(mean, each, count, shuffle) for mean, each in zip(means, spreads, strict=True))
-    return inputs, outputs
-
-
 def _between(count: int, shuffle: np.random.Generator, ends: Sequence[tuple[float, float]]) -> Lengths:
     drawn = [
         shuffle.integers(round(low), max(round(low), round(high)), count, endpoint=True).tolist() for low, high in ends
@@ -344,8 +336,7 @@ RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
 CLIENTS = re.compile(r"concurrency (\d+)")
 CAP = re.compile(r"max_num_seqs (\d+)")
 OUT_OF_STEP = re.compile(r"\b(aiperf|genai-perf|guidellm)\b", re.IGNORECASE)
-"""Load generators with clients that do not stay in step where all requests are of one length: published medians of TTFT
-are those of prompts that come alone, and only the 99th percentile is that of the first ones, which come together."""
+"""Load generators whose clients fall out of step at one length: medians of TTFT are of prompts that come alone."""
 AT_ONCE_FROM = 1000.0
 TURNS = 10
 OPEN_SECONDS, MOST_OPEN = 200.0, 12000

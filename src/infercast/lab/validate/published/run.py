@@ -17,8 +17,6 @@ ASYNC_SINCE = (0, 14)  # from this version on steps are planned ahead unless the
 FUSED_SINCE = (0, 14)  # from this version on all-reduces carry norms unless the flags say otherwise
 FIRST_V1 = (0, 8)
 """Before this version the engine was another one: prompts and decodes in separate steps, planned one by one."""
-
-
 V0_BATCHED_TOKENS = 2048
 
 

@@ -18,21 +18,13 @@ from infercast.errors import InfercastError
 from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.estimate import read_rows
 from infercast.hardware import load_gpu
+from infercast.lab.validate.published import run
 from infercast.lab.validate.published.load import OPEN, RowReader, read_arguments, read_load, read_workload
-from infercast.lab.validate.published.run import (
-    FORMATS,
-    GPUS,
-    NAMES,
-    PublishedRun,
-    read_server_flags,
-    with_arguments,
-)
 from infercast.models.library import bundled_name, checkpoint
 from infercast.serve.workload.request import Request, Workload
 from infercast.units import MILLI
 
 Version = tuple[int, ...]
-
 COMMAND = "server_cmd"  # the column that marks a table of collected runs
 CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--random-input-len")
 """Flags of load generators: a command with these starts no server."""
@@ -74,16 +66,7 @@ def _engine(row: RowReader) -> Engine:
         raise row.wrong("was served by a prefill pool and a decode pool, which are not read from tables")
     if "lora_modules" in row.text(COMMAND) or re.search(r"\blora \w", row.text("notes")):
         raise row.wrong("was served with LoRA adapters, which are not read from tables")
-    return measured_engine(NAMES["engines"].get(stated, stated))
-
-
-def check_drafts(row: RowReader) -> None:
-    """Raise unless the command says how a run with speculative decoding drafts, in a way that is modelled."""
-    stated = row.text("engine").lower()
-    if NAMES["engines"].get(stated, stated) != "vllm":
-        raise row.wrong("was served with speculative decoding, which is modelled for vLLM")
-    if not re.search(r"--speculative-config[ =]+['\"]?\{", row.text(COMMAND)):
-        raise row.wrong("was served with speculative decoding, of which too little is stated")
+    return measured_engine(run.NAMES["engines"].get(stated, stated))
 
 
 def noted_cache(row: RowReader) -> int:
@@ -99,21 +82,6 @@ def noted_settings(row: RowReader, stated: Mapping[str, Any]) -> dict[str, int]:
     """Settings of vLLM that stand in a row's notes, if its command has none."""
     found = {name: re.search(rf"\b{name} (\d+)", row.text("notes")) for name in NOTED}
     return {name: int(match[1]) for name, match in found.items() if match and name not in stated}
-
-
-def _reading(row: RowReader, engine: Engine, model: str) -> Reading:
-    """The flags of the server's command; none where it is not known."""
-    words = _words(row)
-    if not row.text(COMMAND):
-        row.assume("the server's command is not known: the engine's defaults")
-    try:
-        reading = read_flags([model, *words], engine)
-    except InfercastError as problem:
-        raise row.wrong(f"server_cmd cannot be read: {problem}") from None
-    for flag in reading.flags:
-        if flag.status in (NOT_MODELLED, REFUSED):
-            row.assume(f"--{flag.name} {flag.text}".strip() + " changes nothing")
-    return reading
 
 
 def _words(row: RowReader) -> list[str]:
@@ -190,7 +158,7 @@ def _server_version(row: RowReader, engine: Engine) -> Version:
         row.assume(f"the release of {engine.title} is not known: {engine.name}")
         return ()
     month = "-".join(date.groups())
-    known: Iterable[tuple[str, Version]] = reversed(NAMES["released"][engine.family])
+    known: Iterable[tuple[str, Version]] = reversed(run.NAMES["released"][engine.family])
     release = next((number for since, number in known if since <= month), None)
     if release is None:
         return ()
@@ -277,7 +245,7 @@ def model_of(row: RowReader) -> tuple[str, str]:
     found = known_model(published)
     short = published.lower().rpartition("/")[2]
     if found is None:
-        found = next((ours for name, ours in NAMES["same_shape"].items() if short.startswith(name)), None)
+        found = next((ours for name, ours in run.NAMES["same_shape"].items() if short.startswith(name)), None)
         if found is None and listed and _looks_alike(published, listed):
             found = listed
         if found is not None:
@@ -298,11 +266,11 @@ def _looks_alike(published: str, listed: str) -> bool:
 def gpu_of(row: RowReader) -> str:
     listed, stated = row.text("infercast_gpu"), row.text("gpu")
     if listed:
-        return GPUS.get(listed, listed)
+        return run.GPUS.get(listed, listed)
     plain = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\b\d+ ?gb\b|nvidia|geforce|amd|instinct", "", stated.lower())).strip(
         "-"
     )
-    for name in (GPUS.get(stated, ""), plain, plain.replace("ti-", "ti")):
+    for name in (run.GPUS.get(stated, ""), plain, plain.replace("ti-", "ti")):
         if name and _is_gpu(name):
             return name
     return plain or stated
@@ -322,7 +290,7 @@ def format_of(row: RowReader) -> str:
     stated, published = row.text("precision").lower(), row.text("model").lower()
     if "native" in stated:
         return ""
-    wanted = FORMATS.get(stated.split(" ")[0].strip("()"))
+    wanted = run.FORMATS.get(stated.split(" ")[0].strip("()"))
     if wanted is None:
         row.assume(f"precision {stated!r}: weights as the checkpoint has them")
         return ""
@@ -337,7 +305,7 @@ def format_of(row: RowReader) -> str:
 UNKNOWN_LOAD = Workload((Request(0.0, 1, 1),))
 
 
-def read_collected(row: RowReader) -> PublishedRun:
+def read_collected(row: RowReader) -> run.PublishedRun:
     """One line of the table; one that says too little, or what is not modelled, is kept with the reason."""
     try:
         return _read(row)
@@ -345,21 +313,37 @@ def read_collected(row: RowReader) -> PublishedRun:
         return _named(row, problem=str(problem))
 
 
-def _named(row: RowReader, **values: Any) -> PublishedRun:
+def _named(row: RowReader, **values: Any) -> run.PublishedRun:
     unknown: dict[str, Any] = {
         "run_id": f"line {row.line}", "source": row.text("source_repo"), "gpu": gpu_of(row), "model": row.text("model"),
         "workload": UNKNOWN_LOAD, "engine": row.text("engine"), "grade": row.text("quality"),
         "load": row.text("load_kind"), "precision": row.text("precision"), "assumptions": tuple(row.assumptions),
     }  # fmt: skip
-    return PublishedRun(**{**unknown, **values})
+    return run.PublishedRun(**{**unknown, **values})
 
 
-def _read(row: RowReader) -> PublishedRun:
+def _read(row: RowReader) -> run.PublishedRun:
     if "s" in row.text("quality"):
-        check_drafts(row)
+        # Raise unless the command says how a run with speculative decoding drafts, in a way that is modelled.
+        stated = row.text("engine").lower()
+        if run.NAMES["engines"].get(stated, stated) != "vllm":
+            raise row.wrong("was served with speculative decoding, which is modelled for vLLM")
+        if not re.search(r"--speculative-config[ =]+['\"]?\{", row.text(COMMAND)):
+            raise row.wrong("was served with speculative decoding, of which too little is stated")
     model, dtype = model_of(row)
     engine = _engine(row)
-    server = read_server(row, engine, _reading(row, engine, row.text("model") or model))
+    # The flags of the server's command; none where it is not known
+    words = _words(row)
+    if not row.text(COMMAND):
+        row.assume("the server's command is not known: the engine's defaults")
+    try:
+        reading = read_flags([(row.text("model") or model), *words], engine)
+    except InfercastError as problem:
+        raise row.wrong(f"server_cmd cannot be read: {problem}") from None
+    for flag in reading.flags:
+        if flag.status in (NOT_MODELLED, REFUSED):
+            row.assume(f"--{flag.name} {flag.text}".strip() + " changes nothing")
+    server = read_server(row, engine, reading)
     load, is_vllm = read_load(row), engine.family == "vllm"
     measured = read_measured(row, server["gpus"])
     if load.steady and load.kind not in OPEN:
@@ -390,24 +374,26 @@ CACHE_UNKNOWN = "prefix_cache_on"
 """In the column ``flags``: prompts may have been found in the prefix cache, it is not known how many."""
 
 
-def read_published(path: Path) -> list[PublishedRun]:
+def read_published(path: Path) -> list[run.PublishedRun]:
     """Every run of a table, with or without a column of commands; files of single requests lie next to it."""
     rows = read_rows(path)
     read = read_collected if COMMAND in rows[0] else _read_row
     return [read(RowReader(path, line, row)) for line, row in enumerate(rows, start=2)]
 
 
-def _read_row(row: RowReader) -> PublishedRun:
-    version = _version(row.text("engine_version"))
-    flags = read_server_flags(row.text("server_flags"), row.whole("concurrency"), row.whole("isl"), version)
+def _read_row(row: RowReader) -> run.PublishedRun:
+    # ``0.10.2*`` as (0, 10, 2); what cannot be read counts as new
+    parts = row.text("engine_version").strip("*? ").split(".")
+    version = tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else (1,)
+    flags = run.read_server_flags(row.text("server_flags"), row.whole("concurrency"), row.whole("isl"), version)
     stated = read_arguments(row)
-    flags = with_arguments(flags, stated)
+    flags = run.with_arguments(flags, stated)
     is_known = CACHE_UNKNOWN not in row.text("flags")
     gpu = row.required("gpu")
-    return PublishedRun(
+    return run.PublishedRun(
         run_id=row.required("run_id"),
         source=row.text("source"),
-        gpu=GPUS.get(gpu, gpu),
+        gpu=run.GPUS.get(gpu, gpu),
         model=row.required("model"),
         dtype=row.text("dtype"),
         tensor=row.whole("tp") or 1,
@@ -422,9 +408,3 @@ def _read_row(row: RowReader) -> PublishedRun:
         end_to_end=row.milliseconds("e2e_mean_ms"),
         output_tokens_per_second=row.number("out_tok_s"),
     )
-
-
-def _version(text: str) -> tuple[int, ...]:
-    """``0.10.2*`` as (0, 10, 2); what cannot be read counts as new."""
-    parts = text.strip("*? ").split(".")
-    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else (1,)
