@@ -1,7 +1,6 @@
 """Predictions move only on purpose: what is computed now is what benchmarks/regression/predictions.txt says."""
 
 import importlib
-from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -9,6 +8,7 @@ import pytest
 
 from infercast.predict.families import attention as attention_prefill
 from infercast.predict.families import attention_kernels as flash_schedule
+from infercast.predict.families.family import Constants
 from infercast.predict.learned import make_predictor
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "regression"
@@ -48,7 +48,7 @@ def test_predictions_are_what_they_were(moved_in):
     assert not moved, f"\n{table}\n{advice}"
 
 
-CONSTANTS = [field.name for field in fields(attention_prefill.PREFILL_CONSTANTS)]
+CONSTANTS = [*vars(attention_prefill.PREFILL_CONSTANTS)]
 WRITING = [name for name in CONSTANTS if "write" in name]
 """Of what tables hold beside attention and estimates in an engine do not; see predict/test_attention_kernels.py."""
 
@@ -56,7 +56,7 @@ WRITING = [name for name in CONSTANTS if "write" in name]
 @pytest.mark.parametrize("constant", [name for name in CONSTANTS if name not in WRITING])
 def test_a_constant_of_the_physics_does_not_change_unnoticed(moved_in, monkeypatch, constant):
     constants = attention_prefill.PREFILL_CONSTANTS
-    changed = replace(constants, **{constant: 1.03 * getattr(constants, constant)})
+    changed = Constants(**vars(constants) | {constant: 1.03 * getattr(constants, constant)})
     monkeypatch.setattr(attention_prefill, "PREFILL_CONSTANTS", changed)
     moved, table = moved_in("prefill")
     assert any(move.name.endswith("seconds") for move in moved)

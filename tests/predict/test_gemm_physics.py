@@ -12,7 +12,6 @@ from infercast.ops.op import bytes_of, tensor_rate_of
 from infercast.predict.array_api import Doubles, Floats, Singles, columns, fill, log2, miss_share, soft_max
 from infercast.predict.families import gemm as constants
 from infercast.predict.families.gemm import (
-    FILL_TILES,
     GEMM,
     MANY_COPIES,
     MOST_SPLITS,
@@ -25,6 +24,8 @@ from infercast.predict.families.gemm import (
 )
 from infercast.predict.kernels import MANY_PRODUCTS as MANY
 from infercast.predict.learned import make_predictor
+
+FILL_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128), (192, 192))
 
 FORMATS = {
     "bf16": {},

@@ -237,7 +237,7 @@ def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
 
 _SOURCES = (
     *("predict/array_api.py", "predict/families/*.py"),
-    *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml"),
+    *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml", "data/physics.json"),
 )
 
 
@@ -273,7 +273,8 @@ def _source_hash(sources: tuple[str, ...]) -> str:
 @lru_cache
 def _physics_hash(sources: tuple[str, ...]) -> str:
     files = [(file, file.read_text(encoding="utf-8")) for file in _files(sources)]
-    meanings = (code_of(t) if f.suffix == ".py" else json.dumps(tomllib.loads(t), sort_keys=True) for f, t in files)
+    read = {".toml": tomllib.loads, ".json": json.loads}
+    meanings = (code_of(t) if f.suffix == ".py" else json.dumps(read[f.suffix](t), sort_keys=True) for f, t in files)
     parts = [f"{file.name}\n{meaning}" for (file, _), meaning in zip(files, meanings, strict=True)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

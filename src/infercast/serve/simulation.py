@@ -27,69 +27,6 @@ if TYPE_CHECKING:
     from infercast.serve.speculation import Speculation
     from infercast.serve.transfers import Transfers
 
-# The scheduler and the cache that an engine's policy asks for.
-
-
-def scheduler_of(
-    policy: Policy,
-    num_blocks: int,
-    shape: KvShape,
-    *,
-    caching: bool,
-    sparse_windows: bool,
-    retained_every: int,
-    steps_under_way: int,
-    decode_together: bool,
-    max_model_len: int | None,
-    speculation: Speculation | None = None,
-    offload: Offload | None = None,
-    max_adapters: int | None = None,
-) -> Scheduler | PrefillScheduler:
-    """The scheduler for this policy, with an empty cache."""
-    if isinstance(policy, PrefillFirst):
-        from infercast.serve.cache.radix_cache import HostPages, RadixCache  # noqa: PLC0415 - one engine's
-        from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler  # noqa: PLC0415
-
-        host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
-        cache = RadixCache(num_blocks, shape, caching=caching or host is not None, host=host)
-        batches = 1 if decode_together else steps_under_way
-        batch = None
-        if speculation is not None:
-            from infercast.serve.scheduler.drafts import DraftBatch  # noqa: PLC0415 - few runs draft
-
-            batch = DraftBatch(cache, policy, speculation)
-        return PrefillScheduler(
-            policy, cache, steps_under_way, max_model_len, num_batches=batches, drafts=batch, max_adapters=max_adapters
-        )
-    drops_last = speculation is not None and speculation.drops_block
-    blocks = KvCache(
-        num_blocks,
-        shape,
-        caching=caching,
-        sparse_windows=sparse_windows,
-        retained_every=retained_every,
-        drops_last=drops_last,
-    )
-    drafts = host_offload = None
-    if speculation is not None:
-        from infercast.serve.scheduler.drafts import Drafts  # noqa: PLC0415 - few runs draft
-
-        drafts = Drafts(speculation, policy, blocks, max_model_len)
-    if offload is not None:
-        from infercast.serve.scheduler.offloading import HostOffload  # noqa: PLC0415 - few runs have a second tier
-
-        host_offload = HostOffload(offload, shape, steps_under_way, drops_last=drops_last)
-    return Scheduler(
-        policy,
-        blocks,
-        steps_under_way,
-        max_model_len,
-        decode_together=decode_together,
-        max_adapters=max_adapters,
-        drafts=drafts,
-        offload=host_offload,
-    )
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replica:
@@ -199,6 +136,60 @@ def new_record(replica: Replica, num_requests: int) -> Record:
     return Record(num_requests, replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
 
 
+def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
+    """The scheduler that an engine's policy asks for, with an empty cache."""
+    policy, shape, speculation, offload = replica.policy, replica.kv_shape, replica.speculation, replica.offload
+    ahead, decode_together = replica.steps_under_way, replica.stages is None
+    if isinstance(policy, PrefillFirst):
+        from infercast.serve.cache.radix_cache import HostPages, RadixCache  # noqa: PLC0415 - one engine's
+        from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler  # noqa: PLC0415
+
+        host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
+        cache = RadixCache(replica.num_blocks, shape, caching=replica.prefix_caching or host is not None, host=host)
+        batch = None
+        if speculation is not None:
+            from infercast.serve.scheduler.drafts import DraftBatch  # noqa: PLC0415 - few runs draft
+
+            batch = DraftBatch(cache, policy, speculation)
+        return PrefillScheduler(
+            policy,
+            cache,
+            ahead,
+            replica.max_model_len,
+            num_batches=1 if decode_together else ahead,
+            drafts=batch,
+            max_adapters=replica.max_adapters,
+        )
+    drops_last = speculation is not None and speculation.drops_block
+    blocks = KvCache(
+        replica.num_blocks,
+        shape,
+        caching=replica.prefix_caching,
+        sparse_windows=replica.sparse_windows,
+        retained_every=replica.retained_every,
+        drops_last=drops_last,
+    )
+    drafts = host_offload = None
+    if speculation is not None:
+        from infercast.serve.scheduler.drafts import Drafts  # noqa: PLC0415 - few runs draft
+
+        drafts = Drafts(speculation, policy, blocks, replica.max_model_len)
+    if offload is not None:
+        from infercast.serve.scheduler.offloading import HostOffload  # noqa: PLC0415 - few runs have a second tier
+
+        host_offload = HostOffload(offload, shape, ahead, drops_last=drops_last)
+    return Scheduler(
+        policy,
+        blocks,
+        ahead,
+        replica.max_model_len,
+        decode_together=decode_together,
+        max_adapters=replica.max_adapters,
+        drafts=drafts,
+        offload=host_offload,
+    )
+
+
 def loop_of(
     replica: Replica,
     clients: Source,
@@ -210,21 +201,7 @@ def loop_of(
     watch: StepObserver | None = None,
 ) -> Loop:
     """One engine's loop, ready to run."""
-    is_pipeline = replica.stages is not None
-    scheduler = scheduler_of(
-        replica.policy,
-        replica.num_blocks,
-        replica.kv_shape,
-        caching=replica.prefix_caching,
-        sparse_windows=replica.sparse_windows,
-        retained_every=replica.retained_every,
-        steps_under_way=replica.steps_under_way,
-        decode_together=not is_pipeline,
-        max_model_len=replica.max_model_len,
-        max_adapters=replica.max_adapters,
-        speculation=replica.speculation,
-        offload=replica.offload,
-    )
+    scheduler = scheduler_of(replica)
     if isinstance(scheduler, Scheduler):
         scheduler.pass_number = getattr(replica.timer, "next_number", None)
     record.drafts = record.drafts if scheduler.drafts is None else scheduler.drafts.counts
@@ -244,7 +221,7 @@ def loop_of(
         first_uses=replica.first_uses,
         wake_up_seconds=replica.wake_up_seconds,
         jump=jump,
-        empty_steps_while_waiting=is_pipeline,
+        empty_steps_while_waiting=replica.stages is not None,
         poll_interval=replica.poll_interval,
         transfers=transfers,
         observe=observe,

@@ -10,13 +10,12 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import replace
 from infercast.ops import Attention, EncoderAttention
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of
 from infercast.predict.families.attention_kernels import (
     SCHEDULE_FEATURES,
-    KernelFamily,
     Lengths,
     Schedule,
     Single,
@@ -31,11 +30,14 @@ from infercast.predict.families.attention_kernels import (
 from infercast.predict.families.family import (
     Array,
     Ceiling,
+    Constants,
     Family,
     Pipes,
     Shape,
     Values,
+    constants,
     dram_seconds,
+    feature_names,
     float_pairs,
     lone_pair,
     product_limits,
@@ -43,32 +45,12 @@ from infercast.predict.families.family import (
 )
 from infercast.predict.identity import ANY, LATENT, kernel_of
 
-
-@dataclass(frozen=True, slots=True)
-class DecodeConstants:
-    """Fitted on A100, L40S and H200 together and rounded; none belongs to a GPU.
-
-    Several trade off against one another: they are not facts of the hardware.
-    """
-
-    cache_share: float = 1.0  # Of the L2 size, before a re-read batch starts to miss
-    halved_cache_share: float = 0.55  # The same where L2 is two halves that may each hold a copy of a line
-    cache_sharpness: float = 10.0
-    overlap: float = 2.2
-
-
-DECODE_CONSTANTS = DecodeConstants()
+DECODE_CONSTANTS = constants("attention decode")["any"]
 KEY_TILE = 128
 MMA_ROWS = 16
 MAX_SPLITS = 64
 
-DECODE_FEATURES: tuple[str, ...] = (
-    "log_sequences", "log_longest_keys", "log_longest_reach", "log_mean_reach", "log_heads", "log_kv_heads",
-    "log_group", "log_head_dim", "kv_bytes", "windowed", "sliding", "log_seconds", "dram_share", "stream_share",
-    "blocks_share", "tensor_share", "combine_share", "launch_share", "log_splits", "log_rounds", "round_fill",
-    "kv_head_fill", "head_fill", "log_kv_rounds", "log_head_rounds", "log_bytes", "log_bytes_over_l2", "tiles_longest",
-    "group_tile", "group_fill", "log_split_keys", *SCHEDULE_FEATURES,
-)  # fmt: skip
+DECODE_FEATURES = feature_names("attention_decode") + SCHEDULE_FEATURES
 
 
 class DecodePhysics:
@@ -77,7 +59,7 @@ class DecodePhysics:
     Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, and the splitting of long sequences.
     """
 
-    def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
+    def __init__(self, op: Attention, gpu: Gpu, family: Constants | None = None) -> None:
         """``family``: the kernel, where it is not the one that published tables have of this operator."""
         self.op, self.gpu = op, gpu
         self.family = family = family or tabled_kernel(op, gpu)
@@ -196,35 +178,10 @@ class DecodePhysics:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillConstants:
-    """Fitted on A100, L40S and H200 together and rounded; none is a fact of the hardware or belongs to a GPU."""
-
-    sustained_power: float = 1.0  # How much of the drop from boost to sustained clock a long call feels
-    cache_share: float = 0.7
-    halved_cache_share: float = 0.4
-    cache_sharpness: float = 4.0
-    overlap: float = 1.2
-    write_seconds: float = 2.0e-6
-    write_dram_share: float = 0.72
-    write_cycles: float = 178.0
-    narrow_write_cycles: float = 228.0
-    """The kernel that writes keys and values: its launch, what it reaches of the memory's peak, and cycles of an SM for
-    each token of its share, in 16 bits and converted to fp8."""
-    write_cache_share: float = 0.5
-    write_cache_sharpness: float = 1.5
-
-
-PREFILL_CONSTANTS = PrefillConstants()
+PREFILL_CONSTANTS = constants("attention prefill")["any"]
 HALF_ROWS = 128
 
-PREFILL_FEATURES: tuple[str, ...] = (
-    "log_sequences", "log_longest_queries", "log_mean_queries", "log_longest_keys", "prefix_share", "log_heads",
-    "log_kv_heads", "log_group", "log_head_dim", "kv_bytes", "query_bytes", "log_window", "log_mean_keys",
-    "log_seconds", "tensor_share", "exponential_share", "blocks_share", "longest_share", "dram_share", "l2_share",
-    "launch_share", "log_rounds", "round_fill", "fill_64", "fill_192", "packed_fill", "log_packed_rounds", "row_fill",
-    "log_bytes", "log_bytes_over_l2", "log_flops", "log_tokens_times_heads", "useful_pairs", *SCHEDULE_FEATURES,
-)  # fmt: skip
+PREFILL_FEATURES = feature_names("attention_prefill") + SCHEDULE_FEATURES
 
 
 class Tiles(NamedTuple):
@@ -242,7 +199,7 @@ class PrefillPhysics:
     the number of keys from the start of its first row's window to the end of its last row.
     """
 
-    def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
+    def __init__(self, op: Attention, gpu: Gpu, family: Constants | None = None) -> None:
         """``family``: the kernel, where it is not the one that published tables have of this operator."""
         family = family or tabled_kernel(op, gpu)
         self.op, self.gpu, self.family = op, gpu, family
@@ -544,10 +501,7 @@ DECODE = replace(
 )
 
 
-ENCODER_FEATURES = (
-    "log_images", "log_tokens", "log_heads", "head_dim", "log_rounds", "fill", "row_fill", "key_fill", "tensor_share",
-    "exponential_share", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2", "log_microseconds",
-)  # fmt: skip
+ENCODER_FEATURES = feature_names("encoder_attention")
 WIDTHS = 32  # Heads are padded to multiples of this width
 LAUNCH_SHARE, TAIL = 0.75, 0.5
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import replace
 from infercast.ops import Attention
 from infercast.ops.op import bytes_of
 from infercast.predict.array_api import Array, Arrays, Kit, Number, Plain
+from infercast.predict.families.family import Constants, constants, feature_names
 from infercast.predict.identity import DEFAULT_ENGINE, kernel_of
 
 
@@ -152,113 +153,16 @@ def entries_of(batch: Lengths, compress: int = 1, most: int = 0) -> Number:
     return batch.x.smaller(entries, float(most)) if most else entries
 
 
-@dataclass(frozen=True, slots=True)
-class KernelFamily:
-    """The attention kernels that engines ship for an architecture; rates trade off, so that a share may exceed one."""
-
-    name: str
-    packs_window: bool  # Decode: whether query heads of one KV head share a block even when a window is set
-    splits_alone: bool  # Decode: whether the keys of a block with a single query head can be split
-    window_parts: int  # Decode: blocks that a sequence longer than its window is cut into at least
-    combine_cycles: float  # Decode: clock cycles that merging the parts of a split sequence adds to a call
-    block_seconds: float
-    """Decode: a block's chain of page table, first tile, scores, values and output: memory latency, so no clock."""
-    block_seconds_per_dim: float  # More of it for each element of the head dimension
-    block_seconds_per_head: float  # More of it for each query head in the block
-    lone_bytes_per_cycle: float  # Decode: what one block streams when it has an SM to itself: bound by latency
-    sm_bytes_per_cycle: float  # Decode: what an SM full of blocks streams of a 16-bit cache
-    packs_prompt: bool  # Prefill: whether query heads share a tile where that makes fewer tiles
-    tile_rows: int  # Prefill: query rows that one block works on
-    tile_keys: int  # Prefill: keys that it takes at a time
-    prompt_launch_cycles: float  # Prefill: clock cycles of a call that does next to nothing
-    tile_seconds: float  # Prefill: a block's start and end
-    tile_seconds_per_dim: float  # More of it for each element of the head dimension
-    tensor_share: float  # Prefill: what the matrix products reach of the peak while they run
-    exponential_share: float  # Prefill: what the exponentials reach of the peak of the special-function units
-    softmax_overlap: float
-    """Prefill: how well exponentials hide under matrix products; one adds them up, a large number takes the longer."""
-    launch_cycles: float = 15500.0
-    """Decode: clock cycles of a call that does next to nothing, with the replay of a graph where tables have one."""
-    narrow_launch: float = 1.0
-    """Decode: how many times longer that takes where queries or keys are converted to fp8 first."""
-    sequence_cycles: float = 0.0
-    """Decode: clock cycles of an SM for each sequence of its share: planning, and writing the new token's keys."""
-    narrow_bytes_per_cycle: float = 13.5
-    """Decode: what an SM full of blocks streams of an fp8 cache. FlashAttention 3 transposes the values in it."""
-    decode_dram_share: float = 0.85
-    decode_l2_share: float = 0.4
-    decode_tensor_share: float = 0.6  # Decode: what is reached of the memory's, the cache's and the tensor cores' peaks
-    dram_share: float = 0.5
-    l2_share: float = 0.8
-    """Prefill: what is reached of the peaks of memory and cache; above one where part of it stays in the cache."""
-    tail: float = 1.3  # Prefill: of an average tile, by which the last SM finishes after the mean
-    narrow_chain: float = 1.8
-    """Prefill: how many times longer a block's start and end take when the cache is narrower than the products."""
-    narrow_tensor: float = 1.0
-    """Prefill: rate of the products of 16-bit queries with an fp8 cache, against a 16-bit one."""
-    writes: bool = False
-    """Prefill: whether tables time the kernel that writes keys and values with it; an engine's step has its own."""
+_KERNELS = constants("attention")
+FAMILIES = {name: each for name, each in _KERNELS.items() if not name.startswith("table ")}
+"""Kernels that engines ship for an architecture, as models of a sweep and of vision towers know them."""
 
 
-# Structure first, then rates. FlashAttention 2 packs query heads only without a window, splits only what it packs, and
-# merges the parts in a second launch; its rates are from A100 and L40S. FlashAttention 3 always packs and splits, and
-# starts the merging kernel early (programmatic launch); its rates are from an H200.
-# fmt: off
-_SWEPT: dict[str, tuple[Any, Any]] = {
-    #                          flash-2   flash-3
-    "packs_window":           (False,    True),
-    "splits_alone":           (False,    True),
-    "window_parts":           (1,        2),
-    "combine_cycles":         (8000.0,   2500.0),
-    "block_seconds":          (3.5e-6,   1.6e-6),
-    "block_seconds_per_dim":  (2.0e-9,   17.0e-9),
-    "block_seconds_per_head": (41.0e-9,  17.0e-9),
-    "lone_bytes_per_cycle":   (18.0,     60.0),
-    "sm_bytes_per_cycle":     (27.0,     100.0),
-    "packs_prompt":           (False,    True),
-    "tile_rows":              (128,      128),
-    "tile_keys":              (64,       128),
-    "prompt_launch_cycles":   (14500.0,  18500.0),
-    "tile_seconds":           (1.6e-6,   1.4e-6),
-    "tile_seconds_per_dim":   (0.3e-9,   3.0e-9),
-    "tensor_share":           (1.1,      0.95),
-    "exponential_share":      (0.4,      0.6),
-    "softmax_overlap":        (1.0,      8.0),
-}
-# fmt: on
-FLASH_2, FLASH_3 = (
-    KernelFamily(name, **{field: values[column] for field, values in _SWEPT.items()})
-    for column, name in enumerate(("flash-2", "flash-3"))
-)
-# Its tiles are smaller on the chips with about 100 KiB of shared memory an SM.
-FLASH_2_SMALL = replace(FLASH_2, name="flash-2-small", tile_rows=64)
-# TensorRT-LLM's kernels merge the parts inside the kernel, and work on two 128-row tiles at once in prefill. Rates are
-# those of FlashAttention 3: none is fitted on such a chip. But in decode they swap the operands for up to 16 query
-# heads a KV head (its public sources: "SwapsMmaAbForGeneration", "TileSizeQ8"), where FlashAttention 3 pads the heads
-# to 64 rows: scores and outputs of a block cost no more than in the 16-row tiles of FlashAttention 2.
-TRTLLM = replace(
-    FLASH_3,
-    name="trtllm",
-    window_parts=1,
-    combine_cycles=1500.0,
-    block_seconds_per_dim=FLASH_2.block_seconds_per_dim,
-    packs_prompt=False,
-    tile_rows=256,
-)
-
-FAMILIES = {family.name: family for family in (FLASH_2, FLASH_2_SMALL, FLASH_3, TRTLLM)}
-"""As models of a sweep and of vision towers know them."""
-
-
-def family_of(gpu: Gpu) -> KernelFamily:
+def family_of(gpu: Gpu) -> Constants:
     return FAMILIES[facts_of(gpu).attention]
 
 
-SCHEDULE_FEATURES: tuple[str, ...] = (
-    "tile_rows", "tile_keys", "parts_allowed", "most_parts", "row_fill", "log_items_per_sm", "log_tiles_per_sm",
-    "longest_item", "log_busiest", "log_busiest_with_starts", "imbalance", "imbalance_with_starts",
-    "log_busiest_products", "log_busiest_bytes", "log_planned_tiles", "log_scheduled_us",
-)  # fmt: skip
+SCHEDULE_FEATURES = feature_names("schedule")
 SMALL_ROWS = 64  # Batches of up to this many packed rows run a kernel with smaller tiles, where there is one
 GRAPH_TOKENS, GRAPH_PARTS = 512, 32
 """Steps of up to this many tokens run in a graph, which fixes the most parts of a sequence."""
@@ -387,83 +291,14 @@ def _menu(op: Attention) -> tuple[tuple[float, float], tuple[float, float] | Non
     return (128.0, 64.0 if window else 128.0 if narrow else 80.0), None
 
 
-# Attention kernels as published tables time them, by the names of data/kernels.toml.
-#
-# Tables replay one call in a graph, with warm operands, and time the KV write with prompts. Rates were fitted to rows
-# of vLLM and SGLang on A100, L40S, H100 and H200; those of TensorRT-LLM's kernels are FlashAttention 3's but for its
-# traits.
+KERNELS = {name.removeprefix("table "): each for name, each in _KERNELS.items() if name not in FAMILIES}
+KERNELS["fa4"] = KERNELS["fa3"]
+"""As published tables time them, by the names of data/kernels.toml."""
 
 
-# FlashInfer packs the query heads of a KV head, with a window too, and splits the keys of any block: rates from L40S.
-# Triton's are the kernels of both engines, of which vLLM's takes 16 rows of packed heads at a time: rates from L40S,
-# H100 and H200.
-# fmt: off
-_TABLED: dict[str, tuple[Any, Any, Any, Any]] = {
-    #                          fa2        fa3        flashinfer  triton
-    "launch_cycles":          (12200.0,   15300.0,   8400.0,     13200.0),
-    "narrow_launch":          (1.0,       1.29,      2.67,       1.3),
-    "sequence_cycles":        (750.0,     3600.0,    280.0,      270.0),
-    "combine_cycles":         (8800.0,    3900.0,    4800.0,     7100.0),
-    "block_seconds":          (4.1e-6,    1.2e-6,    1.3e-6,     0.5e-6),
-    "block_seconds_per_dim":  (0.25e-9,   13.4e-9,   9.7e-9,     5.5e-9),
-    "block_seconds_per_head": (18.0e-9,   5.2e-9,    25.0e-9,    91.0e-9),
-    "lone_bytes_per_cycle":   (17.0,      63.0,      17.5,       220.0),
-    "sm_bytes_per_cycle":     (226.0,     122.0,     126.0,      17.3),
-    "narrow_bytes_per_cycle": (27.0,      14.8,      17.2,       7.7),
-    "decode_dram_share":      (0.71,      0.88,      0.82,       0.84),
-    "decode_l2_share":        (0.32,      1.0,       0.68,       0.45),
-    "decode_tensor_share":    (0.22,      0.57,      0.28,       0.14),
-    "prompt_launch_cycles":   (9000.0,    16300.0,   16500.0,    4000.0),
-    "tile_seconds":           (1.7e-6,    2.0e-6,    0.13e-6,    0.1e-6),
-    "tile_seconds_per_dim":   (0.23e-9,   5.7e-9,    0.25e-9,    0.2e-9),
-    "tensor_share":           (0.92,      0.94,      0.825,      0.6),
-    "exponential_share":      (0.43,      0.81,      0.405,      0.1),
-    "softmax_overlap":        (1.1,       2.6,       3.0,        4.0),
-    "narrow_chain":           (1.5,       1.4,       1.6,        1.5),
-    "narrow_tensor":          (1.0,       0.79,      0.85,       1.0),
-}
-# fmt: on
-_PACKED = replace(FLASH_2, packs_window=True, splits_alone=True)
-FA2, FA3, FLASHINFER, TRITON = (
-    replace(
-        structure,
-        name=name,
-        dram_share=1.24,
-        l2_share=0.98,
-        tail=0.85,
-        writes=True,
-        **{field: values[column] for field, values in _TABLED.items()},
-    )
-    for column, (name, structure) in enumerate(
-        {
-            "fa2": FLASH_2,
-            "fa3": FLASH_3,
-            "flashinfer": replace(_PACKED, packs_prompt=True),
-            "triton": replace(_PACKED, tile_rows=64),
-        }.items()
-    )
-)
-# An fp8 cache is read as fast as a 16-bit one, and nothing plans the batch beforehand.
-TRTLLM_GEN = replace(
-    FA3,
-    name="trtllm",
-    window_parts=TRTLLM.window_parts,
-    combine_cycles=TRTLLM.combine_cycles,
-    block_seconds_per_dim=TRTLLM.block_seconds_per_dim,
-    packs_prompt=TRTLLM.packs_prompt,
-    tile_rows=TRTLLM.tile_rows,
-    narrow_bytes_per_cycle=FA3.sm_bytes_per_cycle,
-    sequence_cycles=FA2.sequence_cycles,
-    narrow_chain=1.0,
-    narrow_tensor=1.0,
-)
-KERNELS = {"fa2": FA2, "fa3": FA3, "fa4": FA3, "flashinfer": FLASHINFER, "triton": TRITON, "trtllm": TRTLLM_GEN}
-
-
-def tabled_kernel(op: Attention, gpu: Gpu) -> KernelFamily:
+def tabled_kernel(op: Attention, gpu: Gpu) -> Constants:
     """The kernel that an operator names, or that an engine picks for it; a latent has no row in any table."""
-    kernel = KERNELS.get(kernel_of(op, gpu, DEFAULT_ENGINE))
-    if kernel is None or op.latent_kv:
+    kernel = kernel_of(op, gpu, DEFAULT_ENGINE)
+    if kernel not in KERNELS or op.latent_kv:
         return family_of(gpu)
-    small = kernel is FA2 and facts_of(gpu).attention == FLASH_2_SMALL.name
-    return replace(kernel, tile_rows=64) if small else kernel
+    return KERNELS["fa2-small" if kernel == "fa2" and facts_of(gpu).attention == "flash-2-small" else kernel]

@@ -16,7 +16,7 @@ from infercast.hardware.gpu import MEASURED, is_left_open, ring_rate, servers
 from infercast.hardware.load import facts_of
 from infercast.ops import Collective
 from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of
-from infercast.predict.families.family import Ceiling, Family, Shape, floats, lone
+from infercast.predict.families.family import Ceiling, Constants, Family, Shape, constants, feature_names, floats, lone
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
@@ -60,21 +60,7 @@ def is_switched(gpu: Gpu, gpus: int) -> bool:
     return facts_of(gpu).switch_share > 0.0 and gpu.is_linked(gpus)
 
 
-class _Protocol(NamedTuple):
-    """How a library moves a message; times are of a 1.83 GHz GPU."""
-
-    latency: float  # Seconds of the kernel itself
-    step: float  # Seconds that each further GPU adds, on every pass around the ring
-    efficiency: float  # Share of the links that carries payload, among many GPUs
-    pair_loss: float  # What two GPUs, which drive fewer channels than eight, lose of it (twice)
-    softness: float  # Below one, latency and transfer add up to more than their sum
-
-
-# Fitted on NCCL 2.26 to 2.29 on A100, H100 and H200.
-SHORT = _Protocol(4.95e-6, 0.73e-6, 1.0, 0.0, 0.60)
-BULK = _Protocol(10.8e-6, 0.39e-6, 0.84, 0.40, 0.68)
-SWITCH = _Protocol(31e-6, 0.0, 0.72, 0.0, 0.68)
-EXCHANGE = _Protocol(11.0e-6, 0.04e-6, 0.73, 0.20, 0.77)
+SHORT, BULK, SWITCH, EXCHANGE = constants("collective").values()
 # A ring turns to the bulk protocol where a GPU's share of the message would fill its links for this long.
 BULK_FROM = 1.4e-6
 # A short exchange: seconds of the kernel and of each further GPU, and bytes a second to one peer.
@@ -104,7 +90,7 @@ def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     return shorter(x, _by(SWITCH, by_switch, 0, op, gpu, 6.0, x), ring)
 
 
-def _by(protocol: _Protocol, carried: Number, passes: int, op: Collective, gpu: Gpu, algorithm: float, x: Kit) -> Timed:
+def _by(protocol: Constants, carried: Number, passes: int, op: Collective, gpu: Gpu, algorithm: float, x: Kit) -> Timed:
     """One kernel: ``carried`` bytes cross each GPU's links."""
     slow = delay(gpu, LIBRARY_CLOCK_POWER) * (1.0 if gpu.is_linked(op.gpus) else PCIE_DELAY)
     share = protocol.efficiency - protocol.pair_loss / op.gpus if gpu.is_linked(op.gpus) else 1.0
@@ -195,11 +181,6 @@ def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     transfer = carried / (link_rate(gpu, op.gpus) * share) + 4.0 * message / gpu.dram_bandwidth
     return Timed(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, 8.0 if by_switch else 7.0)
 
-
-FEATURES = (
-    "transfer_share", "log_message", "log_chunk", "gpus", "log_message_over_latency", "algorithm", "all_reduce",
-    "all_gather", "reduce_scatter", "all_to_all", "log_microseconds",
-)  # fmt: skip
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # Share of a network adapter's line rate that carries payload: not measured here, NCCL's users report 0.8 to 0.95.
@@ -299,7 +280,7 @@ COLLECTIVE = Family(
     kind=attrgetter("kind", "gpus"),
     core=CollectivePhysics,
     core_key=attrgetter("kind", "gpus", "library"),
-    features={"collective": FEATURES},
+    features={"collective": feature_names("collective")},
     pipes=lambda op, gpu: {"link": op.link_bytes / gpu.link_bandwidth(op.gpus)},
     moved=lambda op: op.link_bytes,
     bandwidth=lambda op, gpu: gpu.link_bandwidth(op.gpus),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, field
 from infercast.ops import Op
@@ -21,6 +25,31 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Pipes = dict[str, Quantity]  # Seconds by pipe
+
+
+class Constants(SimpleNamespace):
+    """What was fitted of one kernel or library, by the names that data/physics.json explains."""
+
+
+@cache
+def _fitted() -> dict[str, Any]:
+    fitted: dict[str, Any] = json.loads(DATA.joinpath("physics.json").read_bytes())
+    return fitted
+
+
+def constants(table: str) -> dict[str, Constants]:
+    """A table of data/physics.json by its kernels, which have a row or a column each."""
+    _, (kind, names), *rows = _fitted()[table].items()
+    if kind == "kernels":
+        columns = zip(*(values for _, (_, *values) in rows), strict=True)
+        fields, rows = [field for field, _ in rows], [*zip(names, columns, strict=True)]
+    else:
+        fields = [*names]
+    return {kernel: Constants(**dict(zip(fields, values, strict=True))) for kernel, values in rows}
+
+
+def feature_names(name: str) -> tuple[str, ...]:
+    return tuple(_fitted()["features"][name])
 
 
 def quantised_waves(blocks: Quantity, sms: int) -> Quantity:

@@ -14,7 +14,7 @@ import numpy as np
 from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of, is_modelled
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import replace
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import Quantity, bytes_of, quantise, tensor_rate_of
 from infercast.predict.array_api import Array, Doubles, Floats, GemmKit, Number, Physics, log2
@@ -23,7 +23,9 @@ from infercast.predict.families.family import (
     Family,
     Pipes,
     Shape,
+    constants,
     dram_seconds,
+    feature_names,
     product_limits,
     quantised_waves,
 )
@@ -83,52 +85,7 @@ STEP_BYTES, PARTIAL_BYTES = 128.0, 4.0
 SCALED = ("fp8", "fp8_block", "int8", "nvfp4", "mxfp4")
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """Efficiencies and delays of a kernel library, the same on every GPU and not to be read as hardware facts.
-
-    Fitted by least squares on log latency over A100, L40S, H100 and H200 together (SGLang rows). The L2 shares are not
-    identified by that fit; they were chosen by leaving one of these GPUs out.
-    """
-
-    tensor: float = 1.05  # share of peak FLOP/s before the power limit
-    throttle: float = 1.36  # exponent of the sustained share of the boost clock
-    throttle_after: float = 143e-6  # seconds of multiplying after which half of the throttling is felt
-    small_tile: float = 40.7  # side of a tile at which half of the rate is lost, without asynchronous copies
-    whole_rounds: float = 0.509  # 1: a partly full round costs a whole one; 0: work is spread evenly
-    step: float = 447.0  # cycles that a step over k takes at least
-    l2: float = 1.1  # share of the L2 bandwidth for operands
-    dram: float = 0.775  # share of the DRAM bandwidth
-    warm: float = 0.231  # share of the L2 bandwidth at which warm weights stream
-    miss_sharpness: float = 21.8
-    copies_margin: float = 0.937  # L2 bytes that a byte of the rotating copies needs
-    split_cache: float = 0.659  # share of L2 that holds distinct data where it has two partitions
-    stream: float = 75.1  # bytes a clock that one SM can pull from DRAM
-    store: float = 2.13e-6  # seconds to store one 128 x 128 tile
-    reduce: float = 2.18e-6  # delay of adding partial sums
-    reduce_l2: float = 0.252  # share of the L2 bandwidth at which they are added
-    launch: float = 3.28e-6
-    cold_start: float = 0.368e-6  # until the first bytes of cold weights arrive
-    power: float = 5.18  # of the soft maximum
-    async_step: float = 0.471  # these five: factors where copies are asynchronous
-    async_store: float = 0.444
-    async_dram: float = 1.1
-    async_launch: float = 0.76
-    async_cold: float = 2.46
-    split: bool = True  # whether the library splits k
-
-
-CUBLAS = Constants()
-# fmt: off
-CUTLASS = Constants(
-    tensor=0.75, throttle=2.2, throttle_after=4.08e-3, small_tile=24.5, whole_rounds=0.7, step=256.0, l2=0.7,
-    dram=0.758, warm=0.641, miss_sharpness=20.0, copies_margin=0.963, split_cache=0.499, stream=72.7, store=2.09e-6,
-    launch=2.43e-6, cold_start=0.319e-6, power=3.78, async_step=0.774, async_store=0.145, async_dram=0.978,
-    async_launch=1.45, async_cold=3.55, split=False)
-# fmt: on
-# Products in fp32 have no tensor cores: steps are short and nothing splits k. From two kernels of an H200, the routers
-# of GLM-5 (256 experts, hidden size 6,144): 52 us for 32 rows, 508 us for 8,192.
-PLAIN = replace(CUBLAS, step=963.0, split=False)
+CUBLAS, CUTLASS, PLAIN = constants("gemm").values()
 # Quantising ``x``: launch seconds, share of the DRAM bandwidth, and seconds an SM needs for a row at least.
 QUANTISE_LAUNCH, QUANTISE_DRAM, QUANTISE_ROW = 2.0e-6, 0.595, 0.194e-6
 # Where an engine takes whole chunks of a row (data/kernels.toml, quantisers): values of a chunk, threads of a row.
@@ -462,11 +419,7 @@ def plan_of(s: Shapes, a: Machine, x: type[Doubles], which: Array) -> Plan:
 # work of the busiest SM, are certain. Models of a sweep start from what this takes.
 
 
-# fmt: off
-FP8_FEATURES: tuple[str, ...] = (
-    "kernel", "log_m", "log_n", "log_k", "log_rounds", "whole_rounds", "round_fill", "log_tensor_us", "log_dram_us",
-    "log_latency_us", "steps", "log_seconds", "m_fill", "n_fill", "k_fill", "log_row_tiles", "log_col_tiles")
-# fmt: on
+FP8_FEATURES = feature_names("gemm fp8 cutlass")
 FP8_LOGARITHMIC = tuple(name.startswith("log_") for name in FP8_FEATURES)
 
 # Rows and columns of a tile, values of k in one step, tiles of rows that run as one cluster.
@@ -548,17 +501,7 @@ def _kernels(m: Array, n: Array, k: Array) -> Array:
 
 SHARES = ("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise")
 """The terms of an estimate: the first four overlap, the others add up."""
-# Tiles with a feature for the fill of their last round: libraries choose among these and others.
-FILL_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128), (192, 192))
-# fmt: off
-FEATURES: tuple[str, ...] = (
-    "log_m", "log_n", "log_k", "log_seconds", "log_n_over_k", *(f"{name}_share" for name in SHARES),
-    "miss", "log_bytes_over_l2", "log_weights_over_l2", "log_intensity_over_balance", "log_rounds", "round_fill",
-    "log_tile_m", "log_tile_n", "log_split", *(f"fill_{rows}x{cols}" for rows, cols in FILL_TILES),
-    "log_rounds_128x128", "m_fill_8", "m_fill_64", "m_fill_256", "n_fill_256", "k_fill_512", "log_bytes_x",
-    "log_bytes_w", "scaled", "log_flops_per_sm_clock", "sustained", "log_dram_per_clock", "rows_share",
-    "log_rows_per_sm")
-# fmt: on
+FEATURES = feature_names("gemm")
 LOGARITHMIC = tuple(name.startswith("log_") for name in FEATURES)
 
 

@@ -19,11 +19,14 @@ from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Array, Kit, Number, Physics, Plain, kit_of
 from infercast.predict.families.family import (
     Ceiling,
+    Constants,
     Family,
     Pipes,
     Shape,
     Values,
+    constants,
     dram_seconds,
+    feature_names,
     floats,
     lone,
     product_limits,
@@ -40,39 +43,13 @@ REFERENCE_CLOCK, CLOCK_FREE = 1.83e9, 0.45
 """The clock that launches belong to, and the share of them that does not scale with it."""
 
 
-class Style(NamedTuple):
-    """How one kernel multiplies the groups of rows of routed experts.
-
-    Constants of Triton's were fitted in bf16 on A100, L40S, H100 and H200; those of tuned products to CUTLASS experts
-    of TensorRT-LLM (bf16, fp8, fp8 by blocks, mxfp4) on L40S, H100 and H200. They are not hardware facts. What is known
-    of a kernel by its source is in data/kernels.toml.
-    """
-
-    tiles: tuple[tuple[int, int], ...] = ((16, 64), (32, 64), (64, 128), (128, 128))  # Rows (tokens) and columns
-    tensor: float = 0.745
-    feed: float = 1.07
-    dram: float = 0.86
-    between: float = 0.86
-    """Shares of the peaks that are reached: tensor cores, L2 into an SM, memory, and L2 or memory between products."""
-    latency: float = 5.5e-7  # Seconds of a tile on top of its steps ...
-    step: float = 0.0  # ... and of each step over 128 of its depth at least, at the reference clock
-    rounding: float = 0.05  # 1: a partly full round of tiles takes a whole one; 0: work is spread evenly
-    overlap: float = 3.6
-    is_fed_ahead: bool = False  # Whether operands arrive while a tile multiplies; else one waits for the other
-    launches: float = 35e-6
-    per_expert: float = 5e-9
-    is_clocked: bool = True  # Whether launches get shorter with a higher clock
-    block_scaled: float = 1.0  # Tensor rate where each step's results are scaled before they are added
-    widened: float = 1.0  # Tensor rate where weights are widened on the way
-    pair: float = 0.0  # Seconds to sort each pair of a token and an expert, wherever that is ...
-    sorting: float = 0.0  # ... and of the further kernels that do it where one block cannot
-    takes_all: bool = True
-    """Whether pairs of tokens and experts on other GPUs are sorted, activated and added up as well, as zeros."""
+class Style(Constants):
+    """How one kernel multiplies the groups of rows of routed experts; what its source says is in data/kernels.toml."""
 
     def launch(self, op: MoE, gpu: Gpu) -> float:
         """Seconds that do not depend on the tokens."""
         by_clock = CLOCK_FREE + (1 - CLOCK_FREE) * REFERENCE_CLOCK / gpu.boost_clock if self.is_clocked else 1.0
-        return self.launches * by_clock + self.per_expert * op.experts
+        return float(self.launches * by_clock + self.per_expert * op.experts)
 
     def sort(self, pairs: Number, x: Kit) -> Number:
         """Seconds to put pairs in the order of their experts."""
@@ -85,26 +62,8 @@ class Style(NamedTuple):
         return self.block_scaled if op.dtype == "fp8_block" else self.widened if is_widened(op) else 1.0
 
 
-TRITON = Style()
-TUNED = Style(
-    tiles=((8, 128), (16, 128), (32, 128), (64, 128), (128, 128), (128, 256)),
-    tensor=0.908,
-    feed=2.19,
-    dram=0.843,
-    between=0.848,
-    latency=1.5e-6,
-    step=5.21e-8,
-    rounding=1.0,
-    overlap=1.89,
-    is_fed_ahead=True,
-    is_clocked=False,
-    block_scaled=0.491,
-    widened=0.353,
-    pair=6.96e-10,
-    sorting=3.19e-6,
-    takes_all=False,
-)
-STYLES = {"triton": TRITON, "tuned": TUNED}
+STYLES = {name: Style(**vars(each)) for name, each in constants("experts").items()}
+TRITON, TUNED = STYLES.values()
 
 
 @cache
@@ -112,7 +71,7 @@ def style_of(kernel: str) -> Style:
     """How a kernel (data/kernels.toml, experts) multiplies; Triton's where nothing is known of it."""
     facts = _facts().get(kernel, {"style": "triton"})
     named = {name: facts[name] for name in ("launches", "per_expert", "pair", "sorting") if name in facts}
-    return STYLES[facts["style"]]._replace(**named)
+    return Style(**vars(STYLES[facts["style"]]) | named)
 
 
 @cache
@@ -232,15 +191,7 @@ def _heaviest(power: float, experts: int, local: int, topk: int, tokens: float) 
     return np.asarray(np.repeat(ordered, CLASSES).reshape(CLASSES, local).mean(axis=-1))
 
 
-# fmt: off
-FEATURES = (
-    "tensor_share", "l2_share", "dram_share", "between_share", "launch_share", "log_rows_per_expert",
-    "log_experts_hit", "hit_share", "log_tokens", "log_inter", "log_hidden", "log_experts", "topk",
-    "tile", "log_padding", "log_waves_up", "log_waves_down", "fill_up", "fill_down",
-    "log_weights_over_l2", "log_inner_over_l2", "skew", "weight_bytes_per_value", "bytes_per_value",
-    "local_share", "inter_alignment", "matrices",
-)
-# fmt: on
+FEATURES = feature_names("moe")
 
 
 class _Tile(NamedTuple):
@@ -279,7 +230,7 @@ class ExpertPhysics:
         products = (up, op.hidden), (op.hidden, op.inter)
         # Width, depth, bytes of a weight, bytes of a row that goes in and comes out.
         self.products = [(*each, self.weight, each[1] * self.activation + each[0] * 2) for each in products]
-        self.tiles = [_tile(op, gpu, self.style, *tile, products) for tile in self.style.tiles]
+        self.tiles = [_tile(op, gpu, self.style, rows, cols, products) for rows, cols in self.style.tiles]
         self.heights = np.array([float(rows) for rows, _ in self.style.tiles])
         self.inner_bytes = (2 * up + 2 * op.inter + 2 * op.hidden) * 2
         self.stream_rate = gpu.dram_bandwidth * self.style.dram

@@ -20,7 +20,9 @@ from infercast.predict.families.family import (
     Family,
     Shape,
     Values,
+    constants,
     dram_seconds,
+    feature_names,
     float_pairs,
     floats,
     fma_and_dram,
@@ -33,43 +35,14 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-class Library(NamedTuple):
-    """What the kernels of one library take, in cycles for chunks of 64 tokens and states of 128 x 128."""
-
-    launch: float  # Cycles of all launches together on an empty chip
-    row: float  # Of each token of the longest chunk, one after another
-    latency: float  # From one chunk of a sequence to its next
-    busy: float  # That a multiprocessor spends on a chunk of one head where sequences go one after another ...
-    start: float  # ... and on starting with one
-    chunk: float  # That it spends on a chunk of one head where chunks are independent ...
-    token: float  # ... and on each of its tokens
-    dram: float  # Share of the bandwidth that it reaches
-    cache: float
-    """How many times L2 all kernels together may move before what one leaves to the next is no longer there."""
-    tuned: float = 1.0
-    """How many times longer independent chunks take in an engine, which tunes its kernels on a single chunk."""
-
-
 TRITON = "triton"
 FLASHINFER, FLASHKDA, CUTE = "flashinfer", "flashkda", "cute"
-LIBRARIES: dict[tuple[str, str], Library] = {
-    ("gdn", TRITON): Library(39000, 490, 2000, 2700, 0, 15800, 176, 0.65, 1.55, tuned=1.3),
-    ("kda", TRITON): Library(50000, 660, 2950, 200, 0, 20400, 400, 0.58, 1.67),
-    ("mamba2", TRITON): Library(20000, 10, 1500, 0, 0, 8500, 90, 0.8, 0.7),
-    ("gdn", FLASHINFER): Library(4500, 0, 5560, 5560, 12300, 0, 0, 0.64, 0.7),
-    ("kda", FLASHKDA): Library(19200, 110, 6200, 3400, 16800, 3750, 58, 0.9, 0.3),
-    ("mamba2", CUTE): Library(13400, 20, 20400, 20400, 5000, 0, 0, 0.18, 0.57),
-}
+LIBRARIES = {tuple(name.split()): each for name, each in constants("scan").items()}
+"""By the kind of layer and the library."""
 FUSED = (FLASHINFER, CUTE)  # Libraries with one kernel that keeps everything between chunks on the chip
 CLIFF = 4.0
 SCAN_OVERLAP = 4.0
 SCAN_UNIT = 64.0 * 128.0 * 128.0
-
-SCAN_FEATURES: tuple[str, ...] = (
-    "log_sequences", "log_longest", "log_mean", "log_heads", "log_key_heads", "log_tokens_times_heads", "log_seconds",
-    "launch_share", "row_share", "chain_share", "rounds_share", "parallel_share", "dram_share", "state_share",
-    "log_blocks_per_sm", "block_fill", "log_chunks_per_sm", "chunk_fill", "row_fill", "log_bytes_over_l2",
-)  # fmt: skip
 
 
 class ScanPhysics:
@@ -190,44 +163,21 @@ def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
     return before + after, widened + keys + values + gates, 2.0 * value * state, kept
 
 
-CONVOLUTION_FEATURES = (
-    "log_tokens", "log_sequences", "log_mean", "log_channels", "log_bytes_over_l2", "dram_share", "l2_share",
-    "values_share", "launch_share", "log_microseconds",
-)  # fmt: skip
 CONVOLUTION_OVERLAP = 4.0
 CHAIN = 8.0  # Tokens that a block of Triton's kernel takes one after another
 SPAN = 512.0  # Tokens that a block of the CUDA kernel takes at a time
 
 
-class _ConvolutionKernel(NamedTuple):
-    """Fitted to tables of L40S, H100 and H200 together."""
-
-    launch: float  # Cycles of a launch with one token ...
-    row: float  # ... and of each further one that a block takes after it
-    value: float  # Cycles of a multiprocessor with one value
-    dram: float  # Share of the memory's bandwidth that it reaches
-    cache: float  # Share of L2 that holds what it reads and writes
-    cliff: float  # How sharply the hits end there
-    l2: float  # Share of L2's bandwidth
-    block: float = 0.0  # Cycles of a multiprocessor with a block of one channel and one sequence ...
-    span: float = 0.0  # ... and with each span of tokens in it
-
-
-CUDA = "cuda"
-CONVOLUTION_KERNELS = {
-    (TRITON, False): _ConvolutionKernel(3730.0, 353.0, 0.33, 0.71, 1.08, 10.7, 0.39),
-    (TRITON, True): _ConvolutionKernel(3020.0, 496.0, 0.94, 0.69, 1.57, 10.3, 0.45),
-    (CUDA, False): _ConvolutionKernel(8500.0, 0.0, 0.0, 0.78, 1.8, 6.0, 0.53, 64.0, 148.0),
-    (CUDA, True): _ConvolutionKernel(6000.0, 1000.0, 0.7, 0.64, 1.3, 7.0, 0.40),
-}
+CONVOLUTION_KERNELS = constants("convolution")
 
 
 class ConvolutionPhysics:
     """Short causal convolutions: Triton's blocks take a few tokens, the older CUDA kernel's 512 of a channel."""
 
     def __init__(self, op: ShortConvolution, gpu: Gpu) -> None:
-        kernel = op.kernel if (op.kernel, op.update) in CONVOLUTION_KERNELS else TRITON
-        self.op, self.gpu, self.kernel = op, gpu, CONVOLUTION_KERNELS[kernel, op.update]
+        phase = "update" if op.update else "prompts"
+        kernel = CONVOLUTION_KERNELS.get(f"{op.kernel} {phase}", CONVOLUTION_KERNELS[f"{TRITON} {phase}"])
+        self.op, self.gpu, self.kernel = op, gpu, kernel
 
     def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
         """Tokens and their sequences; an ``engine`` takes as long as a table."""
@@ -254,39 +204,12 @@ class ConvolutionPhysics:
         return Physics(seconds, terms, features)
 
 
-UPDATE_FEATURES = (
-    "log_rows", "log_heads", "log_blocks_per_sm", "block_fill", "log_state_over_l2", "dram_share", "l2_share",
-    "blocks_share", "launch_share", "log_microseconds",
-)  # fmt: skip
 UPDATE_OVERLAP = 4.0
 WIDTH = 128.0
 UPDATE_UNIT = WIDTH * WIDTH  # Values of the states that cycles were fitted on
 
 
-UNTUNED = 4.0
-
-
-class _UpdateKernel(NamedTuple):
-    """Fitted to tables of L40S, H100 and H200 together, that of a state space to our own of an H200."""
-
-    launch: float  # Cycles of a launch with one state
-    dram: float  # Share of the memory's bandwidth that it reaches
-    cache: float  # Share of L2 that holds states
-    cliff: float  # How sharply the hits end there
-    l2: float  # Share of L2's bandwidth
-    block: float  # Cycles of a multiprocessor with one state ...
-    wide: float = 0.0
-    """... and the power of its width that they grow by on top of its size: rows of a state are held in registers."""
-    tuned: int = 0  # The values of a head for which vLLM has a tuned launch, if not for all; ...
-    untuned: float = 1.0
-    """... all others take this many times the cycles: decode steps of Nemotron Nano 9B v2 with heads of 80 values."""
-
-
-UPDATE_KERNELS = {
-    GATED_DELTA: _UpdateKernel(7800.0, 0.91, 0.73, 20.0, 0.53, 2200.0),
-    KIMI_DELTA: _UpdateKernel(6500.0, 0.88, 0.72, 5.5, 0.53, 1000.0),
-    MAMBA2: _UpdateKernel(3800.0, 0.88, 0.73, 10.0, 0.60, 2600.0, 2.0, tuned=64, untuned=UNTUNED),
-}
+UPDATE_KERNELS = constants("state update")
 
 
 class StateUpdatePhysics:
@@ -388,7 +311,7 @@ SCAN = Family(
     core=ScanPhysics,
     core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim", "chunk", "state_dtype"),
     named=_named,
-    features={"scan": SCAN_FEATURES},
+    features={"scan": feature_names("scan")},
     shares=("launch", "row", "chain", "rounds", "parallel", "dram", "state"),
     pipes=tensor_and_dram,
     limits=_scan_limits,
@@ -429,7 +352,7 @@ CONVOLUTION = Family(
     core=ConvolutionPhysics,
     core_key=attrgetter("channels", "taps"),
     named=_named,
-    features={"convolution": CONVOLUTION_FEATURES},
+    features={"convolution": feature_names("convolution")},
     shares=("dram", "l2", "values", "launch"),
     pipes=fma_and_dram,
     variants=lambda op, *_: (f"{'update' if op.update else 'prompts'}/{op.kernel or TRITON}",),
@@ -474,7 +397,7 @@ STATE_UPDATE = Family(
     kind=attrgetter("kind", "dtype", "state_dtype"),
     core=StateUpdatePhysics,
     core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim"),
-    features={"state_update": UPDATE_FEATURES},
+    features={"state_update": feature_names("state_update")},
     shares=("dram", "l2", "blocks", "launch"),
     pipes=fma_and_dram,
     work=_update_work,

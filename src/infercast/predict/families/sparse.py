@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +33,9 @@ from infercast.predict.families.family import (
     Family,
     Shape,
     Values,
+    constants,
     dram_seconds,
+    feature_names,
     floats,
     lone,
     product_limits,
@@ -44,27 +46,7 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-CHOICE_FEATURES = (
-    "log_rows", "log_mean_scores", "log_longest_scores", "log_over_chosen", "log_chosen", "compress", "log_rounds",
-    "fill", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2", "log_microseconds",
-)  # fmt: skip
-
-
-class ChoiceConstants(NamedTuple):
-    """Fitted on H100 and H200 and rounded; clocks are an SM's."""
-
-    launch: float = 4.8e-6
-    row_clocks: float = 3600.0  # To search one row, whatever its length
-    short_clocks: float = 900.0  # The same of a row that needs no search
-    score_clocks: float = 0.52  # A score, with all its passes
-    blocks_per_sm: float = 1.0
-    dram: float = 0.51
-    overlap: float = 1.12
-
-
-CHOICE_CONSTANTS = ChoiceConstants()
-BLOCKS = ChoiceConstants(launch=0.5e-6, row_clocks=1900.0, short_clocks=800.0, score_clocks=4.2, blocks_per_sm=8.0)
-"""The choice of a few blocks of tokens, of which there are few (Triton)."""
+CHOICE_CONSTANTS, BLOCKS = constants("top-k").values()
 TIED_SCORES, LONG_ROW = {"prompt": 6.8, "decode": 3.6}, 32_768
 """Clocks a score where all fall into one bin of a row's histogram and are counted one after the other; rows of decoding
 sequences that are no longer than that are searched otherwise. Read off prompts and decoding steps of 15,000 and 60,000
@@ -121,43 +103,17 @@ class TopKPhysics:
         return Physics(seconds, terms, features)
 
 
-ATTENTION_FEATURES = (
-    "log_sequences", "log_queries", "log_mean_queries", "log_mean_keys", "log_longest_keys", "log_places",
-    "log_heads", "log_kv_heads", "log_width", "bytes_per_key", "compress", "narrow", "log_rounds", "fill",
-    "tensor_share", "gather_share", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2",
-    "log_microseconds",
-)  # fmt: skip
 CUTTING, CUTTING_FEW, FEW_HEADS = "flash-3", "trtllm", 16
 """Attention kernels that cut the walk of a decoding sequence over idle multiprocessors, those that an engine takes for
 it where a GPU has few heads (vLLM 0.25, platforms/cuda.py: FlashInfer with TensorRT-LLM's), and how many that is."""
 ATTENTION_HEADS, ATTENTION_KEYS = 64.0, 64.0  # Rows and keys of a tile
 
 
-class AttentionConstants(NamedTuple):
-    """Fitted on H100 and H200 and rounded; clocks are an SM's."""
-
-    launch: float = 3.3e-6
-    start: float = 1.0e-6  # Seconds of a thread block besides its walk
-    share: float = 0.66  # Of an SM's rate that the two products of a tile reach
-    narrow_share: float = 0.40  # The same where what is gathered must be widened first
-    gather: float = 34.0  # Bytes a clock that one SM gathers
-    dram: float = 0.75
-    combine: float = 3.0e-6
-    overlap: float = 3.0
+ATTENTION_KERNELS = constants("sparse attention")
 
 
-LATENT = AttentionConstants()
-_COMPRESSED = AttentionConstants(launch=6.8e-6, start=5.8e-6, narrow_share=0.61, gather=100.0, combine=0.0)
-ATTENTION_KERNELS = {
-    ("msa", "prompt"): AttentionConstants(launch=1.0e-6, start=0.0, share=1.0, narrow_share=1.0, gather=38.0),
-    ("msa", "decode"): AttentionConstants(
-        launch=1.2e-6, start=2.7e-6, share=0.30, narrow_share=0.30, gather=50.0, combine=0.0
-    ),
-    ("csa", "prompt"): _COMPRESSED,
-    ("csa", "decode"): _COMPRESSED,
-    ("hca", "prompt"): _COMPRESSED,
-    ("hca", "decode"): _COMPRESSED,
-}
+def _attention_kernel(kind: str, phase: str) -> str:
+    return f"msa {phase}" if kind == "msa" else "compressed" if kind in ("csa", "hca") else "latent"
 
 
 class SparseAttentionPhysics:
@@ -169,7 +125,7 @@ class SparseAttentionPhysics:
 
     def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
-        self.kernel = kernel = ATTENTION_KERNELS.get((op.kind, self.phase), LATENT)
+        self.kernel = kernel = ATTENTION_KERNELS[_attention_kernel(op.kind, self.phase)]
         self.narrow = bytes_of(op.kv_dtype) < bytes_of(op.dtype)
         group = op.heads / op.kv_heads
         self.rows = ATTENTION_HEADS if op.kv_heads == 1 else max(16.0, group)
@@ -239,32 +195,10 @@ class SparseAttentionPhysics:
         return Physics(seconds, terms, features)
 
 
-SCORE_FEATURES = (
-    "log_sequences", "log_queries", "log_mean_keys", "log_longest_keys", "log_mean_queries", "log_heads", "compress",
-    "log_blocks_per_sm", "fill", "tensor_share", "longest_share", "dram_share", "launch_share", "log_bytes_over_l2",
-    "log_microseconds",
-)  # fmt: skip
 SCORE_ROWS, SCORE_KEYS = 128.0, 256.0  # Rows (queries times heads) and keys of a tile
 
 
-class ScoreConstants(NamedTuple):
-    """Fitted on H100, H200 and L40S and rounded."""
-
-    launch: float  # Seconds of a launch that scores next to nothing
-    share: float  # Of an SM's rate that products and the sum over heads reach together
-    tile: float  # Seconds of a tile besides
-    block: float  # Seconds to start a thread block
-    dram: float = 0.8
-    overlap: float = 4.0
-
-
-# By format and phase: DeepGEMM's two kernels (fp8), Triton's (bf16).
-SCORE_KERNELS = {
-    ("fp8", "prompt"): ScoreConstants(2.8e-6, 0.88, 0.55e-6, 0.8e-6, 0.49),
-    ("fp8", "decode"): ScoreConstants(4.25e-6, 0.46, 0.0, 0.0),
-    ("bf16", "prompt"): ScoreConstants(2.0e-6, 0.275, 0.0, 0.0),
-    ("bf16", "decode"): ScoreConstants(1.2e-6, 0.77, 0.0, 0.0, 0.92),
-}
+SCORE_KERNELS = constants("index scores")
 
 
 class IndexScorePhysics:
@@ -277,7 +211,7 @@ class IndexScorePhysics:
 
     def __init__(self, op: IndexScores, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
-        self.kernel = kernel = SCORE_KERNELS["fp8" if op.dtype != "bf16" else "bf16", self.phase]
+        self.kernel = kernel = SCORE_KERNELS[f"{'fp8' if op.dtype != 'bf16' else 'bf16'} {self.phase}"]
         rate = gpu.dense_flops(tensor_rate_of(op.dtype)) / gpu.sms * kernel.share
         self.together = max(1.0, SCORE_ROWS // op.heads) if self.phase != DECODE else 1.0
         """Queries of a tile."""
@@ -322,10 +256,6 @@ class IndexScorePhysics:
 
 
 PARTS = ("products", "small", "scores", "choice", "attention")
-MODULE_FEATURES = (
-    "log_sequences", "log_tokens", "log_mean_queries", "log_mean_keys", "log_heads", "width", "narrow", "fill",
-    *(f"{name}_share" for name in PARTS), "log_products", "log_attention", "log_seconds",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -393,7 +323,7 @@ SPARSE_MODULE = Family(
     sizes=batch_of,
     kind=lambda op: (op.kind, phase_of(op)),
     core=SparseModulePhysics,
-    features={"sparse_module": MODULE_FEATURES},
+    features={"sparse_module": feature_names("sparse_module")},
     shares=PARTS,
     pipes=lambda op, _: {"products": np.ravel(op.flops)},
     variants=lambda op, *_: (f"{op.kind} {phase_of(op)}",),
@@ -547,7 +477,7 @@ INDEX_SCORES = Family(
     kind=lambda op: (op.dtype, op.compress > 1, phase_of(op)),
     core=IndexScorePhysics,
     core_key=lambda op: (op.heads, op.head_dim, op.compress, op.entry_bytes, op.dtype, phase_of(op)),
-    features={"index_scores": SCORE_FEATURES},
+    features={"index_scores": feature_names("index_scores")},
     shares=("tensor", "longest", "dram", "launch"),
     pipes=tensor_and_dram,
     limits=lambda op, gpu: product_limits(op, gpu, op.entry_bytes * op.num_entries),
@@ -572,7 +502,7 @@ TOP_K = Family(
     kind=lambda op: (op.topk <= FEW, op.tied, phase_of(op)),
     core=TopKPhysics,
     core_key=lambda op: (op.topk, op.compress, op.tied, phase_of(op)),
-    features={"top_k": CHOICE_FEATURES},
+    features={"top_k": feature_names("top_k")},
     shares=("blocks", "dram", "launch"),
     pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
     limits=lambda op, gpu: {"dram": np.ravel(4.0 * op.topk * op.num_queries / gpu.dram_bandwidth)},
@@ -597,7 +527,7 @@ SPARSE_ATTENTION = Family(
         *attrgetter("bytes_per_key", "kind", "dtype", "kv_dtype")(op),
         phase_of(op),
     ),
-    features={"sparse_attention": ATTENTION_FEATURES},
+    features={"sparse_attention": feature_names("sparse_attention")},
     shares=("tensor", "gather", "blocks", "dram", "launch"),
     pipes=tensor_and_dram,
     limits=lambda op, gpu: product_limits(op, gpu, op.kv_bytes),
@@ -609,22 +539,7 @@ SPARSE_ATTENTION = Family(
 )
 
 
-HYPER_FEATURES = (
-    "dram_share", "blocks_share", "launch_share", "log_rows", "log_hidden", "log_rows_per_sm", "fill",
-    "log_bytes_over_l2", "log_microseconds",
-)  # fmt: skip
-
-
-class HyperConstants(NamedTuple):
-    """Fitted on H100, H200 and L40S and rounded."""
-
-    launch: float
-    dram: float
-    row_clocks: float  # Clocks of an SM for a row, whatever its length
-    cache: float = 0.6
-
-
-HYPER_KERNELS = {"pre": HyperConstants(8.0e-6, 0.85, 600.0), "post": HyperConstants(2.6e-6, 0.90, 200.0)}
+HYPER_KERNELS = constants("hyper-connection")
 
 
 class HyperConnectionPhysics:
@@ -677,7 +592,7 @@ HYPER_CONNECTION = Family(
     kind=lambda op: (op.half,),
     core=HyperConnectionPhysics,
     core_key=attrgetter("hidden", "streams", "half"),
-    features={"hyper_connection": HYPER_FEATURES},
+    features={"hyper_connection": feature_names("hyper_connection")},
     shares=("dram", "blocks", "launch"),
     pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
     variants=lambda op, *_: (op.half,),
