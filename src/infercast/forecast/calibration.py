@@ -217,6 +217,7 @@ MOST = 100.0
 
 
 def write_calibration(calibration: Calibration) -> str:
+    """The text of the file."""
     lines = [
         "# What measured results say of this deployment beyond infercast's estimates. Give it to any command that",
         "# simulates: --calibration FILE. A factor of 1.1 says that times are 1.1 times as long as estimated;",
@@ -265,6 +266,7 @@ def _text(value: str | bool | int) -> str:
 
 
 def read_calibration(path: Path) -> Calibration:
+    """Read and check a file."""
     values = read_table(path, path)
     if values.get("form") != FORM:
         raise FileFormatError(path, f"is not a calibration of form {FORM}; `infercast calibrate` writes one")

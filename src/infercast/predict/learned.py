@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -110,19 +111,16 @@ def ordering() -> Ordering:
     )
 
 
-WORDS = {
-    "gemm/fp8": "fp8 products",
-    "gemm/fp8_block": "block-scaled products",
-    "gemm/nvfp4": "nvfp4 products",
-    "moe": "experts",
-    "collective": "collectives",
-    "attention_prefill": "attention over short prompts",
-}
+@lru_cache
+def _words() -> dict[str, dict[str, str]]:
+    """Kinds of kernels, and how well they are known (``statuses``, the best first), in words."""
+    found: dict[str, dict[str, str]] = json.loads((DATA / "known_kernels.json").read_text(encoding="utf-8"))
+    return found
 
 
 def _listed(names: Sequence[str]) -> str:
-    words = [WORDS.get(name, name) for name in names]
-    return ", ".join(words).capitalize()
+    words = _words()["kinds"]
+    return ", ".join(words.get(name, name) for name in names).capitalize()
 
 
 class ModelSelector:
@@ -361,28 +359,18 @@ LEFT_OUT, NEW = 0.11, 0.17
 showed with each left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md)."""
 WITHIN = 1.2816  # Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one
 ANNOUNCED = 0.3  # Of a GPU that is announced only and will run other kernels than those that stand for them: a guess
-STATUSES = {
-    "measured": "measured",
-    "sibling": "known kernel",
-    "known": "known kernel",
-    "new": "new kernel",
-    "physics": "physics alone",
-    "announced": "announced",
-    "published": "published",
-    "typical": "bound",
-}
 
 
 class KnownKernel(NamedTuple):
     kind: str  # What it computes, in which format
     kernel: str  # Its name where it has one, else empty
-    status: str  # A key of ``STATUSES``
+    status: str  # One of the ``statuses`` in `_words`
     chips: tuple[str, ...]  # GPUs with the rows that the estimate rests on
     error: float  # Mean absolute error of latency to be expected, as a share
 
     @property
     def words(self) -> str:
-        return STATUSES[self.status]
+        return _words()["statuses"][self.status]
 
 
 def known_kernels(gpu: Gpu, artifact: Artifact, profile: identity.KernelProfile) -> list[KnownKernel]:
@@ -459,7 +447,7 @@ def _chips(choice: ModelChoice, artifact: Artifact) -> tuple[str, ...]:
 def in_short(kernels: list[KnownKernel]) -> str:
     """One sentence of how many are known how well; empty where all were measured on the GPU itself."""
     parts = []
-    for words in dict.fromkeys(STATUSES.values()):
+    for words in dict.fromkeys(_words()["statuses"].values()):
         errors = [each.error for each in kernels if each.words == words]
         if errors and words != "measured":
             ends = dict.fromkeys(f"{100 * error:.0f}" for error in (min(errors), max(errors)))

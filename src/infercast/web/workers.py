@@ -300,11 +300,11 @@ class Job:
     def is_over(self) -> bool:
         return self.state in (DONE, FAILED, CANCELLED)
 
-    def body(self, with_result: bool = True) -> bytes:
+    def body(self) -> bytes:
         seconds = (self.ended or time.monotonic()) - self.started
         told: dict[str, Any] = {"id": self.id, "kind": self.kind, "state": self.state, "says": self.says}
         text = json.dumps({**told, "steps": self.steps, "seconds": round(seconds, 3)}).encode()
-        if self.reply is None or not with_result:
+        if self.reply is None:
             return text
         rest = b', "result": ' + self.reply.body if self.reply.ok else b", " + self.reply.body[1:-1]
         return text[:-1] + rest + b"}"

@@ -347,17 +347,15 @@ class ResolvedSettings(EngineSettings):
     def _sizes_to_verify(self, sizes: tuple[int, ...], beside: int | None) -> tuple[int, ...]:
         """The same for sequences of several tokens each, by model runner."""
         assert self.drafting is not None
+        largest = max(sizes, default=0)
         if not self.drafting.v2_runner:
             # The V1 runner's sizes: rounded up to multiples of ``width`` tokens, up to the previous largest
-            largest = max(sizes, default=0)
             return tuple(sorted({size for each in sizes if (size := round_up(each, self.width)) <= largest}))
         most = 0 if beside is None else min(beside, self.most_graph_tokens)
         # Newer releases add sizes of whole sequences, at most ``most``, up to the previous largest
         counts = {1, 2, 4, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16), most} if most else set()
-        last = max(sizes, default=0)
-        return tuple(
-            sorted({*sizes, *(size for each in counts if each <= most and (size := each * self.width) <= last)})
-        )
+        whole = (each * self.width for each in counts if each <= most)
+        return tuple(sorted({*sizes, *(size for size in whole if size <= largest)}))
 
     @property
     def width(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from infercast.errors import FileFormatError, InputError
-from infercast.lab.measure.cases import Case, anchor_cases, sweep_cases
+from infercast.lab.measure.cases import GRIDS, Case, anchor_cases, sweep_cases
 from infercast.lab.measure.device import Monitor, State, choose_engine, describe, gpu_name, require_gpu
 from infercast.lab.measure.isolated import FAMILIES as ISOLATED
 from infercast.lab.measure.isolated import measure_isolated
@@ -97,11 +97,6 @@ def _between(torch: Any, launch: Callable[[], None], count: int) -> float:
 # What a reader of a table must know: ``meta.toml`` next to it.
 
 NAME = "meta.toml"
-PROTOCOL = (
-    "kernel times by the GPU's own clock (CUPTI), mean of 4 or more runs; latency_us: operands of the kernel cold, "
-    "its input as the kernel before leaves it; kernels of 5e10 FLOP and more among others at the power limit "
-    "(burst_us: after a pause); warm_us: the same launch again at once"
-)
 
 
 class Meta:
@@ -110,7 +105,7 @@ class Meta:
     def __init__(self, folder: Path, facts: Mapping[str, Any], before: State) -> None:
         earlier = read_meta(folder)
         self._folder, self._minutes_before = folder, float(earlier.get("minutes", 0.0))
-        self._facts = {**facts, "protocol": PROTOCOL, "date": time.strftime("%Y-%m-%d"), **revision()}
+        self._facts = {**facts, "protocol": GRIDS["protocol"], "date": time.strftime("%Y-%m-%d"), **revision()}
         self._facts |= {"minutes": self._minutes_before, "rows": earlier.get("rows", 0), **_state(before, "before")}
         write_meta(folder, self._facts)
 

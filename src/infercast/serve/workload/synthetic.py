@@ -515,11 +515,7 @@ def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
 def drawn_with(drawn: Draw, **others: Any) -> Workload:
     """Draw with these arguments, some replaced."""
     arguments: dict[str, Any] = {**{field.name: getattr(drawn, field.name) for field in fields(drawn)}, **others}
-    if type(drawn) is Draw:
-        return synthetic_workload(**arguments)
-    from infercast.serve.workload.synthetic import session_workload  # noqa: PLC0415 - most runs have no sessions
-
-    return session_workload(**arguments)
+    return (synthetic_workload if type(drawn) is Draw else session_workload)(**arguments)
 
 
 def scaled(
@@ -546,10 +542,8 @@ def scaled(
         found = []
         for request in requests:
             start = request.arrival if request.session is None else starts.setdefault(request.session, request.arrival)
-            if request.think:
-                found.append(replace(request, arrival=request.arrival - start + start / rate_scale))
-            else:
-                found.append(replace(request, arrival=request.arrival / rate_scale))
+            sooner = request.arrival - start + start / rate_scale if request.think else request.arrival / rate_scale
+            found.append(replace(request, arrival=sooner))
         requests = tuple(found)
     if not requests[-1].arrival < LATEST:
         last = f"the last is {requests[-1].arrival:g} s"

@@ -267,9 +267,8 @@ def gpu_of(row: RowReader) -> str:
     listed, stated = row.text("infercast_gpu"), row.text("gpu")
     if listed:
         return run.GPUS.get(listed, listed)
-    plain = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\b\d+ ?gb\b|nvidia|geforce|amd|instinct", "", stated.lower())).strip(
-        "-"
-    )
+    chip = re.sub(r"\b\d+ ?gb\b|nvidia|geforce|amd|instinct", "", stated.lower())
+    plain = re.sub(r"[^a-z0-9]+", "-", chip).strip("-")
     for name in (run.GPUS.get(stated, ""), plain, plain.replace("ti-", "ti")):
         if name and _is_gpu(name):
             return name
