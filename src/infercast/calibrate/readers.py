@@ -96,15 +96,9 @@ def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Resu
     inputs, outputs = (_summary(each, ("avg", "std"), each.wrong("avg", "is missing")) for each in lengths)
     requests = values.maybe("request_count")
     count = None if requests is None else requests.count("avg", least=1)
-    load = Load(
-        count=count or values.part("request_latency").count("count", least=1) or USUAL_COUNT,
-        inputs=inputs,
-        outputs=outputs,
-        rate=rate,
-        arrival=arrival,
-        concurrency=concurrency,
-        served_rate=_number(values, "request_throughput", "avg"),
-    )
+    count = count or values.part("request_latency").count("count", least=1) or USUAL_COUNT
+    served = _number(values, "request_throughput", "avg")
+    load = Load(count, inputs, outputs, rate, arrival, concurrency=concurrency, served_rate=served)
     kind = "AIPerf" if "aiperf_version" in document or "schema_version" in document else "GenAI-Perf"
     return [_result(path.name, kind, load, asked, seen, _number(values, "output_token_throughput", "avg"))]
 
@@ -154,20 +148,14 @@ def read_bench_serve(path: Path, document: Any, asked: Asked, name: str) -> list
         "acceptance_length": values.number("spec_decode_acceptance_length", least=1, most=1e3),
         "assumptions": (f"{failed:,} requests that failed are left out",) if failed else (),
     }
-    return _read_serving(values, asked, name, BENCH_SERVE, BENCH_SERVE_LATENCIES, sent, known)
+    return _read_serving(values, asked, (name, BENCH_SERVE), BENCH_SERVE_LATENCIES, sent, **known)
 
 
 def _read_serving(
-    values: Values,
-    asked: Asked,
-    name: str,
-    kind: str,
-    latencies: dict[str, str],
-    sent: dict[str, Any],
-    known: dict[str, Any],
+    values: Values, asked: Asked, names: tuple[str, str], latencies: dict[str, str], sent: dict[str, Any], **known: Any
 ) -> list[Result]:
     """A result of vLLM's benchmark or SGLang's, which was made from it."""
-    completed = values.count("completed") or 0
+    (name, kind), completed = names, values.count("completed") or 0
     if completed < 1:
         raise FileFormatError(values.path, f"{values.named('completed')} is {completed}: no request was answered")
     detailed = read_lists(values)
@@ -175,16 +163,12 @@ def _read_serving(
         inputs, outputs = (_mean_length(values, each, completed) for each in ("input", "output"))
     else:
         inputs, outputs = detailed[:2]
-    load = Load(
-        count=completed,
-        inputs=inputs,
-        outputs=outputs,
-        rate=read_rate(values),
-        concurrency=values.count("max_concurrency", least=1),
-        arrivals=detailed[4] if detailed is not None and kind == BENCH_SERVE else None,
-        served_rate=values.number("request_throughput"),
-        **sent,
-    )
+    arrivals = detailed[4] if detailed is not None and kind == BENCH_SERVE else None
+    sent |= {
+        "concurrency": values.count("max_concurrency", least=1),
+        "served_rate": values.number("request_throughput"),
+    }
+    load = Load(completed, inputs, outputs, read_rate(values), arrivals=arrivals, **sent)
     seen = seen_in_fields(values, latencies) if detailed is None else seen_in_lists(detailed)
     title = kind if detailed is None else f"{kind}, detailed"
     return [_result(name, title, load, asked, seen, values.number("output_throughput"), **known)]
@@ -281,10 +265,9 @@ def documents_in(text: str) -> list[Any] | None:
 
 GUIDELLM = "GuideLLM"
 WHERE = {
-    "ttft": ("time_to_first_token_ms", MILLI),
-    "tpot": ("inter_token_latency_ms", MILLI),
+    "ttft": ("time_to_first_token_ms", MILLI), "tpot": ("inter_token_latency_ms", MILLI),
     "e2e": ("request_latency", 1.0),
-}
+}  # fmt: skip
 ALL_AT_ONCE = "throughput"
 STRATEGIES = ("synchronous", "concurrent", ALL_AT_ONCE, "constant", "poisson")
 
@@ -312,11 +295,9 @@ def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
                 seen |= statistics(summary, ours, {"mean": "mean", "p50": "median"}, scale)
                 if (ranks := summary.maybe("percentiles")) is not None:
                     seen |= statistics(ranks, ours, {name: name for name in ("p90", "p95", "p99")}, scale)
+        missing, names = "is missing: request lengths", ("prompt_token_count", "output_token_count")
         inputs_of, outputs_of = (
-            _summary(
-                _successful(metrics, each), ("mean", "std_dev"), metrics.wrong(each, "is missing: request lengths")
-            )
-            for each in ("prompt_token_count", "output_token_count")
+            _summary(_successful(metrics, each), ("mean", "std_dev"), metrics.wrong(each, missing)) for each in names
         )
         totals = metrics.part("request_totals").count("successful") or 0
         load = Load(totals, inputs_of, outputs_of, rate, kind, concurrency=concurrency)
@@ -341,10 +322,8 @@ def _strategy(values: Values) -> tuple[str, float | None, int | None]:
         return "burst", None, strategy.count("max_concurrency", least=1)
     if name in ("constant", "poisson"):
         return name, strategy.needed("rate", least=1e-9), strategy.count("max_concurrency", least=1)
-    raise FileFormatError(
-        values.path,
-        f"{strategy.named('type_')} {name!r} is not replayed; known: {', '.join(STRATEGIES)}",
-    )
+    said = f"{strategy.named('type_')} {name!r}"
+    raise FileFormatError(values.path, f"{said} is not replayed; known: {', '.join(STRATEGIES)}")
 
 
 def _successful(metrics: Values, name: str) -> Values | None:
@@ -407,24 +386,13 @@ def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
     asked_queries, hits = (_counter(totals, f"vllm:prefix_cache_{each}") for each in ("queries", "hits"))
     found = hits / asked_queries if asked_queries else None
     drafts, accepted = (_counter(totals, f"vllm:spec_decode_num_{each}") for each in ("drafts", "accepted_tokens"))
-    load = Load(
-        min(count, MOST_REPLAYED),
-        Lengths(max(means[0], 1.0)),
-        Lengths(max(means[1], 1.0)),
-        prefix_hit_rate=found if found and found > 0.01 else None,
-    )
-    return _result(
-        path.name,
-        METRICS_TEXT,
-        load,
-        asked,
-        {name: value for name, value in seen.items() if value > 0},
-        None,
-        server_side=True,
-        acceptance_length=1 + accepted / drafts if drafts else None,
-        prefix_hit_rate=found,
-        assumptions=("times are the engine's own, without API server and network",),
-    )
+    inputs, outputs = (Lengths(max(mean, 1.0)) for mean in means)
+    hit_rate = found if found and found > 0.01 else None
+    load = Load(min(count, MOST_REPLAYED), inputs, outputs, prefix_hit_rate=hit_rate)
+    known: dict[str, Any] = {"server_side": True, "acceptance_length": 1 + accepted / drafts if drafts else None}
+    known |= {"prefix_hit_rate": found, "assumptions": ("times are the engine's own, without API server and network",)}
+    seen = {name: value for name, value in seen.items() if value > 0}
+    return _result(path.name, METRICS_TEXT, load, asked, seen, None, **known)
 
 
 def _counter(totals: dict[str, float], name: str) -> float:
@@ -494,10 +462,8 @@ def read_inference_perf(path: Path, document: Any, asked: Asked, name: str) -> l
         raise FileFormatError(path, "successes.latency says no latency")
     rate, concurrency = sent.number("requested_rate", least=0.0), sent.count("concurrency", least=1)
     if not rate and concurrency is None and asked.rate is None and asked.concurrency is None:
-        raise FileFormatError(
-            path,
-            "load_summary has no requested_rate: give the stage_N_lifecycle_metrics.json of each stage, or --rate",
-        )
+        stages = "give the stage_N_lifecycle_metrics.json of each stage, or --rate"
+        raise FileFormatError(path, f"load_summary has no requested_rate: {stages}")
     load = Load(
         count=round(successes.needed("count", least=1)),
         inputs=_inference_perf_lengths(successes, ("prompt_tokens", "prompt_len")),
@@ -547,7 +513,7 @@ def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> l
         "acceptance_length": accepted if accepted and accepted > 1 else None,
         **hit_rate,
     }
-    return _read_serving(values, asked, name, SGLANG_SERVING, SGLANG_LATENCIES, hit_rate, known)
+    return _read_serving(values, asked, (name, SGLANG_SERVING), SGLANG_LATENCIES, {**hit_rate}, **known)
 
 
 KNOWN = (

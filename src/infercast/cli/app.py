@@ -29,10 +29,6 @@ LISTS = {
 """The names of each list of the catalogue; loaded only when the tab key is pressed."""
 
 
-def is_completing(environment: Mapping[str, str] = os.environ) -> bool:
-    return VARIABLE in environment
-
-
 def command_to_complete(environment: Mapping[str, str] = os.environ) -> str:
     """The command to complete options of; empty while its name is still being typed."""
     if "COMP_WORDS" in environment:  # bash

@@ -70,7 +70,7 @@ def _answer(arguments: list[str]) -> None:
         arguments, remarks = translated(arguments, commands.COMMANDS[first].own)
         for remark in remarks:
             print(f"infercast: {remark}", file=sys.stderr)
-    completing = commands.is_completing()
+    completing = commands.VARIABLE in os.environ
     if completing:
         first = commands.command_to_complete()
     app = commands.make_app(first if first in commands.COMMANDS else None, completing=completing)

@@ -193,13 +193,9 @@ def _load_sections(validation: Validation) -> list[RenderableType]:
         ("By load: absolute error", "num_runs", ""),
         ("By load, the host's speed taken from the lightest load of each file", "num_known", "_known"),
     ):
+        names = (f"ttft_p50{suffix}", f"tpot_p50{suffix}")
         rows = [
-            (
-                each.name,
-                f"{getattr(each, count)}",
-                *_error_cells(each, f"ttft_p50{suffix}"),
-                *_error_cells(each, f"tpot_p50{suffix}"),
-            )
+            (each.name, f"{getattr(each, count)}", *(cell for name in names for cell in _error_cells(each, name)))
             for each in classes
             if getattr(each, count)
         ]

@@ -16,7 +16,6 @@ from infercast.forecast.run import DraftRun
 from infercast.forecast.system import BOTH
 from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count
-from infercast.report.quantities import document
 from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
@@ -140,12 +139,20 @@ def drafting_words(drafting: Drafting) -> str:
 
 
 def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
-    return None if drafting is None else document("drafting", drafting)
+    return _declared("drafting", drafting)
 
 
 def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the words of engines' metrics."""
-    return None if found is None else document("draft_run", found)
+    return _declared("draft_run", found)
+
+
+def _declared(table: str, owner: Any) -> dict[str, Any] | None:
+    if owner is None:
+        return None
+    from infercast.report.quantities import document  # noqa: PLC0415 - most deployments draft nothing
+
+    return document(table, owner)
 
 
 def flag_words(options: Mapping[str, Any]) -> list[str]:

@@ -341,11 +341,11 @@ def _saved(saving: Saving) -> str:
     return f"{text}, for {format_percent(saving.throughput)} more tokens/s" if saving.throughput >= 0.005 else text
 
 
-def _hard_limit(seconds: float) -> str:
-    return format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us"
-
-
-GAP_FIELDS = declared("gaps", place=PLACES.__getitem__, hard_limit=_hard_limit)
+GAP_FIELDS = declared(
+    "gaps",
+    place=PLACES.__getitem__,
+    hard_limit=lambda seconds: format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us",
+)
 
 
 def _gap_table(diagnosis: Diagnosis) -> RenderableType:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from infercast.forecast.cost import Tariff
-from infercast.forecast.intervals import LEVEL, Band
+from infercast.forecast.intervals import LEVEL
 from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
 from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
@@ -171,12 +171,11 @@ def _latency(figures: Figures, name: str) -> str:
     return f"p50 {format_seconds(values.p50)}, p95 {format_seconds(values.p95)}, p99 {format_seconds(values.p99)}{ends}"
 
 
-def _p99_ends(band: Band) -> str:
-    return quantities.format_interval(band.low.p99, band.high.p99)
-
-
 FRONT, RIVAL_FIELDS, ODDS_FIELDS, OTHERS = (
-    declared(f"plan_{table}", short=_short, p99_ends=_p99_ends) for table in ("front", "rivals", "odds", "others")
+    declared(
+        f"plan_{table}", short=_short, p99_ends=lambda band: quantities.format_interval(band.low.p99, band.high.p99)
+    )
+    for table in ("front", "rivals", "odds", "others")
 )
 
 

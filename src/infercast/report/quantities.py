@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 from infercast import units
@@ -240,7 +240,8 @@ def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
         given |= {name: row[name] for name in ("title", "rank") if name in row}
         given |= {"matters": any_has(row["needs"])} if "needs" in row else {}
         given |= {"matters": own[row["matters"]]} if "matters" in row else {}
-        fields.append(Field(row.get("key", ""), partial(_or_none, of) if "blank" in row else of, **given))
+        read = (lambda row, of=of: of(row) or None) if "blank" in row else of
+        fields.append(Field(row.get("key", ""), read, **given))
     return tuple(fields)
 
 
@@ -253,7 +254,3 @@ def document(table: str, owner: Any, **own: Callable[..., Any]) -> dict[str, Any
 def _tables() -> dict[str, Any]:
     tables: dict[str, Any] = json.loads((DATA / "fields.json").read_text(encoding="utf-8"))
     return tables
-
-
-def _or_none(of: Callable[[Any], Any], row: Any) -> Any:
-    return of(row) or None

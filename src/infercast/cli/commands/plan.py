@@ -90,25 +90,16 @@ AS_THEY_ARE = (
 
 def _question(ctx: typer.Context, slo: Slo, given: dict[str, Any]) -> Question:
     model, network = given["model"], given["network"]
+    gpus, engines, formats = (comma_list(f"--{name}", given[name]) for name in ("gpu", "engine", "quantization"))
     return question_of(
-        model,
-        lambda longest: workload_of(ctx, longest=longest),
-        slo,
-        gpus=comma_list("--gpu", given["gpu"]),
-        engines=comma_list("--engine", given["engine"]),
-        tariff=tariff_of(given),
-        facility=facility_of(given),
-        quantizations=tuple(comma_list("--quantization", given["quantization"])),
-        drafts={name: given[name] for name in ("acceptance", "speculative_config")},
-        varies=bool(given["vary"]),
-        power_budget=_watts(given["power_budget"]),
-        power_limits=_power_limits(given["power_limit"]),
-        kv_cache_dtypes=_caches(model, given["kv_cache_dtype"]),
-        network=None if network == "none" else network,
-        calibration=calibration_of(given),
-        axes=(*AXES, *_axes(given["vary"])),
+        model, lambda longest: workload_of(ctx, longest=longest), slo, gpus=gpus, engines=engines,
+        tariff=tariff_of(given), facility=facility_of(given), quantizations=tuple(formats),
+        drafts={name: given[name] for name in ("acceptance", "speculative_config")}, varies=bool(given["vary"]),
+        power_budget=_watts(given["power_budget"]), power_limits=_power_limits(given["power_limit"]),
+        kv_cache_dtypes=_caches(model, given["kv_cache_dtype"]), network=None if network == "none" else network,
+        calibration=calibration_of(given), axes=(*AXES, *_axes(given["vary"])),
         **{name: given[name] for name in AS_THEY_ARE},
-    )
+    )  # fmt: skip
 
 
 def _watts(kilowatts: float | None) -> float | None:

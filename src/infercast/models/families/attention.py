@@ -159,9 +159,8 @@ def _sparse_layers(fields: Fields) -> set[int]:
 
 def latent_sizes(fields: Fields) -> dict[str, Any]:
     """The sizes of latent attention, from the keys that DeepSeek gave them."""
-    keys = {"kv_lora_rank": "kv_lora_rank", "nope_dim": "qk_nope_head_dim", "rope_dim": "qk_rope_head_dim"}
-    keys |= {"heads": "num_attention_heads", "value_dim": "v_head_dim"}
-    sizes = {name: fields.positive(key) for name, key in keys.items()}
+    sizes = fields.sizes(kv_lora_rank="kv_lora_rank", nope_dim="qk_nope_head_dim", rope_dim="qk_rope_head_dim")
+    sizes |= fields.sizes(heads="num_attention_heads", value_dim="v_head_dim")
     return {**sizes, "q_lora_rank": fields.count("q_lora_rank")}
 
 

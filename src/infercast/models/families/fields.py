@@ -50,6 +50,10 @@ class Fields(NamedTuple):
             raise self.wrong(found, "a whole number above zero")
         return value
 
+    def sizes(self, **keys: str) -> dict[str, Any]:
+        """Whole numbers above zero under these keys, all of them required."""
+        return {name: self.positive(key) for name, key in keys.items()}
+
     def count(self, key: str, *alternatives: str, default: int = 0) -> int:
         """A whole number that may be zero or absent."""
         if any(self.raw(name) == 0 for name in (key, *alternatives)):

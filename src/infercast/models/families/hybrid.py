@@ -17,7 +17,7 @@ from infercast.models.families.fields import (
     routed_experts,
     usual_experts,
 )
-from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward, NoFeedForward
+from infercast.models.feed_forward import DenseFeedForward, FeedForward, NoFeedForward
 from infercast.models.mixers.latent import KimiLatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer, NoMixer, SideBySide
 from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba1, Mamba2
@@ -83,15 +83,12 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
     if recurrent is None:
         raise FileFormatError(settings.where, "the field kda_layers is missing; a list of layers from 1 on is needed")
     streams = _residual_streams(fields)
+    experts = usual_experts(fields, router_bias=True, latent=fields.count("routed_expert_hidden_size"))
+    experts = replace(experts, latent_norm=experts.latent > 0 and fields.flag("latent_moe_use_norm"))
     return [
         Layer(delta if number in recurrent else latent, network, residuals=streams)
-        for number, network in enumerate(expert_networks(fields, _kimi_experts(fields)), start=1)
+        for number, network in enumerate(expert_networks(fields, experts), start=1)
     ]
-
-
-def _kimi_experts(fields: Fields) -> ExpertFeedForward:
-    experts = usual_experts(fields, router_bias=True, latent=fields.count("routed_expert_hidden_size"))
-    return replace(experts, latent_norm=experts.latent > 0 and fields.flag("latent_moe_use_norm"))
 
 
 def _residual_streams(fields: Fields) -> int:
@@ -269,9 +266,7 @@ def _half_layers(fields: Fields, kinds: Sequence[str]) -> list[Layer]:
 def mamba2(fields: Fields) -> Mamba2:
     """A state space from the keys of Nemotron-H; its state is kept in fp32 where the file does not say."""
     return Mamba2(
-        heads=fields.positive("mamba_num_heads"),
-        head_dim=fields.positive("mamba_head_dim"),
-        state_size=fields.positive("ssm_state_size"),
+        **fields.sizes(heads="mamba_num_heads", head_dim="mamba_head_dim", state_size="ssm_state_size"),
         groups=fields.positive("n_groups", "mamba_n_groups", default=8),
         taps=fields.positive("conv_kernel", default=4),
         chunk=fields.positive("chunk_size", default=128),
@@ -292,16 +287,13 @@ def _block(fields: Fields, block: Fields) -> Layer:
     for half in (attention, network):
         if half.flag("replace_with_linear"):
             raise UnsupportedModelError(f"{half.where}: halves replaced by one matrix are not modelled")
-    mixer: Mixer = NoMixer() if attention.flag("no_op") else _pruned_attention(fields, attention)
-    feed_forward: FeedForward = NoFeedForward()
-    if not network.flag("no_op"):
-        feed_forward = DenseFeedForward(_pruned_width(fields, network))
+    mixer: Mixer = NoMixer()
+    if not attention.flag("no_op"):
+        plain = grouped_attention(fields)
+        mixer = replace(plain, kv_heads=plain.heads // attention.positive("n_heads_in_group"))
+    is_empty = network.flag("no_op")
+    feed_forward = NoFeedForward() if is_empty else DenseFeedForward(_pruned_width(fields, network))
     return Layer(mixer, feed_forward, (not mixer.is_empty) + (not feed_forward.is_empty))
-
-
-def _pruned_attention(fields: Fields, block: Fields) -> GroupedAttention:
-    plain = grouped_attention(fields)
-    return replace(plain, kv_heads=plain.heads // block.positive("n_heads_in_group"))
 
 
 def _pruned_width(fields: Fields, block: Fields) -> int:

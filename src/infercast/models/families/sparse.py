@@ -7,13 +7,7 @@ from dataclasses import replace
 
 from infercast.errors import FileFormatError
 from infercast.models.families.attention import latent_sizes
-from infercast.models.families.fields import (
-    Fields,
-    Layer,
-    expert_networks,
-    grouped_attention,
-    usual_experts,
-)
+from infercast.models.families.fields import Fields, Layer, expert_networks, grouped_attention, usual_experts
 from infercast.models.feed_forward import DenseFeedForward
 from infercast.models.mixers.sparse import (
     BlockSparseAttention,
@@ -91,13 +85,10 @@ def _attention(fields: Fields, ratio: int) -> CompressedAttention:
     quantised = head_dim - rope_dim
     entry = quantised + 2 * rope_dim + quantised // QUANTISED_GROUP + 1
     return CompressedAttention(
-        heads=fields.positive("num_attention_heads"),
+        **fields.sizes(heads="num_attention_heads", q_lora_rank="q_lora_rank", o_lora_rank="o_lora_rank"),
+        **fields.sizes(o_groups="o_groups", window="sliding_window"),
         head_dim=head_dim,
         rope_dim=rope_dim,
-        q_lora_rank=fields.positive("q_lora_rank"),
-        o_lora_rank=fields.positive("o_lora_rank"),
-        o_groups=fields.positive("o_groups"),
-        window=fields.positive("sliding_window"),
         entry_bytes=entry,
         compressor=Compressor(ratio, head_dim, entry) if ratio > 1 else None,
         indexer=_indexer(fields, ratio) if ratio == INDEXED else None,
@@ -107,11 +98,8 @@ def _attention(fields: Fields, ratio: int) -> CompressedAttention:
 def _indexer(fields: Fields, ratio: int) -> Indexer:
     head_dim = fields.positive("index_head_dim")
     return Indexer(
-        heads=fields.positive("index_n_heads"),
+        **fields.sizes(heads="index_n_heads", rope_dim="qk_rope_head_dim", query_rank="q_lora_rank", topk="index_topk"),
         head_dim=head_dim,
-        rope_dim=fields.positive("qk_rope_head_dim"),
-        query_rank=fields.positive("q_lora_rank"),
-        topk=fields.positive("index_topk"),
         compressor=Compressor(ratio, head_dim, head_dim + INDEX_SCALE_BYTES),
     )
 

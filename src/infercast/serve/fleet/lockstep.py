@@ -152,10 +152,6 @@ class _Rank:
 
 def in_lockstep(replicas: Sequence[Replica], shared: Shared | None) -> tuple[Meeting, tuple[Replica, ...]]:
     """The same engines, synchronised in every step; without ``shared``, all work is each engine's own."""
-    meeting = Meeting(len(replicas), shared or _nothing, overlap=replicas[0].stages is not None)
+    meeting = Meeting(len(replicas), shared or (lambda tokens: 0.0), overlap=replicas[0].stages is not None)
     ranks = (replace(each, timer=_Rank(each.timer, number, meeting)) for number, each in enumerate(replicas))
     return meeting, tuple(ranks)
-
-
-def _nothing(tokens: float) -> float:
-    return 0.0
