@@ -165,17 +165,19 @@ PUBLIC_CLASSES = [
 
 
 def said_of(kind: type) -> dict[str, tuple[str, str]]:
-    """Fields and properties: their type, and what is said below them."""
+    """Fields and properties: their type, and what is said below them or in a comment beside."""
     found: dict[str, tuple[str, str]] = {}
     for base in reversed(kind.__mro__):
         if base.__module__.partition(".")[0] != "infercast" or base in (Shown, Answer, Plotted):
             continue
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        source = textwrap.dedent(inspect.getsource(base))
+        (tree,), lines = ast.parse(source).body, source.splitlines()
         assert isinstance(tree, ast.ClassDef)
         for node, below in zip(tree.body, [*tree.body[1:], None], strict=True):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 text = below.value if isinstance(below, ast.Expr) else None
-                words = str(text.value) if isinstance(text, ast.Constant) else ""
+                beside = lines[node.end_lineno - 1][node.end_col_offset :] if node.end_lineno else ""
+                words = str(text.value) if isinstance(text, ast.Constant) else beside.partition("# ")[2]
                 found[node.target.id] = ast.unparse(node.annotation), words
             elif isinstance(node, ast.FunctionDef) and any("property" in ast.unparse(d) for d in node.decorator_list):
                 found[node.name] = ast.unparse(node.returns) if node.returns else "", ast.get_docstring(node) or ""

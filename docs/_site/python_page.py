@@ -114,8 +114,9 @@ def field_rows(kind: type) -> list[str]:
 
 
 def fields(kind: type) -> list[tuple[str, str, str]]:
-    """Name, type and the sentence below each annotated field, which only the source has."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    """Name, type and the sentence below or beside each annotated field, which only the source has."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    tree, lines = ast.parse(source), source.splitlines()
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     found = []
     for at, each in enumerate(body):
@@ -124,7 +125,8 @@ def fields(kind: type) -> list[tuple[str, str, str]]:
         ):
             continue
         after = body[at + 1] if at + 1 < len(body) else None
-        meaning = ""
+        beside = lines[each.end_lineno - 1][each.end_col_offset :].partition("# ")[2] if each.end_lineno else ""
+        meaning = f"{beside}." if beside and beside[-1].isalnum() else beside
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
             meaning = after.value.value
         found.append((each.target.id, escaped(ast.unparse(each.annotation)), in_a_cell(meaning)))
