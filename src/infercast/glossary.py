@@ -11,10 +11,8 @@ from infercast.bundled import read_data
 class Term(NamedTuple):
     key: str
     term: str
-    name: str
-    """What an abbreviation stands for, or the abbreviation of a longer term; may be empty."""
-    also: tuple[str, ...]
-    """Other spellings under which a text may hold it."""
+    name: str  # What an abbreviation stands for, or the abbreviation of a longer term; may be empty
+    also: tuple[str, ...]  # Other spellings under which a text may hold it
     group: str
     meaning: str
 

@@ -7,8 +7,7 @@ import re
 
 MILLI = 1e-3
 MICRO = 1e-6
-NOTHING = 1e-12
-"""Seconds that are shown as none."""
+NOTHING = 1e-12  # Seconds that are shown as none
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -33,8 +32,7 @@ def whole_number(text: str) -> int:
     return int(number) << 10 * power
 
 
-AUTO = -1
-"""A length: as long as fits."""
+AUTO = -1  # A length: as long as fits
 
 
 def format_seconds(seconds: float) -> str:

@@ -61,8 +61,7 @@ class Replay:
         self.measured = np.log([result.seen[name] for name in self.names])
         run = self._run(Point())
         self.estimated = np.log(results_of(run.clients)[self.chosen])
-        self.chance = self._chance(run)[self.chosen] / EIGHTY
-        """What luck does to each, as a standard deviation."""
+        self.chance = self._chance(run)[self.chosen] / EIGHTY  # What luck does to each, as a standard deviation
 
     def at(self, point: Point) -> Array:
         return np.asarray(np.log(results_of(self.served(point))[self.chosen]))

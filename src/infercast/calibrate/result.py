@@ -31,17 +31,13 @@ class Result:
     file: str
     kind: str
     workload: Workload
-    seen: Mapping[str, float]
-    """Seconds by name (``ttft_p50``, ``tpot_mean``, ...), and output tokens a second."""
-    means_only: bool = False
-    """Whether only means can be compared, since lengths are known by their means alone."""
+    seen: Mapping[str, float]  # Seconds by name (``ttft_p50``, ``tpot_mean``, ...), and output tokens a second
+    means_only: bool = False  # Whether only means can be compared, since lengths are known by their means alone
     model: str | None = None
-    server_side: bool = False
-    """Whether times are the engine's own, without its API server and the network."""
+    server_side: bool = False  # Whether times are the engine's own, without its API server and the network
     acceptance_length: float | None = None
     prefix_hit_rate: float | None = None
-    assumptions: tuple[str, ...] = ()
-    """What the file does not say, and what was taken instead."""
+    assumptions: tuple[str, ...] = ()  # What the file does not say, and what was taken instead
     sha256: str = ""
 
 
@@ -87,13 +83,11 @@ class Load:
     count: int
     inputs: Array | Lengths | str
     outputs: Array | Lengths | str
-    rate: float | None = None
-    """Requests a second; None: as fast as clients may."""
+    rate: float | None = None  # Requests a second; None: as fast as clients may
     arrival: str = "poisson"
     burstiness: float = 1.0
     concurrency: int | None = None
-    arrivals: Array | None = None
-    """Seconds at which requests were sent, where they are listed."""
+    arrivals: Array | None = None  # Seconds at which requests were sent, where they are listed
     served_rate: float | None = None
     prefix_hit_rate: float | None = None
 

@@ -19,14 +19,10 @@ from infercast.engines.base import FAMILIES, Deployment
 from infercast.errors import InputError
 from infercast.forecast.calibration import TITLES, Calibration
 
-LARGEST = 64 * 2**20
-"""Bytes of a page of metrics."""
-NOTED = 0.08
-"""A factor this far from 1 (as a logarithm) is told, if it is known better than that."""
-HITS_NOTED = 0.1
-"""A change of the share of prefix hits that is told."""
-FEWEST = 20
-"""Requests that make a load."""
+LARGEST = 64 * 2**20  # Bytes of a page of metrics
+NOTED = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
+HITS_NOTED = 0.1  # A change of the share of prefix hits that is told
+FEWEST = 20  # Requests that make a load
 CHANGES = {
     "host": "the CPU is slower than assumed: a faster host, fewer API servers on its cores, or --host for the forecast",
     "prefill": "steps with prompts take longer on the GPU: look at its clock, power limit and attention backend",

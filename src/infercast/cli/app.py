@@ -57,15 +57,11 @@ def offer(catalogue: str) -> Callable[[str], list[str]] | None:
 
 
 class Command(NamedTuple):
-    home: str
-    """``module:function`` in `infercast.cli.commands`."""
+    home: str  # ``module:function`` in `infercast.cli.commands`
     help: str
-    details: str = ""
-    """What ``--help`` says after that: sentences and examples."""
-    engine_flags: bool = False
-    """Whether it takes the flags of an engine in its own spelling ..."""
-    own: Sequence[str] = ()
-    """... and those of them that are options of its own."""
+    details: str = ""  # What ``--help`` says after that: sentences and examples
+    engine_flags: bool = False  # Whether it takes the flags of an engine in its own spelling ...
+    own: Sequence[str] = ()  # ... and those of them that are options of its own.
 
 
 OLD_NAMES = {"price": "estimate"}  # commands that have another name since; 1.0 goes without the old ones

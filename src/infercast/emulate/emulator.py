@@ -26,10 +26,8 @@ from infercast.serve.workload.request import Request, Segment, Workload
 LONGEST_SLEEP = 3600.0
 OWN_SECONDS = 0.001
 """What this server takes to accept a request, and to write a token: part of what the deployment's API server takes."""
-LATELY = 60.0
-"""Seconds over which rates are told."""
-MOST_RECENT = 20_000
-"""Requests kept for the forecast of the load so far."""
+LATELY = 60.0  # Seconds over which rates are told
+MOST_RECENT = 20_000  # Requests kept for the forecast of the load so far
 
 
 @dataclass(slots=True, eq=False)
@@ -43,14 +41,11 @@ class Stream:
     max_tokens: int
     seed: int
     began: float = 0.0
-    entered: float = 0.0
-    """When it had passed the API server."""
+    entered: float = 0.0  # When it had passed the API server
     first: float | None = None
     last: float = 0.0
-    num_sent: int = 0
-    """Tokens that have left the engine ..."""
-    num_taken: int = 0
-    """... and those that were handed to the client."""
+    num_sent: int = 0  # Tokens that have left the engine ...
+    num_taken: int = 0  # ... and those that were handed to the client.
     is_done: bool = False
 
     @property
@@ -70,14 +65,11 @@ class Stream:
 class Call:
     """One request over HTTP, with one answer or several."""
 
-    streams: dict[int, Stream] = field(default_factory=dict)
-    """By the index of the request in the system."""
+    streams: dict[int, Stream] = field(default_factory=dict)  # By the index of the request in the system
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    fresh: list[Stream] = field(default_factory=list)
-    """Answers with new tokens."""
+    fresh: list[Stream] = field(default_factory=list)  # Answers with new tokens
     has_left: bool = False
-    came: float | None = None
-    """When it reached the server."""
+    came: float | None = None  # When it reached the server
 
     @property
     def is_done(self) -> bool:
@@ -107,8 +99,7 @@ class Emulator:
         host = last.deployment.host if last.deployment.over_http else None
         self._server = (0.0, 0.0) if host is None else (host.server_path, host.server_token)
         """Seconds of the API server for a request and each of its tokens, which an engine's own metrics leave out."""
-        self.lag = self.longest_lag = 0.0
-        """Seconds by which the last tokens left late, and the most so far."""
+        self.lag = self.longest_lag = 0.0  # Seconds by which the last tokens left late, and the most so far
         self._contents, self._random = Contents(), np.random.default_rng(seed)
         self._streams: dict[int, Stream] = {}
         self._clock, self._began = clock, clock()

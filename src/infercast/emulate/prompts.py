@@ -23,10 +23,8 @@ WORDS = tuple(
     " one you were her all she there would their we him been has when who will more no if out so what up said its"
     .replace(" ", ",").strip(",").split(",")
 )  # fmt: skip
-CHUNK = 16
-"""Tokens of a prompt that are compared together; an engine's blocks have as many or more."""
-MOST_KEPT = 50_000
-"""Prompts with their answers that a later prompt may continue."""
+CHUNK = 16  # Tokens of a prompt that are compared together; an engine's blocks have as many or more
+MOST_KEPT = 50_000  # Prompts with their answers that a later prompt may continue
 IDS = 1 << 17
 
 

@@ -26,8 +26,7 @@ from infercast.web.server import listen_on
 
 LARGEST_BODY = 32 * 1024 * 1024
 MOST_CHOICES = 128
-COMPLETION_TOKENS = 16
-"""What a completion without max_tokens has, as in vLLM."""
+COMPLETION_TOKENS = 16  # What a completion without max_tokens has, as in vLLM
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[Any]]
@@ -317,8 +316,7 @@ async def _reply(send: Send, body: Any, status: int = 200, kind: bytes = b"appli
     await send({"type": "http.response.body", "body": text})
 
 
-SWITCH_SECONDS = 0.0005
-"""How long a forecast in a thread may keep tokens waiting at a time."""
+SWITCH_SECONDS = 0.0005  # How long a forecast in a thread may keep tokens waiting at a time
 
 
 def make_server(emulator: Emulator, names: Sequence[str], host: str, port: int) -> tuple[uvicorn.Server, Any]:

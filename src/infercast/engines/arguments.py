@@ -11,28 +11,22 @@ from infercast.bundled import DATA, read_data
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, REFUSED, VERSION, numbers
 from infercast.errors import InputError, near_names
 
-MOST = 5
-"""Forms that a message lists."""
-Settings: TypeAlias = "tuple[tuple[str, type | None], ...]"
-"""Flags that are settings, with their types."""
+MOST = 5  # Forms that a message lists
+Settings: TypeAlias = "tuple[tuple[str, type | None], ...]"  # Flags that are settings, with their types
 
 
 class Argument(NamedTuple):
     """A flag as a span of releases defines it; a row of ``arguments.json``."""
 
-    name: str
-    """Its first long form, without dashes."""
-    others: Sequence[str]
-    """Further forms, with dashes."""
+    name: str  # Its first long form, without dashes
+    others: Sequence[str]  # Further forms, with dashes
     takes: str
     """``switch``, ``bool`` (with a ``--no-`` form), ``value``, ``list``, ``maybe`` (a value or none) or ``json``."""
     type: str
-    default: str
-    """Empty where there is none, or it depends on the model."""
+    default: str  # Empty where there is none, or it depends on the model
     choices: Sequence[str]
     since: str
-    until: str
-    """The first release after the span; empty where it has not ended."""
+    until: str  # The first release after the span; empty where it has not ended
 
     @property
     def names(self) -> list[str]:
@@ -49,12 +43,9 @@ class Found(NamedTuple):
     """A word on a command line that names a flag."""
 
     argument: Argument
-    form: str
-    """The whole form that the word stands for."""
-    attached: str | None = None
-    """A value within the word."""
-    refused: str = ""
-    """Why the release refuses it."""
+    form: str  # The whole form that the word stands for
+    attached: str | None = None  # A value within the word
+    refused: str = ""  # Why the release refuses it
 
     @property
     def is_negated(self) -> bool:
@@ -66,8 +57,7 @@ class Meaning(NamedTuple):
 
     status: str
     note: str
-    as_forecast: Sequence[str] = ()
-    """Values at which nothing differs from the forecast."""
+    as_forecast: Sequence[str] = ()  # Values at which nothing differs from the forecast
 
 
 @cache
@@ -195,5 +185,4 @@ class Arguments:
         return meaning
 
 
-arguments_of = cache(Arguments)
-"""Those of an engine such as ``vllm@0.25``, made once."""
+arguments_of = cache(Arguments)  # Those of an engine such as ``vllm@0.25``, made once

@@ -69,20 +69,16 @@ class Engine(ABC):
     Settings are of the engine's own type: ``asked`` as given by a user, ``settings`` with every default filled in.
     """
 
-    name: str
-    """With its version: ``vllm@0.25``."""
-    note: str = ""
-    """Remark on a release whose costs were not measured."""
+    name: str  # With its version: ``vllm@0.25``
+    note: str = ""  # Remark on a release whose costs were not measured
     is_measured: bool = True
     """True if its costs were measured; otherwise those of another release are used, with wider intervals."""
     flags: Flags
 
-    title: ClassVar[str]
-    """As its makers write it."""
+    title: ClassVar[str]  # As its makers write it
     close_since: ClassVar[Version] = ()
     """First release close to the measured one: published runs since then are about as far off."""
-    default_release: ClassVar[str] = ""
-    """The release that its name without a version stands for, if not the newest."""
+    default_release: ClassVar[str] = ""  # The release that its name without a version stands for, if not the newest
     load_balancer: ClassVar[str]
     """Its default balancer for several replicas, by the names of `infercast.serve.fleet.router`."""
     servers_by_rank: ClassVar[bool] = False
@@ -90,15 +86,12 @@ class Engine(ABC):
     shares_copies: ClassVar[bool] = True
     """True if data-parallel ranks share experts, and all-to-all exchange needs such ranks."""
     names: ClassVar[Names]
-    commands_file: ClassVar[str] = ""
-    """Where its commands are, read on first use."""
+    commands_file: ClassVar[str] = ""  # Where its commands are, read on first use
     settings_type: ClassVar[type[Any]]
     bounds: ClassVar[tuple[str, str, str]]
     """Settings that limit the tokens and sequences of a step, and the tokens of a sequence."""
-    shown: ClassVar[tuple[str, ...]]
-    """Settings in reports."""
-    tried: ClassVar[Sequence[tuple[tuple[str, Any], ...]]] = ((),)
-    """Settings tried by a plan, each in order of names."""
+    shown: ClassVar[tuple[str, ...]]  # Settings in reports
+    tried: ClassVar[Sequence[tuple[tuple[str, Any], ...]]] = ((),)  # Settings tried by a plan, each in order of names
     oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")
     """The lowest supported compute capability, and an example of it."""
     own_drafts: ClassVar[str] = ""
@@ -276,8 +269,7 @@ class Engine(ABC):
         return {}, {}
 
 
-TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024
-"""The decode batch at which the LM head is weighed against the layers."""
+TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024  # The decode batch at which the LM head is weighed against the layers
 
 
 def stage_shares(
@@ -328,24 +320,18 @@ class Configuration(NamedTuple):
 class ExpertLaunches(NamedTuple):
     """How an engine selects launch configurations."""
 
-    formats: Mapping[str, str]
-    """Compute formats of the kernel, and their names in file names."""
-    folder_variable: str
-    """The environment variable for the folder of a user's own files."""
-    rule_of_thumb: Callable[[int, int, str], Configuration]
-    """By tokens, experts and format, without a tuned file."""
-    file_tokens: Callable[[int, str], tuple[int, ...]]
-    """Token counts a file needs, by experts and format."""
+    formats: Mapping[str, str]  # Compute formats of the kernel, and their names in file names
+    folder_variable: str  # The environment variable for the folder of a user's own files
+    rule_of_thumb: Callable[[int, int, str], Configuration]  # By tokens, experts and format, without a tuned file
+    file_tokens: Callable[[int, str], tuple[int, ...]]  # Token counts a file needs, by experts and format
     file_name: Callable[[int, int, str, Gpu], str]
     """The path of a layer's configurations, by experts, their width, format and GPU."""
-    has_tuned_file: Callable[[int, int, str, Gpu], bool]
-    """True if the engine's package has a file for such a layer."""
+    has_tuned_file: Callable[[int, int, str, Gpu], bool]  # True if the engine's package has a file for such a layer
 
 
 FAMILIES = {"vllm": "infercast.engines.vllm.engine", "sglang": "infercast.engines.sglang.engine"}
 """Modules with the ``RELEASES`` of each engine; a new engine only needs a line here."""
-DEFAULT_ENGINE = "vllm@0.32"
-"""The newest release of the most widely used engine."""
+DEFAULT_ENGINE = "vllm@0.32"  # The newest release of the most widely used engine
 
 ABSENT = {
     "TensorRT-LLM": ("tensorrt-llm", "tensorrt_llm", "trtllm", "trt-llm", "trtllm-serve"),
@@ -439,8 +425,7 @@ class Deployment(Answer):
     predictor: Predictor
     host: HostCosts
     memory: Memory
-    over_http: bool = False
-    """True if requests arrive as text at a server, not as tokens from the same process."""
+    over_http: bool = False  # True if requests arrive as text at a server, not as tokens from the same process
     corrections: Corrections | None = None
     """Corrections from measured runs; those of the host are already applied to ``host``."""
 
@@ -561,8 +546,7 @@ def deploy(
 
 
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")
-FINENESS = 1.3
-"""Ratio of consecutive token counts that are estimated; times in between are interpolated linearly."""
+FINENESS = 1.3  # Ratio of consecutive token counts that are estimated; times in between are interpolated linearly
 
 
 def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
@@ -581,8 +565,7 @@ def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
     return shared
 
 
-MOST_GPUS = 1024
-"""Limit of GPUs per node tried when a model does not fit on fewer."""
+MOST_GPUS = 1024  # Limit of GPUs per node tried when a model does not fit on fewer
 
 
 def require_fit(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> Memory:

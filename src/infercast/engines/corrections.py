@@ -20,22 +20,17 @@ class Factor(NamedTuple):
     """A factor on times, or added seconds."""
 
     value: float
-    spread: float
-    """Standard deviation: of the factor's logarithm, or of the seconds."""
+    spread: float  # Standard deviation: of the factor's logarithm, or of the seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
     """What is known better than the estimates; None: nothing."""
 
-    host: Factor | None = None
-    """On all work of the engine's thread, and on request and token paths."""
-    prompts: Factor | None = None
-    """On GPU time of steps with prefill ..."""
-    decodes: Factor | None = None
-    """... and of decode-only steps."""
-    path: Factor | None = None
-    """Added seconds of a request's path to the engine: API server, network."""
+    host: Factor | None = None  # On all work of the engine's thread, and on request and token paths
+    prompts: Factor | None = None  # On GPU time of steps with prefill ...
+    decodes: Factor | None = None  # ... and of decode-only steps.
+    path: Factor | None = None  # Added seconds of a request's path to the engine: API server, network
     title: str = ""
     notes: tuple[str, ...] = ()
 

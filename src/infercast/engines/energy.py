@@ -14,18 +14,15 @@ from infercast.predict.board_power import BoardPower
 from infercast.predict.estimate import exposed_seconds
 from infercast.serve.record import PhaseTotals
 
-Batch = tuple[Table, Table]
-"""New tokens of each sequence, and its tokens in all."""
-MOST_SIZES = 48
-"""Table sizes at which joules are computed; in between, they are interpolated."""
+Batch = tuple[Table, Table]  # New tokens of each sequence, and its tokens in all
+MOST_SIZES = 48  # Table sizes at which joules are computed; in between, they are interpolated
 
 
 @dataclass(frozen=True, slots=True)
 class StepsEnergy:
     """Energy of one phase's steps on one GPU of each stage, summed."""
 
-    kernel_seconds: float
-    """Time in kernels, including the short gaps between them."""
+    kernel_seconds: float  # Time in kernels, including the short gaps between them
     dynamic: dict[str, float]
     static: float
     peak_watts: float

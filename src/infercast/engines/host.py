@@ -37,8 +37,7 @@ class HostCosts:
     server_path: float = 0.0
     server_token: float = 0.0
     server_turn: float = 0.0
-    is_measured: bool = False
-    """True if measured on this very machine, not on a similar one."""
+    is_measured: bool = False  # True if measured on this very machine, not on a similar one
 
     def behind_server(self) -> Self:
         """The same host when requests arrive as text over HTTP, not as tokens from the same process."""
@@ -122,12 +121,9 @@ def _costs_of(kind: type[Costs], values: dict[str, Any]) -> Costs:
 
 
 class Launch(Enum):
-    FULL_GRAPH = "full graph"
-    """The whole step is one CUDA graph: steps in which every sequence computes one token."""
-    PIECEWISE_GRAPHS = "piecewise graphs"
-    """Attention is launched eagerly between graphs of the rest."""
-    EAGER = "eager"
-    """Every kernel is launched individually."""
+    FULL_GRAPH = "full graph"  # The whole step is one CUDA graph: steps in which every sequence computes one token
+    PIECEWISE_GRAPHS = "piecewise graphs"  # Attention is launched eagerly between graphs of the rest
+    EAGER = "eager"  # Every kernel is launched individually
 
 
 class Graphs(Protocol):

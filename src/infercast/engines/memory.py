@@ -16,8 +16,7 @@ from infercast.models.spec import AdapterSlots, ModelConfig, stage_layers
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import LinkSpeed
 
-UNBOUNDED = 1 << 40
-"""Tokens of a sequence whose cache does not grow."""
+UNBOUNDED = 1 << 40  # Tokens of a sequence whose cache does not grow
 
 
 class KvLayout(NamedTuple):
@@ -51,8 +50,7 @@ class Memory(NamedTuple):
     kv: KvLayout
     num_blocks: int
     spare_blocks: int = 0
-    states: float = 0.0
-    """Recurrent states, where they are not kept in KV blocks."""
+    states: float = 0.0  # Recurrent states, where they are not kept in KV blocks
 
     @property
     def request_blocks(self) -> int:
@@ -88,8 +86,7 @@ class Memory(NamedTuple):
         return low * shape.block_size
 
 
-LINK_SHARE = 0.86
-"""Share of the link's bandwidth that large copies reach."""
+LINK_SHARE = 0.86  # Share of the link's bandwidth that large copies reach
 LATENCY = 10e-6
 MOST_AT_FULL_SPEED = 4
 """GPUs of a server that can copy at full link speed at once; more of them share that bandwidth. Not measured."""

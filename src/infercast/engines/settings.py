@@ -90,8 +90,7 @@ class Fields:
 
     path: Path
     holder: Mapping[str, Any]
-    place: str
-    """Its path within the file: ``config``."""
+    place: str  # Its path within the file: ``config``
 
     def __contains__(self, name: str) -> bool:
         return self.holder.get(name) is not None
@@ -127,8 +126,7 @@ class ProfiledStep(NamedTuple):
     prompts: int
     prompt_tokens: int
     decodes: int
-    decode_tokens: int = 0
-    """Tokens of the decoding sequences, including drafts; 0: one each."""
+    decode_tokens: int = 0  # Tokens of the decoding sequences, including drafts; 0: one each
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +134,9 @@ class MeasuredSetup:
     """An engine as it was started."""
 
     settings: Settings
-    num_gpu_blocks: int
-    """KV blocks it had."""
-    with_those_blocks: Settings
-    """The same settings, with the number of blocks fixed to these."""
-    blocks_were_set: bool
-    """True if it was fixed."""
+    num_gpu_blocks: int  # KV blocks it had
+    with_those_blocks: Settings  # The same settings, with the number of blocks fixed to these
+    blocks_were_set: bool  # True if it was fixed
     tensor_parallel_size: int = 1
     model: Mapping[str, Any] = field(default_factory=dict)
     """How it read the checkpoint, by the names of `infercast.forecast.deploy.ModelOptions`."""
@@ -151,18 +146,13 @@ class Names(NamedTuple):
     """An engine's names for things that other engines have too; the first of each is its default."""
 
     kv_cache_dtypes: Mapping[str, str]
-    dtypes: Mapping[str, str]
-    """Of unquantised weights; empty for the checkpoint's own."""
-    moe_backends: Sequence[str]
-    """Kernels for routed experts."""
+    dtypes: Mapping[str, str]  # Of unquantised weights; empty for the checkpoint's own
+    moe_backends: Sequence[str]  # Kernels for routed experts
     all2all_backends: Sequence[str]
     """How replicas that share experts exchange tokens; all but the first send each token only to its experts."""
-    scan_backends: Sequence[str] = ("auto",)
-    """Kernels that scan prompts of gated delta nets."""
-    moe_kernels: Mapping[str, str] = {}
-    """Expert kernels under names that differ from the backend's."""
-    quantizations: Mapping[str, str] = {}
-    """Its names for weight formats; an empty one is the checkpoint's."""
+    scan_backends: Sequence[str] = ("auto",)  # Kernels that scan prompts of gated delta nets
+    moe_kernels: Mapping[str, str] = {}  # Expert kernels under names that differ from the backend's
+    quantizations: Mapping[str, str] = {}  # Its names for weight formats; an empty one is the checkpoint's
 
 
 READ, IGNORED, NOT_MODELLED, REFUSED = "read", "ignored", "not modelled", "refused"
@@ -172,65 +162,40 @@ READ, IGNORED, NOT_MODELLED, REFUSED = "read", "ignored", "not modelled", "refus
 class Flags(NamedTuple):
     """Flags allowed in a pasted launch command, without leading dashes."""
 
-    options: frozenset[str]
-    """Our options, with underscores, that apply to this engine."""
-    settings: Mapping[str, str] = {}
-    """Flags that are engine settings but not our options."""
-    other_names: Mapping[str, str] = {}
-    """Flags that are our options under another name."""
-    lists: Collection[str] = ()
-    """Our flags that the engine takes with several values."""
-    called: Mapping[str, str] = {}
-    """This engine's names for flags of other engines."""
+    options: frozenset[str]  # Our options, with underscores, that apply to this engine
+    settings: Mapping[str, str] = {}  # Flags that are engine settings but not our options
+    other_names: Mapping[str, str] = {}  # Flags that are our options under another name
+    lists: Collection[str] = ()  # Our flags that the engine takes with several values
+    called: Mapping[str, str] = {}  # This engine's names for flags of other engines
 
 
 class Commands(NamedTuple):
     """How the engine is started and benchmarked: command lines, images, and names used by other systems."""
 
-    serve: Sequence[str] = ()
-    """Command that starts its server, before the model; empty for an engine without one."""
-    module: str = ""
-    """The server as a Python module, as for ``python -m``."""
-    other_serve: Sequence[str] = ()
-    """Alternative commands that start it."""
-    bench: Sequence[str] = ()
-    """Command of its own serving benchmark."""
+    serve: Sequence[str] = ()  # Command that starts its server, before the model; empty for an engine without one
+    module: str = ""  # The server as a Python module, as for ``python -m``
+    other_serve: Sequence[str] = ()  # Alternative commands that start it
+    bench: Sequence[str] = ()  # Command of its own serving benchmark
     bench_flags: str = ""
     """Flags after it: rate, number and lengths of requests and the file name are placeholders in braces."""
-    bench_end_to_end: str = "e2el"
-    """The name of end-to-end latency in its results."""
-    image: str = ""
-    """Its container image, without a tag."""
-    image_serves: bool = True
-    """True if the container starts the server itself, so that flags follow directly."""
-    always: Sequence[str] = ()
-    """Flags a server needs to be reachable from other machines."""
-    kv_cache_dtypes: Mapping[str, str] = {}
-    """Its names for KV cache formats that are named differently here."""
-    tag: str = "latest"
-    """The image tag of a release; ``{version}`` is replaced by its number."""
-    image_words: Sequence[str] = ()
-    """Substrings of image names that contain it."""
-    environment: str = ""
-    """Prefix of its environment variables ..."""
-    idle_variables: Collection[str] = ()
-    """... those that change neither time nor memory ..."""
-    longer_contexts: str = ""
-    """... and the one that allows contexts beyond the model's positions."""
-    port: int = 8000
-    """The server's default port."""
-    flexible: bool = False
-    """True if flags may have underscores for dashes, and dotted keys of JSON values."""
-    negates: bool = True
-    """True if a switch is turned off by a ``--no-`` prefix, not by leaving it out."""
-    health: str = "/health"
-    """The path that responds once it serves."""
+    bench_end_to_end: str = "e2el"  # The name of end-to-end latency in its results
+    image: str = ""  # Its container image, without a tag
+    image_serves: bool = True  # True if the container starts the server itself, so that flags follow directly
+    always: Sequence[str] = ()  # Flags a server needs to be reachable from other machines
+    kv_cache_dtypes: Mapping[str, str] = {}  # Its names for KV cache formats that are named differently here
+    tag: str = "latest"  # The image tag of a release; ``{version}`` is replaced by its number
+    image_words: Sequence[str] = ()  # Substrings of image names that contain it
+    environment: str = ""  # Prefix of its environment variables ...
+    idle_variables: Collection[str] = ()  # ... those that change neither time nor memory ...
+    longer_contexts: str = ""  # ... and the one that allows contexts beyond the model's positions.
+    port: int = 8000  # The server's default port
+    flexible: bool = False  # True if flags may have underscores for dashes, and dotted keys of JSON values
+    negates: bool = True  # True if a switch is turned off by a ``--no-`` prefix, not by leaving it out
+    health: str = "/health"  # The path that responds once it serves
     disaggregated: Mapping[str, str] = {}
     """The flag that connects a prefill pool and a decode pool, and its value for each role."""
-    pooling: Mapping[str, str | bool] = {}
-    """Flags that make it pool: a vector or a score for each prompt."""
-    elsewhere: Mapping[str, str] = {}
-    """Its names in orchestration systems."""
+    pooling: Mapping[str, str | bool] = {}  # Flags that make it pool: a vector or a score for each prompt
+    elsewhere: Mapping[str, str] = {}  # Its names in orchestration systems
     several_nodes: Mapping[str, Sequence[str]] = {}
     """Flags of each node of a multi-node replica: of ``stages``, of ``copies``, and of ``others`` than the first."""
     on_the_fly: Mapping[str, str] = {}

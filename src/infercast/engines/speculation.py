@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 NGRAM, NGRAM_GPU = "ngram", "ngram_gpu"
 EAGLE, EAGLE_3, MTP, DRAFT_MODEL = "eagle", "eagle3", "mtp", "draft_model"
-BY_HEADS = (EAGLE, EAGLE_3, MTP)
-"""Methods that draft from the target's hidden states."""
+BY_HEADS = (EAGLE, EAGLE_3, MTP)  # Methods that draft from the target's hidden states
 TITLES = {
     NGRAM: "n-gram lookup",
     NGRAM_GPU: "n-gram lookup on the GPU",
@@ -44,31 +43,22 @@ SCHEDULED = (
 @dataclass(frozen=True, slots=True)
 class Drafting:
     method: str
-    num_drafts: int
-    """Drafts per sequence and step; the maximum if it depends on batch size."""
+    num_drafts: int  # Drafts per sequence and step; the maximum if it depends on batch size
     acceptance: Acceptance
     draft: Draft | None = None
     tensor: int = 1
-    num_verified: int = 0
-    """Tokens a sequence verifies per step where they are a tree; 0: 1 + K."""
-    branches: int = 1
-    """Branches of the tree that later passes of the drafter extend."""
+    num_verified: int = 0  # Tokens a sequence verifies per step where they are a tree; 0: 1 + K
+    branches: int = 1  # Branches of the tree that later passes of the drafter extend
     heads_all: bool = False
     """True if the drafter's head is computed for all verified tokens, not for the last accepted one."""
-    match: float = 1.0
-    """Share of a sequence's steps in which a lookup finds anything."""
+    match: float = 1.0  # Share of a sequence's steps in which a lookup finds anything
     by_batch: tuple[tuple[int, int], ...] = ()
     """(sequences, drafts): from this batch size on, this many drafts; empty: always the same."""
-    v2_runner: bool = True
-    """True if launched by vLLM's V2 model runner: one graph per whole draft pass."""
-    asynchronous: bool = True
-    """True if a step is scheduled before the last result is known."""
-    lookahead: int = 0
-    """KV slots of a sequence beyond its tokens, for drafts of the next step."""
-    drops_block: bool = False
-    """True if the last block of a prefix hit is recomputed."""
-    read_ahead: int = 0
-    """Prompt tokens it reads beyond those a step computes, which the step must leave for it."""
+    v2_runner: bool = True  # True if launched by vLLM's V2 model runner: one graph per whole draft pass
+    asynchronous: bool = True  # True if a step is scheduled before the last result is known
+    lookahead: int = 0  # KV slots of a sequence beyond its tokens, for drafts of the next step
+    drops_block: bool = False  # True if the last block of a prefix hit is recomputed
+    read_ahead: int = 0  # Prompt tokens it reads beyond those a step computes, which the step must leave for it
     slots_taken: int = 0
     note: str = ""
 
@@ -93,25 +83,20 @@ class Drafting:
         return max_num_seqs * self.width
 
 
-MATCH_SHARE = 0.5
-"""Default share of steps in which an n-gram lookup finds anything: between prose and code editing ..."""
-FOUND_RATE = 0.5
-"""... and of what it finds, the share accepted at each position."""
+MATCH_SHARE = 0.5  # Default share of steps in which an n-gram lookup finds anything: between prose and code editing ...
+FOUND_RATE = 0.5  # ... and of what it finds, the share accepted at each position.
 FORMS = (
     "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
     "of a published curve, or a line of a log with 'Per-position acceptance rate'"
 )
 BY_POSITION = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
-MEAN_LENGTH = re.compile(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)")
-"""In a log line of vLLM or SGLang."""
+MEAN_LENGTH = re.compile(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)")  # In a log line of vLLM or SGLang
 
 
 class Acceptance(NamedTuple):
-    rates: tuple[float, ...]
-    """P(the first i drafts are all accepted), i = 1, 2, ..., falling."""
+    rates: tuple[float, ...]  # P(the first i drafts are all accepted), i = 1, 2, ..., falling
     source: str = ""
-    is_assumed: bool = False
-    """True if not specified, so that published ones stand in."""
+    is_assumed: bool = False  # True if not specified, so that published ones stand in
 
     @property
     def length(self) -> float:

@@ -26,8 +26,7 @@ from infercast.predict.roofline import Predictor
 
 Table = npt.NDArray[Any]
 
-MOST_KNOWN, LARGEST_KNOWN = 4096, 4096
-"""Grids of kernels whose times are kept, and the most points of one."""
+MOST_KNOWN, LARGEST_KNOWN = 4096, 4096  # Grids of kernels whose times are kept, and the most points of one
 _known: dict[tuple[object, ...], tuple[Quantity, Predictor, Gpu]] = {}
 
 
@@ -45,8 +44,7 @@ def grid_seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Quantity:
     return found[0]
 
 
-DENSE, SPACING = 128, 32
-"""For costly estimates: every size up to the first, and every n-th beyond."""
+DENSE, SPACING = 128, 32  # For costly estimates: every size up to the first, and every n-th beyond
 
 
 def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[dict[str, str], dict[str, int]]:
@@ -96,12 +94,10 @@ Timing = Callable[..., Array]
 SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
 STEPS_AN_OCTAVE = 8
-ROWS_AT_ONCE = 8
-"""Numbers of sequences timed together: a run that meets one meets its neighbours."""
+ROWS_AT_ONCE = 8  # Numbers of sequences timed together: a run that meets one meets its neighbours
 MOST_PROMPTS = 64
 LEAST_CACHED = 64
-PAGE = 512
-"""Lengths cached at once, and the maximum steps per lookup."""
+PAGE = 512  # Lengths cached at once, and the maximum steps per lookup
 
 
 class DecodeSurface:

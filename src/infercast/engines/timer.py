@@ -117,13 +117,10 @@ def padded_in(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> dict[str
     return found
 
 
-GAPS = ("between kernels", "gaps")
-"""GPU idle time between a step's kernels is listed with them ..."""
-DRAFT_GAPS = (f"{DRAFT_PREFIX}{GAPS[0]}", GAPS[1])
-"""... and between draft kernels."""
+GAPS = ("between kernels", "gaps")  # GPU idle time between a step's kernels is listed with them ...
+DRAFT_GAPS = (f"{DRAFT_PREFIX}{GAPS[0]}", GAPS[1])  # ... and between draft kernels.
 WAITS = ("waits for weights in host memory", GAPS[1])
-MOST_BATCHES = 32
-"""Batches timed at once when every sequence is timed individually."""
+MOST_BATCHES = 32  # Batches timed at once when every sequence is timed individually
 
 
 class KernelTimer:

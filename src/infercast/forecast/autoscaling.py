@@ -44,8 +44,7 @@ class Traffic:
     outputs: Array
     window: float
     description: str
-    requests: tuple[Request, ...] | None = None
-    """As a trace had them, with what they share."""
+    requests: tuple[Request, ...] | None = None  # As a trace had them, with what they share
 
     @cached_property
     def num_windows(self) -> int:
@@ -177,10 +176,8 @@ FULLNESS = (0.3, 1.0)  # shares of a replica's seats that closed loops keep take
 LEAST, MOST = 1500, 12_000  # requests of a simulation: `RESIDENCES` residence times, within these limits
 RESIDENCES = 20.0
 ROUNDS = 8
-LONGER = 2
-"""A run that did not settle is made longer by this factor ..."""
-RAMP_UP = 0.4
-"""... and if that does not help, this share is cut as ramp-up."""
+LONGER = 2  # A run that did not settle is made longer by this factor ...
+RAMP_UP = 0.4  # ... and if that does not help, this share is cut as ramp-up.
 SEED = 7
 
 
@@ -189,18 +186,15 @@ class Level:
     in_system: float
     rate: float
     forecast: Forecast
-    values: tuple[Array, ...]
-    """For each limit of the SLO, the latency it is about of each request, in ascending order."""
-    slack: Array
-    """Seconds that each request could wait longer and still keep every limit; ascending."""
+    values: tuple[Array, ...]  # For each limit of the SLO, the latency it is about of each request, in ascending order
+    slack: Array  # Seconds that each request could wait longer and still keep every limit; ascending
 
 
 @dataclass(frozen=True, slots=True)
 class LoadCurve:
     levels: tuple[Level, ...]
     slo: Slo
-    full_rate: float
-    """Requests a second that it serves at most."""
+    full_rate: float  # Requests a second that it serves at most
     in_system: Array
     rates: Array
 
@@ -482,13 +476,11 @@ class Replica:
 @dataclass(frozen=True, slots=True)
 class FleetRun:
     ready: Array
-    paid: Array
-    """Replicas that cost, those that are starting too."""
+    paid: Array  # Replicas that cost, those that are starting too
     in_system: Array
     attained: Array
     use_of_limits: Array
-    beyond: Array
-    """Share of the requests beyond each limit (columns)."""
+    beyond: Array  # Share of the requests beyond each limit (columns)
 
 
 class Replicas:
@@ -545,10 +537,8 @@ class Autoscaler:
     target: float | None = None
     """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETIES`)."""
     interval: float = 30.0
-    up_delay: float = 0.0
-    """More replicas must have been needed for this long before they are started."""
-    down_delay: float = 300.0
-    """Fewer must have been enough for this long before some are stopped."""
+    up_delay: float = 0.0  # More replicas must have been needed for this long before they are started
+    down_delay: float = 300.0  # Fewer must have been enough for this long before some are stopped
     least: int = 1
     most: int | None = None
 
@@ -586,8 +576,7 @@ class Autoscaling:
     def __init__(self, rules: Autoscaler, target: float, full_rate: float, step: float, lag: float, first: int) -> None:
         self._rules, self._target, self._full_rate, self._step, self._lag = rules, target, full_rate, step, lag
         self._ready = max(first, rules.least)
-        self._starting: deque[tuple[float, int]] = deque()
-        """When each lot is ready, and how many they are."""
+        self._starting: deque[tuple[float, int]] = deque()  # When each lot is ready, and how many they are
         self._wanted: deque[tuple[float, int]] = deque()
         """What was needed at each decision, for as long as the longer delay."""
         self._next = 0.0
@@ -656,25 +645,18 @@ class Goal:
 @dataclass(frozen=True, slots=True)
 class PolicyDay:
     policy: str
-    ready: Array
-    """Replicas that serve, on average in each window."""
-    paid: Array
-    """Replicas that cost, those that are starting too."""
-    attained: Array
-    """Share of the requests of each window that keep every limit; not a number where there are none."""
-    use_of_limits: Array
-    """The largest mean latency of each window over its limit: below 1 the SLO holds."""
-    chance_out: Array
-    """The probability that it does not hold in a window, which has few requests."""
+    ready: Array  # Replicas that serve, on average in each window
+    paid: Array  # Replicas that cost, those that are starting too
+    attained: Array  # Share of the requests of each window that keep every limit; not a number where there are none
+    use_of_limits: Array  # The largest mean latency of each window over its limit: below 1 the SLO holds
+    chance_out: Array  # The probability that it does not hold in a window, which has few requests
     counts: Array
     window: float
     gpus_per_replica: int
     price: GpuPrice | None
-    gpu_kwh: float | None = None
-    """What the GPU boards draw in the day; None where their power is not known."""
+    gpu_kwh: float | None = None  # What the GPU boards draw in the day; None where their power is not known
     wall_kwh: float | None = None
-    usd_electricity: float | None = None
-    """Dollars of that; None where no price of a kWh was given."""
+    usd_electricity: float | None = None  # Dollars of that; None where no price of a kWh was given
 
     @property
     def minutes_out(self) -> float:

@@ -23,18 +23,15 @@ from infercast.hardware.load import read_table
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.shown import Answer
 
-EIGHTY = 1.2816
-"""Standard deviations on either side that hold 80 % of a normal distribution."""
+EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution
 TOLD = 0.7
 """A factor is learned where results leave at most this share of what was unknown before (as standard deviations)."""
 
 
 class Learned(NamedTuple):
     value: float
-    spread: float
-    """Its standard deviation (of the logarithm of a factor) after the results were seen ..."""
-    before: float
-    """... and before, when its value was 1, or 0 seconds."""
+    spread: float  # Its standard deviation (of the logarithm of a factor) after the results were seen ...
+    before: float  # ... and before, when its value was 1, or 0 seconds.
 
     @property
     def is_told(self) -> bool:
@@ -54,8 +51,7 @@ class Fingerprint:
     weights: str
     kv_cache: str
     api_server: bool
-    host: str
-    """The host whose times the factor corrects."""
+    host: str  # The host whose times the factor corrects
 
     @staticmethod
     def of(deployment: Deployment) -> Fingerprint:
@@ -89,8 +85,7 @@ class Source:
     load: str
     requests: int
     pairs: tuple[Pair, ...] = ()
-    left_out: tuple[Pair, ...] = ()
-    """The same with factors from the other results only; empty where there are none."""
+    left_out: tuple[Pair, ...] = ()  # The same with factors from the other results only; empty where there are none
     assumptions: tuple[str, ...] = ()
 
 
@@ -104,12 +99,9 @@ class Calibration(Answer):
     decode: Learned
     path: Learned
     results: tuple[Source, ...]
-    prefix_hit_rate: float | None = None
-    """Share of prompt tokens found in the prefix cache, where a result has it."""
-    acceptance_length: float | None = None
-    """Tokens per step of speculative decoding, where a result has it."""
-    version: str = ""
-    """Of infercast."""
+    prefix_hit_rate: float | None = None  # Share of prompt tokens found in the prefix cache, where a result has it
+    acceptance_length: float | None = None  # Tokens per step of speculative decoding, where a result has it
+    version: str = ""  # Of infercast
     title: str = ""
 
     def _words(self) -> str:
@@ -144,8 +136,7 @@ def with_acceptance(deployment: Deployment, length: float) -> Deployment:
 
 ELSEWHERE = 0.5
 """Share of the former uncertainty that returns for another model, layout or engine on the machine: an assumption."""
-ON_ANOTHER_GPU = 1.0
-"""The same of the host on another GPU, which is taken to be another machine."""
+ON_ANOTHER_GPU = 1.0  # The same of the host on another GPU, which is taken to be another machine
 
 
 def carried(calibration: Calibration, asked: Fingerprint) -> Corrections:
@@ -212,8 +203,7 @@ def keys_of(name: str) -> tuple[str, str, str]:
 
 
 FORM = 1
-MOST = 100.0
-"""No factor is larger, or smaller than one over it, and no path longer in seconds."""
+MOST = 100.0  # No factor is larger, or smaller than one over it, and no path longer in seconds
 
 
 def write_calibration(calibration: Calibration) -> str:

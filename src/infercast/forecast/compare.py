@@ -26,8 +26,7 @@ Parts = dict[tuple[str, str], float]
 class Difference:
     name: str
     family: str
-    before: float
-    """Seconds of a mean latency, or of a step; 0 where there is no such kernel."""
+    before: float  # Seconds of a mean latency, or of a step; 0 where there is no such kernel
     after: float
 
     @property
@@ -117,16 +116,11 @@ class StepKind(NamedTuple):
     name: str
     steps: int
     gpu_seconds: float
-    share: float
-    """Of the GPU's time in steps of any kind."""
-    prompt_tokens: float
-    """In a step, on average ..."""
-    decoding: float
-    """... as are sequences that decode in it."""
-    padding: float
-    """The share of computed tokens that only fill a recorded size up."""
-    of_gaps: float
-    """The share of the time between two tokens of a request that goes by in such steps."""
+    share: float  # Of the GPU's time in steps of any kind
+    prompt_tokens: float  # In a step, on average ...
+    decoding: float  # ... as are sequences that decode in it.
+    padding: float  # The share of computed tokens that only fill a recorded size up
+    of_gaps: float  # The share of the time between two tokens of a request that goes by in such steps
 
     @property
     def tokens(self) -> float:
@@ -177,8 +171,7 @@ def _between_tokens(engine: EngineRun, seconds: np.ndarray | None = None) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    name: str
-    """Of its engine, and where both have the same, what is changed."""
+    name: str  # Of its engine, and where both have the same, what is changed
     deployment: Deployment
     kinds: tuple[StepKind, ...]
     phases: tuple[Phase, ...]
@@ -219,8 +212,7 @@ class SameStep:
 @dataclass(frozen=True, slots=True)
 class SideBySide:
     sides: tuple[Side, Side]
-    steps: tuple[SameStep, ...]
-    """A typical decode step and a typical step with a prompt of the first run, in both."""
+    steps: tuple[SameStep, ...]  # A typical decode step and a typical step with a prompt of the first run, in both
 
 
 def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideBySide:

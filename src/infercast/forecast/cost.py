@@ -36,8 +36,7 @@ class PriceList:
     provider: str
     date: str
     source: str
-    gpus: Mapping[str, Mapping[str, Any]]
-    """Fields of `OF_GPU` by name of a GPU; dollars, years, watts, dollars per kWh."""
+    gpus: Mapping[str, Mapping[str, Any]]  # Fields of `OF_GPU` by name of a GPU; dollars, years, watts, dollars per kWh
 
     def owned_per_hour(self, gpu: str) -> float | None:
         """Dollars per hour of an owned GPU: its cost over its life, and electricity at constant power."""
@@ -119,24 +118,17 @@ class GpuPrice:
     """Dollars per hour of one GPU, with its source."""
 
     gpu: str
-    provider: str
-    """Empty where the price was given."""
-    per_hour: float
-    """Dollars per hour of one GPU."""
-    kind: str
-    """``on-demand``, ``spot``, ``owned`` or ``given``."""
+    provider: str  # Empty where the price was given
+    per_hour: float  # Dollars per hour of one GPU
+    kind: str  # ``on-demand``, ``spot``, ``owned`` or ``given``
     date: str
     source: str
-    providers: int = 1
-    """Number of providers of which this is the median."""
-    metered: bool = False
-    """Whether electricity comes on top, by forecast power: owned GPUs without ``watts``."""
+    providers: int = 1  # Number of providers of which this is the median
+    metered: bool = False  # Whether electricity comes on top, by forecast power: owned GPUs without ``watts``
     watts: float | None = None
     """Constant power of an owned GPU with its share of the server, if its price includes the electricity."""
-    electricity_price: float | None = None
-    """Dollars for each kWh, where the list of owned hardware says so ..."""
-    pue: float | None = None
-    """... and the factor of the building."""
+    electricity_price: float | None = None  # Dollars for each kWh, where the list of owned hardware says so ...
+    pue: float | None = None  # ... and the factor of the building.
 
     def within(self, facility: Facility) -> GpuPrice:
         """The same in a building with another PUE, or with another price of electricity."""
@@ -168,8 +160,7 @@ class Tariff:
     provider: str | None = None
     spot: bool = False
     file: Path | None = None
-    per_gpu_hour: float | None = None
-    """Dollars per GPU and hour, in place of any list."""
+    per_gpu_hour: float | None = None  # Dollars per GPU and hour, in place of any list
 
     def __post_init__(self) -> None:
         if self.per_gpu_hour is None:
@@ -262,16 +253,11 @@ MILLION = 1e6
 class Cost:
     """Dollars. Each is the whole cost, divided by one quantity: input and output tokens do not share it."""
 
-    per_hour: float
-    """Dollars per hour of all GPUs."""
-    per_request: float
-    """Dollars per request."""
-    per_million_input_tokens: float
-    """Dollars, with the whole cost attributed to input tokens."""
-    per_million_output_tokens: float
-    """Dollars, with the whole cost attributed to output tokens."""
-    per_million_tokens: float
-    """Dollars, input and output tokens alike."""
+    per_hour: float  # Dollars per hour of all GPUs
+    per_request: float  # Dollars per request
+    per_million_input_tokens: float  # Dollars, with the whole cost attributed to input tokens
+    per_million_output_tokens: float  # Dollars, with the whole cost attributed to output tokens
+    per_million_tokens: float  # Dollars, input and output tokens alike
 
 
 def hourly(gpus: Sequence[tuple[int, GpuPrice | None]]) -> float | None:

@@ -33,8 +33,7 @@ RAMP = 2  # windows before those that count, in which the fleet fills up
 class Check(NamedTuple):
     """Attainment of the busiest minutes: simulated, and as stepped through."""
 
-    begin: float
-    """Seconds after the start of the day ..."""
+    begin: float  # Seconds after the start of the day ...
     end: float
     requests: int
     simulated: float
@@ -212,18 +211,14 @@ class DayPlan(Plotted):
     traffic: autoscaling.Traffic
     slo: Slo
     goal: autoscaling.Goal
-    curve: autoscaling.LoadCurve
-    """Of one replica, in a fleet if there are several."""
+    curve: autoscaling.LoadCurve  # Of one replica, in a fleet if there are several
     service: autoscaling.ServiceTime
     start: autoscaling.StartUp
-    autoscaler: autoscaling.Autoscaler
-    """With its target filled in."""
+    autoscaler: autoscaling.Autoscaler  # With its target filled in
     policies: tuple[autoscaling.PolicyDay, ...]
-    hours: tuple[int, ...]
-    """Replicas of the timetable, hour by hour."""
+    hours: tuple[int, ...]  # Replicas of the timetable, hour by hour
     price: GpuPrice | None
-    most_kept: float
-    """The largest number of requests in a replica with which the SLO holds."""
+    most_kept: float  # The largest number of requests in a replica with which the SLO holds
     check: Check | None = None
 
     def _words(self) -> str:

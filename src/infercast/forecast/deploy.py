@@ -285,8 +285,7 @@ def host_of(engine: Engine, host: Path | HostCosts | str | None) -> HostCosts:
     return read_host(host, engine.host_type) if isinstance(host, Path) else host or engine.default_host()
 
 
-SHORT = 512
-"""Prompts up to this length run in graphs and leave the GPU idle most of the time."""
+SHORT = 512  # Prompts up to this length run in graphs and leave the GPU idle most of the time
 ROOM = (8192, 256, 16_384)
 """Tokens and sequences of a step, and tokens of a sequence, that the watched engine was started for."""
 
@@ -536,8 +535,7 @@ class RunOptions(LoadOptions, DeployOptions, total=False):
 
 PYTHON_NAMES = {option.spelled[2:].replace("-", "_"): option.python or option.name for option in OPTIONS.values()}
 """Keywords by what the command line calls them."""
-OF_TRACES = {"rate", "count", "declared_length", "ignore_eos"}
-"""What can be changed of a trace."""
+OF_TRACES = {"rate", "count", "declared_length", "ignore_eos"}  # What can be changed of a trace
 
 
 def resolve_run(

@@ -121,14 +121,11 @@ class Facility:
 
     pue: float | None = None
     """Watts of the building for each watt of its servers; None: as the price list of owned hardware says, or 1."""
-    server_watts: float | None = None
-    """Idle power of a server without its GPUs; None: by its kind."""
+    server_watts: float | None = None  # Idle power of a server without its GPUs; None: by its kind
     server_factor: float | None = None
     """What each watt of a board becomes at the wall of the server; None: as in its kind."""
-    server: str | None = None
-    """The kind of server; None: the one that the GPU is usually found in."""
-    grid_carbon: float | None = None
-    """Grams of CO2 per kWh; None: no carbon is reported."""
+    server: str | None = None  # The kind of server; None: the one that the GPU is usually found in
+    grid_carbon: float | None = None  # Grams of CO2 per kWh; None: no carbon is reported
     electricity_price: float | None = None
     """Dollars for each kWh; None: as the price list of owned hardware has it, if it does."""
 
@@ -152,38 +149,22 @@ class Facility:
 class FacilityEnergy(Shown):
     """Power and energy at the wall of the building; watts are means over the run, of all GPUs together."""
 
-    gpu_watts: float
-    """Watts of the boards alone."""
-    server_watts: float
-    """Watts of the servers, or of the share of them that the GPUs are."""
-    watts: float
-    """Watts of the building for these servers: times PUE."""
-    peak_watts: float
-    """Watts of the building while the boards draw most."""
-    joules: float
-    """Joules of the run at the wall."""
-    low: float
-    """80 % interval of the joules ..."""
-    high: float
-    """... and its upper end, in joules."""
-    joules_per_output_token: float
-    """Joules at the wall."""
-    joules_per_request: float
-    """Joules at the wall."""
-    watt_hours_per_million_output_tokens: float
-    """Watt-hours at the wall."""
-    grams_co2_per_hour: float | None
-    """Grams of CO2 per hour; None without a grid factor."""
-    grams_co2_per_million_output_tokens: float | None
-    """Grams of CO2; None without a grid factor."""
-    usd_per_hour: float | None
-    """Dollars of electricity alone, per hour; None without a price."""
-    usd_per_million_output_tokens: float | None
-    """Dollars of electricity alone; None without a price."""
-    pue: float
-    """Watts of the building for each watt of its servers, a factor."""
-    servers: tuple[Server, ...]
-    """The kind of each pool, with the factors that were used."""
+    gpu_watts: float  # Watts of the boards alone
+    server_watts: float  # Watts of the servers, or of the share of them that the GPUs are
+    watts: float  # Watts of the building for these servers: times PUE
+    peak_watts: float  # Watts of the building while the boards draw most
+    joules: float  # Joules of the run at the wall
+    low: float  # 80 % interval of the joules ...
+    high: float  # ... and its upper end, in joules.
+    joules_per_output_token: float  # Joules at the wall
+    joules_per_request: float  # Joules at the wall
+    watt_hours_per_million_output_tokens: float  # Watt-hours at the wall
+    grams_co2_per_hour: float | None  # Grams of CO2 per hour; None without a grid factor
+    grams_co2_per_million_output_tokens: float | None  # Grams of CO2; None without a grid factor
+    usd_per_hour: float | None  # Dollars of electricity alone, per hour; None without a price
+    usd_per_million_output_tokens: float | None  # Dollars of electricity alone; None without a price
+    pue: float  # Watts of the building for each watt of its servers, a factor
+    servers: tuple[Server, ...]  # The kind of each pool, with the factors that were used
 
     def _words(self) -> str:
         token = f"{self.joules_per_output_token:.3g} J per output token"
@@ -249,13 +230,11 @@ Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
 
 @dataclass(frozen=True, slots=True)
 class PhaseEnergy:
-    name: str
-    """``prefill``: steps with prompt tokens; ``decode``: those without."""
+    name: str  # ``prefill``: steps with prompt tokens; ``decode``: those without
     steps: int
     tokens: int
     joules: float
-    watts: float
-    """Per GPU while kernels ran, as a meter shows it: at most the board's limit."""
+    watts: float  # Per GPU while kernels ran, as a meter shows it: at most the board's limit
     burst_watts: float
     """The same within the steps: for milliseconds, before its clock is down, a board draws more than its limit."""
 
@@ -268,43 +247,29 @@ class PhaseEnergy:
 @dataclass(frozen=True, slots=True)
 class PoolPower:
     gpus: int
-    mean_watts: float
-    """Over the whole run."""
-    peak_watts: float
-    """In the step that drew most."""
+    mean_watts: float  # Over the whole run
+    peak_watts: float  # In the step that drew most
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Energy(Shown):
     """Joules and watts of all GPUs in the steady part, or else from the first request sent to the last token."""
 
-    joules: float
-    """Joules of all GPUs."""
-    low: float
-    """The ends of the 80 % interval of the joules; what follows from them is off by the same factors."""
-    high: float
-    """Upper end of that interval, in joules."""
-    mean_watts: float
-    """Per GPU, over the whole run."""
-    peak_watts: float
-    """Per GPU, in the step that drew most."""
-    idle_watts: float
-    """Per GPU, while nothing runs."""
-    limit_watts: float
-    """What a board may draw."""
-    gpus: int
-    """Number of GPUs."""
-    by_part: dict[str, float]
-    """Joules by kernel family, and of ``static`` and ``idle`` power."""
+    joules: float  # Joules of all GPUs
+    low: float  # The ends of the 80 % interval of the joules; what follows from them is off by the same factors
+    high: float  # Upper end of that interval, in joules
+    mean_watts: float  # Per GPU, over the whole run
+    peak_watts: float  # Per GPU, in the step that drew most
+    idle_watts: float  # Per GPU, while nothing runs
+    limit_watts: float  # What a board may draw
+    gpus: int  # Number of GPUs
+    by_part: dict[str, float]  # Joules by kernel family, and of ``static`` and ``idle`` power
     phases: tuple[PhaseEnergy, ...]
-    pools: tuple[PoolPower, ...]
-    """One, or a prefill pool and a decode pool."""
+    pools: tuple[PoolPower, ...]  # One, or a prefill pool and a decode pool
     joules_per_output_token: float
-    joules_per_token: float
-    """Of prompts and answers alike."""
+    joules_per_token: float  # Of prompts and answers alike
     joules_per_request: float
-    source: str
-    """What the power of the GPUs is known from: one of `predict.estimate.SOURCES`, the weakest of all pools."""
+    source: str  # What the power of the GPUs is known from: one of `predict.estimate.SOURCES`, the weakest of all pools
 
     def _words(self) -> str:
         token = f"{self.joules_per_output_token:.3g} J per output token"

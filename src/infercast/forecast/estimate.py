@@ -28,34 +28,25 @@ from infercast.predict.learned import KnownKernel, Learned, default_artifact, kn
 from infercast.predict.metered import Reading, meter_reading
 from infercast.predict.roofline import Predictor
 
-EIGHTY = 1.2816
-"""Standard deviations of a normal distribution to either side that hold 80 %."""
+EIGHTY = 1.2816  # Standard deviations of a normal distribution to either side that hold 80 %
 
 
 @dataclass(frozen=True, slots=True)
 class KernelPower:
     """Of one launch among many like it."""
 
-    watts: float
-    """Mean board power, what it draws idle included."""
-    low: float
-    """Lower end of the 80 % interval of the watts."""
-    high: float
-    """Upper end of the 80 % interval of the watts."""
-    joules: float
-    """Of one launch."""
+    watts: float  # Mean board power, what it draws idle included
+    low: float  # Lower end of the 80 % interval of the watts
+    high: float  # Upper end of the 80 % interval of the watts
+    joules: float  # Of one launch
     flops: float
-    is_limited: bool
-    """Whether the board's limit binds, so that launches without a pause take longer than one alone."""
-    source: str
-    """Where the numbers come from: one of `predict.estimate.SOURCES`."""
+    is_limited: bool  # Whether the board's limit binds, so that launches without a pause take longer than one alone
+    source: str  # Where the numbers come from: one of `predict.estimate.SOURCES`
     meter_watts: float | None = None
     """Meter reading in a loop of at most 3,000 launches, as in published tables; None where none was published. In
     short loops it still shows earlier work, and some tables have operands of zeros."""
-    meter_low: float | None = None
-    """Lower end of its 80 % interval."""
-    meter_high: float | None = None
-    """Upper end of its 80 % interval."""
+    meter_low: float | None = None  # Lower end of its 80 % interval
+    meter_high: float | None = None  # Upper end of its 80 % interval
 
     @property
     def joules_per_flop(self) -> float | None:
@@ -92,8 +83,7 @@ TEXTS = DTYPES | {"kernel"}
 LARGEST = 2**31 - 1
 """The largest size of a tensor's side; products of three of them are far from any GPU, and of no use."""
 LARGEST_BYTES = 2**50
-LEAST = {"gpus": 2, "stride": 1, "groups": 1, "layers": 1}
-"""Sizes of which one is not enough, or none."""
+LEAST = {"gpus": 2, "stride": 1, "groups": 1, "layers": 1}  # Sizes of which one is not enough, or none
 SHAPES = {name: shape for family in FAMILIES.values() for name, shape in family.shapes.items()}
 SHAPES |= {
     kind: Shape(("bytes", "gpus"), {}, lambda by, kind=kind: Collective(kind, by["bytes"], int(by["gpus"])))  # type: ignore[misc]

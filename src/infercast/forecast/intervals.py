@@ -76,10 +76,8 @@ def slowed(
 LEVEL = 0.8
 LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
 """A longer run responds as its first requests do: so many for each in the system at one time, within these bounds."""
-MOST_STEP_BY_STEP = 64
-"""The same where no stretch of steps can be jumped over, which takes ten times as long."""
-ENDED = 0.9
-"""Requests of which this share has ended before others stop coming are as in a run that goes on."""
+MOST_STEP_BY_STEP = 64  # The same where no stretch of steps can be jumped over, which takes ten times as long
+ENDED = 0.9  # Requests of which this share has ended before others stop coming are as in a run that goes on
 CALIBRATED = 1.2
 """How far a run is off after a benchmark of its deployment, in differences between two runs of it: an assumption."""
 
@@ -107,20 +105,13 @@ class Widths(NamedTuple):
 class Rests(NamedTuple):
     """Parts of half the width of a median's interval, each alone as a share of the median."""
 
-    kernels: float
-    """Estimates of kernels, and what steps have beyond them."""
-    host: float
-    """The machine's CPU."""
-    release: float
-    """That its costs are those of another release; 0 where they were measured."""
-    luck: float
-    """Another draw of the same load."""
-    whole: float
-    """All of them together."""
-    probed: float
-    """The whole, had the host's speed been measured (`infercast measure --host`) ..."""
-    calibrated: float
-    """... or one benchmark of the deployment been taken (`infercast calibrate`)."""
+    kernels: float  # Estimates of kernels, and what steps have beyond them
+    host: float  # The machine's CPU
+    release: float  # That its costs are those of another release; 0 where they were measured
+    luck: float  # Another draw of the same load
+    whole: float  # All of them together
+    probed: float  # The whole, had the host's speed been measured (`infercast measure --host`) ...
+    calibrated: float  # ... or one benchmark of the deployment been taken (`infercast calibrate`).
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -131,10 +122,8 @@ class Intervals(Answer):
     tpot: Band | None
     inter_token: Band | None
     end_to_end: Band
-    output_tokens_per_second: tuple[float, float]
-    """Lower and upper end, in output tokens per second."""
-    requests_per_second: tuple[float, float]
-    """Lower and upper end, in requests per second."""
+    output_tokens_per_second: tuple[float, float]  # Lower and upper end, in output tokens per second
+    requests_per_second: tuple[float, float]  # Lower and upper end, in requests per second
     rests: dict[str, Rests] = field(default_factory=dict)
     """What the intervals of the medians of ``ttft`` and ``tpot`` rest on."""
 

@@ -103,19 +103,13 @@ class KernelCost:
     name: str
     family: str
     count: int
-    estimate: Estimate
-    """One launch."""
-    achieved: float
-    """FLOP/s where arithmetic is the bound, bytes/s otherwise."""
-    limit: float
-    """The GPU's own rate for the same."""
+    estimate: Estimate  # One launch
+    achieved: float  # FLOP/s where arithmetic is the bound, bytes/s otherwise
+    limit: float  # The GPU's own rate for the same
     unit: str
-    terms: dict[str, float]
-    """Terms of the estimate, with ``explain``: seconds of each pipe, and learned corrections."""
-    dynamic_joules: float = 0.0
-    """Energy of one launch above what the board draws idle, at the unhindered clock."""
-    is_new: bool = False
-    """Whether the release runs a newer kernel that was not measured: an older one stands for it."""
+    terms: dict[str, float]  # Terms of the estimate, with ``explain``: seconds of each pipe, and learned corrections
+    dynamic_joules: float = 0.0  # Energy of one launch above what the board draws idle, at the unhindered clock
+    is_new: bool = False  # Whether the release runs a newer kernel that was not measured: an older one stands for it
 
     @property
     def seconds(self) -> float:
@@ -134,19 +128,13 @@ class StepCost(Plotted):
     """One step, kernel by kernel."""
 
     kernels: tuple[KernelCost, ...]
-    gpu: Estimate
-    """All kernels together."""
-    gap_seconds: float
-    """Seconds that the GPU idles between them."""
-    host_seconds: float
-    """Seconds of the host, hidden where the GPU takes longer."""
+    gpu: Estimate  # All kernels together
+    gap_seconds: float  # Seconds that the GPU idles between them
+    host_seconds: float  # Seconds of the host, hidden where the GPU takes longer
     launch: str
-    num_tokens: int
-    """Tokens that are computed."""
-    padded_tokens: int
-    """Tokens that the kernels are launched for."""
-    board: BoardPower
-    """What the GPU draws."""
+    num_tokens: int  # Tokens that are computed
+    padded_tokens: int  # Tokens that the kernels are launched for
+    board: BoardPower  # What the GPU draws
 
     @property
     def joules(self) -> float:
@@ -317,12 +305,9 @@ class FamilyShare(NamedTuple):
     family: str
     seconds: float
     share: float
-    bound: str
-    """What holds the family's largest kernel back in an average step of the phase."""
-    source: str
-    """What the estimate of that kernel rests on."""
-    kernels: tuple[tuple[str, float], ...]
-    """(name, seconds) of each kernel, largest first."""
+    bound: str  # What holds the family's largest kernel back in an average step of the phase
+    source: str  # What the estimate of that kernel rests on
+    kernels: tuple[tuple[str, float], ...]  # (name, seconds) of each kernel, largest first
 
 
 class Phase(NamedTuple):
@@ -334,8 +319,7 @@ class Phase(NamedTuple):
     host_bound_seconds: float
     """Time in which the GPU waited for the host within steps; of a pipeline, in which stages waited, added up."""
     families: tuple[FamilyShare, ...]
-    waits_for: str = "host"
-    """What holds a GPU that waits within steps."""
+    waits_for: str = "host"  # What holds a GPU that waits within steps
 
     @property
     def whole(self) -> float:
@@ -343,8 +327,7 @@ class Phase(NamedTuple):
         return self.gpu_seconds + self.host_bound_seconds
 
 
-COUNTS = 0.05
-"""Share of a phase from which on a family's source counts."""
+COUNTS = 0.05  # Share of a phase from which on a family's source counts
 
 
 def weakest_source(phases: tuple[Phase, ...]) -> str:

@@ -54,38 +54,24 @@ class LayoutCost(Shown):
 
     gpu: Gpu
     layout: ParallelLayout
-    weights: float = 0.0
-    """Bytes per GPU."""
-    kv_tokens: int = 0
-    """Tokens that the caches of all replicas hold together."""
-    running: float = 0.0
-    """Sequences that run at once on all replicas, on average."""
-    ttft: Percentiles | None = None
-    """Time to first token, in seconds; None where nothing was simulated."""
+    weights: float = 0.0  # Bytes per GPU
+    kv_tokens: int = 0  # Tokens that the caches of all replicas hold together
+    running: float = 0.0  # Sequences that run at once on all replicas, on average
+    ttft: Percentiles | None = None  # Time to first token, in seconds; None where nothing was simulated
     tpot: Percentiles | None = None
     """Time per output token, in seconds; None where no request has a second token, or nothing was simulated."""
-    output_tokens_per_second: float = 0.0
-    """Output tokens per second of all GPUs together."""
+    output_tokens_per_second: float = 0.0  # Output tokens per second of all GPUs together
     saturation: State | None = None
-    ttft_width: float = 0.0
-    """Logarithm of the upper end of its 80 % interval, as a factor of the mean ..."""
-    tpot_width: float = 0.0
-    """... the factor of TPOT and, upside down, of throughput."""
-    problem: str = ""
-    """Why it cannot be done."""
-    gain: float = inf
-    """Logarithm of the factor by which times can be shorter."""
-    source: str = ""
-    """What the weakest of the estimates that count rests on: one of `SOURCES`."""
-    verdict: Verdict | None = None
-    """How it does by an SLO, where there is one and the layout keeps up."""
+    ttft_width: float = 0.0  # Logarithm of the upper end of its 80 % interval, as a factor of the mean ...
+    tpot_width: float = 0.0  # ... the factor of TPOT and, upside down, of throughput.
+    problem: str = ""  # Why it cannot be done
+    gain: float = inf  # Logarithm of the factor by which times can be shorter
+    source: str = ""  # What the weakest of the estimates that count rests on: one of `SOURCES`
+    verdict: Verdict | None = None  # How it does by an SLO, where there is one and the layout keeps up
     price: GpuPrice | None = None
-    cost: Cost | None = None
-    """None where no price is known."""
-    energy: Energy | None = None
-    """What its GPUs draw; None where that is not known or nothing was simulated ..."""
-    wall: FacilityEnergy | None = None
-    """... and the same with servers and building."""
+    cost: Cost | None = None  # None where no price is known
+    energy: Energy | None = None  # What its GPUs draw; None where that is not known or nothing was simulated ...
+    wall: FacilityEnergy | None = None  # ... and the same with servers and building.
 
     def _words(self) -> str:
         what = f"{self.layout.gpus} x {self.gpu.name}, {self.layout}"

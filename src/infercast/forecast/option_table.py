@@ -39,45 +39,30 @@ class Page(NamedTuple):
 
     label: str
     group: str
-    questions: str
-    """Those with an answer that depends on it."""
-    help: str = ""
-    """Where it differs from the command line's, which may take files, too."""
+    questions: str  # Those with an answer that depends on it
+    help: str = ""  # Where it differs from the command line's, which may take files, too
     bounds: tuple[float, float] | tuple[None, None] = (None, None)
     unit: str = ""
-    default: Any = ...
-    """Where it differs from the command line's."""
-    name: str = ""
-    """Where it differs from the option's."""
+    default: Any = ...  # Where it differs from the command line's
+    name: str = ""  # Where it differs from the option's
 
 
 class Option(NamedTuple):
-    name: str
-    """In Python and, of a field, in JSON and in a URL."""
-    type: Any
-    """``whole_number`` also takes 32k; ``list`` is of texts."""
-    default: Any
-    """``...``: it must be given."""
+    name: str  # In Python and, of a field, in JSON and in a URL
+    type: Any  # ``whole_number`` also takes 32k; ``list`` is of texts
+    default: Any  # ``...``: it must be given
     metavar: str | None
     help: str
-    panel: str | None = None
-    """The heading in ``--help``."""
-    flag: str = ""
-    """Where it is not the name with dashes."""
+    panel: str | None = None  # The heading in ``--help``
+    flag: str = ""  # Where it is not the name with dashes
     short: str = ""
-    off: bool = False
-    """A switch that has a ``--no-`` form, too."""
-    argument: bool = False
-    """A word without a flag."""
+    off: bool = False  # A switch that has a ``--no-`` form, too
+    argument: bool = False  # A word without a flag
     shows_default: bool = True
-    catalogue: str = ""
-    """The list that values come from: for the page, and for completion in a shell."""
-    also: str = ""
-    """Commands that take these and no others of the group."""
-    python: str = ""
-    """The keyword in Python, where it is another one."""
-    what_if: bool = False
-    """Whether ``--what-if`` can change it."""
+    catalogue: str = ""  # The list that values come from: for the page, and for completion in a shell
+    also: str = ""  # Commands that take these and no others of the group
+    python: str = ""  # The keyword in Python, where it is another one
+    what_if: bool = False  # Whether ``--what-if`` can change it
     page: Page | None = None
 
     @property

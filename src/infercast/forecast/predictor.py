@@ -14,16 +14,11 @@ from infercast.serve.timeline import Timeline
 class StepTime(NamedTuple):
     """One step."""
 
-    gpu: float
-    """Seconds on the GPU."""
-    host: float
-    """Seconds of the engine's thread for it."""
-    start: float
-    """Seconds on the clock at which the GPU begins ..."""
-    end: float
-    """... and the seconds at which it ends."""
-    ready: float
-    """Seconds on the clock at which its tokens leave the engine."""
+    gpu: float  # Seconds on the GPU
+    host: float  # Seconds of the engine's thread for it
+    start: float  # Seconds on the clock at which the GPU begins ...
+    end: float  # ... and the seconds at which it ends.
+    ready: float  # Seconds on the clock at which its tokens leave the engine
 
 
 class StepPredictor:

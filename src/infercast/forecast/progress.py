@@ -13,10 +13,8 @@ from typing import Any
 from infercast.serve.loop import Progress
 from infercast.units import format_seconds
 
-EVERY = 0.1
-"""Seconds between two lines."""
-CELLS = 24
-"""Of the bar."""
+EVERY = 0.1  # Seconds between two lines
+CELLS = 24  # Of the bar
 
 
 @contextmanager

@@ -40,11 +40,9 @@ class JudgedLimit:
     """One limit, and its forecast in seconds."""
 
     limit: Limit
-    value: float | None
-    """None where no request has such a latency; the limit holds then."""
+    value: float | None  # None where no request has such a latency; the limit holds then
     interval: tuple[float, float] | None
-    odds: float | None
-    """None where the run shows no steady latencies."""
+    odds: float | None  # None where the run shows no steady latencies
 
     @property
     def headroom(self) -> float | None:
@@ -58,16 +56,11 @@ class Verdict(Answer):
 
     slo: Slo
     limits: tuple[JudgedLimit, ...]
-    holds: bool
-    """In the forecast's own numbers."""
-    odds: float | None
-    """The probability that all limits hold; None where the run shows no steady latencies."""
-    headroom: float | None
-    """The smallest limit / forecast, a factor; None where no request has any of the latencies."""
-    attainment: float
-    """The share of requests that keep every limit themselves."""
-    goodput: float
-    """Requests per second that do."""
+    holds: bool  # In the forecast's own numbers
+    odds: float | None  # The probability that all limits hold; None where the run shows no steady latencies
+    headroom: float | None  # The smallest limit / forecast, a factor; None where no request has any of the latencies
+    attainment: float  # The share of requests that keep every limit themselves
+    goodput: float  # Requests per second that do
 
     def _words(self) -> str:
         word = "holds" if self.holds else "fails"
@@ -184,14 +177,10 @@ def interval_of(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> t
 class Forecast(Plotted, SimulatedRun):
     """The result of a simulated run: what clients saw, and what each pool of replicas did."""
 
-    verdict: Verdict | None = None
-    """The verdict on its SLO, if it has one (`promised`)."""
-    tariff: Tariff = field(default_factory=Tariff)
-    """Prices of its cost."""
-    facility: Facility = field(default_factory=Facility)
-    """Servers, building and grid."""
-    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Cached results."""
+    verdict: Verdict | None = None  # The verdict on its SLO, if it has one (`promised`)
+    tariff: Tariff = field(default_factory=Tariff)  # Prices of its cost
+    facility: Facility = field(default_factory=Facility)  # Servers, building and grid
+    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # Cached results
 
     @property
     def cost(self) -> Cost | None:
@@ -279,10 +268,8 @@ class Forecast(Plotted, SimulatedRun):
         return pandas.DataFrame(self.per_request())
 
 
-FULL = 0.95
-"""Share of the KV cache from which on it is what limits ..."""
-HELD_BY_HOST = 0.5
-"""... and share of step time in which GPUs wait for their host from which on that is."""
+FULL = 0.95  # Share of the KV cache from which on it is what limits ...
+HELD_BY_HOST = 0.5  # ... and share of step time in which GPUs wait for their host from which on that is.
 
 
 def largest_family(forecast: Forecast) -> tuple[Phase, FamilyShare]:

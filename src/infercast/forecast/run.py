@@ -32,13 +32,10 @@ class TurnRun:
     """The n-th turns of all sessions."""
 
     first: int
-    last: int | None
-    """None: all later ones."""
+    last: int | None  # None: all later ones
     requests: int
-    input_tokens: float
-    """On average, the history included."""
-    hit_share: float
-    """Of their prompt tokens that were in a cache."""
+    input_tokens: float  # On average, the history included
+    hit_share: float  # Of their prompt tokens that were in a cache
     ttft: Percentiles
     end_to_end: Percentiles
 
@@ -51,24 +48,19 @@ class TurnRun:
 class SessionsRun:
     count: int
     turns_each: float
-    time: Percentiles
-    """From the first request sent to the last token."""
-    waiting_share: float
-    """Share of that time spent waiting for the engine; the rest are pauses."""
-    hit_share: float
-    """Of all prompt tokens."""
+    time: Percentiles  # From the first request sent to the last token
+    waiting_share: float  # Share of that time spent waiting for the engine; the rest are pauses
+    hit_share: float  # Of all prompt tokens
     turns: tuple[TurnRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRun:
     name: str
-    priority: int
-    """The smallest of its requests."""
+    priority: int  # The smallest of its requests
     requests: int
     limits: tuple[tuple[str, float], ...]
-    attainment: float | None
-    """Share of its requests that keep every limit; None where it has none."""
+    attainment: float | None  # Share of its requests that keep every limit; None where it has none
     ttft: Percentiles
     tpot: Percentiles | None
     end_to_end: Percentiles
@@ -151,20 +143,15 @@ def classes_of(workload: Workload, served: Served) -> tuple[ClassRun, ...]:
 class Outcome:
     """Latencies in seconds, rates a second."""
 
-    ttft: Percentiles
-    """Time to first token, in seconds: from sending a request to its first output token."""
+    ttft: Percentiles  # Time to first token, in seconds: from sending a request to its first output token
     tpot: Percentiles | None
     """Time per output token after the first, in seconds, of each request; None where no request has a second token."""
     inter_token: Percentiles | None
     """Time between two output tokens, in seconds, of all tokens; None where no request has a second token."""
-    end_to_end: Percentiles
-    """Time from sending a request to its last output token, in seconds."""
-    duration: float
-    """Seconds from the first request sent to the last token received, of the whole run."""
-    output_tokens_per_second: float
-    """Output tokens per second of all GPUs together."""
-    requests_per_second: float
-    """Requests per second that were completed."""
+    end_to_end: Percentiles  # Time from sending a request to its last output token, in seconds
+    duration: float  # Seconds from the first request sent to the last token received, of the whole run
+    output_tokens_per_second: float  # Output tokens per second of all GPUs together
+    requests_per_second: float  # Requests per second that were completed
 
 
 def part_of(steady: SteadyState, state: State, asked: bool, open_ended: bool) -> SteadyState | None:
@@ -226,33 +213,23 @@ class TierTransfer(NamedTuple):
 
     copies: int
     num_bytes: int
-    seconds: float
-    """Of one GPU's link, as an engine counts them: with handing over, without waiting for each other."""
-    use: float
-    """Share of the run in which the busiest replica's link was in use."""
+    seconds: float  # Of one GPU's link, as an engine counts them: with handing over, without waiting for each other
+    use: float  # Share of the run in which the busiest replica's link was in use
 
 
 class TierRun(NamedTuple):
     """Over all replicas of a pool."""
 
-    peak_use: float
-    """The most of the tier that was filled, of the fullest replica."""
-    hit_rate: float
-    """Share of all prompt tokens that came from the tier."""
-    queries: int
-    """Tokens that the GPU did not have, of requests when they started ..."""
-    hits: int
-    """... and those of them that the tier had."""
+    peak_use: float  # The most of the tier that was filled, of the fullest replica
+    hit_rate: float  # Share of all prompt tokens that came from the tier
+    queries: int  # Tokens that the GPU did not have, of requests when they started ...
+    hits: int  # ... and those of them that the tier had.
     load: TierTransfer
     store: TierTransfer
-    num_refused: int
-    """Times when the tier had no room, because copies were under way to or from all of its blocks."""
-    held_up: float
-    """Seconds in which steps waited until blocks that they wanted were stored."""
-    num_loaded: int
-    """Requests that waited for a copy ..."""
-    mean_wait: float
-    """... and how long each waited, from being looked at to its first step."""
+    num_refused: int  # Times when the tier had no room, because copies were under way to or from all of its blocks
+    held_up: float  # Seconds in which steps waited until blocks that they wanted were stored
+    num_loaded: int  # Requests that waited for a copy ...
+    mean_wait: float  # ... and how long each waited, from being looked at to its first step.
 
 
 def tier_run(deployment: Deployment, records: Sequence[Record], num_input: int, duration: float) -> TierRun | None:
@@ -296,13 +273,10 @@ class Level(NamedTuple):
 
 class EngineLoad(NamedTuple):
     requests: int
-    busy: float
-    """Share of the run in which a step was under way."""
-    running: float
-    """Sequences on average, while steps ran."""
+    busy: float  # Share of the run in which a step was under way
+    running: float  # Sequences on average, while steps ran
     kv_peak: float
-    prefix_hit_rate: float
-    """Share of the prompt tokens it was sent that were in its cache."""
+    prefix_hit_rate: float  # Share of the prompt tokens it was sent that were in its cache
     num_preemptions: int
 
 
@@ -311,21 +285,15 @@ class PoolRun(Shown):
     """What the replicas of one pool did."""
 
     pool: ServingPool
-    records: tuple[Record, ...]
-    """Of each replica."""
-    phases: tuple[Phase, ...]
-    """Of the replica that took most steps."""
+    records: tuple[Record, ...]  # Of each replica
+    phases: tuple[Phase, ...]  # Of the replica that took most steps
     engines: tuple[EngineLoad, ...]
-    running: Level
-    """Sequences on all replicas together, as the next ..."""
+    running: Level  # Sequences on all replicas together, as the next ...
     waiting: Level
-    kv_usage: Level
-    """... and of the fullest replica."""
-    prefix_hit_rate: float
-    """Share of the prompt tokens that were in a cache."""
+    kv_usage: Level  # ... and of the fullest replica.
+    prefix_hit_rate: float  # Share of the prompt tokens that were in a cache
     num_preemptions: int
-    tier: TierRun | None = None
-    """What the tier of its KV cache in the host's memory did, if it has one."""
+    tier: TierRun | None = None  # What the tier of its KV cache in the host's memory did, if it has one
 
     def _words(self) -> str:
         return f"{self.role}, {len(self.records)} x {self.deployment!r}"
@@ -348,16 +316,11 @@ class LinkRun(NamedTuple):
     """What happened between a prefill pool and a decode pool: the parts of the time to first token."""
 
     name: str
-    use: float
-    """Share of the run in which the busiest sender's link carried something."""
-    prompt: Percentiles
-    """From sending a request to the end of its prompt on the prefill pool."""
-    wait: Percentiles
-    """Until the link is free."""
-    transfer: Percentiles
-    """On the link."""
-    first_step: Percentiles
-    """From the arrival of keys and values to the first token."""
+    use: float  # Share of the run in which the busiest sender's link carried something
+    prompt: Percentiles  # From sending a request to the end of its prompt on the prefill pool
+    wait: Percentiles  # Until the link is free
+    transfer: Percentiles  # On the link
+    first_step: Percentiles  # From the arrival of keys and values to the first token
     handover: Handover
 
 
@@ -428,20 +391,13 @@ class SimulatedRun(Outcome):
     """A simulated run: what clients saw, and what each pool of replicas did."""
 
     workload: Workload
-    system: System
-    """As it was simulated."""
-    pools: tuple[PoolRun, ...]
-    """One, or a prefill pool and a decode pool."""
-    link: LinkRun | None
-    """Between two pools."""
-    clients: Served
-    """The times of every request, as clients saw them."""
-    state: State
-    """Stable, backlogged or overloaded."""
-    steady: SteadyState
-    """Between ramp-up and drain."""
-    steady_only: bool
-    """Whether latencies and rates are those of that part, and not of the whole run."""
+    system: System  # As it was simulated
+    pools: tuple[PoolRun, ...]  # One, or a prefill pool and a decode pool
+    link: LinkRun | None  # Between two pools
+    clients: Served  # The times of every request, as clients saw them
+    state: State  # Stable, backlogged or overloaded
+    steady: SteadyState  # Between ramp-up and drain
+    steady_only: bool  # Whether latencies and rates are those of that part, and not of the whole run
 
     @property
     def headline(self) -> str:

@@ -28,10 +28,8 @@ EXAMPLE = "ttft_p99<1s,tpot_p95<40ms,e2e_mean<8s"
 class Limit:
     """What a mean or a percentile of one latency must stay below."""
 
-    quantity: str
-    """One of `QUANTITIES`."""
-    percentile: float | None
-    """Above 0 and up to 100; None: the mean."""
+    quantity: str  # One of `QUANTITIES`
+    percentile: float | None  # Above 0 and up to 100; None: the mean
     seconds: float
 
     def __post_init__(self) -> None:
@@ -145,16 +143,11 @@ NAMES = ("mean", "p50", "p90", "p95", "p99")
 class Percentiles:
     """A latency over all requests, or over all tokens, in seconds."""
 
-    mean: float
-    """Seconds on average."""
-    p50: float
-    """Seconds that half of them stay below, the median."""
-    p90: float
-    """Seconds that 90 % stay below."""
-    p95: float
-    """Seconds that 95 % stay below."""
-    p99: float
-    """Seconds that 99 % stay below."""
+    mean: float  # Seconds on average
+    p50: float  # Seconds that half of them stay below, the median
+    p90: float  # Seconds that 90 % stay below
+    p95: float  # Seconds that 95 % stay below
+    p99: float  # Seconds that 99 % stay below
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -27,23 +27,18 @@ from infercast.forecast.uncertainty import Batches, redraw
 from infercast.serve import Record, Replica, Request, Workload, simulate
 from infercast.serve.record import Served
 
-BINS = 100
-"""Equal stretches of the time in which requests arrive."""
-RESIDENCES = 5
-"""Least length of a steady part in residence times; a shorter one depends on how it began."""
+BINS = 100  # Equal stretches of the time in which requests arrive
+RESIDENCES = 5  # Least length of a steady part in residence times; a shorter one depends on how it began
 SETTLING, SETTLED, FIRST = 3, 5, 50
 """A busy engine settles within ``R * R / R0``, of the times that a request stays (``R``) and stays alone (``R0``). A
 steady part begins no earlier than three times what that is above ``R``, and lasts for five times it."""
-LEAST_REQUESTS = 100
-"""Fewer show no percentile."""
+LEAST_REQUESTS = 100  # Fewer show no percentile
 GROWTH = 0.05
 """A number in the system that grows by more than this share between halves, and than by chance, is not steady."""
 FILLS, MUCH = 3.0, 0.25
 """A run of this many residence times has filled up, unless its last third has this share more requests."""
-STAYS = 90
-"""Requests still come for this percentile of the residence time after the last one that counts."""
-GROUPS = 20
-"""Groups of a part, to estimate its noise."""
+STAYS = 90  # Requests still come for this percentile of the residence time after the last one that counts
+GROUPS = 20  # Groups of a part, to estimate its noise
 PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.014, 0.25, 0.04
 """Standard errors that a run goes on for: of the medians of TTFT and TPOT, of their 99th percentiles, and of what an
 SLO limits unless it is clear on which side of its limit it lies ..."""
@@ -67,20 +62,14 @@ class SteadyState(NamedTuple):
 
     reached: bool
     begin: float
-    end: float
-    """When the last request that counts was sent; others come after it for about as long as one stays."""
-    num_requests: int
-    """Sent in that part."""
+    end: float  # When the last request that counts was sent; others come after it for about as long as one stays
+    num_requests: int  # Sent in that part
     num_needed: int | None = None
     """How many requests would do, where there were too few; None: no number would, or these do."""
-    obstacle: str = ""
-    """Why it was not reached."""
-    settled: bool = False
-    """Whether requests came and went evenly, however few they were."""
-    filled: bool = False
-    """Whether the number in the system had stopped growing when the last request came."""
-    stopped: str = ASKED
-    """Why the run has as many requests as it has: one of the words above."""
+    obstacle: str = ""  # Why it was not reached
+    settled: bool = False  # Whether requests came and went evenly, however few they were
+    filled: bool = False  # Whether the number in the system had stopped growing when the last request came
+    stopped: str = ASKED  # Why the run has as many requests as it has: one of the words above
 
     @property
     def sentence(self) -> str:
@@ -236,14 +225,10 @@ def time_since(moments: Array, edges: Array) -> Array:
 
 
 LEAST_COUNTED = 300
-MOST_ROUND = 1000
-"""Of a longer workload only this many requests are served, with the same mean lengths."""
-DRAWN, SEED = 10_000, 20
-"""Number and seed of random requests that are drawn again for it."""
-CHOICES = 100
-"""Random subsets that are compared."""
-GOLDEN = 0.6180339887498949
-"""Multiples of it, without their whole parts, are spread evenly however many there are."""
+MOST_ROUND = 1000  # Of a longer workload only this many requests are served, with the same mean lengths
+DRAWN, SEED = 10_000, 20  # Number and seed of random requests that are drawn again for it
+CHOICES = 100  # Random subsets that are compared
+GOLDEN = 0.6180339887498949  # Multiples of it, without their whole parts, are spread evenly however many there are
 
 
 def full_rate(replica: Replica, workload: Workload) -> float:
@@ -305,18 +290,15 @@ def _half_answered(requests: tuple[Request, ...], count: int) -> Iterator[Reques
 
 
 STABLE, FILLING, BACKLOGGED, OVERLOADED = "stable", "filling", "backlogged", "overloaded"
-FEW, FEW_OF_ALL = 10, 0.02
-"""Requests that wait: fewer, or so small a share of all, are no backlog."""
+FEW, FEW_OF_ALL = 10, 0.02  # Requests that wait: fewer, or so small a share of all, are no backlog
 HALF_FULL = 0.5
 LONG, SEATS, OUTGROWN = 6_000, 4, 0.02
 """A run of this many requests, and this multiple of the seats, decides by itself whether it keeps up with more than the
 computed capacity: not if this share of the requests of its second half is left ..."""
-LONGER, FAR_OUTGROWN = 20_000, 0.05
-"""... and one of this length, whether it keeps up with less."""
+LONGER, FAR_OUTGROWN = 20_000, 0.05  # ... and one of this length, whether it keeps up with less.
 FAR_BEYOND, MOSTLY_LEFT = 1.15, 0.1
 """A shorter run at this multiple of the capacity, with this share left, need not go on."""
-FAR_ABOVE = 3.0
-"""A queue by chance has a length of three times its mean one time in twenty."""
+FAR_ABOVE = 3.0  # A queue by chance has a length of three times its mean one time in twenty
 
 
 class State(NamedTuple):
@@ -325,10 +307,8 @@ class State(NamedTuple):
     word: str
     capacity: float | None = None
     """Requests a second that can be served; None where the run itself shows that it is more than what comes."""
-    offered: float | None = None
-    """Requests a second that arrive; None without a steady rate."""
-    to_clear: float = 0.0
-    """Seconds from the last arrival until the queue is empty."""
+    offered: float | None = None  # Requests a second that arrive; None without a steady rate
+    to_clear: float = 0.0  # Seconds from the last arrival until the queue is empty
 
     @property
     def saturation(self) -> State | None:

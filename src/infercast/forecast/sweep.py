@@ -46,8 +46,7 @@ from infercast.serve.workload.synthetic import redrawn_with, scaled
 from infercast.shown import Answer, Plotted, Shown
 
 RATE, CONCURRENCY = "rate", "concurrency"
-MOST_VALUES = 200
-"""A longer list is a mistake more often than a question."""
+MOST_VALUES = 200  # A longer list is a mistake more often than a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +142,14 @@ class Point(Shown):
     """The simulation of one value, or why there is none."""
 
     label: str
-    number: float | None
-    """The value, where it is a number."""
+    number: float | None  # The value, where it is a number
     forecast: Forecast | None = None
-    problem: str = ""
-    """Why it cannot be done."""
-    attainment: float | None = None
-    """Share of the requests within every limit of the SLO."""
-    goodput: float | None = None
-    """Requests a second within every limit."""
-    holds: bool | None = None
-    """Whether the percentiles of the SLO hold."""
-    headroom: float | None = None
-    """The smallest limit over its forecast: above 1 all hold."""
-    per_hour: float | None = None
-    """Dollars that the GPUs cost an hour; None where no price is known."""
+    problem: str = ""  # Why it cannot be done
+    attainment: float | None = None  # Share of the requests within every limit of the SLO
+    goodput: float | None = None  # Requests a second within every limit
+    holds: bool | None = None  # Whether the percentiles of the SLO hold
+    headroom: float | None = None  # The smallest limit over its forecast: above 1 all hold
+    per_hour: float | None = None  # Dollars that the GPUs cost an hour; None where no price is known
 
     def _words(self) -> str:
         return f"{self.label}: {self.problem or self.forecast!r}"
@@ -193,10 +185,8 @@ def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | No
 class Edge:
     """How far along an axis something holds."""
 
-    value: float | None
-    """The largest value at which it does; None where it does at none of them."""
-    reached: bool
-    """Whether it fails further on; if not, it holds at the last value, too."""
+    value: float | None  # The largest value at which it does; None where it does at none of them
+    reached: bool  # Whether it fails further on; if not, it holds at the last value, too
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -204,20 +194,16 @@ class Sweep(Plotted):
     """All points, and where the curve bends."""
 
     title: str
-    workload: str
-    """In words."""
+    workload: str  # In words
     axis: Axis
     points: tuple[Point, ...]
     slo: Slo | None = None
     price: GpuPrice | None = None
     light_ttft: float | None = None
     """Median time to first token, in seconds, at a tenth of the saturating rate; for rates and clients."""
-    knee: Edge | None = None
-    """Up to where the median TTFT stays below twice that."""
-    promise: Edge | None = None
-    """Up to where the SLO holds."""
-    capacity: float | None = None
-    """Requests per second at which the deployment is saturated."""
+    knee: Edge | None = None  # Up to where the median TTFT stays below twice that
+    promise: Edge | None = None  # Up to where the SLO holds
+    capacity: float | None = None  # Requests per second at which the deployment is saturated
 
     def _words(self) -> str:
         ends = f"{self.points[0].label} to {self.points[-1].label}" if self.points else "no value"
@@ -230,14 +216,11 @@ class Sweep(Plotted):
         return tuple(point for point in self.points if point.forecast is not None)
 
 
-TIMES_LIGHT = 2.0
-"""The knee is where the median TTFT is this multiple of that of a light load."""
+TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
 LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
 """The share of the capacity that a light load has, its requests, and their seed."""
-LOADS = ("Poisson", "gamma", "constant", "closed")
-"""Words that the speed of arrivals begins with in descriptions."""
-EDGE_HALVINGS = 4
-"""Between two points: a knee is known to a sixteenth of their distance."""
+LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
+EDGE_HALVINGS = 4  # Between two points: a knee is known to a sixteenth of their distance
 
 Tell = Callable[[str], None]
 Decide = Callable[[Forecast], Forecast]
@@ -396,15 +379,11 @@ def _title(points: Sequence[Point]) -> str:
     return next((point.forecast.title for point in points if point.forecast is not None), "nothing fits")
 
 
-POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"
-"""What can be set, by the names of `deploy`."""
-LEAST, VALUES = 0.4, 7
-"""The default values: the least share of the GPU's own limit, and their number."""
-HALVINGS = 2
-"""How often the gaps next to the best value are halved."""
+POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"  # What can be set, by the names of `deploy`
+LEAST, VALUES = 0.4, 7  # The default values: the least share of the GPU's own limit, and their number
+HALVINGS = 2  # How often the gaps next to the best value are halved
 LEAST_ODDS = 0.8
-STEP = 5.0
-"""Watts or MHz: finer differences than this are not looked at."""
+STEP = 5.0  # Watts or MHz: finer differences than this are not looked at
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -413,18 +392,13 @@ class Savings(Answer):
 
     title: str
     workload: str
-    name: str
-    """`POWER` or `CLOCK`."""
+    name: str  # `POWER` or `CLOCK`
     points: tuple[Point, ...]
-    free: Point
-    """The GPU without a limit."""
-    best: Point | None
-    """The least energy at the wall of those that keep the SLO; None where none does."""
+    free: Point  # The GPU without a limit
+    best: Point | None  # The least energy at the wall of those that keep the SLO; None where none does
     slo: Slo | None = None
-    odds: float | None = None
-    """The probability that the best value keeps the SLO; None without one ..."""
-    least_odds: float = 0.0
-    """The required probability, from 0 to 1."""
+    odds: float | None = None  # The probability that the best value keeps the SLO; None without one ...
+    least_odds: float = 0.0  # The required probability, from 0 to 1
 
     def _words(self) -> str:
         best = "none" if self.best is None else self.best.label

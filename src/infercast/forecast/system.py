@@ -23,8 +23,7 @@ from infercast.serve.step import StepTimer
 from infercast.serve.workload.synthetic import without_answers
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
-PROXY_ROUTER = "least_loaded"
-"""How a proxy before two pools chooses replicas, if nothing else is said."""
+PROXY_ROUTER = "least_loaded"  # How a proxy before two pools chooses replicas, if nothing else is said
 DEFAULT_LINK, NVLINK = "infiniband-ndr", "nvlink"
 NVLINK_LATENCY = 5e-6
 
@@ -33,11 +32,9 @@ class ServingPool(NamedTuple):
     """Equal replicas of one deployment behind one load balancer."""
 
     deployment: Deployment
-    engines: Pool
-    """The replicas as the simulation sees them; all of them share one step timer."""
+    engines: Pool  # The replicas as the simulation sees them; all of them share one step timer
     role: str = BOTH
-    instances: int = 1
-    """Independent copies of the deployment."""
+    instances: int = 1  # Independent copies of the deployment
 
     @property
     def gpus(self) -> int:
@@ -60,19 +57,16 @@ class ServingPool(NamedTuple):
 
 
 class Run(NamedTuple):
-    records: tuple[tuple[Record, ...], ...]
-    """Of each replica of each pool."""
+    records: tuple[tuple[Record, ...], ...]  # Of each replica of each pool
     clients: Served
-    handover: Handover | None = None
-    """When requests went from the prefill pool to the decode pool, if there are two."""
+    handover: Handover | None = None  # When requests went from the prefill pool to the decode pool, if there are two
 
 
 class System(NamedTuple):
     """One pool, or a prefill pool and a decode pool with a link between them."""
 
     pools: tuple[ServingPool, ...]
-    link: str | None = None
-    """The name of the link, and what it carries."""
+    link: str | None = None  # The name of the link, and what it carries
     wire: Link | None = None
 
     @property

@@ -37,12 +37,10 @@ class Ranked:
 class TunedShape:
     op: MoE
     tokens: int
-    default: Ranked
-    """What the engine runs by its rules of thumb."""
+    default: Ranked  # What the engine runs by its rules of thumb
     best: tuple[Ranked, ...]
     estimated: int
-    excluded: dict[str, int]
-    """Configurations that cannot run, by the first word of why."""
+    excluded: dict[str, int]  # Configurations that cannot run, by the first word of why
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +49,7 @@ class Tuning:
     gpu: Gpu
     layout: ParallelLayout
     op: MoE
-    has_file: bool
-    """Whether the engine brings a file tuned for this layer; its rules of thumb are then not what runs."""
+    has_file: bool  # Whether the engine brings a file tuned for this layer; its rules of thumb are then not what runs
     shapes: tuple[TunedShape, ...]
     engine: Engine
 
@@ -223,19 +220,16 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Tried:
     configuration: Configuration
-    rank: int | None
-    """Its place in the ranking, from 1; 0 is the engine's own choice, None one that was drawn by lot."""
+    rank: int | None  # Its place in the ranking, from 1; 0 is the engine's own choice, None one that was drawn by lot
     predicted: float
-    measured: float | None
-    """Seconds; None if it did not run."""
+    measured: float | None  # Seconds; None if it did not run
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     shape: TunedShape
     tried: tuple[Tried, ...]
-    noise: float
-    """How far two measurements of the default lie apart, as a share."""
+    noise: float  # How far two measurements of the default lie apart, as a share
 
     @property
     def default(self) -> Tried:

@@ -33,8 +33,7 @@ from infercast.serve import Record, Replica, Workload
 from infercast.serve.record import PhaseTotals, Served
 from infercast.serve.workload.synthetic import redrawn
 
-EIGHTY = 1.2816
-"""Standard deviations on either side that hold 80 % of a normal distribution."""
+EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution
 COMMON = {
     "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "published": 0.4,
     "typical": 1.0, "roofline": 1.0,
@@ -43,10 +42,8 @@ COMMON = {
 STEP_MOST, SIBLING_MOST = 0.05, 0.07
 """Logarithm of the upper end of a step's interval, at most, where kernels like its own were measured on the GPU (86 %
 of the steps of 27 engines lie inside); with kernels of a sibling a little more, an assumption."""
-KNOWN_SHARE = 0.8
-"""Kernels of a step that must be known so, by their time."""
-HOST_SPREAD = 0.16
-"""Standard deviation of the logarithm of host times of machines of one kind ..."""
+KNOWN_SHARE = 0.8  # Kernels of a step that must be known so, by their time
+HOST_SPREAD = 0.16  # Standard deviation of the logarithm of host times of machines of one kind ...
 PROBED_HOST = 0.13
 """... and of one with measured speed: one engine on three machines, 12 and 15 % apart by the time of a launch."""
 
@@ -80,24 +77,18 @@ DRAFTING = Spread(prompts=0.05, decodes=0.07, host=0.15)
 """The same with speculative decoding: few host times are known, and acceptance varies by 5 to 10 % per request."""
 NEW_KERNEL_SPREAD = 0.25
 """Of a kernel that is estimated as another one: two engines' experts on Hopper are 2 to 23 % apart in the median."""
-NETWORK_SPREAD = 0.3
-"""The same of collectives between nodes, of which none was measured: an assumption ..."""
-LINK_SPREAD = 0.2
-"""... and of what a link between two pools carries."""
+NETWORK_SPREAD = 0.3  # The same of collectives between nodes, of which none was measured: an assumption ...
+LINK_SPREAD = 0.2  # ... and of what a link between two pools carries.
 
 
 class Uncertainty(NamedTuple):
     """Logarithms of the upper ends of the 80 % intervals of times."""
 
-    prompts: float
-    """GPU time of steps with prompt tokens."""
-    decodes: float
-    """GPU time of steps of decoding only."""
+    prompts: float  # GPU time of steps with prompt tokens
+    decodes: float  # GPU time of steps of decoding only
     host: float = EIGHTY * HOST_SPREAD
-    path: float = 0.0
-    """Seconds by which requests may take longer to the engine."""
-    by_release: Spread = Spread()
-    """The share of the square of each that is the release's."""
+    path: float = 0.0  # Seconds by which requests may take longer to the engine
+    by_release: Spread = Spread()  # The share of the square of each that is the release's
 
 
 def release_spread(engine: Engine, version: Version = ()) -> Spread:
@@ -261,15 +252,12 @@ def _shortened(workload: Workload, longest: int) -> Workload:
 
 NINETY = 0.8 / sqrt(2 * 0.9 * 0.1)
 """Where Student's t with two degrees of freedom has nine tenths of its values below: the upper end of 80 %."""
-AT_ONCE = 0.05
-"""Requests sent within this many seconds form a static batch."""
+AT_ONCE = 0.05  # Requests sent within this many seconds form a static batch
 SLOWER_UNDER_LOAD = 0.3
 """How much slower than its forecast the middle of a result under load is, in standard deviations of a normal
 distribution with its interval: of an engine like those that were measured ..."""
-SLOWER_ELSEWHERE = 0.15
-"""... of any other, under load or not; its intervals are wider ..."""
-SLOWER_BEFORE = 0.64
-"""... and of an old release: three of four published runs of these are slower than forecast."""
+SLOWER_ELSEWHERE = 0.15  # ... of any other, under load or not; its intervals are wider ...
+SLOWER_BEFORE = 0.64  # ... and of an old release: three of four published runs of these are slower than forecast.
 
 
 def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> Array:
@@ -298,8 +286,7 @@ def is_at_once(workload: Workload) -> bool:
 
 
 Summary = Callable[[Array, Array | None], Sequence[float]]
-AROUND = 0.5
-"""How far around a percentile others are looked at, as a share of what is left on its shorter side."""
+AROUND = 0.5  # How far around a percentile others are looked at, as a share of what is left on its shorter side
 
 
 def results_of(served: Record | Served, summary: Summary | None = None) -> Array:
@@ -349,19 +336,14 @@ def chance_of(values: Array, fraction: float, count: int | None = None) -> float
 DRAWS = 4
 STUDENT = 1.533
 """Standard deviations on either side that hold 80 %, where the standard deviation is known from five draws."""
-APART = 1_000_003
-"""Between the seeds of two draws, far from consecutive seeds."""
+APART = 1_000_003  # Between the seeds of two draws, far from consecutive seeds
 RESIDENCES, MEMORIES = 8, 10
 """A draw must be long enough to forget its start: multiples of the requests in the system, and of correlated ones."""
-LENGTHS = 128, 1024
-"""The least requests of a draw, if the run has as many, and the most ..."""
-LENGTHS_STEP_BY_STEP = 48, 128
-"""... and where no stretch of steps can be jumped over, which takes ten times as long."""
-BATCHES, STUDENT_OF_BATCHES = 20, 1.328
-"""Of a steady part, and the standard errors of 80 % with this many batches."""
+LENGTHS = 128, 1024  # The least requests of a draw, if the run has as many, and the most ...
+LENGTHS_STEP_BY_STEP = 48, 128  # ... and where no stretch of steps can be jumped over, which takes ten times as long.
+BATCHES, STUDENT_OF_BATCHES = 20, 1.328  # Of a steady part, and the standard errors of 80 % with this many batches
 STRATA, LEAST_KEPT = 50, 2 * BATCHES
-LEAST = 1e-8
-"""A variance (of logarithms) that does not matter."""
+LEAST = 1e-8  # A variance (of logarithms) that does not matter
 
 
 class Batches:

@@ -43,22 +43,14 @@ MEMORY_SHARE = 0.92  # Of a GPU's memory, for weights and cache
 class Variants(Answer):
     """One element per variant."""
 
-    sizes: dict[str, Array]
-    """Numbers of layers, heads and so on, and the format."""
-    seconds: Array
-    """Seconds of a step, as its GPU or the default engine's host takes longer."""
-    gpu_seconds: Array
-    """GPU time of its kernels, in seconds."""
-    parameters: Array
-    """Number of parameters of the model."""
-    flops: Array
-    """FLOP of a step."""
-    weight_bytes: Array
-    """Bytes of all weights."""
-    kv_bytes_per_token: Array
-    """Bytes of keys and values of a token."""
-    fits: Array
-    """Whether weights and the tokens of the step fit in one GPU."""
+    sizes: dict[str, Array]  # Numbers of layers, heads and so on, and the format
+    seconds: Array  # Seconds of a step, as its GPU or the default engine's host takes longer
+    gpu_seconds: Array  # GPU time of its kernels, in seconds
+    parameters: Array  # Number of parameters of the model
+    flops: Array  # FLOP of a step
+    weight_bytes: Array  # Bytes of all weights
+    kv_bytes_per_token: Array  # Bytes of keys and values of a token
+    fits: Array  # Whether weights and the tokens of the step fit in one GPU
     front: str = FRONTS[0]
 
     def _words(self) -> str:

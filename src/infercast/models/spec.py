@@ -86,33 +86,24 @@ class ModelConfig(Answer):
 
     name: str
     architecture: str
-    hidden: int
-    """Values of a token between two layers."""
-    vocabulary: int
-    """Number of different tokens."""
-    max_positions: int
-    """Tokens of the longest sequence that it was made for."""
+    hidden: int  # Values of a token between two layers
+    vocabulary: int  # Number of different tokens
+    max_positions: int  # Tokens of the longest sequence that it was made for
     stacks: tuple[Stack, ...]
     weights: WeightFormat = field(default_factory=WeightFormat)
     kv_dtype: str = "auto"
     """KV-cache format that the checkpoint or the user asks for; ``auto``: that of the activations."""
-    tied_embedding: bool = False
-    """The head reuses the embedding table, or there is none."""
-    positions: int = 0
-    """Rows of a table of learned positions, on every GPU."""
-    pools: bool = False
-    """A prompt gives a vector or a score, and no tokens."""
-    order: tuple[int, ...] = ()
-    """The stack of each layer, first layer first; empty: one stack after the other."""
+    tied_embedding: bool = False  # The head reuses the embedding table, or there is none
+    positions: int = 0  # Rows of a table of learned positions, on every GPU
+    pools: bool = False  # A prompt gives a vector or a score, and no tokens
+    order: tuple[int, ...] = ()  # The stack of each layer, first layer first; empty: one stack after the other
     vision: VisionPart | None = None
     prediction: PredictionPart | None = None
     sampling: str = GREEDY
-    notes: tuple[str, ...] = ()
-    """What was left out or assumed, in words: ``vision tower left out``."""
+    notes: tuple[str, ...] = ()  # What was left out or assumed, in words: ``vision tower left out``
     assumed: str = ""
     """What the name of a checkpoint or an unknown architecture was taken to mean, in words; one of the notes."""
-    adapters: AdapterSlots | None = None
-    """LoRA adapters that an engine has room for."""
+    adapters: AdapterSlots | None = None  # LoRA adapters that an engine has room for
 
     def _words(self) -> str:
         return f"{self.name}, {self.architecture}, {self.layers} layers, {self.weights.name}"

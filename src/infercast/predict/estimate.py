@@ -43,14 +43,10 @@ def basis_of(parts: Iterable[tuple[str, float]]) -> str:
 class Estimate(Shown):
     """Seconds that one launch takes, or arrays of them for an array of shapes."""
 
-    seconds: Quantity
-    """Seconds of one launch."""
-    low: Quantity
-    """Lower end of the 80 % interval, in seconds."""
-    high: Quantity
-    """Upper end of the 80 % interval, in seconds."""
-    source: str
-    """Where the number comes from: one of `SOURCES`."""
+    seconds: Quantity  # Seconds of one launch
+    low: Quantity  # Lower end of the 80 % interval, in seconds
+    high: Quantity  # Upper end of the 80 % interval, in seconds
+    source: str  # Where the number comes from: one of `SOURCES`
     bound: str | npt.NDArray[Any]
     """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
     condition: str = ""

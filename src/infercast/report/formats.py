@@ -159,15 +159,11 @@ class Renderers(NamedTuple):
 
     document: str
     tables: str
-    rows: str | None = None
-    """The key of the document under which the rows of a table are."""
+    rows: str | None = None  # The key of the document under which the rows of a table are
     picture: str | None = None
-    csv: str | None = None
-    """Lines of the table that ``--csv`` writes."""
-    page: str | None = None
-    """What ``--plot`` draws."""
-    brief: str | None = None
-    """The answer on one screen, where it is more than the first of the tables."""
+    csv: str | None = None  # Lines of the table that ``--csv`` writes
+    page: str | None = None  # What ``--plot`` draws
+    brief: str | None = None  # The answer on one screen, where it is more than the first of the tables
 
 
 def plain_dict(answer: Any) -> dict[str, Any]:

@@ -45,8 +45,7 @@ class StartedPool:
     candidate: Candidate
     engine: Engine
     gpu: Gpu
-    flags: tuple[str, ...]
-    """Of every replica, but for the model and the port."""
+    flags: tuple[str, ...]  # Of every replica, but for the model and the port
     disaggregated: bool
 
     def side_channel(self, port: int, host: Any) -> dict[str, Any]:

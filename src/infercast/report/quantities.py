@@ -20,22 +20,15 @@ from infercast.report.terminal import Facts, Field, Grid, RenderableType, Sectio
 class Quantity(NamedTuple):
     """One number of a forecast, of a pool or of a replica."""
 
-    key: str
-    """In JSON."""
-    label: str
-    """For people, before the bare number."""
-    of: Callable[[Any], Any]
-    """The number, or a `Level`, of what has it."""
+    key: str  # In JSON
+    label: str  # For people, before the bare number
+    of: Callable[[Any], Any]  # The number, or a `Level`, of what has it
     write: Callable[[float], str]
     unit: str = ""
-    row: str | None = None
-    """The name of its row where the unit says what it is."""
-    matters: Callable[[Any], bool] = lambda owner: True
-    """Whether tables show it; JSON always does."""
-    interval: str | None = None
-    """The field of `Intervals` that belongs to it."""
-    in_points: bool = False
-    """A share: changes are in percentage points."""
+    row: str | None = None  # The name of its row where the unit says what it is
+    matters: Callable[[Any], bool] = lambda owner: True  # Whether tables show it; JSON always does
+    interval: str | None = None  # The field of `Intervals` that belongs to it
+    in_points: bool = False  # A share: changes are in percentage points
 
     def data(self, owner: Any) -> Any:
         value = self.of(owner)
@@ -89,11 +82,9 @@ forecast and of each of its pools; and of each replica."""
 class Latency(NamedTuple):
     """A latency of a forecast, or a part of one."""
 
-    name: str
-    """Its field; in JSON with ``_ms``."""
+    name: str  # Its field; in JSON with ``_ms``
     title: str
-    short: str
-    """The same for a narrow column."""
+    short: str  # The same for a narrow column
 
 
 LATENCIES = (

@@ -36,17 +36,12 @@ class SavedRun(NamedTuple):
     model: str
     gpus: str
     workload: str
-    latencies: dict[str, dict[str, float]]
-    """Seconds of the mean and percentiles of each latency that there is."""
-    bands: dict[str, dict[str, Band]]
-    """Their 80 % intervals, where the file has them."""
-    numbers: dict[str, float | None]
-    """By the keys of quantities; of a level its peak."""
-    rates: dict[str, Band]
-    """80 % intervals of these."""
+    latencies: dict[str, dict[str, float]]  # Seconds of the mean and percentiles of each latency that there is
+    bands: dict[str, dict[str, Band]]  # Their 80 % intervals, where the file has them
+    numbers: dict[str, float | None]  # By the keys of quantities; of a level its peak
+    rates: dict[str, Band]  # 80 % intervals of these
     phases: tuple[SavedPhase, ...]
-    settings: dict[str, str]
-    """What was put where."""
+    settings: dict[str, str]  # What was put where
     caveats: tuple[str, ...]
     kind: str
     state: str
@@ -266,11 +261,9 @@ class Row(NamedTuple):
     values: list[float | None]
     bands: list[Band | None]
     write: Callable[[float], str]
-    better: int
-    """1 where more is better, -1 where less is, 0 where neither is."""
+    better: int  # 1 where more is better, -1 where less is, 0 where neither is
     in_points: bool = False
-    unit: float = 1.0
-    """What programs see is divided by it."""
+    unit: float = 1.0  # What programs see is divided by it
 
     def cells(self) -> list[str]:
         return ["-" if value is None else self.write(value) for value in self.values]

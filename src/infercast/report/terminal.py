@@ -81,8 +81,7 @@ class Grid:
     ) -> None:
         self.columns, self.rows = list(columns), [list(row) for row in rows]
         self.text_columns, self.notes_at = text_columns, notes_at
-        self.words = {*range(text_columns), *notes_at}
-        """Columns that align to the left."""
+        self.words = {*range(text_columns), *notes_at}  # Columns that align to the left
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         blocks = self._blocks(options.max_width)
@@ -300,19 +299,13 @@ class Series(NamedTuple):
 
 class Chart(NamedTuple):
     title: str
-    positions: Sequence[float]
-    """Position of each value, from left to right."""
-    labels: Sequence[str]
-    """Labels below them, as far as there is room."""
+    positions: Sequence[float]  # Position of each value, from left to right
+    labels: Sequence[str]  # Labels below them, as far as there is room
     series: Sequence[Series]
-    write: Callable[[float], str]
-    """A value on the vertical axis."""
-    limit: float | None = None
-    """A line across, such as a promise ..."""
-    limit_name: str = "limit"
-    """... and its name."""
-    joined: bool = True
-    """Whether dots lead from one mark to the next."""
+    write: Callable[[float], str]  # A value on the vertical axis
+    limit: float | None = None  # A line across, such as a promise ...
+    limit_name: str = "limit"  # ... and its name.
+    joined: bool = True  # Whether dots lead from one mark to the next
     from_zero: bool = False
 
 
@@ -446,12 +439,9 @@ UNBOUNDED = 10_000
 class Column(NamedTuple):
     title: str
     cell: Callable[[Any], str]
-    rank: int = 0
-    """Where a terminal is too narrow, columns of the highest rank are left out first; 0: never."""
-    matters: Callable[[Sequence[Any]], bool] = lambda rows: True
-    """Whether any of the rows has something to say here."""
-    words: bool = False
-    """Aligned to the left."""
+    rank: int = 0  # Where a terminal is too narrow, columns of the highest rank are left out first; 0: never
+    matters: Callable[[Sequence[Any]], bool] = lambda rows: True  # Whether any of the rows has something to say here
+    words: bool = False  # Aligned to the left
 
 
 def at(path: str) -> Callable[[Any], Any]:
@@ -482,19 +472,14 @@ def any_has(path: str) -> Callable[[Sequence[Any]], bool]:
 class Field(NamedTuple):
     """One value of a row."""
 
-    key: str
-    """In JSON; empty: in tables only."""
+    key: str  # In JSON; empty: in tables only
     of: Callable[[Any], Any]
-    title: str | None = None
-    """Of its column; None: in JSON only."""
-    write: Callable[[Any], str] = str
-    """A cell; a value of None is a dash."""
+    title: str | None = None  # Of its column; None: in JSON only
+    write: Callable[[Any], str] = str  # A cell; a value of None is a dash
     rank: int = 0
     matters: Callable[[Sequence[Any]], bool] = lambda rows: True
-    words: bool = False
-    """As in `Column`."""
-    data: Callable[[Any], Any] = lambda value: value
-    """The value as JSON has it."""
+    words: bool = False  # As in `Column`
+    data: Callable[[Any], Any] = lambda value: value  # The value as JSON has it
 
     def cell(self, row: Any) -> str:
         value = self.of(row)

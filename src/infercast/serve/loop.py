@@ -31,8 +31,7 @@ class Looks:
 
     def __init__(self, every: int = 1) -> None:
         self._every, self._steps = every, every
-        self.is_always = every <= 1
-        """Whether it looks after every step, so that nothing has to be counted."""
+        self.is_always = every <= 1  # Whether it looks after every step, so that nothing has to be counted
 
     @property
     def steps_left(self) -> int:
@@ -58,12 +57,9 @@ class Looks:
 # Callbacks during a run: progress, plans and launched steps.
 
 
-Progress = Callable[[int, float], None]
-"""Called with the number of requests sent and the simulated time in seconds."""
-PlanObserver = Callable[[Any, Plan], None]
-"""Called with the scheduler and the plan it just made."""
-TELL_EVERY = 1024
-"""Requests between two progress callbacks."""
+Progress = Callable[[int, float], None]  # Called with the number of requests sent and the simulated time in seconds
+PlanObserver = Callable[[Any, Plan], None]  # Called with the scheduler and the plan it just made
+TELL_EVERY = 1024  # Requests between two progress callbacks
 
 
 class StepObserver(Protocol):
@@ -83,8 +79,7 @@ class StepObserver(Protocol):
 # the one after the next. A repeatable step is repeated in one turn of the loop until something changes.
 
 
-MOST_STEPS = 512
-"""Maximum number of steps timed at once when the next arrival is unknown."""
+MOST_STEPS = 512  # Maximum number of steps timed at once when the next arrival is unknown
 
 
 class Step:
@@ -94,14 +89,10 @@ class Step:
 
     def __init__(self, plan: Plan, numbers: Numbers, estimate: StepEstimate, shape: StepShape | None) -> None:
         self.plan, self.numbers, self.estimate = plan, numbers, estimate
-        self.has_prompts = False
-        """True if the step computes more than each sequence's next token and its drafts."""
-        self.shape = shape
-        """The same as ``numbers`` in full, where an observer or warm-up costs need it."""
-        self.end = 0.0
-        """When the GPU finishes it, or its last repetition."""
-        self.ended: list[Move] = []
-        """GPU-host copies whose completion is seen with this step's result."""
+        self.has_prompts = False  # True if the step computes more than each sequence's next token and its drafts
+        self.shape = shape  # The same as ``numbers`` in full, where an observer or warm-up costs need it
+        self.end = 0.0  # When the GPU finishes it, or its last repetition
+        self.ended: list[Move] = []  # GPU-host copies whose completion is seen with this step's result
 
 
 NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])
@@ -138,8 +129,7 @@ class Loop:
         self.scheduler, self.clients, self.record = scheduler, clients, record
         self.timer, self.steps_under_way = groups_of(timer), steps_under_way
         adapted = getattr(timer, "adapted", None) or timer
-        self.adapted = groups_of(adapted)
-        """The timer for steps with a LoRA adapter, where it differs."""
+        self.adapted = groups_of(adapted)  # The timer for steps with a LoRA adapter, where it differs
         self.time_drafts: tuple[StepTimer, StepTimer] = timer, adapted
         """For steps with drafts: without adapters, and with."""
         self._has_drafts = scheduler.drafts is not None
@@ -149,10 +139,8 @@ class Loop:
         self.jump, self.empty_steps_while_waiting, self.looks = jump, empty_steps_while_waiting, Looks(poll_interval)
         self.observe, self.progress, self.watch = observe, progress, watch
         self.under_way: deque[Step] = deque()
-        self.is_ahead = False
-        """True while the yielded clock is speculative: valid only if no request arrives earlier."""
-        self._step_seconds = 1e-6
-        """Duration of the last decode step."""
+        self.is_ahead = False  # True while the yielded clock is speculative: valid only if no request arrives earlier
+        self._step_seconds = 1e-6  # Duration of the last decode step
 
     def turns(self) -> Iterator[float]:
         """Yield the clock before each turn; ends when no client will send again.

@@ -31,10 +31,8 @@ Array = npt.NDArray[Any]
 Numbers = tuple[int, int, int, int, int]
 """Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
 
-PORTION = 1024
-"""Steps summed at once."""
-MOST_NOTED_STEPS = 4 * PORTION
-"""Steps noted before whole chunks are summed."""
+PORTION = 1024  # Steps summed at once
+MOST_NOTED_STEPS = 4 * PORTION  # Steps noted before whole chunks are summed
 
 
 @dataclass(slots=True)
@@ -50,27 +48,22 @@ class PhaseTotals:
 
     def __init__(self) -> None:
         self.steps = 0
-        self.stretches = 0
-        """Runs of identical steps, each planned once."""
+        self.stretches = 0  # Runs of identical steps, each planned once
         self.tokens = 0
         self.sequences = 0
         self.context = 0
         self.sampled = 0
         self.seconds = 0.0
-        self.rows: list[dict[int, int]] = []
-        """For each of the timer's tables, the number of steps per row."""
-        self.slowed: dict[int, float] = {}
-        """For rows of the first table, the summed fractional slowdown of GEMMs."""
-        self.varying: list[float] = []
-        """Seconds of each kernel that varies between steps."""
+        self.rows: list[dict[int, int]] = []  # For each of the timer's tables, the number of steps per row
+        self.slowed: dict[int, float] = {}  # For rows of the first table, the summed fractional slowdown of GEMMs
+        self.varying: list[float] = []  # Seconds of each kernel that varies between steps
         self.running, self.waiting, self.held_blocks = Gauge(), Gauge(), Gauge()
         self._noted: list[tuple[Numbers, StepEstimate, SequenceOf[float], SequenceOf[int]]] = []
         """Stretches that are not added up yet: see `note`."""
         self._num_noted = 0
         self._shared: list[tuple[dict[int, Any], list[Any]]] = []
         """Of a moment in a run: counts by row, to which rows are only ever added, and what the values were then."""
-        self._left: Array = np.empty((0, 0))
-        """Steps that do not fill a portion yet, written out."""
+        self._left: Array = np.empty((0, 0))  # Steps that do not fill a portion yet, written out
 
     def note(
         self, first: Numbers, estimate: StepEstimate, seconds: SequenceOf[float], held_blocks: SequenceOf[int]
@@ -189,10 +182,8 @@ def _sum(total: float, portions: Array) -> float:
     return total
 
 
-MARKS = 25
-"""Snapshots of step totals taken over a run."""
-MOST_NOTED_ENDS = 4096
-"""Step ends noted before they are converted to arrays."""
+MARKS = 25  # Snapshots of step totals taken over a run
+MOST_NOTED_ENDS = 4096  # Step ends noted before they are converted to arrays
 
 
 class Record:
@@ -202,8 +193,7 @@ class Record:
         self, num_requests: int, num_blocks: int, token_path_seconds: float = 0.0, token_turn_seconds: float = 0.0
     ) -> None:
         self.sent_at = np.full(num_requests, np.nan)
-        self.started_at = np.full(num_requests, np.nan)
-        """Start of the first step that includes the request."""
+        self.started_at = np.full(num_requests, np.nan)  # Start of the first step that includes the request
         self.first_token = np.full(num_requests, np.nan)
         self.last_token = np.full(num_requests, np.nan)
         self.num_output = np.zeros(num_requests, dtype=np.int64)
@@ -215,17 +205,13 @@ class Record:
         """A few moments, and sums over the steps up to each, so that a part of the run can be summed up ..."""
         self.next_mark: float = inf
         """... and the first request that makes the next one; none does unless a part is wanted."""
-        self.span: float | None = None
-        """Seconds of the part that step totals cover; None: the whole run ..."""
-        self.share = 1.0
-        """... and its share of the tokens in steps with prefill."""
+        self.span: float | None = None  # Seconds of the part that step totals cover; None: the whole run ...
+        self.share = 1.0  # ... and its share of the tokens in steps with prefill.
         self.num_preemptions = 0
-        self.drafts = DraftCounts()
-        """Draft and acceptance counts, with speculative decoding."""
+        self.drafts = DraftCounts()  # Draft and acceptance counts, with speculative decoding
         self.tier: TierTotals | None = None
         """Totals of the KV cache's host memory tier, if any; set at the end of the run."""
-        self.last_end = np.nan
-        """When tokens of the last completed step reached the clients ..."""
+        self.last_end = np.nan  # When tokens of the last completed step reached the clients ...
         self.decoded_at = np.nan
         """... and those of the last step in which every decoding sequence got a token: the same, unless the one that
         ended last was of prompts alone."""

@@ -18,8 +18,7 @@ from infercast.errors import InputError
 from infercast.lazy_classes import dataclass, field
 
 MOST_DRAFTS = 255
-ACCEPTED, MATCHED = 1, 2
-"""Random streams of a sequence."""
+ACCEPTED, MATCHED = 1, 2  # Random streams of a sequence
 DRAWN, TURNS = 31, (0.0, -0.67, 0.67, -1.15, 1.15, -0.32, 0.32, -1.5, 1.5, -0.16, 0.16, -0.9, 0.9, -0.49, 0.49)
 """Draws for each of the first answers, and the luck assigned to each, in standard deviations."""
 
@@ -28,22 +27,16 @@ DRAWN, TURNS = 31, (0.0, -0.67, 0.67, -1.15, 1.15, -0.32, 0.32, -1.5, 1.5, -0.16
 class Speculation:
     """How an engine drafts."""
 
-    num_drafts: int
-    """Drafts per step, K."""
-    acceptance: tuple[float, ...]
-    """For i = 1 to K, the probability that at least i drafts of a step are accepted."""
+    num_drafts: int  # Drafts per step, K
+    acceptance: tuple[float, ...]  # For i = 1 to K, the probability that at least i drafts of a step are accepted
     num_verified: int = 0
     """Tokens a sequence verifies per step, if not 1 + K: a tree of drafts has several for each of the K positions."""
-    match: float = 1.0
-    """The probability that there are drafts at all (prompt lookup)."""
-    lookahead: int = 0
-    """KV slots of a sequence beyond the tokens of a step."""
+    match: float = 1.0  # The probability that there are drafts at all (prompt lookup)
+    lookahead: int = 0  # KV slots of a sequence beyond the tokens of a step
     drops_block: bool = False
     """The last block of a cached prefix is recomputed: the drafter needs the hidden states before it."""
-    slots_taken: int = 0
-    """Token budget reserved for the drafter, for each of max_num_seqs sequences ..."""
-    slots_by_step: bool = False
-    """... or for each sequence in the step."""
+    slots_taken: int = 0  # Token budget reserved for the drafter, for each of max_num_seqs sequences ...
+    slots_by_step: bool = False  # ... or for each sequence in the step.
     pads_new: bool = False
     """A request that starts with one token next to decoding ones gets padding drafts, so that the batch stays uniform;
     if the budget or max_model_len has no room for them, it waits.

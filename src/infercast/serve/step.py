@@ -9,22 +9,17 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from infercast.lazy_classes import dataclass
 
-Prompts = Sequence[tuple[int, int]]
-"""(new, computed) tokens of each sequence."""
-Contexts = Callable[[], list[int]]
-"""Returns the computed tokens of each sequence in a group; evaluated lazily."""
+Prompts = Sequence[tuple[int, int]]  # (new, computed) tokens of each sequence
+Contexts = Callable[[], list[int]]  # Returns the computed tokens of each sequence in a group; evaluated lazily
 
 
 @dataclass(repr=False)
 class StepShape:
     """The batch of one step: sequence i computes ``new_tokens[i]`` tokens on top of ``computed[i]`` earlier ones."""
 
-    new_tokens: Sequence[int]
-    """Tokens each sequence computes in this step ..."""
-    computed: Sequence[int]
-    """... and tokens it computed before."""
-    num_sampled: int
-    """Sequences that sample a token at the end of the step."""
+    new_tokens: Sequence[int]  # Tokens each sequence computes in this step ...
+    computed: Sequence[int]  # ... and tokens it computed before.
+    num_sampled: int  # Sequences that sample a token at the end of the step
 
     def __repr__(self) -> str:
         words = f"{self.num_tokens:,} tokens of {len(self.new_tokens):,} sequences, {len(self.prompts)} with prompts"
@@ -107,16 +102,11 @@ class DraftShape(StepShape):
     ``num_sampled`` counts the LM head's rows: every draft, plus one per sampling sequence.
     """
 
-    num_verifying: int
-    """Sequences that compute a token and its drafts, if any."""
-    num_drafts: int
-    """Draft tokens in the step, over all sequences."""
-    width: int
-    """Tokens of a sequence with the full number of drafts, 1 + K."""
-    num_drafting: int
-    """Sequences that drafts are proposed for at the end of the step ..."""
-    num_next: int
-    """... and drafts for each."""
+    num_verifying: int  # Sequences that compute a token and its drafts, if any
+    num_drafts: int  # Draft tokens in the step, over all sequences
+    width: int  # Tokens of a sequence with the full number of drafts, 1 + K
+    num_drafting: int  # Sequences that drafts are proposed for at the end of the step ...
+    num_next: int  # ... and drafts for each.
 
     @property
     def head_rows(self) -> int:
@@ -136,16 +126,12 @@ class DraftShape(StepShape):
 class HostCost(NamedTuple):
     """Seconds the engine's host thread spends on a step, in execution order."""
 
-    plan: float = 0.0
-    """Scheduling."""
-    prepare: float = 0.0
-    """Input preparation, up to the first kernel launch."""
+    plan: float = 0.0  # Scheduling
+    prepare: float = 0.0  # Input preparation, up to the first kernel launch
     launch: float = 0.0
     """From the first kernel launch to the last, sampling included; the GPU may already be running the first ones."""
-    process: float = 0.0
-    """Processing the result once the GPU has it."""
-    wake: float = 0.0
-    """Extra launch time in the first step after idling: a CPU core leaving a sleep state is slow."""
+    process: float = 0.0  # Processing the result once the GPU has it
+    wake: float = 0.0  # Extra launch time in the first step after idling: a CPU core leaving a sleep state is slow
 
     def waiting(self, seconds: float) -> HostCost:
         """The same where launching waits so long for the GPU."""
@@ -163,8 +149,7 @@ class HostCost(NamedTuple):
         return self.plan + self.prepare + self.launch + self.process
 
 
-NO_HOST = HostCost()
-"""A host that takes no time."""
+NO_HOST = HostCost()  # A host that takes no time
 host_cost_of: Callable[[tuple[float, float, float, float, float]], HostCost] = partial(tuple.__new__, HostCost)
 """The same of all fields in order, in half the time: one is made in most steps."""
 
@@ -173,18 +158,12 @@ class StepEstimate(NamedTuple):
     """GPU and host cost of one step, or of each of several consecutive steps."""
 
     gpu_seconds: list[float]
-    varying: Sequence[Sequence[float]]
-    """Seconds in each step, for each kernel that varies between steps."""
-    host: HostCost = NO_HOST
-    """The same for all steps: it does not depend on context length."""
-    rows: tuple[int, ...] = ()
-    """The kernels that are the same in all steps: a row index in each of the timer's tables."""
-    slowed: float = 0.0
-    """Fractional slowdown of this step's GEMMs over the tables, because the clock was lowered."""
-    target: float = 0.0
-    """The slowdown in steady state, if such steps continued ..."""
-    throttled: float = 0.0
-    """... and the seconds it applies to in a prefill step, at full clock."""
+    varying: Sequence[Sequence[float]]  # Seconds in each step, for each kernel that varies between steps
+    host: HostCost = NO_HOST  # The same for all steps: it does not depend on context length
+    rows: tuple[int, ...] = ()  # The kernels that are the same in all steps: a row index in each of the timer's tables
+    slowed: float = 0.0  # Fractional slowdown of this step's GEMMs over the tables, because the clock was lowered
+    target: float = 0.0  # The slowdown in steady state, if such steps continued ...
+    throttled: float = 0.0  # ... and the seconds it applies to in a prefill step, at full clock.
 
 
 estimated: Callable[[tuple[Any, ...]], StepEstimate] = partial(tuple.__new__, StepEstimate)

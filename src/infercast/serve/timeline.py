@@ -19,8 +19,7 @@ from infercast.serve.step import HostCost, StepEstimate, StepShape, estimated, h
 
 TOKENS_ALIKE = 64
 """Eager steps whose token counts round up to the same multiple of this are taken to run the same kernels ..."""
-ROWS_ALIKE = 8
-"""... and so are LM heads whose row counts round up to the same multiple of this."""
+ROWS_ALIKE = 8  # ... and so are LM heads whose row counts round up to the same multiple of this.
 
 
 class News(NamedTuple):
@@ -80,10 +79,8 @@ class WarmupCosts:
 LAUNCH_SPREAD = 0.17
 """Standard deviation of the logarithm of how long launching a step with prompts takes, from step logs of engines on
 H200 machines: 0.06 to 0.27 in single runs (docs/engine.md)."""
-LEAST_SHARE = 1e-5
-"""By which products have to lose for anybody to notice."""
-NUM_DRAWN = 4096
-"""Draws before they repeat."""
+LEAST_SHARE = 1e-5  # By which products have to lose for anybody to notice
+NUM_DRAWN = 4096  # Draws before they repeat
 
 
 class StepNoise:
@@ -94,8 +91,7 @@ class StepNoise:
         ``spread`` as `LAUNCH_SPREAD`, 0 for a host without variation.
         """
         self._settle = settle_seconds
-        self._lost, self._at = 0.0, 0.0
-        """Fractional GEMM slowdown at the end of the last heavy step, and when that was."""
+        self._lost, self._at = 0.0, 0.0  # Fractional GEMM slowdown at the end of the last heavy step, and when that was
         self._factors: list[float] = []
         self._number = 0
         if spread:
@@ -139,8 +135,7 @@ class StepNoise:
 # earlier ones.
 
 
-MARGIN = 1e-6
-"""Seconds the host must be ahead, far above rounding errors."""
+MARGIN = 1e-6  # Seconds the host must be ahead, far above rounding errors
 
 
 class Span(NamedTuple):
@@ -148,12 +143,9 @@ class Span(NamedTuple):
 
     start: float
     end: float
-    seconds: float
-    """Time the step adds to the run: its GPU time, and the time the GPU waited for the host."""
-    planned: float = 0.0
-    """In a pipeline, when the host began to schedule it."""
-    stages: tuple[tuple[float, float], ...] = ()
-    """In a pipeline, start and end on each stage."""
+    seconds: float  # Time the step adds to the run: its GPU time, and the time the GPU waited for the host
+    planned: float = 0.0  # In a pipeline, when the host began to schedule it
+    stages: tuple[tuple[float, float], ...] = ()  # In a pipeline, start and end on each stage
 
 
 Repetitions = tuple[list[float], list[float], list[float]]

@@ -22,10 +22,8 @@ class Transfers:
     def __init__(self, offload: Offload) -> None:
         self.offload = offload
         self.load, self.store = Link(offload.load), Link(offload.store)
-        self.waited = 0.0
-        """Seconds that steps waited for copies."""
-        self._began: dict[int, float] = {}
-        """When each request's first copy from the host was submitted."""
+        self.waited = 0.0  # Seconds that steps waited for copies
+        self._began: dict[int, float] = {}  # When each request's first copy from the host was submitted
 
     @property
     def is_busy(self) -> bool:
@@ -80,8 +78,7 @@ class BlockTransfers(Transfers):
         super().__init__(offload)
         assert scheduler.offload is not None
         self._scheduler, self._planned = scheduler, scheduler.offload
-        self._stored: deque[tuple[float, float]] = deque()
-        """Start and end of copies to the host."""
+        self._stored: deque[tuple[float, float]] = deque()  # Start and end of copies to the host
         self._handed_over: list[Move] = []
         self._unsubmitted: list[Move] = []
 

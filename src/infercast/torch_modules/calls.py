@@ -71,11 +71,9 @@ class AtenCall:
     """One operator that PyTorch dispatched; a Triton kernel has a name that begins with ``triton.``."""
 
     name: str
-    arguments: dict[str, Any]
-    """By name; tensors and lists of them among plain values."""
+    arguments: dict[str, Any]  # By name; tensors and lists of them among plain values
     outputs: tuple[Tensor, ...]
-    module: str = ""
-    """Path of the submodule whose ``forward`` called it."""
+    module: str = ""  # Path of the submodule whose ``forward`` called it
     is_view: bool = False
 
     @property
@@ -95,8 +93,7 @@ class Capture:
     calls: list[AtenCall]
     parameters: int
     weight_bytes: int
-    peak_bytes: int
-    """The most that inputs, activations and outputs took at once, as PyTorch's allocator rounds them."""
+    peak_bytes: int  # The most that inputs, activations and outputs took at once, as PyTorch's allocator rounds them
     assumed: list[str] = field(default_factory=list)
     """Values that decided how the code went on, and that were drawn because no weights are there."""
 

@@ -23,8 +23,7 @@ from infercast.units import format_bytes, format_seconds
 
 EXECUTIONS = ("eager", "graph", "compiled")
 DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-CUDNN_ATTENTION = ("9.0", "10.", "11.")
-"""Compute capabilities of chips on which PyTorch prefers cuDNN's attention."""
+CUDNN_ATTENTION = ("9.0", "10.", "11.")  # Compute capabilities of chips on which PyTorch prefers cuDNN's attention
 FUSED_GROUPS, FUSED_KINDS = ("elementwise", "rows", "reduction"), ("batch_norm", "transpose", "embedding")
 """What a compiler joins with its neighbours."""
 
@@ -51,10 +50,8 @@ class Part:
     calls: int
     kernels: int
     gpu_seconds: float
-    share: float
-    """Of all seconds on the GPU."""
-    is_bound: bool
-    """Whether nothing but a lower bound is known: its tensors are moved once."""
+    share: float  # Of all seconds on the GPU
+    is_bound: bool  # Whether nothing but a lower bound is known: its tensors are moved once
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -64,31 +61,19 @@ class ModuleForecast(Shown):
     gpu: str
     execution: str
     dtype: str
-    seconds: float
-    """Seconds of one call among many in a row."""
-    low: float
-    """Lower end of the 80 % interval, in seconds."""
-    high: float
-    """Upper end of the 80 % interval, in seconds."""
-    alone_seconds: float
-    """Seconds of a call that nothing else surrounds, from its start to the end of its last kernel."""
-    gpu_seconds: float
-    """Seconds of all kernels, without a pause between them."""
-    host_seconds: float
-    """Seconds that the host takes to launch them."""
+    seconds: float  # Seconds of one call among many in a row
+    low: float  # Lower end of the 80 % interval, in seconds
+    high: float  # Upper end of the 80 % interval, in seconds
+    alone_seconds: float  # Seconds of a call that nothing else surrounds, from its start to the end of its last kernel
+    gpu_seconds: float  # Seconds of all kernels, without a pause between them
+    host_seconds: float  # Seconds that the host takes to launch them
     source: str
-    kernels: int
-    """Number of launches."""
-    parameters: int
-    """Number of weights."""
-    weight_bytes: int
-    """Bytes of weights and buffers."""
-    activation_bytes: int
-    """The most bytes that inputs, activations and outputs take at once."""
-    joules: float
-    """Joules of the board for one call, idle power included."""
-    flops: float
-    """FLOP of all kernels."""
+    kernels: int  # Number of launches
+    parameters: int  # Number of weights
+    weight_bytes: int  # Bytes of weights and buffers
+    activation_bytes: int  # The most bytes that inputs, activations and outputs take at once
+    joules: float  # Joules of the board for one call, idle power included
+    flops: float  # FLOP of all kernels
     operators: list[Part]
     submodules: list[Part]
     unknown: list[Part]

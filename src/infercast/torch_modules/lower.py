@@ -24,8 +24,7 @@ class Kernel(NamedTuple):
     """``strided`` where threads compute a place for each value, ``transposed`` where neighbours also lie apart,
     ``gathered`` where each needs several values from several places."""
     launches: int = 1
-    unknown: bool = False
-    """Whether only a bound of its time is known: that all its tensors are moved once."""
+    unknown: bool = False  # Whether only a bound of its time is known: that all its tensors are moved once
 
 
 class Rules(NamedTuple):

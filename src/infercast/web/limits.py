@@ -59,8 +59,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = LOCAL_HOSTS, rates: Rates | None = None) -> None:
         self.app = app
-        self.hosts = {host.lower() for host in hosts}
-        """Names that the server goes by; none: any."""
+        self.hosts = {host.lower() for host in hosts}  # Names that the server goes by; none: any
         self.rates = rates or Rates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -36,16 +36,13 @@ KINDS = {str: TEXT, int: WHOLE, whole_number: WHOLE, float: NUMBER, bool: SWITCH
 
 
 class Field(NamedTuple):
-    name: str
-    """In a URL, in JSON and, with few exceptions, in Python."""
+    name: str  # In a URL, in JSON and, with few exceptions, in Python
     kind: str
     label: str
     group: str
     help: str
-    questions: tuple[str, ...]
-    """Those with an answer that depends on it."""
-    option: str = ""
-    """Of the command line; of a switch that can be turned off, both words with a slash between them."""
+    questions: tuple[str, ...]  # Those with an answer that depends on it
+    option: str = ""  # Of the command line; of a switch that can be turned off, both words with a slash between them
     default: Any = None
     low: float | None = None
     high: float | None = None

@@ -39,8 +39,7 @@ from infercast.forecast.sweep import (
 from infercast.report.sweep import break_even_dict, render_break_even
 from infercast.serve.workload.request import Workload
 
-AXES = {RATE: "rates", CONCURRENCY: "concurrencies"}
-"""Options with several values, by those with one."""
+AXES = {RATE: "rates", CONCURRENCY: "concurrencies"}  # Options with several values, by those with one
 
 
 def _run(ctx: typer.Context, run: Callable[..., Any], given: dict[str, Any], bar: str, total: int, **along: Any) -> Any:

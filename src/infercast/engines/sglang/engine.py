@@ -62,8 +62,7 @@ PREFILL_STRETCHES = (
 )  # fmt: skip
 """First, last and distance of the captured prefill sizes; by 512 beyond."""
 LONG, LONG_STEP = 4608, 512
-MOST_PADDING = 2
-"""A prefill step that padding would enlarge by more than this factor runs without a graph."""
+MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
 
 
 def decode_sizes(largest: int, *, padded: bool = True, drafts: bool = False) -> tuple[int, ...]:
@@ -114,8 +113,7 @@ class SglangGraphs(NamedTuple):
 
 
 USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
-USUAL_LAYERS, USUAL_HIDDEN = 24, 1024
-"""Of the encoder that the factor is for (ViT-L)."""
+USUAL_LAYERS, USUAL_HIDDEN = 24, 1024  # Of the encoder that the factor is for (ViT-L)
 
 
 def static_factor(model: ModelConfig) -> float:
@@ -134,14 +132,11 @@ def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool
     return not is_latent and (model.vision is None or model.architecture in ARCHITECTURES["graphed"])
 
 
-USUAL_RANK = 16
-"""Of adapters whose files are not at hand."""
-DRAFTING_SEQUENCES = 48
-"""Running sequences by default with drafts."""
+USUAL_RANK = 16  # Of adapters whose files are not at hand
+DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
 """Default running sequences, by how many maximum-length contexts the pool holds."""
-LATENT_GRAPH = 2048
-"""Tokens of the largest prefill graph with latent attention."""
+LATENT_GRAPH = 2048  # Tokens of the largest prefill graph with latent attention
 
 
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
@@ -400,8 +395,7 @@ FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 """Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
 ``scheduler_components/new_token_ratio_tracker.py``).
 """
-GROUPED = 0.3
-"""DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)."""
+GROUPED = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
 
 
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
@@ -478,8 +472,7 @@ def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Map
     return {**settings, "cuda_graph_backend_prefill": "disabled"}, options
 
 
-OLDEST = (7, 5)
-"""Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built."""
+OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
 TRIED = (
     (),
     (("chunked_prefill_size", 512),),

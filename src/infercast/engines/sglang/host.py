@@ -18,8 +18,7 @@ from infercast.models.spec import ModelConfig
 from infercast.serve.step import HostCost
 
 PROMPT = np.array([2])
-GAP_SECONDS = 0.15e-6
-"""GPU idle time between two kernels of a step, beyond what their estimates include."""
+GAP_SECONDS = 0.15e-6  # GPU idle time between two kernels of a step, beyond what their estimates include
 DRAFT_HEAD_KERNELS = 6
 """Kernels of a draft head: the product, mapping to the target's vocabulary, and the choice of tokens."""
 SMALL_SECONDS = 45e-6
@@ -64,12 +63,9 @@ class SglangHost(HostCosts):
 
 
 class LaunchWork(NamedTuple):
-    kernels: int
-    """Kernels of a step with a prompt, with a layer's experts counted as one."""
-    piece_layers: int
-    """Layers with attention between two graphs ..."""
-    stored_layers: int
-    """... and those of them where a graph has already written the KV cache."""
+    kernels: int  # Kernels of a step with a prompt, with a layer's experts counted as one
+    piece_layers: int  # Layers with attention between two graphs ...
+    stored_layers: int  # ... and those of them where a graph has already written the KV cache.
     composed_layers: int
     """Layers with a token mixer of many small Python operations: latent attention, recurrent layers."""
     expert_layers: int

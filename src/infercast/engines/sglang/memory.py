@@ -22,12 +22,9 @@ from infercast.units import GIB, GIGA, MIB
 
 
 class Cells(NamedTuple):
-    full: float
-    """Per token in layers that keep all tokens."""
-    windowed: float
-    """Per token in sliding window layers, which have a smaller pool."""
-    state: float
-    """Per sequence in recurrent layers."""
+    full: float  # Per token in layers that keep all tokens
+    windowed: float  # Per token in sliding window layers, which have a smaller pool
+    state: float  # Per sequence in recurrent layers
 
     def token(self, ratio: float) -> float:
         """Bytes per token of capacity, with ``ratio`` times as many tokens in the window pool."""
@@ -56,8 +53,7 @@ def kv_layout(token_bytes: float, page_size: int) -> KvLayout:
     return KvLayout(KvShape(page_size), round(token_bytes * page_size))
 
 
-KEPT = 3
-"""States per running request, so that prefixes can be reused."""
+KEPT = 3  # States per running request, so that prefixes can be reused
 BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
 
 
@@ -150,8 +146,7 @@ def weight_bytes(
     return whole
 
 
-WIDE = 4
-"""Tensor parallel size from which on graphs are larger."""
+WIDE = 4  # Tensor parallel size from which on graphs are larger
 FIXED_MIB, TOKEN_MIB, GPU_MIB, GRAPH_MIB = 512, 1.5, 1024 / 8, 2
 """Reserved for metadata, per token of a step, per GPU of the replica, and per sequence in a graph."""
 LEAST_TOKENS, LEAST_MIB, LARGE_MIB = 2048, 10 * 1024, 60 * 1024
@@ -196,16 +191,12 @@ class Reserved(NamedTuple):
     """What the static memory share depends on."""
 
     tokens: int
-    gpus: int
-    """Of the whole deployment: tensor times pipeline."""
-    largest_graph: int
-    """Sequences of the largest decode graph, or of what it would be ..."""
-    decode_graphs: bool
-    """... without graphs."""
+    gpus: int  # Of the whole deployment: tensor times pipeline
+    largest_graph: int  # Sequences of the largest decode graph, or of what it would be ...
+    decode_graphs: bool  # ... without graphs.
     num_prefill_sizes: int
     is_latent: bool
-    dp_copies: int = 0
-    """DP attention groups; 0 without them."""
+    dp_copies: int = 0  # DP attention groups; 0 without them
     deepep: bool = False
 
     def static_share(self, gpu: Gpu) -> float:
@@ -237,10 +228,8 @@ class Budget(NamedTuple):
     weights: float
     kv_bytes: float
     token_bytes: float
-    states: int = 0
-    """Recurrent states, not included in `kv_bytes` ..."""
-    state_bytes: float = 0.0
-    """... and their total bytes."""
+    states: int = 0  # Recurrent states, not included in `kv_bytes` ...
+    state_bytes: float = 0.0  # ... and their total bytes.
 
 
 def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:

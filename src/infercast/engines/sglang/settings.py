@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from infercast.engines.speculation import Drafting
 
 _DATA = read_data("engines/sglang/releases.toml")
-ARCHITECTURES = read_data("engines/sglang/architectures.toml")
-"""What is decided by a model's architecture."""
-MEASURED = f"sglang@{_DATA['measured']}"
-"""The release whose costs were measured, which is the default."""
+ARCHITECTURES = read_data("engines/sglang/architectures.toml")  # What is decided by a model's architecture
+MEASURED = f"sglang@{_DATA['measured']}"  # The release whose costs were measured, which is the default
 ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
 
 
@@ -28,16 +26,12 @@ def rules_of(engine: str) -> PrefillRules:
     return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= version})
 
 
-ORDERS = ("fcfs", "lpm")
-"""Queue order: by arrival, or longest cached prefix first."""
-OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")
-"""Orders that are not modelled."""
-NO_CHUNKS = -1
-"""`chunked_prefill_size` of a server without chunked prefill."""
+ORDERS = ("fcfs", "lpm")  # Queue order: by arrival, or longest cached prefix first
+OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")  # Orders that are not modelled
+NO_CHUNKS = -1  # `chunked_prefill_size` of a server without chunked prefill
 PREFILL_GRAPHS = ("breakable", "disabled")
 DEEPEP_MODES = ("auto", "normal", "low_latency")
-STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
-"""How recurrent states are kept for prefixes."""
+STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")  # How recurrent states are kept for prefixes
 
 WRITE_POLICIES = ("write_through", "write_through_selective")
 """When pages are copied to host memory: when computed, or at the next hit."""
@@ -47,35 +41,21 @@ WRITE_POLICIES = ("write_through", "write_through_selective")
 class SglangSettings(Chosen):
     """What a user passes to ``sglang.launch_server``; None means the engine's default for the GPU and the model."""
 
-    mem_fraction_static: float | None = None
-    """Share of GPU memory for weights and KV cache, from 0 to 1."""
-    max_running_requests: int | None = None
-    """Maximum sequences in one step."""
-    max_total_tokens: int | None = None
-    """KV cache size in tokens, instead of as many as fit."""
-    chunked_prefill_size: int | None = None
-    """Maximum prompt tokens in one step."""
-    max_prefill_tokens: int = 16_384
-    """Maximum prompt tokens of all new requests in a step."""
-    prefill_max_requests: int | None = None
-    """Maximum new requests in one step."""
-    context_length: int | None = None
-    """Maximum tokens of a sequence, prompt and answer together."""
+    mem_fraction_static: float | None = None  # Share of GPU memory for weights and KV cache, from 0 to 1
+    max_running_requests: int | None = None  # Maximum sequences in one step
+    max_total_tokens: int | None = None  # KV cache size in tokens, instead of as many as fit
+    chunked_prefill_size: int | None = None  # Maximum prompt tokens in one step
+    max_prefill_tokens: int = 16_384  # Maximum prompt tokens of all new requests in a step
+    prefill_max_requests: int | None = None  # Maximum new requests in one step
+    context_length: int | None = None  # Maximum tokens of a sequence, prompt and answer together
     schedule_policy: str = ORDERS[0]
-    enable_priority_scheduling: bool = False
-    """The queue is ordered by priorities, the largest number first ..."""
-    schedule_low_priority_values_first: bool = False
-    """... or the smallest ..."""
-    disable_priority_preemption: bool = False
-    """... and running requests do not give way ..."""
-    priority_scheduling_preemption_threshold: int = 10
-    """... or only to those with a priority better by more than this."""
-    schedule_conservativeness: float = 1.0
-    """A factor on the tokens reserved for future output."""
-    scheduler_recv_interval: int = 1
-    """Decode steps between polls for new requests."""
-    page_size: int | None = None
-    """Tokens per page of the KV cache."""
+    enable_priority_scheduling: bool = False  # The queue is ordered by priorities, the largest number first ...
+    schedule_low_priority_values_first: bool = False  # ... or the smallest ...
+    disable_priority_preemption: bool = False  # ... and running requests do not give way ...
+    priority_scheduling_preemption_threshold: int = 10  # ... or only to those with a priority better by more than this.
+    schedule_conservativeness: float = 1.0  # A factor on the tokens reserved for future output
+    scheduler_recv_interval: int = 1  # Decode steps between polls for new requests
+    page_size: int | None = None  # Tokens per page of the KV cache
     swa_full_tokens_ratio: float = 0.8
     """Tokens in the sliding window pool as a share of those in the full attention pool, from 0 to 1."""
     attention_backend: str | None = None
@@ -86,56 +66,38 @@ class SglangSettings(Chosen):
     disable_hybrid_swa_memory: bool = False
     disable_cuda_graph: bool = False
     disable_cuda_graph_padding: bool = False
-    cuda_graph_max_bs: int | None = None
-    """Sequences of the largest decode step with a CUDA graph."""
-    cuda_graph_bs: tuple[int, ...] | None = None
-    """Sequences of every decode step size with a CUDA graph."""
-    cuda_graph_max_bs_prefill: int | None = None
-    """Tokens of the largest prefill step with a CUDA graph."""
+    cuda_graph_max_bs: int | None = None  # Sequences of the largest decode step with a CUDA graph
+    cuda_graph_bs: tuple[int, ...] | None = None  # Sequences of every decode step size with a CUDA graph
+    cuda_graph_max_bs_prefill: int | None = None  # Tokens of the largest prefill step with a CUDA graph
     cuda_graph_backend_prefill: str = PREFILL_GRAPHS[0]
     disable_decode_cuda_graph: bool = False
     disable_prefill_cuda_graph: bool = False
-    max_mamba_cache_size: int | None = None
-    """Sequences with recurrent states held."""
-    mamba_full_memory_ratio: float = 0.9
-    """Bytes of recurrent states as a share of those of the KV cache."""
+    max_mamba_cache_size: int | None = None  # Sequences with recurrent states held
+    mamba_full_memory_ratio: float = 0.9  # Bytes of recurrent states as a share of those of the KV cache
     mamba_radix_cache_strategy: str = STRATEGIES[0]
-    deepep_mode: str = "auto"
-    """How DeepEP sends tokens; its mode ``normal`` has no graphs."""
-    ep_size: int = 1
-    """GPUs that experts are spread over: 1, or all that share them."""
+    deepep_mode: str = "auto"  # How DeepEP sends tokens; its mode ``normal`` has no graphs
+    ep_size: int = 1  # GPUs that experts are spread over: 1, or all that share them
     enable_flashinfer_allreduce_fusion: bool = False
     """Fuse norms into all-reduces, also for models where the engine would not by default ..."""
-    enforce_disable_flashinfer_allreduce_fusion: bool = False
-    """... or for none."""
-    enable_hierarchical_cache: bool = False
-    """A second KV cache tier in host memory ..."""
-    hicache_ratio: float = 2.0
-    """... larger than the GPU's cache by this factor ..."""
-    hicache_size: int = 0
-    """... or of this many GB per GPU."""
+    enforce_disable_flashinfer_allreduce_fusion: bool = False  # ... or for none.
+    enable_hierarchical_cache: bool = False  # A second KV cache tier in host memory ...
+    hicache_ratio: float = 2.0  # ... larger than the GPU's cache by this factor ...
+    hicache_size: int = 0  # ... or of this many GB per GPU.
     hicache_write_policy: str = WRITE_POLICIES[0]
     enable_lora: bool = False
-    lora_paths: str | None = None
-    """LoRA adapters, which enable them, too ..."""
-    max_loras_per_batch: int = 8
-    """... so many at most in one step, requests without one counted as one ..."""
-    max_lora_rank: int | None = None
-    """... and the number of rows of their matrices: the rank."""
-    speculative_algorithm: str | None = None
-    """Speculative decoding: EAGLE, EAGLE3, NEXTN, STANDALONE or NGRAM ..."""
+    lora_paths: str | None = None  # LoRA adapters, which enable them, too ...
+    max_loras_per_batch: int = 8  # ... so many at most in one step, requests without one counted as one ...
+    max_lora_rank: int | None = None  # ... and the number of rows of their matrices: the rank.
+    speculative_algorithm: str | None = None  # Speculative decoding: EAGLE, EAGLE3, NEXTN, STANDALONE or NGRAM ...
     speculative_draft_model_path: str | None = None
     speculative_draft_model_quantization: str | None = None
-    speculative_num_steps: int | None = None
-    """... with drafts of so many steps, passes of the drafter ..."""
-    speculative_eagle_topk: int | None = None
-    """... of this number of branches ..."""
+    speculative_num_steps: int | None = None  # ... with drafts of so many steps, passes of the drafter ...
+    speculative_eagle_topk: int | None = None  # ... of this number of branches ...
     speculative_num_draft_tokens: int | None = None
     """... of which so many are verified, the last known token among them."""
     acceptance: str | None = None
     """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: published curves."""
-    engine: str = MEASURED
-    """The engine and its version, which determines rules and defaults."""
+    engine: str = MEASURED  # The engine and its version, which determines rules and defaults
 
     @property
     def has_adapters(self) -> bool:
@@ -152,14 +114,10 @@ class ResolvedSglang(SglangSettings):
     context_length: int
     page_size: int
     attention_backend: str
-    decode_sizes: tuple[int, ...]
-    """Sequences of decode steps with a graph."""
-    prefill_sizes: tuple[int, ...]
-    """Tokens of prefill steps with one."""
-    longest: int
-    """Maximum tokens of a sequence: the context, or all that the cache holds."""
-    groups: int = 1
-    """DP attention groups."""
+    decode_sizes: tuple[int, ...]  # Sequences of decode steps with a graph
+    prefill_sizes: tuple[int, ...]  # Tokens of prefill steps with one
+    longest: int  # Maximum tokens of a sequence: the context, or all that the cache holds
+    groups: int = 1  # DP attention groups
     drafting: Drafting | None = None
 
     @property
@@ -182,8 +140,7 @@ class ResolvedSglang(SglangSettings):
         return self.longest
 
 
-LARGEST_GRAPH = 65_536
-"""No engine captures graphs for larger steps."""
+LARGEST_GRAPH = 65_536  # No engine captures graphs for larger steps
 MOST_HICACHE = 1_000_000
 COUNTS = (
     "max_running_requests", "max_total_tokens", "max_prefill_tokens", "prefill_max_requests", "page_size",

@@ -18,11 +18,9 @@ ALGORITHMS = {
     "EAGLE": drafts.EAGLE, "NEXTN": drafts.EAGLE, "EAGLE3": drafts.EAGLE_3, "STANDALONE": drafts.DRAFT_MODEL,
     "NGRAM": drafts.NGRAM,
 }  # fmt: skip
-OWN_HEADS = ("nextn", "mtp")
-"""In names of checkpoints with the target's own prediction heads."""
+OWN_HEADS = ("nextn", "mtp")  # In names of checkpoints with the target's own prediction heads
 TREE_BACKENDS = ("flashinfer", "fa3", "triton")
-LOOKED_UP, BREADTH = 12, 10
-"""Tokens verified and branches of n-gram lookups."""
+LOOKED_UP, BREADTH = 12, 10  # Tokens verified and branches of n-gram lookups
 
 
 def tree_of(asked: SglangSettings, target: ModelConfig, method: str) -> tuple[int, int, int]:

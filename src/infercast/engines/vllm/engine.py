@@ -44,8 +44,7 @@ GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_ca
 READ = frozenset({"compilation_config", "decode_context_parallel_size"})
 """Flags that are not settings themselves but determine some."""
 _DATA = read_data("engines/vllm/flags.toml")
-TOLD: dict[str, str] = _DATA.pop("told")
-"""What is left out where a setting is given."""
+TOLD: dict[str, str] = _DATA.pop("told")  # What is left out where a setting is given
 FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
 
 
@@ -234,8 +233,7 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
     return offload_of(asked, kv, model.layers, layout, gpu, whole=whole, latent=latent, version=version)
 
 
-OLDEST = (7, 0)
-"""Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
+OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
 FUSING_KERNELS = ("hopper", "blackwell")
 """Where FlashInfer has a fused all-reduce and norm kernel, which vLLM then uses."""
 TRIED = (

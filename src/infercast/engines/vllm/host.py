@@ -34,8 +34,7 @@ EXPERT_KERNELS, HEAD_KERNELS = 7, 8
 """Kernels of a routed expert layer beyond the one it is counted as, and those of head and sampling."""
 PACKED_EXPERTS = ("GptOssForCausalLM",)
 """Architectures whose 4-bit experts run OpenAI's Triton kernels on Hopper; those of others run Marlin's."""
-RECURRENT = ("scan", "state_update", "convolution")
-"""Kernels included in the host time of a recurrent layer."""
+RECURRENT = ("scan", "state_update", "convolution")  # Kernels included in the host time of a recurrent layer
 SCANS = {"gdn": "gdn", "kda": "delta", "mamba2": "mamba"}
 """Host cost of a layer with a scan, by kind; kinds that were not measured cost the same as Kimi's."""
 PROMPT = np.array([2])
@@ -45,26 +44,19 @@ GAP_SECONDS = 0.15e-6
 
 class LaunchWork(NamedTuple):
     layers: int
-    kernels: int
-    """Kernels of an eager step with a prompt, with a layer's experts counted as one."""
-    latent_layers: int
-    """Layers with latent attention, which is many small operations in Python."""
-    expert_layers: int
-    """Layers with routed experts, whose kernels are launched individually from Python."""
+    kernels: int  # Kernels of an eager step with a prompt, with a layer's experts counted as one
+    latent_layers: int  # Layers with latent attention, which is many small operations in Python
+    expert_layers: int  # Layers with routed experts, whose kernels are launched individually from Python
     grouped_choice_layers: int
     """Those with grouped expert selection by plain scores, for which vLLM has no kernel: many operations."""
-    kv_groups: int = 1
-    """Layer groups with a block table of their own."""
+    kv_groups: int = 1  # Layer groups with a block table of their own
     stages: int = 1
-    recurrent_layers: int = 0
-    """Layers with a state and no scan: short convolutions."""
+    recurrent_layers: int = 0  # Layers with a state and no scan: short convolutions
     delta_layers: int = 0
     """Gated delta nets and Kimi's, whose convolutions, scans and state copies are launched individually from Python."""
-    fused_delta_layers: int = 0
-    """Gated delta nets whose scan is one call to FlashInfer, with the rest the same."""
+    fused_delta_layers: int = 0  # Gated delta nets whose scan is one call to FlashInfer, with the rest the same
     mamba_layers: int = 0
-    sparse_layers: int = 0
-    """Layers with sparse attention: indexer and attention are launched separately, both eagerly."""
+    sparse_layers: int = 0  # Layers with sparse attention: indexer and attention are launched separately, both eagerly
     packed_expert_layers: int = 0
     """Those whose 4-bit experts run OpenAI's Triton kernels, which Python sets up anew each time."""
 
@@ -141,10 +133,8 @@ class Seen(NamedTuple):
     """Where the host time of a kind of layer was measured."""
 
     layers: str
-    models: tuple[str, ...]
-    """Empty: the times of the most similar layers stand in."""
-    conditions: str = ""
-    """What was special about it, and what other engines do."""
+    models: tuple[str, ...]  # Empty: the times of the most similar layers stand in
+    conditions: str = ""  # What was special about it, and what other engines do
 
 
 SEEN_IN_FEW = {term: Seen(**row) for term, row in read_data("engines/vllm/seen.toml").items()}
@@ -293,8 +283,7 @@ class VllmHostModel:
         return [(seen, seconds) for seen, seconds in found if seconds]
 
 
-DRAFT_HEAD_KERNELS = 6
-"""Kernels of a draft head: the GEMM, mapping to the target's vocabulary, token selection."""
+DRAFT_HEAD_KERNELS = 6  # Kernels of a draft head: the GEMM, mapping to the target's vocabulary, token selection
 
 
 class VllmPasses:

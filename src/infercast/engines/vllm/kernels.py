@@ -145,10 +145,8 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
 
 
 MARLIN = "marlin"
-ON_HOPPER = ("nvfp4", "mxfp4")
-"""Dense weight formats that Marlin multiplied there."""
-REDUCED_BY_FLASHINFER = {"10.3": (4, 8)}
-"""By compute capability, numbers of GPUs in FlashInfer's table."""
+ON_HOPPER = ("nvfp4", "mxfp4")  # Dense weight formats that Marlin multiplied there
+REDUCED_BY_FLASHINFER = {"10.3": (4, 8)}  # By compute capability, numbers of GPUs in FlashInfer's table
 
 
 def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:

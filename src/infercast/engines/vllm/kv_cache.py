@@ -28,8 +28,7 @@ from infercast.serve.cache.blocks import STATE_WINDOW, KvShape, StateRules
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB
 
-Member = tuple[int, "Kind"]
-"""A cache of one layer, with the layer's index in the model."""
+Member = tuple[int, "Kind"]  # A cache of one layer, with the layer's index in the model
 
 
 class Kind(NamedTuple):
@@ -64,24 +63,19 @@ class StateBlocks(NamedTuple):
     mode: str = NONE
     multiple: int = 0
     """Block sizes are multiples of this when a state is stored at each block end; 0: the layer's own chunk."""
-    drafts: int = 0
-    """States per sequence beyond the current one: after each draft that may be rejected."""
+    drafts: int = 0  # States per sequence beyond the current one: after each draft that may be rejected
     rules: StateRules = StateRules()
 
 
-ONE_STATE = StateBlocks()
-"""One per sequence, never reused."""
+ONE_STATE = StateBlocks()  # One per sequence, never reused
 
 
 class States(NamedTuple):
     """Model properties that determine how states are cached."""
 
-    kept: bool = False
-    """Some layers keep a state per sequence."""
-    beside_tokens: bool = True
-    """Others keep per-token KV."""
-    every_block: bool = False
-    """Kernels can write a state at the end of every block."""
+    kept: bool = False  # Some layers keep a state per sequence
+    beside_tokens: bool = True  # Others keep per-token KV
+    every_block: bool = False  # Kernels can write a state at the end of every block
 
     @classmethod
     def of(cls, model: ModelConfig) -> States:
@@ -131,15 +125,11 @@ BACKENDS = ("native", "lmcache")
 CONNECTOR = "OffloadingConnector"
 MOST_GIB = 1_000_000
 READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
-SUBMIT = 0.4e-3
-"""Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ..."""
-SUBMIT_PIECE = 1.0e-6
-"""... and per piece, in one driver call (measured on an H200's host)."""
-SMALL_PIECE = 28 * 1024
-"""Smaller pieces are loaded to the GPU by a dedicated kernel, which takes their list as it is."""
+SUBMIT = 0.4e-3  # Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ...
+SUBMIT_PIECE = 1.0e-6  # ... and per piece, in one driver call (measured on an H200's host).
+SMALL_PIECE = 28 * 1024  # Smaller pieces are loaded to the GPU by a dedicated kernel, which takes their list as it is
 SUBMIT_SMALL_PIECE = 0.1e-6
-EMPTY_STEP = 1.2e-3
-"""A turn of the engine's loop without a step: it sleeps a millisecond."""
+EMPTY_STEP = 1.2e-3  # A turn of the engine's loop without a step: it sleeps a millisecond
 
 
 class TierSettings(NamedTuple):
@@ -250,10 +240,8 @@ def tier_rules(version: EngineVersion) -> dict[str, bool]:
     }
 
 
-ALIGNMENT = 576
-"""Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once."""
-Group = list[tuple[int, int]]
-"""A layer's index in the model, and its bytes per block."""
+ALIGNMENT = 576  # Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once
+Group = list[tuple[int, int]]  # A layer's index in the model, and its bytes per block
 
 
 def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:

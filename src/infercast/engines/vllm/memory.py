@@ -105,10 +105,8 @@ EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
 
 
 class SparseMemory(NamedTuple):
-    kept: float
-    """The selected positions, and the workspace."""
-    beside: float
-    """Live in a layer's attention during the engine's profiling step."""
+    kept: float  # The selected positions, and the workspace
+    beside: float  # Live in a layer's attention during the engine's profiling step
 
 
 def sparse_memory(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> SparseMemory | None:

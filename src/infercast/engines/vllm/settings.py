@@ -51,10 +51,8 @@ class Graphs:
     sizes: tuple[int, ...]
     max_num_seqs: int
     mode: str = MODES[0]
-    width: int = 1
-    """Tokens per sequence in a full graph step: several with drafts to verify."""
-    has_holes: bool = False
-    """True if a size for any step hides a larger one for uniform steps (V2 runner up to 0.31)."""
+    width: int = 1  # Tokens per sequence in a full graph step: several with drafts to verify
+    has_holes: bool = False  # True if a size for any step hides a larger one for uniform steps (V2 runner up to 0.31)
 
     @cached_property
     def _full_sizes(self) -> list[int]:
@@ -90,10 +88,8 @@ POLICIES = ("fcfs", "priority")
 OFFLOADS = ("auto", "uva", "prefetch")
 NAMED = {"cudagraph_mode": MODES, "scheduling_policy": POLICIES, "offload_backend": OFFLOADS}
 """Settings that are one of several words."""
-DENSE = "none"
-"""A retention interval that caches everything."""
-LARGEST_CAPTURE = 1_000_000
-"""No engine captures graphs for larger steps."""
+DENSE = "none"  # A retention interval that caches everything
+LARGEST_CAPTURE = 1_000_000  # No engine captures graphs for larger steps
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
     "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs", "max_num_scheduled_tokens",
@@ -187,20 +183,14 @@ LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 class EngineSettings(Chosen):
     """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
 
-    max_num_batched_tokens: int | None = None
-    """Maximum tokens in one step."""
-    max_num_seqs: int | None = None
-    """Maximum sequences in one step."""
-    max_model_len: int | None = None
-    """Maximum tokens of a sequence, prompt and answer together; -1: as many as fit."""
-    gpu_memory_utilization: float = 0.92
-    """Share of GPU memory that the engine uses, from 0 to 1."""
-    block_size: int | None = None
-    """Tokens per KV block."""
+    max_num_batched_tokens: int | None = None  # Maximum tokens in one step
+    max_num_seqs: int | None = None  # Maximum sequences in one step
+    max_model_len: int | None = None  # Maximum tokens of a sequence, prompt and answer together; -1: as many as fit
+    gpu_memory_utilization: float = 0.92  # Share of GPU memory that the engine uses, from 0 to 1
+    block_size: int | None = None  # Tokens per KV block
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0
-    """Longer prompts are computed in chunks of this many tokens; 0: no limit."""
+    long_prefill_token_threshold: int = 0  # Longer prompts are computed in chunks of this many tokens; 0: no limit
     long_prefill_token_threshold_adaptive: bool = False
     """That limit is at least an equal share of the step for every request in the engine."""
     max_num_scheduled_tokens: int | None = None
@@ -209,69 +199,51 @@ class EngineSettings(Chosen):
     """Data-parallel engines that share experts compute prompts only in every n-th step while they decode."""
     async_scheduling: bool = True
     enforce_eager: bool = False
-    num_gpu_blocks_override: int | None = None
-    """Number of KV blocks, instead of as many as fit."""
+    num_gpu_blocks_override: int | None = None  # Number of KV blocks, instead of as many as fit
     kv_cache_memory_bytes: int | None = None
     """Bytes of each GPU for KV blocks, whatever ``gpu_memory_utilization`` leaves."""
-    max_cudagraph_capture_size: int | None = None
-    """Tokens of the largest step with a CUDA graph."""
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
-    """Tokens of every step size with a CUDA graph."""
+    max_cudagraph_capture_size: int | None = None  # Tokens of the largest step with a CUDA graph
+    cudagraph_capture_sizes: tuple[int, ...] | None = None  # Tokens of every step size with a CUDA graph
     cudagraph_mode: str = MODES[0]
     mamba_cache_mode: str = NONE
     """How recurrent states are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
     mamba_block_size: int | None = None
     """Block size in tokens is rounded to a multiple of this when a state is stored at each block end."""
-    scheduling_policy: str = "fcfs"
-    """``priority``: by request priority, ties by arrival."""
+    scheduling_policy: str = "fcfs"  # ``priority``: by request priority, ties by arrival
     enable_lora: bool = False
-    max_loras: int = 1
-    """Distinct LoRA adapters in a step, with room on the GPU ..."""
-    max_lora_rank: int = 16
-    """... up to this rank, a number of rows."""
-    prompts_first: bool = False
-    """Prefill-only steps before any decoding, as vLLM did before its V1 engine."""
-    max_num_active_seqs: int | None = None
-    """Maximum running sequences, if fewer than graphs and buffers are sized for."""
+    max_loras: int = 1  # Distinct LoRA adapters in a step, with room on the GPU ...
+    max_lora_rank: int = 16  # ... up to this rank, a number of rows.
+    prompts_first: bool = False  # Prefill-only steps before any decoding, as vLLM did before its V1 engine
+    max_num_active_seqs: int | None = None  # Maximum running sequences, if fewer than graphs and buffers are sized for
     max_num_queued_reqs: int | None = None
     """Queued requests beyond which the server rejects more, which is not simulated ..."""
-    max_num_queued_tokens: int | None = None
-    """... and the same in tokens."""
+    max_num_queued_tokens: int | None = None  # ... and the same in tokens.
     prefix_cache_retention_interval: str | None = None
     """Windows and states are cached before multiples of this; 0: only where known useful, ``none``: everywhere."""
     watermark: float = 0.0
     """Share of KV blocks kept free when a request is admitted while others run, from 0 to below 1."""
     scheduler_reserve_full_isl: bool = True
     """A request is admitted only if its whole prompt fits in the KV cache, not just its first chunk."""
-    cpu_offload_gb: float = 0.0
-    """GiB of each GPU's weights that stay in host memory, where kernels read them."""
+    cpu_offload_gb: float = 0.0  # GiB of each GPU's weights that stay in host memory, where kernels read them
     offload_group_size: int = 0
     """Of every n layers, weights of the last stay in host memory and are copied ahead of use; 0: none ..."""
-    offload_num_in_group: int = 1
-    """... of that many layers ..."""
-    offload_prefetch_step: int = 1
-    """... and that many of these layers ahead."""
+    offload_num_in_group: int = 1  # ... of that many layers ...
+    offload_prefetch_step: int = 1  # ... and that many of these layers ahead.
     offload_backend: str = OFFLOADS[0]
     """Which of the two ways: ``uva`` or ``prefetch``; ``auto``: the second if it has a group size."""
     enable_dbo: bool = False
     """Steps run as two halves, one of which exchanges tokens with other GPUs while the other computes ..."""
-    dbo_decode_token_threshold: int = 32
-    """... if they have so many tokens, and only decode ..."""
-    dbo_prefill_token_threshold: int = 512
-    """... or so many with prompts."""
-    kv_offloading_size: float | None = None
-    """GiB of host memory for a second KV cache tier, over all GPUs of an engine."""
+    dbo_decode_token_threshold: int = 32  # ... if they have so many tokens, and only decode ...
+    dbo_prefill_token_threshold: int = 512  # ... or so many with prompts.
+    kv_offloading_size: float | None = None  # GiB of host memory for a second KV cache tier, over all GPUs of an engine
     kv_offloading_backend: str = BACKENDS[0]
-    kv_transfer_config: str | None = None
-    """A KV connector as vLLM's JSON; the offloading connector is supported."""
-    speculative_config: str | None = None
-    """Speculative decoding, as vLLM's JSON; None: none."""
+    kv_transfer_config: str | None = None  # A KV connector as vLLM's JSON; the offloading connector is supported
+    speculative_config: str | None = None  # Speculative decoding, as vLLM's JSON; None: none
     acceptance: str | None = None
     """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: from the config or published curves."""
     dummy_weights: bool = False
     """True for dummy weights, as in measured engines: draft heads then use the target's embedding tables."""
-    engine: str = NEWEST
-    """The engine and its version, which determines rules and defaults."""
+    engine: str = NEWEST  # The engine and its version, which determines rules and defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -283,10 +255,8 @@ class ResolvedSettings(EngineSettings):
     max_model_len: int
     block_size: int
     enable_prefix_caching: bool
-    most_graph_tokens: int = 512
-    """Default limit of the largest graph, in tokens."""
-    drafting: Drafting | None = None
-    """Speculative decoding as resolved; None: none."""
+    most_graph_tokens: int = 512  # Default limit of the largest graph, in tokens
+    drafting: Drafting | None = None  # Speculative decoding as resolved; None: none
 
     @property
     def version(self) -> EngineVersion:

@@ -36,10 +36,8 @@ from infercast.serve.speculation import MOST_DRAFTS
 
 METHODS = (NGRAM, NGRAM_GPU, EAGLE, EAGLE_3, MTP, DRAFT_MODEL)
 _DATA = read_data("engines/vllm/drafts.toml")
-UNMODELLED: dict[str, str] = _DATA["unmodelled"]
-"""Methods of vLLM that are rejected, and what they do."""
-READ, UNREAD = set(_DATA["read"]), set(_DATA["unread"])
-"""Fields of the config."""
+UNMODELLED: dict[str, str] = _DATA["unmodelled"]  # Methods of vLLM that are rejected, and what they do
+READ, UNREAD = set(_DATA["read"]), set(_DATA["unread"])  # Fields of the config
 
 
 class Asked(NamedTuple):

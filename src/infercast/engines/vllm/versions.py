@@ -25,16 +25,12 @@ class EngineVersion(NamedTuple):
     """Sliding window layers cache blocks only before a prompt's end and where two prompts were seen to diverge."""
     captures_max_num_seqs: bool = False
     """A graph is captured for exactly ``max_num_seqs`` tokens, whatever the grid of sizes."""
-    large_graphs: bool = False
-    """Graphs go up to 1,024 tokens on datacentre Blackwell, not 512."""
-    largest_step: int = 8192
-    """Default tokens per step of a server on GPUs with 160 GiB and more."""
-    caches_states: bool = False
-    """Prefix caching is on by default for models with recurrent states too."""
+    large_graphs: bool = False  # Graphs go up to 1,024 tokens on datacentre Blackwell, not 512
+    largest_step: int = 8192  # Default tokens per step of a server on GPUs with 160 GiB and more
+    caches_states: bool = False  # Prefix caching is on by default for models with recurrent states too
     writes_every_state: bool = True
     """Some models' kernels write a state at the end of every block (``mamba_cache_mode`` of ``all``)."""
-    needs_whole_blocks: bool = True
-    """In ``align`` mode, a step must have room for a whole block."""
+    needs_whole_blocks: bool = True  # In ``align`` mode, a step must have room for a whole block
     exports_states: bool = False
     """In ``align`` mode, kernels of some layers store the last useful state before the end of a prompt's last step."""
     renews_states: bool = False
@@ -49,48 +45,37 @@ class EngineVersion(NamedTuple):
     """Several prediction heads read that many prompt tokens ahead, which prefill steps leave for them."""
     weighs_cache: bool = False
     """Load balancing: requests in flight are a lower bound, waiting ones weigh by KV usage, dense engines count too."""
-    slots_by_step: bool = False
-    """Budget taken by a draft model is per sequence in the step, not per ``max_num_seqs``."""
-    pads_first: bool = False
-    """A request that starts with one token gets padding drafts even as the first of a step."""
-    latent_unit: int = 16
-    """Block sizes of latent attention in models with recurrent states are multiples of this."""
-    holders_first: bool = False
-    """Waiting requests that hold KV blocks loaded from host memory go before all others."""
+    slots_by_step: bool = False  # Budget taken by a draft model is per sequence in the step, not per ``max_num_seqs``
+    pads_first: bool = False  # A request that starts with one token gets padding drafts even as the first of a step
+    latent_unit: int = 16  # Block sizes of latent attention in models with recurrent states are multiples of this
+    holders_first: bool = False  # Waiting requests that hold KV blocks loaded from host memory go before all others
     spares_under_way: bool = False
     """With host offloading, a request with a step in flight is not preempted: its blocks would not be free at once."""
-    stores_ends: bool = False
-    """What a finished request has not yet stored in host memory is stored with the next step."""
+    stores_ends: bool = False  # What a finished request has not yet stored in host memory is stored with the next step
     recency_by_request: bool = False
     """KV blocks on the host count as used, and offers to store them count, at a request's end, not at every lookup."""
-    host_page: int = 1
-    """Blocks in host memory are padded to a multiple of this many bytes."""
+    host_page: int = 1  # Blocks in host memory are padded to a multiple of this many bytes
     shares_latent: bool = False
     """In host memory, blocks of latent attention, identical on all GPUs of an engine, are kept once."""
     v2_for_all: bool = False
     """Every model uses the V2 model runner, whose pipelines schedule before results are known ..."""
     v2_experts: tuple[str, ...] = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")
     """... before, only models without experts and states, and these architectures with experts."""
-    reserves_graphs: bool = False
-    """The V2 model runner also reserves CUDA graph memory before it counts KV blocks."""
-    flashinfer_all_reduce: bool = False
-    """FlashInfer's all-reduce runs for sizes in its table."""
+    reserves_graphs: bool = False  # The V2 model runner also reserves CUDA graph memory before it counts KV blocks
+    flashinfer_all_reduce: bool = False  # FlashInfer's all-reduce runs for sizes in its table
     steps_over: bool = True
     """With priorities: a preempted request that had nothing to compute makes the next one skip its turn."""
     skipped_queue_separate: bool = True
     """Requests that wait for an adapter slot have a queue of their own, ahead of preempted ones."""
-    prefers_humming: bool = False
-    """Humming's kernels take precedence over Marlin's on Hopper."""
+    prefers_humming: bool = False  # Humming's kernels take precedence over Marlin's on Hopper
 
     def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:
         return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))
 
 
 _DATA = read_data("engines/vllm/releases.toml")
-MEASURED = f"vllm@{_DATA['measured']}"
-"""The release with measured costs."""
-NEWEST = f"vllm@{_DATA['releases'][-1]}"
-"""The newest release with known rules, which is the default."""
+MEASURED = f"vllm@{_DATA['measured']}"  # The release with measured costs
+NEWEST = f"vllm@{_DATA['releases'][-1]}"  # The newest release with known rules, which is the default
 
 
 def rules_of(version: str) -> EngineVersion:

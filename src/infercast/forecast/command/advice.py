@@ -47,15 +47,11 @@ class Change(NamedTuple):
     """Other values of one axis."""
 
     axis: str
-    values: dict[str, Any]
-    """By the names of flags; None leaves the flag out."""
+    values: dict[str, Any]  # By the names of flags; None leaves the flag out
     label: str
-    kernels: bool = False
-    """Whether other kernels run, with independent errors of their estimates."""
-    answers: bool = False
-    """Whether the model's numeric formats, and so its answers, change."""
-    gpus: float = 1.0
-    """Times as many GPUs."""
+    kernels: bool = False  # Whether other kernels run, with independent errors of their estimates
+    answers: bool = False  # Whether the model's numeric formats, and so its answers, change
+    gpus: float = 1.0  # Times as many GPUs
 
 
 def changes_around(point: Point, fit: Fit) -> Iterator[Change]:
@@ -150,8 +146,7 @@ class TrialResult(NamedTuple):
     ttft: Array
     tpot: Array
     end_to_end: Array
-    rate: float
-    """Output tokens a second."""
+    rate: float  # Output tokens a second
 
     @staticmethod
     def of(served: Served) -> TrialResult:
@@ -195,10 +190,8 @@ class Load(NamedTuple):
 class MetricDelta(NamedTuple):
     load: str
     name: str
-    change: float
-    """The logarithm of the ratio of after to before."""
-    noise: float
-    """What chance and estimates alone could do."""
+    change: float  # The logarithm of the ratio of after to before
+    noise: float  # What chance and estimates alone could do
 
     @property
     def is_real(self) -> bool:
@@ -219,8 +212,7 @@ class Trial:
 
     system: System
     seen: list[list[TrialResult]]
-    uncertainty: Uncertainty
-    """How far its kernels may be off."""
+    uncertainty: Uncertainty  # How far its kernels may be off
 
 
 def try_point(deployment: Deployment, draws: Sequence[Sequence[Workload]], timers: Timers, most: int = 1) -> Trial:
@@ -284,8 +276,7 @@ TRADE = 0.05  # the recommended command makes no number worse by more than this,
 @dataclass(frozen=True, slots=True)
 class Advice:
     change: Change
-    effects: tuple[MetricDelta, ...]
-    """All that were watched; those that may be noise gain nothing."""
+    effects: tuple[MetricDelta, ...]  # All that were watched; those that may be noise gain nothing
 
     @property
     def real(self) -> list[MetricDelta]:
@@ -309,18 +300,13 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    ranked: tuple[Advice, ...]
-    """What helps on the same GPUs, best first."""
-    other_gpus: tuple[Advice, ...]
-    """The same with more or fewer GPUs, whatever it does."""
+    ranked: tuple[Advice, ...]  # What helps on the same GPUs, best first
+    other_gpus: tuple[Advice, ...]  # The same with more or fewer GPUs, whatever it does
     worse: tuple[Advice, ...]
     without_effect: tuple[str, ...]
-    refused: tuple[tuple[str, str], ...]
-    """What the engine would not start with, and why."""
-    applied: dict[str, Any]
-    """The values of the recommended command that differ from the given one ..."""
-    together: Advice | None
-    """... and what they do together."""
+    refused: tuple[tuple[str, str], ...]  # What the engine would not start with, and why
+    applied: dict[str, Any]  # The values of the recommended command that differ from the given one ...
+    together: Advice | None  # ... and what they do together.
 
 
 def advise(

@@ -81,12 +81,9 @@ class FlagExplanation(NamedTuple):
 
 
 class FlagContext(NamedTuple):
-    fit: Fit
-    """As the command says ..."""
-    usual: Fit | None
-    """... and without the flag; None where that is refused."""
-    deployment: Deployment | None
-    """As the command says, if it fits."""
+    fit: Fit  # As the command says ...
+    usual: Fit | None  # ... and without the flag; None where that is refused.
+    deployment: Deployment | None  # As the command says, if it fits
     usual_deployment: Callable[[], Deployment]
 
 
@@ -297,14 +294,11 @@ class Explained(Answer):
     meanings: tuple[FlagExplanation, ...]
     notes: tuple[str, ...]
     fit: Fit
-    problem: str
-    """Why the engine would not start; empty if it does."""
-    capacity: float | None
-    """Requests per second that can be served, of requests like these."""
+    problem: str  # Why the engine would not start; empty if it does
+    capacity: float | None  # Requests per second that can be served, of requests like these
     served: tuple[ServedLoad, ...]
     advised: Advised | None
-    would_fit: tuple[Change, ...]
-    """What would let it start, if it does not."""
+    would_fit: tuple[Change, ...]  # What would let it start, if it does not
 
     def _words(self) -> str:
         flags = f"{len(self.reading.flags)} flags"

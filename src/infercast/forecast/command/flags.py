@@ -35,17 +35,12 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    name: str
-    """Without the dashes, in its long form."""
-    words: tuple[str, ...]
-    """Its values as they were written; none for a switch."""
+    name: str  # Without the dashes, in its long form
+    words: tuple[str, ...]  # Its values as they were written; none for a switch
     status: str
-    note: str = ""
-    """Why it is not read."""
-    field: str = ""
-    """The option of ours that it sets ..."""
-    value: Any = None
-    """... and to what."""
+    note: str = ""  # Why it is not read
+    field: str = ""  # The option of ours that it sets ...
+    value: Any = None  # ... and to what.
 
     @property
     def text(self) -> str:
@@ -224,8 +219,7 @@ class Point:
     engine: Engine
     options: Mapping[str, Any]
     settings: Mapping[str, Any]
-    given: Mapping[str, Any]
-    """Options without a flag: the network, the host, the predictor."""
+    given: Mapping[str, Any]  # Options without a flag: the network, the host, the predictor
 
     @staticmethod
     def of(reading: Reading, gpu: Gpu, engine: Engine, given: Mapping[str, Any]) -> Point:

@@ -36,18 +36,15 @@ class Line(NamedTuple):
     """One command of a script."""
 
     words: list[str]
-    environment: Mapping[str, str]
-    """Variables that are set before it."""
+    environment: Mapping[str, str]  # Variables that are set before it
 
 
 class Container(NamedTuple):
     """What ``docker run`` starts."""
 
     image: str
-    words: list[str]
-    """Behind the image."""
-    entry: list[str]
-    """In place of the image's own entry point."""
+    words: list[str]  # Behind the image
+    entry: list[str]  # In place of the image's own entry point
     environment: Mapping[str, str]
     gpus: int | None
 
@@ -186,16 +183,12 @@ GPU_COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 class Pasted:
     """One command that starts the engine."""
 
-    words: tuple[str, ...]
-    """What follows the program: the model, perhaps, and flags."""
-    where: str = "command line"
-    """Which of the commands of a file it is."""
+    words: tuple[str, ...]  # What follows the program: the model, perhaps, and flags
+    where: str = "command line"  # Which of the commands of a file it is
     environment: Mapping[str, str] = field(default_factory=dict)
-    gpus: int | None = None
-    """GPUs that a container is given."""
+    gpus: int | None = None  # GPUs that a container is given
     replicas: int = 1
-    release: str = ""
-    """The engine's version, as far as the tag of an image has it."""
+    release: str = ""  # The engine's version, as far as the tag of an image has it
 
 
 def find_commands(text: str, commands: Commands) -> list[Pasted]:

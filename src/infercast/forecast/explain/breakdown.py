@@ -34,10 +34,8 @@ class Range:
     last: int
     requests: int
     tokens: int
-    seconds: float
-    """A token, on average."""
-    families: dict[str, float]
-    """The part of each kernel family in it, and of waiting for the host."""
+    seconds: float  # A token, on average
+    families: dict[str, float]  # The part of each kernel family in it, and of waiting for the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +104,7 @@ def pooled(several: Sequence[Composition]) -> Composition:
     return Composition(tuple(ranges))
 
 
-SLOW_SHARE = 0.01
-"""The slowest requests that are looked at by themselves, as a share of all."""
+SLOW_SHARE = 0.01  # The slowest requests that are looked at by themselves, as a share of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +206,7 @@ def joined(several: Sequence[RequestParts]) -> RequestParts:
     )
 
 
-WAITS = ("GPU waits for host", "GPU waits for host or other stages")
-"""Without and with a pipeline."""
+WAITS = ("GPU waits for host", "GPU waits for host or other stages")  # Without and with a pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,21 +224,15 @@ class KernelPart:
 class Breakdown(Answer):
     """A run from the first request sent to the last token received, second by second."""
 
-    duration: float
-    """Seconds from the first request sent to the last token received."""
-    side_by_side: int
-    """Number of replicas times stages: the parts add up to this many durations."""
-    steps: dict[str, int]
-    """Number of steps of each kind."""
-    kernels: tuple[KernelPart, ...]
-    """Largest first."""
+    duration: float  # Seconds from the first request sent to the last token received
+    side_by_side: int  # Number of replicas times stages: the parts add up to this many durations
+    steps: dict[str, int]  # Number of steps of each kind
+    kernels: tuple[KernelPart, ...]  # Largest first
     host: KernelPart
     """A GPU with requests stood still: it waited for its host or another stage, or tokens were on their way."""
-    idle_seconds: float
-    """Seconds in which no request was on the replica."""
+    idle_seconds: float  # Seconds in which no request was on the replica
     first_tokens: RequestParts
-    later_tokens: RequestParts | None
-    """None where no request has a second token."""
+    later_tokens: RequestParts | None  # None where no request has a second token
     composition: Composition | None
     """None where no request has a second token, and for pipelines: tokens of a request are steps apart there."""
 

@@ -22,8 +22,7 @@ from infercast.serve.record import PhaseTotals
 from infercast.serve.step import StepShape
 from infercast.shown import Answer
 
-LEAST_LOSS = 0.002
-"""Gaps below this share of a phase's GPU time are not looked at one by one."""
+LEAST_LOSS = 0.002  # Gaps below this share of a phase's GPU time are not looked at one by one
 EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)
 """A prompt and a decoding sequence: a step that launches every kernel of a model."""
 
@@ -33,25 +32,19 @@ class Saving:
     """What users would see less of, as shares: positive is better."""
 
     ttft: float
-    tpot: float
-    """Of the mean time per output token; 0 where no request has a second token."""
+    tpot: float  # Of the mean time per output token; 0 where no request has a second token
     end_to_end: float
-    throughput: float
-    """More output tokens a second; next to nothing where clients set the pace."""
+    throughput: float  # More output tokens a second; next to nothing where clients set the pace
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    phase: str
-    """``prefill`` (steps with prompt tokens) or ``decode``."""
+    phase: str  # ``prefill`` (steps with prompt tokens) or ``decode``
     tokens: int
-    seconds: float
-    """One launch, as forecast."""
-    ceiling: float
-    """One launch where kernels of this shape are best."""
+    seconds: float  # One launch, as forecast
+    ceiling: float  # One launch where kernels of this shape are best
     limit: float
-    share: float
-    """All its launches, of the GPU time of steps of this kind."""
+    share: float  # All its launches, of the GPU time of steps of this kind
 
     @property
     def attained(self) -> float:
@@ -80,12 +73,9 @@ class Diagnosis(Answer):
 
     forecast: Forecast
     findings: tuple[Finding, ...]
-    host: Saving
-    """If the host took no time at all."""
-    everything: Saving
-    """If every kernel was as good as the best of its shape, with the same host."""
-    not_judged: tuple[str, ...]
-    """Kernels of kinds that were measured nowhere."""
+    host: Saving  # If the host took no time at all
+    everything: Saving  # If every kernel was as good as the best of its shape, with the same host
+    not_judged: tuple[str, ...]  # Kernels of kinds that were measured nowhere
 
     def _words(self) -> str:
         worst = f", first {self.findings[0].name}" if self.findings else ""

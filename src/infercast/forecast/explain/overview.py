@@ -27,13 +27,10 @@ from infercast.serve.step import StepShape
 class RooflinePoint:
     name: str
     family: str
-    share: float
-    """Of the time of all steps of the phase, as in its table of kernel families."""
-    intensity: float
-    """Operations a byte that must be moved."""
+    share: float  # Of the time of all steps of the phase, as in its table of kernel families
+    intensity: float  # Operations a byte that must be moved
     flops_per_second: float
-    limit: float
-    """What a kernel of this intensity and format could reach on this GPU."""
+    limit: float  # What a kernel of this intensity and format could reach on this GPU
     dtype: str
 
 
@@ -41,15 +38,11 @@ class RooflinePoint:
 class StepRoofline:
     phase: str
     num_prompts: int
-    prompt_tokens: int
-    """Of each prompt, that are computed in the step."""
+    prompt_tokens: int  # Of each prompt, that are computed in the step
     num_decodes: int
-    context: int
-    """Tokens before, of each sequence that decodes."""
-    points: tuple[RooflinePoint, ...]
-    """Largest first; kernels that only move data have no place on it."""
-    share: float
-    """Of the time of all steps that the points have together."""
+    context: int  # Tokens before, of each sequence that decodes
+    points: tuple[RooflinePoint, ...]  # Largest first; kernels that only move data have no place on it
+    share: float  # Of the time of all steps that the points have together
     bandwidth: float
     peaks: dict[str, float]
 
@@ -134,8 +127,7 @@ def _shares(phase: Phase, cost: StepCost) -> list[float]:
 
 
 MOST_BINS = 240
-NARROWEST = 1.2
-"""A histogram reaches at least from its middle over this to its middle times this."""
+NARROWEST = 1.2  # A histogram reaches at least from its middle over this to its middle times this
 HISTOGRAM_BINS = 48
 SHOWN_REQUESTS = 10
 
@@ -153,14 +145,11 @@ class LoadCurves:
     """What went on in each of many equal stretches of the run; lists of equal length."""
 
     width: float
-    times: list[float]
-    """The middle of each, in seconds after the first request was sent."""
+    times: list[float]  # The middle of each, in seconds after the first request was sent
     running: list[float]
-    waiting: list[float]
-    """Requests that were sent and have not been started, on average."""
+    waiting: list[float]  # Requests that were sent and have not been started, on average
     output_tokens: list[float]
-    kv_usage: list[float]
-    """Share of the KV blocks that sequences hold, at most."""
+    kv_usage: list[float]  # Share of the KV blocks that sequences hold, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +161,7 @@ class SlowRequest:
     num_input: int
     num_cached: int
     ttft: float
-    parts: dict[str, float]
-    """Seconds; they add up to the TTFT."""
+    parts: dict[str, float]  # Seconds; they add up to the TTFT
 
 
 @dataclass(frozen=True, slots=True)

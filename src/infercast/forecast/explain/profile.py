@@ -26,8 +26,7 @@ from infercast.shown import Answer
 from infercast.units import MICRO
 
 MOST_BYTES = 2**30  # Of a file, unpacked
-UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}
-"""By the first letter: exports write ns, nsecond and so on."""
+UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter: exports write ns, nsecond and so on
 FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "c10::Float8_e4m3fn": "fp8"}
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm")
 SELECTIVE = ("conv", "embedding", "index", "gather", "scatter", "sort", "topk", "lstm", "attention")

@@ -36,8 +36,7 @@ class StepLog:
         self._takes_in = takes_in  # prompts arrive computed, as on a decode pool: a step computes a token of each
         self.own_seconds = np.zeros(num_requests)
         """GPU seconds of each request up to its first token, steps divided among their tokens."""
-        self.prompt_end = np.full(num_requests, np.nan)
-        """When the step ended that produced its first token."""
+        self.prompt_end = np.full(num_requests, np.nan)  # When the step ended that produced its first token
         self._ends: list[float] = []
         self._gpu_seconds: list[float] = []
         self._varying: list[list[float]] = []
@@ -46,8 +45,7 @@ class StepLog:
         # Of each stretch: its steps, tokens, tokens of prompts, sampled tokens, and rows of the timer's tables.
         self._stretches: list[tuple[int, ...]] = []
         self._slowed: dict[int, float] = {}
-        self.spans: list[Span] = []
-        """Of each step of a pipeline, where steps overlap; empty without one."""
+        self.spans: list[Span] = []  # Of each step of a pipeline, where steps overlap; empty without one
 
     def fit(self, num_requests: int) -> None:
         """Keep room for ``num_requests``."""
@@ -124,8 +122,7 @@ def kernels_of(timer: KernelTimer) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    record: Record
-    """Of the requests that it served; not a number elsewhere."""
+    record: Record  # Of the requests that it served; not a number elsewhere
     replica: Replica
     timer: KernelTimer
     log: StepLog
@@ -135,20 +132,16 @@ class EngineRun:
 @dataclass(frozen=True)
 class Steps:
     ends: Array
-    gpu_seconds: Array
-    """Time of its kernels; the GPU is taken to work up to the end and to wait before."""
+    gpu_seconds: Array  # Time of its kernels; the GPU is taken to work up to the end and to wait before
     tokens: Array
-    prompt_tokens: Array
-    """Those of sequences that compute more than one."""
+    prompt_tokens: Array  # Those of sequences that compute more than one
     sampled: Array
     held_blocks: Array
-    host: Array
-    """(steps, 5): what each costs the host, as in `HostCost`."""
+    host: Array  # (steps, 5): what each costs the host, as in `HostCost`
     rows: tuple[Array, ...]
     varying: Array
     slowed: Array
-    stages: Array
-    """(steps, stages, 2): when each step began and ended on each stage of a pipeline; empty without one."""
+    stages: Array  # (steps, stages, 2): when each step began and ended on each stage of a pipeline; empty without one
 
     @cached_property
     def kind(self) -> Array:

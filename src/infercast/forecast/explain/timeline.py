@@ -56,8 +56,7 @@ def request_slices(engine: EngineRun, workload: Workload, start: float, begin: f
 
 
 LAST = ("lm_head", "sampling")
-MOST_SLICES = 400_000
-"""A window is cut where it would hold more of them: some 45 MB of a trace."""
+MOST_SLICES = 400_000  # A window is cut where it would hold more of them: some 45 MB of a trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +77,17 @@ class StepSlice:
     tokens: int
     prompt_tokens: int
     sampled: int
-    kernels: list[Slice]
-    """One after the other; all launches of a kernel are one slice. Empty for stages of a pipeline."""
+    kernels: list[Slice]  # One after the other; all launches of a kernel are one slice. Empty for stages of a pipeline.
     kv_usage: float
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLanes:
-    name: str
-    """``engine``, or ``engine 2``, or ``decode engine 2``."""
+    name: str  # ``engine``, or ``engine 2``, or ``decode engine 2``
     steps: list[StepSlice]
     host: list[Slice]
     requests: list[RequestSlice]
-    counts: list[tuple[float, int, int]]
-    """(moment, requests running, requests waiting), whenever one changes."""
+    counts: list[tuple[float, int, int]]  # (moment, requests running, requests waiting), whenever one changes
 
 
 @dataclass(frozen=True, slots=True)

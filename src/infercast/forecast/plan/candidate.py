@@ -16,25 +16,17 @@ from infercast.shown import Shown
 
 @dataclass(frozen=True, slots=True)
 class PowerDraw:
-    gpu_watts: float
-    """Of the boards, on average."""
-    wall_watts: float
-    """With servers and building, on average."""
+    gpu_watts: float  # Of the boards, on average
+    wall_watts: float  # With servers and building, on average
     peak_watts: float
     """Of the servers at the wall, without the building, while every GPU is in its step that draws most."""
-    joules_per_output_token: float
-    """Of the boards ..."""
-    wall_joules_per_output_token: float
-    """... and with servers and building."""
-    usd_per_hour: float | None
-    """Of electricity; None without a price."""
-    grams_co2_per_million_output_tokens: float | None
-    """None without a factor of the grid."""
-    low: float
-    """The ends of the 80 % interval of the boards' joules, as factors."""
+    joules_per_output_token: float  # Of the boards ...
+    wall_joules_per_output_token: float  # ... and with servers and building.
+    usd_per_hour: float | None  # Of electricity; None without a price
+    grams_co2_per_million_output_tokens: float | None  # None without a factor of the grid
+    low: float  # The ends of the 80 % interval of the boards' joules, as factors
     high: float
-    source: str
-    """What the power of the GPUs is known from."""
+    source: str  # What the power of the GPUs is known from
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +38,21 @@ class Figures:
     end_to_end: Percentiles
     output_tokens_per_second: float
     requests_per_second: float
-    attainment: float
-    """The share of requests that keep every limit of the SLO."""
-    goodput: float
-    """Requests a second that do."""
-    headroom: float
-    """The smallest limit / forecast; above 1 the SLO holds."""
-    tightest: str
-    """The limit that it is the headroom of, such as ``ttft_p99``."""
-    state: str
-    """``stable``, ``backlogged`` or ``overloaded``."""
-    capacity: float | None
-    """Requests a second that can be served, where it is known."""
-    busy: float
-    """Share of the time in which the busiest replica computes."""
-    kv_peak: float
-    """Most of the KV cache that was in use at a time."""
+    attainment: float  # The share of requests that keep every limit of the SLO
+    goodput: float  # Requests a second that do
+    headroom: float  # The smallest limit / forecast; above 1 the SLO holds
+    tightest: str  # The limit that it is the headroom of, such as ``ttft_p99``
+    state: str  # ``stable``, ``backlogged`` or ``overloaded``
+    capacity: float | None  # Requests a second that can be served, where it is known
+    busy: float  # Share of the time in which the busiest replica computes
+    kv_peak: float  # Most of the KV cache that was in use at a time
     bottleneck: str
-    source: str
-    """What the weakest of the estimates that count rests on."""
-    intervals: Intervals | None = None
-    """80 % intervals of latencies and rates, if computed."""
-    odds: float | None = None
-    """The probability that the SLO holds; None where there are no intervals."""
+    source: str  # What the weakest of the estimates that count rests on
+    intervals: Intervals | None = None  # 80 % intervals of latencies and rates, if computed
+    odds: float | None = None  # The probability that the SLO holds; None where there are no intervals
     asked_odds: float = 0.0
-    drawn: PowerDraw | None = None
-    """None where the power of its GPUs is not known."""
-    beyond: str = ""
-    """The budget that it exceeds, in words; empty if none."""
+    drawn: PowerDraw | None = None  # None where the power of its GPUs is not known
+    beyond: str = ""  # The budget that it exceeds, in words; empty if none
 
     @property
     def holds(self) -> bool:
@@ -130,33 +109,25 @@ def power_draw_of(forecast: Forecast, times: int = 1) -> PowerDraw | None:
     )
 
 
-Settings = tuple[tuple[str, Any], ...]
-"""Names and values, in order of names, so that equal ones are equal."""
+Settings = tuple[tuple[str, Any], ...]  # Names and values, in order of names, so that equal ones are equal
 
 ONE_GPU = ParallelLayout()
 ACCEPTANCE = "acceptance"
-DRAFTS = (ACCEPTANCE, "speculative_config")
-"""Settings of speculative decoding; the first is ours alone."""
+DRAFTS = (ACCEPTANCE, "speculative_config")  # Settings of speculative decoding; the first is ours alone
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """Equal replicas of one deployment; with ``prefill`` they decode what that pool has computed the prompts of."""
 
-    engine: str
-    """With its version, such as ``vllm@0.25``."""
-    gpu: str
-    """A bundled name or a file."""
-    layout: ParallelLayout = ONE_GPU
-    """Of one replica; its ``data`` copies share experts, where a model has any."""
+    engine: str  # With its version, such as ``vllm@0.25``
+    gpu: str  # A bundled name or a file
+    layout: ParallelLayout = ONE_GPU  # Of one replica; its ``data`` copies share experts, where a model has any
     replicas: int = 1
-    quantization: str | None = None
-    """None: as the checkpoint has it."""
+    quantization: str | None = None  # None: as the checkpoint has it
     kv_cache_dtype: str = "auto"
-    settings: Settings = ()
-    """Of the engine, by its own names, where they are not its choice."""
-    power_limit: float | None = None
-    """Watts that each GPU's board may draw; None: as many as it takes."""
+    settings: Settings = ()  # Of the engine, by its own names, where they are not its choice
+    power_limit: float | None = None  # Watts that each GPU's board may draw; None: as many as it takes
     prefill: Candidate | None = None
 
     @property
@@ -220,14 +191,10 @@ class Candidate:
 class Stage(Enum):
     """How far a candidate came."""
 
-    REFUSED = "refused"
-    """It does not fit, or the engine would not start it."""
-    BOUND = "bound"
-    """No hardware of this kind can keep the promise, or not for less than what is known to keep it."""
-    ESTIMATED = "estimated"
-    """A quick estimate placed it behind others."""
-    SCREENED = "screened"
-    """A short simulation placed it behind others."""
+    REFUSED = "refused"  # It does not fit, or the engine would not start it
+    BOUND = "bound"  # No hardware of this kind can keep the promise, or not for less than what is known to keep it
+    ESTIMATED = "estimated"  # A quick estimate placed it behind others
+    SCREENED = "screened"  # A short simulation placed it behind others
     SIMULATED = "simulated"
 
 
@@ -237,16 +204,11 @@ class Row(Shown):
 
     candidate: Candidate
     stage: Stage
-    cost: float | None = None
-    """Money an hour; None where a price is not known."""
-    figures: Figures | None = None
-    """Of a simulation, short or whole."""
-    headroom: float | None = None
-    """As the last stage has it: a bound from above, an estimate or a simulation."""
-    reason: str = ""
-    """Why it is not the winner; empty for the winner."""
-    rate: float | None = None
-    """Requests a second that it serves within the SLO, where throughput was the objective."""
+    cost: float | None = None  # Money an hour; None where a price is not known
+    figures: Figures | None = None  # Of a simulation, short or whole
+    headroom: float | None = None  # As the last stage has it: a bound from above, an estimate or a simulation
+    reason: str = ""  # Why it is not the winner; empty for the winner
+    rate: float | None = None  # Requests a second that it serves within the SLO, where throughput was the objective
 
     def _words(self) -> str:
         return f"{self.candidate}: {self.stage.value}"

@@ -33,8 +33,7 @@ CLEARLY = 0.75
 MISSES = 1.0
 """... or where it misses one by as many standard errors, if the SLO is to hold more likely than not: such odds take
 about as much room on the other side."""
-MOST_FORECASTS = 8
-"""Runs that are kept."""
+MOST_FORECASTS = 8  # Runs that are kept
 
 
 def evaluate(
@@ -121,21 +120,15 @@ def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, i
     return system, times, question.workload if times == 1 else dealt_out(question.workload, times)
 
 
-SHORT = 200
-"""Requests of a short simulation."""
-FIRST = 500
-"""Requests of the first answer."""
-LIKELY = 0.98
-"""A headroom by the quick estimate from which on the best of other GPUs is looked for."""
+SHORT = 200  # Requests of a short simulation
+FIRST = 500  # Requests of the first answer
+LIKELY = 0.98  # A headroom by the quick estimate from which on the best of other GPUs is looked for
 PROMISING = 0.9
 """A headroom in a short simulation from which on the whole workload is simulated. Short runs are mostly too good: of
 120 candidates, the lowest of those that then kept their SLO had 1.02."""
-CLOSE = 0.88
-"""A headroom from which on other settings are tried, too ..."""
-MOST_CLOSE = 3
-"""... for at most this many kinds of replicas."""
-PORTION = 4
-"""Kinds of replicas of one price, the likeliest first, that are simulated before the others."""
+CLOSE = 0.88  # A headroom from which on other settings are tried, too ...
+MOST_CLOSE = 3  # ... for at most this many kinds of replicas.
+PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are simulated before the others
 
 
 @dataclass
@@ -145,14 +138,12 @@ class SimulationStage:
     question: Question
     workers: Executor
     tell: Callable[[str], None]
-    rows: dict[Candidate, Row] = field(default_factory=dict)
-    """The latest result of each candidate."""
+    rows: dict[Candidate, Row] = field(default_factory=dict)  # The latest result of each candidate
     first: Row | None = None
     """The first that kept the SLO, for as many requests as give an answer at once; counts where no other does."""
     precise: set[Candidate] = field(default_factory=set)
     """Those whose run was as long as that of `simulate`; others end when it is clear whether they keep the SLO."""
-    num_left: int = 0
-    """Candidates that nothing is known of."""
+    num_left: int = 0  # Candidates that nothing is known of
     doing: str = "a list of candidates"
 
     def say(self, words: str) -> None:
@@ -275,10 +266,8 @@ def halve(stage: SimulationStage, options: Sequence[Option], value: Callable[[Op
     stage.simulate([option.candidate for option in best if option.candidate in promising][:most])
 
 
-SHARES = (0.5, 0.8, 1.0, 1.2)
-"""Of the question's rate."""
-SECONDS, LEAST, MOST = 60.0, 100, 1000
-"""Seconds of each rate, and the least and most requests."""
+SHARES = (0.5, 0.8, 1.0, 1.2)  # Of the question's rate
+SECONDS, LEAST, MOST = 60.0, 100, 1000  # Seconds of each rate, and the least and most requests
 
 
 class Check(NamedTuple):
@@ -288,8 +277,7 @@ class Check(NamedTuple):
     requests: int
     num_input: int
     num_output: int
-    forecast: Forecast
-    """Of one of ``times`` equal parts, each of which gets its share of the requests."""
+    forecast: Forecast  # Of one of ``times`` equal parts, each of which gets its share of the requests
     intervals: Intervals
     times: int = 1
 

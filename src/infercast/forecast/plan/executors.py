@@ -38,17 +38,14 @@ from infercast.lazy_classes import fields, is_dataclass
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-TRIES = 3
-"""Attempts at a task after its worker failed or was killed."""
-PIECES_A_WORKER = 8
-"""Pieces per worker, so that none waits long for the last one."""
+TRIES = 3  # Attempts at a task after its worker failed or was killed
+PIECES_A_WORKER = 8  # Pieces per worker, so that none waits long for the last one
 MOST_IN_A_PIECE = 16
 OUT_OF_WORKERS = (
     f"worker processes ended {TRIES} times without an answer, the next would have been about {{item}}; is there enough "
     "memory? --workers 1 does without them"
 )
-MOST_FUNCTIONS = 4
-"""Functions that a worker keeps: a search alternates between a few."""
+MOST_FUNCTIONS = 4  # Functions that a worker keeps: a search alternates between a few
 
 
 class WorkerError(InfercastError):
@@ -59,8 +56,7 @@ class OutOfTime(Exception):  # noqa: N818 - a reason to answer now and no error
     """A search has taken as long as it may."""
 
 
-LONGEST_WAIT = 1e6
-"""Seconds that a lock can be waited for on every system."""
+LONGEST_WAIT = 1e6  # Seconds that a lock can be waited for on every system
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=inf)
 
@@ -230,8 +226,7 @@ class Executor(Protocol):
         """What the function makes of each item, in the order of the items; both can be pickled."""
 
 
-TYPE = "type"
-"""The key under which a record says what it is."""
+TYPE = "type"  # The key under which a record says what it is
 OURS = "infercast."
 
 
@@ -293,10 +288,8 @@ def _name(value: Any) -> str:
     return f"{value.__module__}:{value.__qualname__}"
 
 
-PATIENCE = 5.0
-"""Seconds in which a cluster's address has to answer."""
-LOCAL = "local"
-"""In place of an address: a cluster of this machine alone, for the time of the command."""
+PATIENCE = 5.0  # Seconds in which a cluster's address has to answer
+LOCAL = "local"  # In place of an address: a cluster of this machine alone, for the time of the command
 
 
 class RayCluster:
@@ -367,8 +360,7 @@ def _check_reachable(address: str) -> None:
         raise InputError(f"no Ray cluster answers at {address!r}: {reason}") from None
 
 
-KINDS = (".py", ".toml", ".json", ".npz")
-"""Files that answers hang on: code, GPUs, models, engines and what was fitted."""
+KINDS = (".py", ".toml", ".json", ".npz")  # Files that answers hang on: code, GPUs, models, engines and what was fitted
 
 
 class Resumed:
@@ -377,8 +369,7 @@ class Resumed:
     def __init__(self, executor: Executor, path: Path) -> None:
         self._executor, self._path = executor, path
         self._known = _read(path)
-        self.num_known = len(self._known)
-        """Answers that the file had."""
+        self.num_known = len(self._known)  # Answers that the file had
 
     @property
     def width(self) -> int:
@@ -450,8 +441,7 @@ def _entry(path: Path, number: int, line: bytes) -> tuple[str, Any]:
         ) from None
 
 
-MOST_BY_DEFAULT = 8
-"""Processes that are started unasked; each needs a second to start and some 200 MB."""
+MOST_BY_DEFAULT = 8  # Processes that are started unasked; each needs a second to start and some 200 MB
 
 
 @contextmanager

@@ -47,8 +47,7 @@ from infercast.units import format_watts
 
 
 class Axis(NamedTuple):
-    name: str
-    """Of the field of a candidate that has the choice, where there is one."""
+    name: str  # Of the field of a candidate that has the choice, where there is one
     values: Callable[[Question, Candidate], Iterable[Any]] | tuple[Any, ...] | str
     """Values for a candidate, the same for all, or the name of a field of the question."""
     put: Callable[[Candidate, Any], Candidate] | None = None
@@ -154,8 +153,7 @@ AXES = (
 )
 
 
-ROUGH_TOKENS = 4096
-"""Tokens of the largest step that a quick estimate asks for."""
+ROUGH_TOKENS = 4096  # Tokens of the largest step that a quick estimate asks for
 
 
 class SharedDeployOptions(NamedTuple):
@@ -246,16 +244,11 @@ class Objective(NamedTuple):
     """What to make as small as possible."""
 
     name: str
-    says: str
-    """The winner in words: ``costs least``."""
-    known: Callable[[Question, Candidate], float] | None
-    """Its value before any timing; None if not known."""
-    value: Callable[[Row], float]
-    """Its value of a simulated candidate."""
-    finds_rate: bool = False
-    """Whether it maximises the request rate."""
-    rough: bool = False
-    """Whether ``known`` is only approximate."""
+    says: str  # The winner in words: ``costs least``
+    known: Callable[[Question, Candidate], float] | None  # Its value before any timing; None if not known
+    value: Callable[[Row], float]  # Its value of a simulated candidate
+    finds_rate: bool = False  # Whether it maximises the request rate
+    rough: bool = False  # Whether ``known`` is only approximate
 
 
 def _or_worst(value: float | None) -> float:
@@ -291,8 +284,7 @@ OBJECTIVES = {
 }
 
 
-USUAL_LENGTHS = 8192
-"""Tokens that the longest allowed sequence has at least, where a model has as many positions."""
+USUAL_LENGTHS = 8192  # Tokens that the longest allowed sequence has at least, where a model has as many positions
 
 
 def length_for(model: str, workload: Workload) -> int:
@@ -304,8 +296,7 @@ def length_for(model: str, workload: Workload) -> int:
 class Lengths(NamedTuple):
     """What requests ask for, as arrays."""
 
-    new_inputs: Array
-    """Tokens of each prompt that nothing could have left in a cache."""
+    new_inputs: Array  # Tokens of each prompt that nothing could have left in a cache
     outputs: Array
 
 
@@ -318,39 +309,29 @@ class Question:
     slo: Slo
     gpus: tuple[str, ...]
     engines: tuple[str, ...]
-    prices: tuple[float | None, ...] = ()
-    """Dollars per hour of one GPU of each kind; None if not known."""
+    prices: tuple[float | None, ...] = ()  # Dollars per hour of one GPU of each kind; None if not known
     max_gpus: int = 8
-    budget: float | None = None
-    """Most money an hour."""
+    budget: float | None = None  # Most money an hour
     power_budget: float | None = None
     """Most watts of all servers at the wall, without the building, while every GPU draws most."""
-    power_limits: tuple[float | None, ...] = (None,)
-    """Watts that boards may be held at; None: as many as they take."""
-    facility: Facility = field(default_factory=Facility)
-    """Servers, building and grid."""
-    metered: tuple[str, ...] = ()
-    """Owned kinds of GPU, with electricity on top of their price."""
+    power_limits: tuple[float | None, ...] = (None,)  # Watts that boards may be held at; None: as many as they take
+    facility: Facility = field(default_factory=Facility)  # Servers, building and grid
+    metered: tuple[str, ...] = ()  # Owned kinds of GPU, with electricity on top of their price
     quantizations: tuple[str | None, ...] = (None,)
     kv_cache_dtypes: tuple[str, ...] = ("auto",)
-    settings: tuple[Settings, ...] | None = None
-    """What is tried of settings; None: what each engine says of itself."""
-    max_model_len: int | None = None
-    """None: as long as the workload needs, rounded up to a power of two."""
-    disaggregate: bool = False
-    """Whether a prefill pool and a decode pool are looked at, too."""
+    settings: tuple[Settings, ...] | None = None  # What is tried of settings; None: what each engine says of itself
+    max_model_len: int | None = None  # None: as long as the workload needs, rounded up to a power of two
+    disaggregate: bool = False  # Whether a prefill pool and a decode pool are looked at, too
     objective: str = "cost"
     least_odds: float = 0.0
     """The probability that the SLO holds must be as large; 0: it holds by the forecast's own numbers."""
-    network: str | None = DEFAULT_LINK
-    """Between nodes; None: no engine spans two."""
+    network: str | None = DEFAULT_LINK  # Between nodes; None: no engine spans two
     link: str = DEFAULT_LINK
     pcie_topology: str | None = None
     api_server: bool = True
     predictor: str = "learned"
     calibration: Calibration | None = None
-    axes: tuple[Axis, ...] = AXES
-    """Dimensions of the search, other than the number of replicas."""
+    axes: tuple[Axis, ...] = AXES  # Dimensions of the search, other than the number of replicas
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -476,16 +457,12 @@ class Question:
 class Nearest(NamedTuple):
     """The nearest question that has an answer."""
 
-    row: Row
-    """What would be the answer."""
-    sentence: str
-    """What would have to be asked instead."""
+    row: Row  # What would be the answer
+    sentence: str  # What would have to be asked instead
 
 
-USUAL_ODDS = 0.8
-"""How sure a plan is that the SLO holds, where nothing else is asked for."""
-ODDS = (0.5, USUAL_ODDS, 0.9, 0.95, 0.99)
-"""Others that it is compared with."""
+USUAL_ODDS = 0.8  # How sure a plan is that the SLO holds, where nothing else is asked for
+ODDS = (0.5, USUAL_ODDS, 0.9, 0.95, 0.99)  # Others that it is compared with
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -496,20 +473,15 @@ class Plan(Answer):
     winner: Row | None
     front: tuple[Row, ...]
     """Those that keep the SLO and that no other beats in cost, TTFT and TPOT together; cheapest first."""
-    rows: tuple[Row, ...]
-    """Every candidate that was looked at, best first, those that were refused last."""
+    rows: tuple[Row, ...]  # Every candidate that was looked at, best first, those that were refused last
     runner_up: Row | None
-    why: str
-    """Why the runner-up lost, or which constraint fails if there is no winner; one sentence."""
-    changes: tuple[str, ...]
-    """What would change the decision, a sentence each."""
-    nearest: tuple[Nearest, ...] = ()
-    """What is nearest to an answer, if there is no winner."""
+    why: str  # Why the runner-up lost, or which constraint fails if there is no winner; one sentence
+    changes: tuple[str, ...]  # What would change the decision, a sentence each
+    nearest: tuple[Nearest, ...] = ()  # What is nearest to an answer, if there is no winner
     notes: tuple[str, ...] = ()
     num_candidates: int = 0
     """Number of candidates that the question allows, also those that were never looked at one by one."""
-    cut: str = ""
-    """When a search was cut before its end, and what it did not come to; empty where it was not."""
+    cut: str = ""  # When a search was cut before its end, and what it did not come to; empty where it was not
 
     def _words(self) -> str:
         what = f"{self.question.model}, {self.question.slo}"

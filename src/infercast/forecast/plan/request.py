@@ -21,8 +21,7 @@ from infercast.units import AUTO
 
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 ANY = "any"
-WEIGHTS = (None, "fp8", "int4")
-"""What any format of weights means: the checkpoint's, 8 bits, 4 bits."""
+WEIGHTS = (None, "fp8", "int4")  # What any format of weights means: the checkpoint's, 8 bits, 4 bits
 
 
 def question_of(

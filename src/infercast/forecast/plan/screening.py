@@ -54,32 +54,24 @@ from infercast.ops.op import tensor_rate_of
 from infercast.serve.step import StepEstimate
 from infercast.units import format_gpus, format_seconds, format_watts
 
-MOST_SEQUENCES = 1024
-"""The default of engines."""
+MOST_SEQUENCES = 1024  # The default of engines
 
 
 class Work(NamedTuple):
     """What one token asks of a model."""
 
-    dense_bytes: float
-    """Weights that every step reads."""
-    expert_bytes: float
-    """Those of the routed experts of one token."""
-    flops: float
-    """Of one token, without attention and the head."""
-    formats: frozenset[str]
-    """What products are multiplied in."""
+    dense_bytes: float  # Weights that every step reads
+    expert_bytes: float  # Those of the routed experts of one token
+    flops: float  # Of one token, without attention and the head
+    formats: frozenset[str]  # What products are multiplied in
 
 
 class Bounds(NamedTuple):
     """Of one replica."""
 
-    step: float
-    """Seconds of any step, through all stages."""
-    token: float
-    """Seconds of one token of a prompt."""
-    rate: float
-    """Requests a second in the long run; not bounded for traces, which end."""
+    step: float  # Seconds of any step, through all stages
+    token: float  # Seconds of one token of a prompt
+    rate: float  # Requests a second in the long run; not bounded for traces, which end
 
 
 @lru_cache(maxsize=256)
@@ -150,13 +142,10 @@ def least_replicas(question: Question, bounds: Bounds) -> int:
     return max(1, ceil(question.rate / bounds.rate))
 
 
-ROUNDS = 12
-"""Iterations of the batch and its step time."""
+ROUNDS = 12  # Iterations of the batch and its step time
 CLOSE = 1e-3
-ALONE = 0.3
-"""A share of the time up to which prompts mostly have a step to themselves."""
-OVERLAP = 0.45
-"""The part of what a prompt adds to a step that stages of a pipeline do not do side by side."""
+ALONE = 0.3  # A share of the time up to which prompts mostly have a step to themselves
+OVERLAP = 0.45  # The part of what a prompt adds to a step that stages of a pipeline do not do side by side
 
 
 class Mix(NamedTuple):
@@ -164,8 +153,7 @@ class Mix(NamedTuple):
 
     inputs: float
     outputs: float
-    context: float
-    """Tokens that a sequence holds while it decodes: long answers count for longer."""
+    context: float  # Tokens that a sequence holds while it decodes: long answers count for longer
     lengths: Lengths
 
     def prompt(self, percentile: float | None) -> float:
@@ -183,18 +171,12 @@ def mix_of(lengths: Lengths, cached: float) -> Mix:
 class SteadyLoad(NamedTuple):
     """A replica in its steady state at some rate."""
 
-    batch: float
-    """Sequences that decode at one time."""
-    step: float
-    """Seconds of a step that only decodes."""
-    added: float
-    """Seconds that a prompt adds to the steps it is in, on average ..."""
-    busy: float
-    """... and the share of the time that this takes."""
-    rate: float
-    """Requests a second of one engine."""
-    tokens: float = 1.0
-    """Tokens of a sequence and step, more than one where drafts are accepted."""
+    batch: float  # Sequences that decode at one time
+    step: float  # Seconds of a step that only decodes
+    added: float  # Seconds that a prompt adds to the steps it is in, on average ...
+    busy: float  # ... and the share of the time that this takes.
+    rate: float  # Requests a second of one engine
+    tokens: float = 1.0  # Tokens of a sequence and step, more than one where drafts are accepted
 
     @property
     def tpot(self) -> float:
@@ -234,8 +216,7 @@ class Engine:
         self._budget = min(settings.max_num_batched_tokens, ROUGH_TOKENS)
         self._path = float(getattr(host, "request_path", 0.0) + getattr(host, "token_path", 0.0))
         room = deployment.memory.most_sequences(max(1, int(mix.context)), chunk=1)
-        self.seats = max(1, min(settings.max_num_seqs, room))
-        """Sequences that it holds at one time."""
+        self.seats = max(1, min(settings.max_num_seqs, room))  # Sequences that it holds at one time
 
     def step(self, batch: float) -> float:
         """Seconds of a decode step through all stages."""
@@ -312,8 +293,7 @@ def _seconds(step: StepEstimate) -> float:
 class QuickEstimate(NamedTuple):
     """What users would see, roughly; seconds."""
 
-    headroom: float
-    """0: it cannot keep up."""
+    headroom: float  # 0: it cannot keep up
     ttft: float = inf
     tpot: float = inf
     end_to_end: float = inf
@@ -349,10 +329,8 @@ def quick_estimate(
 HOPELESS = 0.7
 """A headroom by the quick estimate below which a candidate is not simulated. Of those that kept their SLO in some 120
 simulations of three models the lowest had 0.86; pipelines that are nearly full, which are never best, are lower."""
-PLENTY = 3.0
-"""A headroom from which on no more replicas are tried."""
-LEAST_RATE, MOST_RATE = 0.01, 1e5
-"""Requests a second between which the most that a replica keeps is looked for."""
+PLENTY = 3.0  # A headroom from which on no more replicas are tried
+LEAST_RATE, MOST_RATE = 0.01, 1e5  # Requests a second between which the most that a replica keeps is looked for
 
 
 class Option(NamedTuple):
@@ -361,16 +339,14 @@ class Option(NamedTuple):
     candidate: Candidate
     cost: float | None
     estimate: QuickEstimate
-    rate: float = 0.0
-    """Requests a second at which the estimate just keeps the SLO, where that is looked for."""
+    rate: float = 0.0  # Requests a second at which the estimate just keeps the SLO, where that is looked for
 
 
 class ReplicaSpec(NamedTuple):
     """Units that differ in settings alone, and what the best of them cannot beat."""
 
     units: tuple[Candidate, ...]
-    replicas: tuple[int, ...]
-    """The least that each unit needs."""
+    replicas: tuple[int, ...]  # The least that each unit needs
 
     @property
     def least(self) -> Candidate:
@@ -419,8 +395,7 @@ def _impossible(question: Question, unit: Candidate, replicas: int, headroom: fl
 
 class Screened(NamedTuple):
     options: tuple[Option, ...]
-    rows: tuple[Row, ...]
-    """Units that do not fit, and numbers of replicas that are hopeless."""
+    rows: tuple[Row, ...]  # Units that do not fit, and numbers of replicas that are hopeless
 
 
 def look_at(stem: ReplicaSpec, question: Question) -> Screened:
@@ -481,17 +456,14 @@ def _counts(question: Question, unit: Candidate, least: int) -> Sequence[int]:
     return range(max(1, most), most + 1) if question.goal.finds_rate else range(least, most + 1)
 
 
-BEST = 4
-"""Kinds of replicas of each GPU and format that are tried for each pool."""
-ROOM = (0.8, 1.0, 1.3)
-"""Headrooms by the quick estimate that the numbers of replicas are chosen for."""
+BEST = 4  # Kinds of replicas of each GPU and format that are tried for each pool
+ROOM = (0.8, 1.0, 1.3)  # Headrooms by the quick estimate that the numbers of replicas are chosen for
 
 
 class PoolSpec(NamedTuple):
     unit: Candidate
     engine: Engine
-    most: int
-    """Replicas that can be simulated together: copies that share experts are one."""
+    most: int  # Replicas that can be simulated together: copies that share experts are one
 
 
 def pool_options(question: Question, single: Sequence[Option]) -> list[Option]:

@@ -20,8 +20,7 @@ from infercast.hardware import load_gpu
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.units import format_gpus, format_joules, format_seconds, format_watts
 
-NEARLY = 0.9
-"""Rates above this share of the capacity are limited by it, not by an SLO."""
+NEARLY = 0.9  # Rates above this share of the capacity are limited by it, not by an SLO
 
 
 def named(row: Row) -> str:
@@ -132,14 +131,10 @@ def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
 Point = tuple[float, ...]
 Each = TypeVar("Each")
 
-FRONT_HEADROOM = 1.1
-"""A headroom by the quick estimate at which a candidate is simulated for its place on the front."""
-MOST = 5
-"""Candidates that are simulated for it."""
-SAME = 1.02
-"""Times that differ by less are the same."""
-ALIKE = 0.05
-"""Points with smaller differences of times are one."""
+FRONT_HEADROOM = 1.1  # A headroom by the quick estimate at which a candidate is simulated for its place on the front
+MOST = 5  # Candidates that are simulated for it
+SAME = 1.02  # Times that differ by less are the same
+ALIKE = 0.05  # Points with smaller differences of times are one
 
 
 def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
@@ -195,18 +190,12 @@ def _money(cost: float | None, gpus: int) -> float:
     return float(gpus) if cost is None else min(cost, inf)
 
 
-CLOSEST = 3
-"""Candidates that are simulated to say how close it is."""
-LOOSER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Factors on limits that are tried."""
-SLOWER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 256.0)
-"""Divisors of the rate that are tried."""
-LARGER = (2, 4, 8, 16)
-"""Factors on the number of GPUs."""
-LOOKED = 24
-"""Kinds of replicas that are estimated for it."""
-MARGIN = 1.02
-"""Margin of reported limits."""
+CLOSEST = 3  # Candidates that are simulated to say how close it is
+LOOSER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # Factors on limits that are tried
+SLOWER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 256.0)  # Divisors of the rate that are tried
+LARGER = (2, 4, 8, 16)  # Factors on the number of GPUs
+LOOKED = 24  # Kinds of replicas that are estimated for it
+MARGIN = 1.02  # Margin of reported limits
 
 MostRate = Callable[[SimulationStage, Row], float | None]
 
@@ -286,23 +275,16 @@ def _loosened(limit: Limit, factor: float) -> Limit:
     return Limit(limit.quantity, limit.percentile, float(f"{limit.seconds * max(1.0, factor):.3g}"))
 
 
-WAVE = 16
-"""Stems that are estimated before the next look at what the best of them would cost."""
-SURE_HEADROOM = 1.25
-"""A headroom by the quick estimate at which a candidate is all but sure to keep the SLO."""
-FIRST_HEADROOM = 1.5
-"""One at which it is shown as the first answer if a few requests say so, too."""
+WAVE = 16  # Stems that are estimated before the next look at what the best of them would cost
+SURE_HEADROOM = 1.25  # A headroom by the quick estimate at which a candidate is all but sure to keep the SLO
+FIRST_HEADROOM = 1.5  # One at which it is shown as the first answer if a few requests say so, too
 ROOMIER = 1.05
 """How much more headroom other settings of the winner must show in a short simulation to be simulated in full."""
-REACH = 2.0
-"""More expensive candidates, relative to the best, are not looked at."""
-NEAR, MANY = 1.6, 12
-"""By a rough order, this many candidates within this factor of the best are simulated as well."""
-FEW = 6
-"""Candidates of which the most requests a second are found, or the least latency."""
+REACH = 2.0  # More expensive candidates, relative to the best, are not looked at
+NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
+FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 TRISECTIONS = 3
-MOST_TIMES = 4.0
-"""Largest rate that is looked at, relative to that of the question."""
+MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
 
 
 def plan(
@@ -335,10 +317,8 @@ class _Search:
 
     stage: SimulationStage
     options: list[Option] = field(default_factory=list)
-    others: list[Row] = field(default_factory=list)
-    """Ruled out by bounds, or refused."""
-    waiting: list[ReplicaSpec] = field(default_factory=list)
-    """Stems without an estimate."""
+    others: list[Row] = field(default_factory=list)  # Ruled out by bounds, or refused
+    waiting: list[ReplicaSpec] = field(default_factory=list)  # Stems without an estimate
     shown: tuple[Row | None, list[Row], Row | None] | None = None
     """The winner, the front and the runner-up, once they are chosen."""
     most: float | None = None

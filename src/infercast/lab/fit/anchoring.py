@@ -24,10 +24,8 @@ from infercast.predict.fitted import Artifact, Forest
 from infercast.predict.identity import SWEEP, KernelProfile, kernel_of
 from infercast.predict.learned import Learned
 
-FEWEST = 4
-"""Fewer points of a kind say nothing about it."""
-PLAIN_KERNEL = "fa2"
-"""The attention that PyTorch alone runs."""
+FEWEST = 4  # Fewer points of a kind say nothing about it
+PLAIN_KERNEL = "fa2"  # The attention that PyTorch alone runs
 
 
 class _Points(NamedTuple):

@@ -20,8 +20,7 @@ from infercast.ops.op import BYTES
 from infercast.predict.roofline import Roofline
 
 Array = npt.NDArray[Any]
-LEFT_OUT = ("trtllm",)
-"""Engines without estimates, except for families that no other engine has."""
+LEFT_OUT = ("trtllm",)  # Engines without estimates, except for families that no other engine has
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +31,8 @@ class Rows:
     gpu: str
     engine: str
     dtype: str
-    kernel: str
-    """Name of the kernel where the table has one, else empty."""
-    group: Array
-    """For each row, what must stay together in a split."""
+    kernel: str  # Name of the kernel where the table has one, else empty
+    group: Array  # For each row, what must stay together in a split
     op: Op
     seconds: Array
     index: Array
@@ -84,16 +81,14 @@ def rows_of(
     )
 
 
-LEAST = 0.05
-"""Of what was timed, that the kernel itself takes at least, whatever its neighbours are estimated to take."""
+LEAST = 0.05  # Of what was timed, that the kernel itself takes at least, whatever its neighbours are estimated to take
 
 
 # What a table must be before anything is learned from it: each fault is named with its file, column and first row.
 
 NAMES = ("gpu", "engine", "dtype", "kv_dtype", "kernel", "routing", "op")
 MAY_BE_ZERO = ("window", "kv_len")
-LARGEST = 2**53
-"""Sizes up to here are the same number as integers and as floats."""
+LARGEST = 2**53  # Sizes up to here are the same number as integers and as floats
 AT_MOST = {"kv_heads": "heads", "topk": "experts", "ep": "experts", "tp": "inter"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "all_to_all")
 ROUTINGS = re.compile(r"uniform|balanced|power_law_\d+(\.\d+)?")

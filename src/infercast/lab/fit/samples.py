@@ -69,11 +69,9 @@ ALL_ENGINES = ("scan", "convolution")
 @dataclass(frozen=True, slots=True)
 class Sample:
     features: Array
-    residual: Array
-    """log(measured / physics), or over the schedule's time where a model starts from that."""
+    residual: Array  # log(measured / physics), or over the schedule's time where a model starts from that
     group: Array
-    weight: Array
-    """How much of what was timed the kernel is: less than 1 where others were timed with it."""
+    weight: Array  # How much of what was timed the kernel is: less than 1 where others were timed with it
     seconds: Array
 
     def part(self, chosen: Array) -> Sample:
@@ -84,8 +82,7 @@ class Sample:
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
 
 
-Key = tuple[str, str, str, str]
-"""(family, gpu, engine, variant)"""
+Key = tuple[str, str, str, str]  # (family, gpu, engine, variant)
 
 
 def read_samples(folder: Path, families: Sequence[str], gpus: Sequence[str] | None = None) -> dict[Key, Sample]:

@@ -37,11 +37,9 @@ FOLDER = "sparse-and-recurrent"
 TABLES = read_data("lab/fit.toml")["sparse"]
 SPARSE_FILES = {name: f"{FOLDER}/{file}.parquet" for name, file in TABLES["files"].items()}
 SPARSE_FAMILIES: dict[str, str] = TABLES["families"]
-DSA_HEADS, DSA_TOPK = 32, 2048
-"""Index heads and chosen tokens of GLM-5, of which all component rows are."""
+DSA_HEADS, DSA_TOPK = 32, 2048  # Index heads and chosen tokens of GLM-5, of which all component rows are
 CSA_HEADS, CSA_COMPRESS = 64, 4
-CSA_TOPK = {64: 512, 128: 1024}
-"""Chosen entries of DeepSeek-V4-Flash and -Pro, by their heads."""
+CSA_TOPK = {64: 512, 128: 1024}  # Chosen entries of DeepSeek-V4-Flash and -Pro, by their heads
 _rows = partial(rows_of, time=("latency_ms", 1e-3))
 NEEDED = ("gpu", "engine", "latency_ms")
 
@@ -171,16 +169,12 @@ MODULE_FILES = {
     for phase, part in PHASES.items()
 }
 MODULE_FAMILIES = {name: "sparse_module" if name.endswith(WHOLE) else "sparse_attention" for name in MODULE_FILES}
-VERSIONS = {"vllm": "0.24.0"}
-"""Of each engine, the last release that was measured."""
+VERSIONS = {"vllm": "0.24.0"}  # Of each engine, the last release that was measured
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
-KERNELS = {"FLASHINFER": "flashinfer", "MSAImpl": "fmha"}
-"""Kernels that are learned apart, by what tables call them."""
-UNPADDED = "FLASHINFER"
-"""Its kernels take heads as they are."""
-HEADS = {"msa": (4, 8, 16, 32, 64)}
-"""Heads of a GPU that a model can be split to."""
+KERNELS = {"FLASHINFER": "flashinfer", "MSAImpl": "fmha"}  # Kernels that are learned apart, by what tables call them
+UNPADDED = "FLASHINFER"  # Its kernels take heads as they are
+HEADS = {"msa": (4, 8, 16, 32, 64)}  # Heads of a GPU that a model can be split to
 HOST_BOUND = 1.3
 """Eager prompts last as long as the host launches: rows of fewer times the shortest of their kind tell its speed."""
 HALVED, ALONE, SHARPNESS = 0.55, 0.9, 4.0

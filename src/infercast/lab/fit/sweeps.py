@@ -21,8 +21,7 @@ from infercast.predict.identity import SWEEP
 # Kernels of sparse attention: one table, in which ``op`` names the kernel; a group is one layout of heads at one batch.
 
 Lengths = tuple[Array, Array, Array]
-BLOCK, WIDTH = 128, 128
-"""Tokens of a block and the width of a head, of block-sparse attention."""
+BLOCK, WIDTH = 128, 128  # Tokens of a block and the width of a head, of block-sparse attention
 _rows = partial(rows_of, engine=SWEEP, time=("burst_us", 1e-6))
 """The power limit, which longer runs meet, is a matter of the whole step."""
 LATENT = {"mla": "bf16", "mla_packed": "fp8"}

@@ -36,8 +36,7 @@ RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
 EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
 MANY_TOKENS, MANY_EXPERTS, GPUS = 8192, 64, (4, 8)
 """Batches, layers and numbers of GPUs that are large enough to show it."""
-EVEN = ("balanced", "power_law_1.01")
-"""Routings that leave no GPU with most of the tokens."""
+EVEN = ("balanced", "power_law_1.01")  # Routings that leave no GPU with most of the tokens
 LONG = 0.62
 """Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
 ENOUGH = 5
@@ -103,8 +102,7 @@ def _version_order(version: object) -> list[int]:
 
 RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GATED_DELTA, KIMI_DELTA, MAMBA2)}
 ALL_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")
-CONVOLUTIONS = 3
-"""That a row of Kimi's prompts has: queries, keys and values."""
+CONVOLUTIONS = 3  # That a row of Kimi's prompts has: queries, keys and values
 
 
 class Source(NamedTuple):

@@ -39,8 +39,7 @@ from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 GENERATION = {"attention_prefill": -0.1, "attention_decode": -0.1}
 """How much less than the physics a new kernel takes (a logarithm): FlashAttention 3 on an H200 takes 0.04 (prompts) and
 0.09 (decoding) less than the rates of version 2 say in the median, 0.30 and 0.25 less above 100 us."""
-GENERATION_SPREAD = 0.1
-"""Standard deviation of that gain, for want of more generations: as large as the gain."""
+GENERATION_SPREAD = 0.1  # Standard deviation of that gain, for want of more generations: as large as the gain
 NEW_SHARE = {"attention_prefill": 0.65, "attention_decode": 0.65}
 """Of the interval that leaving out whole kernels says, what a new one needs: with FlashAttention 3 or FlashInfer as
 new, 82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
@@ -73,8 +72,7 @@ def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = 
 # Sixty trees of depth eight miss 4.4 % of hidden products instead of 4.5 %; four hundred of depth six miss 4.3 %.
 
 STEP = 0.2
-BALLAST = 3.0
-"""Rows with no miss that each leaf is thought to hold besides its own."""
+BALLAST = 3.0  # Rows with no miss that each leaf is thought to hold besides its own
 
 
 def refine(forest: Forest, features: Array, target: Array, rounds: int) -> Forest:
@@ -160,11 +158,9 @@ class Settings:
     most_rows: int = 30_000
     most_features: int = 256
     """Only those that a first fit finds most important are used: each costs time whenever a kernel is estimated."""
-    random_strength: float = 1.0
-    """Noise on the scores by which splits are chosen."""
+    random_strength: float = 1.0  # Noise on the scores by which splits are chosen
     refinements: int = 0
-    loss: str = "MAE"
-    """What is made least, by CatBoost's name."""
+    loss: str = "MAE"  # What is made least, by CatBoost's name
 
     @property
     def lighter(self) -> Settings:
@@ -288,8 +284,7 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
 # The former are believed almost in full. The latter say little of a new kernel: they are half believed, it is taken
 # to be faster than the last ones, and the interval is as wide as leaving out whole kernels shows.
 
-Pool = tuple[str, str, str]
-"""(family, engine, variant)"""
+Pool = tuple[str, str, str]  # (family, engine, variant)
 FEW_MISSES = 4000
 PARTS = 5
 
@@ -414,16 +409,11 @@ def count_left_out(samples: Mapping[Key, Sample]) -> int:
 
 
 HELD_OUT_SHARE = 5
-FEW_LAYOUTS = ("sparse_attention", "sparse_module")
-"""Families with whole layouts as groups, of which tables have few."""
-KNOWN_SHARE = 0.3
-"""Of what was timed, from which on the kernel's own time is known."""
-FEWEST = 8
-"""Rows below which nothing is learned of a kernel on its GPU."""
-SHORTEST = 75e-6
-"""Where all rows of a kernel take longer, the interval is at least as wide as that of physics alone."""
-AT_ONCE = 2
-"""Models fitted side by side; each comes out the same whatever its neighbour is."""
+FEW_LAYOUTS = ("sparse_attention", "sparse_module")  # Families with whole layouts as groups, of which tables have few
+KNOWN_SHARE = 0.3  # Of what was timed, from which on the kernel's own time is known
+FEWEST = 8  # Rows below which nothing is learned of a kernel on its GPU
+SHORTEST = 75e-6  # Where all rows of a kernel take longer, the interval is at least as wide as that of physics alone
+AT_ONCE = 2  # Models fitted side by side; each comes out the same whatever its neighbour is
 
 
 def fit_sweeps(folder: Path) -> list[tuple[Entry, Forest]]:

@@ -27,8 +27,7 @@ GEMM, ATTENTION, MOE, ELEMENTWISE, RECURRENT_GRID, SPARSE, PROBE = (
 class Case:
     family: str
     shape: Shape
-    flops: float = 0.0
-    """How hard it is on the chip; 0 if memory is all that matters."""
+    flops: float = 0.0  # How hard it is on the chip; 0 if memory is all that matters
 
     @property
     def key(self) -> str:
@@ -37,8 +36,7 @@ class Case:
 
 
 class Launch(Protocol):
-    engine: str
-    """The library of the kernel: ``vllm``, ``torch``, ``triton`` or ``cuda``."""
+    engine: str  # The library of the kernel: ``vllm``, ``torch``, ``triton`` or ``cuda``
 
     def touch(self) -> None:
         """Write what the kernel before would have written, so that it is as warm as in a model."""

@@ -87,8 +87,7 @@ class State:
     sm_mhz: float = 0.0
     watts: float = 0.0
     celsius: float = 0.0
-    capped: bool = False
-    """Whether the power limit held the clock back at least half of the time."""
+    capped: bool = False  # Whether the power limit held the clock back at least half of the time
 
 
 class Monitor:

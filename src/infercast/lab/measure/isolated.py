@@ -21,12 +21,9 @@ from infercast.lab.measure.rows import Bench, Store, Tally, Timing, is_heavy, me
 
 @dataclass
 class Steps:
-    begun: set[str] = field(default_factory=set)
-    """Keys of cases that a child started with."""
-    under_way: set[str] = field(default_factory=set)
-    """Keys of those that it was at last."""
-    refused: set[str] = field(default_factory=set)
-    """Keys of those that could not run, which were counted."""
+    begun: set[str] = field(default_factory=set)  # Keys of cases that a child started with
+    under_way: set[str] = field(default_factory=set)  # Keys of those that it was at last
+    refused: set[str] = field(default_factory=set)  # Keys of those that could not run, which were counted
     skipped: dict[str, int] = field(default_factory=dict)
     broken: str = ""
 

@@ -113,8 +113,7 @@ class LostRecordError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    cold: Sections
-    """Its own operands not in L2; at the power limit where that is what it runs into."""
+    cold: Sections  # Its own operands not in L2; at the power limit where that is what it runs into
     warm: Sections
     burst: Sections
 
@@ -230,8 +229,7 @@ class Bench(Protocol):
 @dataclass
 class Tally:
     tried: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    """Cases that this machine cannot run, by the reason."""
+    skipped: dict[str, int] = field(default_factory=dict)  # Cases that this machine cannot run, by the reason
 
     def skip(self, case: Case, problem: Exception) -> None:
         reason = reason_of(case, problem)

@@ -103,10 +103,8 @@ class Parts:
     is_static: bool
     num_input: int
     idle_ttft: Comparison | None = None
-    prompts: Comparison | None = None
-    """A static batch: from the first request sent to the last first token."""
-    decode_step: Comparison | None = None
-    """A static batch: the median time between two tokens."""
+    prompts: Comparison | None = None  # A static batch: from the first request sent to the last first token
+    decode_step: Comparison | None = None  # A static batch: the median time between two tokens
 
 
 def parts_of(run: MeasuredRun, record: Record) -> Parts:
@@ -134,14 +132,10 @@ class FileParts:
     """The parts of one file: median signed errors as fractions, None if no run shows it."""
 
     file: str
-    idle_ttft: float | None
-    """Of its shortest prompt: the host."""
-    decode_step: float | None
-    """Kernels of decoding, or the host of a small model."""
-    prompts: float | None
-    """Kernels of prompts, or launching them."""
-    loaded_ttft: float | None
-    """Of runs with arrivals over time: all of the above, and the queue."""
+    idle_ttft: float | None  # Of its shortest prompt: the host
+    decode_step: float | None  # Kernels of decoding, or the host of a small model
+    prompts: float | None  # Kernels of prompts, or launching them
+    loaded_ttft: float | None  # Of runs with arrivals over time: all of the above, and the queue
 
 
 # Request by request: how far each one is off, and whether they come out in the right order.
@@ -155,13 +149,11 @@ class Scatter:
 
     ttft_median: float
     ttft_p90: float
-    tpot_median: float | None
-    """None where no request has a second token."""
+    tpot_median: float | None  # None where no request has a second token
     tpot_p90: float | None
     start_order: float | None
     """Spearman's rank correlation of the moments of first tokens; None for a handful of requests."""
-    ttft_order: float | None
-    """The same of the times to first token: which requests wait long."""
+    ttft_order: float | None  # The same of the times to first token: which requests wait long
 
 
 def rank_correlation(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float | None:
@@ -251,8 +243,7 @@ class Errors(NamedTuple):
     median: float
     mean: float
     p90: float
-    bias: float
-    """The median with its sign: below 0, forecasts are too fast."""
+    bias: float  # The median with its sign: below 0, forecasts are too fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +260,8 @@ class LoadErrors:
     num_runs: int
     ttft_p50: Errors | None
     tpot_p50: Errors | None
-    num_known: int
-    """Runs of files with a lighter load to take the host's speed from ..."""
-    ttft_p50_known: Errors | None
-    """... and their errors with that speed."""
+    num_known: int  # Runs of files with a lighter load to take the host's speed from ...
+    ttft_p50_known: Errors | None  # ... and their errors with that speed.
     tpot_p50_known: Errors | None
 
 
@@ -333,17 +322,14 @@ class RunComparison:
     output_tokens_per_second: Comparison
     ttft_p95: Comparison | None = None
     tpot_p95: Comparison | None = None
-    slower: float = 0.0
-    """How much slower than forecast the middle of what such a run shows is (`slower_by`)."""
+    slower: float = 0.0  # How much slower than forecast the middle of what such a run shows is (`slower_by`)
     scatter: Scatter | None = None
     parts: Parts | None = None
-    cached_tokens: Comparison | None = None
-    """Prompt tokens that were found in a cache, where the file has them ..."""
+    cached_tokens: Comparison | None = None  # Prompt tokens that were found in a cache, where the file has them ...
     loaded_tokens: Comparison | None = None
     """... and those of them that came from the host's memory, where there is such a tier."""
     joules_per_output_token: Comparison | None = None
-    load: str | None = None
-    """The class of load, where requests arrive over time ..."""
+    load: str | None = None  # The class of load, where requests arrive over time ...
     own_host: OnOwnHost | None = None
     """... and the same run at the host's speed that the lightest load of its file shows."""
 

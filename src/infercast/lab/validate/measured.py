@@ -29,10 +29,8 @@ MOST_TURNS = 1 << 20  # names of the turns of one conversation
 class Hits(NamedTuple):
     """Tokens of prompts that were not computed, over all requests of a run."""
 
-    cached: int
-    """From either tier ..."""
-    loaded: int
-    """... and those of them that came from the host's memory."""
+    cached: int  # From either tier ...
+    loaded: int  # ... and those of them that came from the host's memory.
 
 
 def hits_of(path: Path, rows: list[Any], where: str) -> Hits | None:
@@ -88,15 +86,12 @@ class MeasuredRun:
     ttft: npt.NDArray[Any]
     tpot: npt.NDArray[Any]
     output_tokens_per_second: float
-    rate: float = 0.0
-    """Arrivals a second: as the file states it, or as they came."""
+    rate: float = 0.0  # Arrivals a second: as the file states it, or as they came
     token_gap: float | None = None
     """Median over the requests of their median time between two tokens, where the file has it."""
     hits: Hits | None = None
-    joules: float | None = None
-    """What the board's energy counter said, where the file has it, ..."""
-    mean_watts: float | None = None
-    """... and the same over the time from the first request sent to the last token."""
+    joules: float | None = None  # What the board's energy counter said, where the file has it, ...
+    mean_watts: float | None = None  # ... and the same over the time from the first request sent to the last token.
 
 
 WARM_UP = "warmup"  # the kind of a run that only lets the engine meet what comes later
@@ -107,8 +102,7 @@ class MeasuredFile:
     """All runs of one engine, in the order in which they were made."""
 
     path: Path
-    model: str
-    """Name of the model, without what follows a double underscore."""
+    model: str  # Name of the model, without what follows a double underscore
     gpu: str
     setup: MeasuredSetup
     runs: tuple[MeasuredRun, ...]

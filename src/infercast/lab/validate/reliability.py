@@ -35,8 +35,7 @@ class Bucket:
     low: float
     high: float
     count: int
-    odds: float | None
-    """The mean of what was said; None where there is no promise."""
+    odds: float | None  # The mean of what was said; None where there is no promise
     held: float | None
 
     @property
@@ -105,11 +104,9 @@ class Order(NamedTuple):
     """Spearman's rank correlations of measured and forecast values of one quantity."""
 
     quantity: str
-    of_one_load: float | None
-    """Engines that had the same requests: the mean over loads, weighted by engines."""
+    of_one_load: float | None  # Engines that had the same requests: the mean over loads, weighted by engines
     loads: int
-    of_all: float | None
-    """All runs on one GPU, whatever they served."""
+    of_all: float | None  # All runs on one GPU, whatever they served
 
 
 def reliability_of(runs: Sequence[RunComparison]) -> tuple[Reliability, ...]:

@@ -70,8 +70,7 @@ class DecodePhysics:
         packed = not op.window or family.packs_window or narrow
         self.blocks = op.kv_heads if packed else op.heads
         """Blocks of one sequence over the heads, before its keys are split."""
-        self.rows = rows = op.heads / self.blocks
-        """Query heads in one block."""
+        self.rows = rows = op.heads / self.blocks  # Query heads in one block
         # FlashAttention 2 splits the keys only in its packed form, which needs several heads to pack.
         splittable = family.splits_alone or (packed and op.heads > op.kv_heads)
         self.most_splits = MAX_SPLITS if splittable else 1.0

@@ -292,8 +292,7 @@ def _menu(op: Attention) -> tuple[tuple[float, float], tuple[float, float] | Non
 
 
 KERNELS = {name.removeprefix("table "): each for name, each in _KERNELS.items() if name not in FAMILIES}
-KERNELS["fa4"] = KERNELS["fa3"]
-"""As published tables time them, by the names of data/kernels.toml."""
+KERNELS["fa4"] = KERNELS["fa3"]  # As published tables time them, by the names of data/kernels.toml
 
 
 def tabled_kernel(op: Attention, gpu: Gpu) -> Constants:

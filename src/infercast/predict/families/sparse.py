@@ -128,10 +128,8 @@ class SparseAttentionPhysics:
         self.kernel = kernel = ATTENTION_KERNELS[_attention_kernel(op.kind, self.phase)]
         self.narrow = bytes_of(op.kv_dtype) < bytes_of(op.dtype)
         group = op.heads / op.kv_heads
-        self.rows = ATTENTION_HEADS if op.kv_heads == 1 else max(16.0, group)
-        """Query rows of a tile."""
-        self.blocks = ceil(group / ATTENTION_HEADS) * op.kv_heads
-        """Thread blocks of one token."""
+        self.rows = ATTENTION_HEADS if op.kv_heads == 1 else max(16.0, group)  # Query rows of a tile
+        self.blocks = ceil(group / ATTENTION_HEADS) * op.kv_heads  # Thread blocks of one token
         rate = (
             gpu.dense_flops(tensor_rate_of(op.dtype)) / gpu.sms * (kernel.narrow_share if self.narrow else kernel.share)
         )
@@ -213,8 +211,7 @@ class IndexScorePhysics:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
         self.kernel = kernel = SCORE_KERNELS[f"{'fp8' if op.dtype != 'bf16' else 'bf16'} {self.phase}"]
         rate = gpu.dense_flops(tensor_rate_of(op.dtype)) / gpu.sms * kernel.share
-        self.together = max(1.0, SCORE_ROWS // op.heads) if self.phase != DECODE else 1.0
-        """Queries of a tile."""
+        self.together = max(1.0, SCORE_ROWS // op.heads) if self.phase != DECODE else 1.0  # Queries of a tile
         rows = max(64.0, self.together * op.heads)
         self.tile_seconds = 2.0 * rows * op.head_dim * SCORE_KEYS / rate + kernel.tile
         self.sizes = Plain.log2(op.heads), float(op.compress)

@@ -226,8 +226,7 @@ class Part(NamedTuple):
 
     name: str
     colour: str
-    widths: list[float]
-    """In each bar."""
+    widths: list[float]  # In each bar
 
 
 class Stack(NamedTuple):
@@ -237,10 +236,8 @@ class Stack(NamedTuple):
     parts: list[Part]
     unit: str
     xlabel: str
-    bar: float
-    """Inches from one bar to the next."""
-    left: float
-    """Inches for labels before bars; on a phone those that need more stand above them."""
+    bar: float  # Inches from one bar to the next
+    left: float  # Inches for labels before bars; on a phone those that need more stand above them
 
     @property
     def shown(self) -> list[Part]:

@@ -27,8 +27,7 @@ class Section(NamedTuple):
     name: str
     title: str
     body: str
-    short: str = ""
-    """What the list at the top of the page calls it; empty: its title."""
+    short: str = ""  # What the list at the top of the page calls it; empty: its title
 
     @property
     def html(self) -> str:
@@ -195,10 +194,8 @@ class Provenance(NamedTuple):
     """How a page came about."""
 
     version: str
-    command: str = ""
-    """What was typed; empty where nothing was."""
-    date: str = ""
-    """The day as in 2026-11-16; empty on pages that are to be the same whenever they are made."""
+    command: str = ""  # What was typed; empty where nothing was
+    date: str = ""  # The day as in 2026-11-16; empty on pages that are to be the same whenever they are made
 
     @property
     def line(self) -> str:
@@ -228,8 +225,7 @@ class Content(NamedTuple):
     lead: str
     sections: Sequence[Section]
     caveats: Sequence[str]
-    top: str = ""
-    """HTML below the title: warnings and cards."""
+    top: str = ""  # HTML below the title: warnings and cards
 
 
 def style_sheet() -> str:

@@ -36,12 +36,10 @@ class Plot(NamedTuple):
     height: float
     phone_height: float
     paint: canvas.Paint
-    sections: tuple[elements.Section, ...]
-    """What follows the figure on a page; the first has the figure in it."""
+    sections: tuple[elements.Section, ...]  # What follows the figure on a page; the first has the figure in it
     caveats: tuple[str, ...]
     version: str
-    top: str = ""
-    """HTML below the title of a page."""
+    top: str = ""  # HTML below the title of a page
 
     def chart(self) -> str:
         return canvas.draw(self.name, self.title, self.height, self.paint, phone_height=self.phone_height)

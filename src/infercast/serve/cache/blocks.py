@@ -18,8 +18,7 @@ class Ends(NamedTuple):
     size: int
     drops: bool = False
     """The last block of an attention prefix hit is recomputed, so the state before it is the useful one."""
-    exports: bool = False
-    """A step that ends a prompt also stores the last useful state, and need not end there."""
+    exports: bool = False  # A step that ends a prompt also stores the last useful state, and need not end there
 
     def last(self, num_tokens: int) -> int:
         """Position of the last state that the same tokens, sent again, can start from; 0: none."""
@@ -34,14 +33,11 @@ class Ends(NamedTuple):
 class StateRules(NamedTuple):
     """How an engine handles aligned states."""
 
-    exports: bool = False
-    """Kernels store one before the end of a step: see `Ends`."""
+    exports: bool = False  # Kernels store one before the end of a step: see `Ends`
     renews: bool = False
     """A prompt's last useful state counts as new in every step in which its sequence computes with it."""
-    drop: bool = True
-    """If attention drops the last block of a hit, state groups are assumed to do so too ..."""
-    past_attention: bool = False
-    """... and a state is looked up one block further, where the sequence then continues."""
+    drop: bool = True  # If attention drops the last block of a hit, state groups are assumed to do so too ...
+    past_attention: bool = False  # ... and a state is looked up one block further, where the sequence then continues.
 
 
 class Reach(NamedTuple):
@@ -49,22 +45,18 @@ class Reach(NamedTuple):
 
     start: int
     end: int
-    prompt_end: int
-    """End of its prompt, including output before a preemption."""
+    prompt_end: int  # End of its prompt, including output before a preemption
 
 
 class KvShape(NamedTuple):
     """Blocks of ``block_size`` tokens; ``windows`` has one entry per layer group, 0 for full attention."""
 
-    block_size: int = 16
-    """The smallest block size of any group, in tokens."""
+    block_size: int = 16  # The smallest block size of any group, in tokens
     windows: tuple[int, ...] = (0,)
     block_sizes: tuple[int, ...] = ()
     """Block size of each group, if they differ: narrow layers put more tokens into equal-sized blocks."""
-    chunked: bool = False
-    """Windows are chunks (Llama 4): a token attends back to the start of its own chunk."""
-    state_blocks: int = 0
-    """Blocks every sequence holds whatever its length: recurrent states that cannot be reused."""
+    chunked: bool = False  # Windows are chunks (Llama 4): a token attends back to the start of its own chunk
+    state_blocks: int = 0  # Blocks every sequence holds whatever its length: recurrent states that cannot be reused
     states: tuple[int, ...] = ()
     """Groups of recurrent states, each block being the state at its end; their window is `STATE_WINDOW`."""
     aligned: bool = False
@@ -173,8 +165,7 @@ class KvShape(NamedTuple):
 # and a prompt by its *path*: the few edges it follows, however long it is.
 
 
-Path = tuple[tuple[int, int, int], ...]
-"""(edge, first block, end) of each edge, in prompt order."""
+Path = tuple[tuple[int, int, int], ...]  # (edge, first block, end) of each edge, in prompt order
 
 
 class _Node:
@@ -186,12 +177,10 @@ class _Node:
         self.edge = edge
         self.children: dict[tuple[int, int], _Node] = {}
         """Following segments, by this segment's length and their content."""
-        self.end = 0
-        """Blocks up to here belong to the segment, as far as it was ever seen."""
+        self.end = 0  # Blocks up to here belong to the segment, as far as it was ever seen
         self.taken_over_at = -1
         """Where a following segment took the edge over; the segment itself may be longer elsewhere ..."""
-        self.longer: _Node | None = None
-        """... and then continues there."""
+        self.longer: _Node | None = None  # ... and then continues there.
 
 
 class _Walk:
@@ -214,8 +203,7 @@ class PrefixPaths:
         self._root = _Node(0)
         self._root.taken_over_at = 0
         self._num_edges = 0
-        self._walks: dict[int, _Walk] = {}
-        """Of the last turns of sessions, by the names of their answers."""
+        self._walks: dict[int, _Walk] = {}  # Of the last turns of sessions, by the names of their answers
 
     def path(self, request: Request) -> Path:
         """The blocks entirely within the request's shared prefix, and in its answer if that is named."""
@@ -291,8 +279,7 @@ class Span:
     def __init__(self, line: Line, start: int, end: int) -> None:
         self.line, self.start, self.end = line, start, end
         self.holders: set[BlockAllocation] = set()
-        self.bundle: Bundle | None = None
-        """Its place in the LRU queue while no sequence holds it."""
+        self.bundle: Bundle | None = None  # Its place in the LRU queue while no sequence holds it
 
     def cut(self, position: int) -> Span:
         """Split a span; returns the second part."""
@@ -353,29 +340,19 @@ class BlockAllocation:
 
     def __init__(self, index: int, path: Path, num_input: int, num_groups: int) -> None:
         self.index = index
-        self.path = path
-        """Of the leading blocks that other requests may share ..."""
-        self.shared = path[-1][2] if path else 0
-        """... and their number."""
+        self.path = path  # Of the leading blocks that other requests may share ...
+        self.shared = path[-1][2] if path else 0  # ... and their number.
         self.num_input, self.num_output = num_input, 0
-        self.length = 0
-        """Blocks of each group up to here are held ..."""
-        self.first = [0] * num_groups
-        """... except those that have left a group's window."""
-        self.num_states = 0
-        """``length`` for aligned state groups, which need no blocks for future tokens ..."""
+        self.length = 0  # Blocks of each group up to here are held ...
+        self.first = [0] * num_groups  # ... except those that have left a group's window.
+        self.num_states = 0  # ``length`` for aligned state groups, which need no blocks for future tokens ...
         self.earlier: list[int] = []
         """... and earlier blocks they hold: the last step's initial state, or one stored before its end."""
-        self.exported = -1
-        """One of them, stored before the end of a step; it is held one block longer."""
-        self.named = 0
-        """Leading blocks that are full with known tokens."""
-        self.spans: list[list[Span]] | None = None
-        """Per group, its blocks in the prefix cache, in order; None: none."""
-        self.left_behind = False
-        """True if blocks of its own may still be cached from before it was preempted."""
-        self.whole = 0
-        """Of a prefix hit's blocks, those full attention has."""
+        self.exported = -1  # One of them, stored before the end of a step; it is held one block longer
+        self.named = 0  # Leading blocks that are full with known tokens
+        self.spans: list[list[Span]] | None = None  # Per group, its blocks in the prefix cache, in order; None: none
+        self.left_behind = False  # True if blocks of its own may still be cached from before it was preempted
+        self.whole = 0  # Of a prefix hit's blocks, those full attention has
         self.junction = 0
         """Blocks up to which some layers hit and others have evicted; 0: nothing beyond the common hit."""
         self.tails: dict[int, SequenceOf[range]] = {}

@@ -15,8 +15,7 @@ from infercast.serve.workload.request import Request
 # Prefix lookup: which blocks are cached, and how long a sequence's cached prefix is.
 
 
-Part = tuple[Line, int, int]
-"""Blocks from one position to another, in the oldest span that has them."""
+Part = tuple[Line, int, int]  # Blocks from one position to another, in the oldest span that has them
 
 
 class Lookup:
@@ -182,8 +181,7 @@ class Lookup:
 # finished request are never looked up again, so they wait for reallocation as one anonymous *run*.
 
 
-Pieces = tuple[tuple[int, int], ...]
-"""Blocks from one position to another, in order."""
+Pieces = tuple[tuple[int, int], ...]  # Blocks from one position to another, in order
 
 
 class BlockPool:
@@ -191,8 +189,7 @@ class BlockPool:
 
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool) -> None:
         self.num_blocks = num_blocks
-        self.num_held = 0
-        """Blocks held by sequences."""
+        self.num_held = 0  # Blocks held by sequences
         self.caching = caching
         self.num_groups = len(shape.windows)
         self._num_blank = num_blocks
@@ -347,8 +344,7 @@ class KvCache(BlockPool):
         self._is_uneven = len({*shape.sizes}) > 1
         self._segment = retained_every // self._common
         self._drops_last = drops_last
-        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports)
-        """Where aligned states are reusable."""
+        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports)  # Where aligned states are reusable
         self._block_size = shape.block_size
         self._groups = tuple(map(shape.group, range(self.num_groups)))
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)

@@ -12,12 +12,9 @@ from infercast.serve.workload.request import Request
 # piece by piece.
 
 
-Piece = tuple[object, int, int]
-"""A name, and the tokens from one position to another."""
-Content = tuple[Piece, ...]
-"""All tokens of a request, prompt and answer."""
-Mark = tuple[object, ...]
-"""What distinguishes a page from others after the same prefix."""
+Piece = tuple[object, int, int]  # A name, and the tokens from one position to another
+Content = tuple[Piece, ...]  # All tokens of a request, prompt and answer
+Mark = tuple[object, ...]  # What distinguishes a page from others after the same prefix
 
 
 def content_of(request: Request, own: object) -> Content:
@@ -103,22 +100,16 @@ class Node:
 
     def __init__(self, parent: Node | None, content: Content, piece: int, start: int, end: int) -> None:
         self.parent = parent
-        self.content, self.piece = content, piece
-        """Tokens of some request, and the piece with the node's first token."""
+        self.content, self.piece = content, piece  # Tokens of some request, and the piece with the node's first token
         self.start, self.end = start, end
         self.children: dict[Mark, Node] = {}
-        self.locks = 0
-        """Running requests on this path."""
-        self.time = 0
-        """Last access."""
-        self.is_queued = False
-        """True if it is in the eviction queue."""
+        self.locks = 0  # Running requests on this path
+        self.time = 0  # Last access
+        self.is_queued = False  # True if it is in the eviction queue
         self.on_gpu, self.on_host = True, False
         """On every path, nodes on the GPU come before all others, and so do those with a host copy."""
-        self.hits = 0
-        """With host pages: insertions at or below this node."""
-        self.is_queued_there = False
-        """True if it is in the host's eviction queue."""
+        self.hits = 0  # With host pages: insertions at or below this node
+        self.is_queued_there = False  # True if it is in the host's eviction queue
 
     @property
     def has_children_on_gpu(self) -> bool:
@@ -207,8 +198,7 @@ class RadixTree:
 # (mem_cache/hiradix_cache.py, write_through); a copy to the host counts as done when it begins.
 
 
-LEAST_LOADED = 10
-"""Tokens: fewer are not worth a copy."""
+LEAST_LOADED = 10  # Tokens: fewer are not worth a copy
 
 
 class HostPages:
@@ -216,20 +206,13 @@ class HostPages:
 
     def __init__(self, num_blocks: int, copied_at: int = 1) -> None:
         self.num_blocks = self.num_free = num_blocks
-        self.peak = 0
-        """Peak number of pages in use."""
-        self.num_refused = 0
-        """Times a copy did not fit."""
-        self.loaded: list[int] = []
-        """Pages of each copy to the GPU since the last step ..."""
-        self.stored: list[int] = []
-        """... and of each copy to the host."""
-        self.found: dict[int, int] = {}
-        """Tokens each request found here at its first start, if any."""
-        self.new_loads: list[int] = []
-        """Requests in the step just planned with pages to load."""
-        self.num_queried = self.num_hit = 0
-        """Prompt tokens missing on the GPU at starts, and those of them found here."""
+        self.peak = 0  # Peak number of pages in use
+        self.num_refused = 0  # Times a copy did not fit
+        self.loaded: list[int] = []  # Pages of each copy to the GPU since the last step ...
+        self.stored: list[int] = []  # ... and of each copy to the host.
+        self.found: dict[int, int] = {}  # Tokens each request found here at its first start, if any
+        self.new_loads: list[int] = []  # Requests in the step just planned with pages to load
+        self.num_queried = self.num_hit = 0  # Prompt tokens missing on the GPU at starts, and those of them found here
         self._copied_at = copied_at
         self._queue: list[tuple[int, int, Node]] = []
         self._num_queued = 0
@@ -306,14 +289,11 @@ class Lease:
     def __init__(self, content: Content, root: Node, alone_from: int, prompt_pages: int) -> None:
         self.content = content
         self.node = root
-        self.piece = 0
-        """The piece of its content with the first token after the node."""
-        self.num_pages = 0
-        """All pages it uses, including those of the tree."""
+        self.piece = 0  # The piece of its content with the first token after the node
+        self.num_pages = 0  # All pages it uses, including those of the tree
         self.alone_from = alone_from
         """The page from which on the tree cannot match: its own content, unless it was inserted earlier."""
-        self.prompt_pages = prompt_pages
-        """Where its answer begins, if nodes are split there."""
+        self.prompt_pages = prompt_pages  # Where its answer begins, if nodes are split there
 
 
 class RadixCache:
@@ -321,23 +301,18 @@ class RadixCache:
 
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, host: HostPages | None = None) -> None:
         self.num_blocks, self.shape, self.caching, self.host = num_blocks, shape, caching, host
-        self.evicts_missing = self.parts_answers = False
-        """Rules of some releases (`PrefillRules`)."""
+        self.evicts_missing = self.parts_answers = False  # Rules of some releases (`PrefillRules`)
         self.paired = 0
         """1 if tokens are known by the next one too, so that the last token computed is not cached (drafts)."""
-        self.beyond = 0
-        """Tokens that may be computed and cached after the end of an answer (drafts)."""
+        self.beyond = 0  # Tokens that may be computed and cached after the end of an answer (drafts)
         self.page = shape.block_size
         self.num_groups = 1
-        self.num_blank = num_blocks
-        """Free pages without cached content."""
-        self.num_evictable = 0
-        """Pages of the tree that no running sequence uses."""
+        self.num_blank = num_blocks  # Free pages without cached content
+        self.num_evictable = 0  # Pages of the tree that no running sequence uses
         self.tree = RadixTree(self.page)
         self._queue: list[tuple[int, int, Node]] = []
         self._num_queued = 0
-        self._arriving: list[Node] = []
-        """Nodes being loaded from host memory."""
+        self._arriving: list[Node] = []  # Nodes being loaded from host memory
 
     @property
     def num_free(self) -> int:

@@ -19,14 +19,10 @@ from infercast.lazy_classes import dataclass
 class LinkSpeed:
     """Time of a copy on the link, and of submitting it on the host thread."""
 
-    rate: float
-    """Bytes per second."""
-    latency: float = 0.0
-    """Seconds of an empty copy."""
-    submit_seconds: float = 0.0
-    """Submission time, before which the copy does not begin ..."""
-    submit_piece_seconds: float = 0.0
-    """... and the time added per piece."""
+    rate: float  # Bytes per second
+    latency: float = 0.0  # Seconds of an empty copy
+    submit_seconds: float = 0.0  # Submission time, before which the copy does not begin ...
+    submit_piece_seconds: float = 0.0  # ... and the time added per piece.
 
     def seconds(self, num_bytes: float) -> float:
         """One copy without contention."""
@@ -38,12 +34,10 @@ class Link:
 
     def __init__(self, speed: LinkSpeed) -> None:
         self.speed = speed
-        self.free_at = 0.0
-        """When the last copy ends."""
+        self.free_at = 0.0  # When the last copy ends
         self.num_copies = 0
         self.num_bytes = 0
-        self.seconds = 0.0
-        """Copy time, each from when its predecessors were done."""
+        self.seconds = 0.0  # Copy time, each from when its predecessors were done
 
     def copy(self, now: float, num_bytes: int, num_pieces: int = 1, after: float = 0.0) -> tuple[float, float]:
         """Submit a copy that waits until ``after``; returns when the thread is free, and when the copy ends."""
@@ -62,13 +56,10 @@ class Link:
 # vLLM 0.25 and 0.32 (v1/kv_offload/cpu/ manager.py and policies/lru.py).
 
 
-ARRIVING = -1
-"""In place of a block's reader count: it has not arrived yet."""
-MOST_COUNTED = 64_000
-"""Blocks with lookup counts, where these matter."""
+ARRIVING = -1  # In place of a block's reader count: it has not arrived yet
+MOST_COUNTED = 64_000  # Blocks with lookup counts, where these matter
 NOTHING: tuple[Sequence[int], int] = ((), 0)
-SCATTERED = 0.618
-"""Stride between consecutive blocks as a share of all, where their order is arbitrary."""
+SCATTERED = 0.618  # Stride between consecutive blocks as a share of all, where their order is arbitrary
 
 
 class HostTier:
@@ -81,17 +72,13 @@ class HostTier:
         self.num_blocks = num_blocks
         self._blocks: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._order: OrderedDict[int, None] = OrderedDict() if by_request else self._idle
-        """First to evict first."""
+        self._order: OrderedDict[int, None] = OrderedDict() if by_request else self._idle  # First to evict first
         self._by_request = by_request
         self._threshold, self._in_order = store_threshold, in_order
         self._counts: OrderedDict[int, int] = OrderedDict()
-        self._touched: tuple[Sequence[int], int] = NOTHING
-        """What was touched last, if nothing has changed since."""
-        self.num_refused = 0
-        """Times a request's blocks did not fit."""
-        self.peak = 0
-        """Peak number of blocks in use."""
+        self._touched: tuple[Sequence[int], int] = NOTHING  # What was touched last, if nothing has changed since
+        self.num_refused = 0  # Times a request's blocks did not fit
+        self.peak = 0  # Peak number of blocks in use
 
     @property
     def counts_lookups(self) -> bool:
@@ -218,10 +205,8 @@ class HostTier:
 @dataclass(frozen=True, slots=True)
 class LinkTotals:
     num_copies: int
-    num_bytes: int
-    """Per GPU."""
-    seconds: float
-    """Copy time, excluding queueing but including submission."""
+    num_bytes: int  # Per GPU
+    seconds: float  # Copy time, excluding queueing but including submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,22 +214,15 @@ class TierTotals:
     """Totals over a run, in the terms of vLLM's counters where it has them."""
 
     num_blocks: int
-    peak_blocks: int
-    """Peak number of blocks in use."""
-    num_refused: int
-    """Times new blocks did not fit, because all others had copies in flight."""
-    num_queried: int
-    """Tokens missing on the GPU when requests started, or restarted after preemption ..."""
-    num_hit: int
-    """... and those found in the tier (``external_prefix_cache_queries`` and ``_hits``)."""
+    peak_blocks: int  # Peak number of blocks in use
+    num_refused: int  # Times new blocks did not fit, because all others had copies in flight
+    num_queried: int  # Tokens missing on the GPU when requests started, or restarted after preemption ...
+    num_hit: int  # ... and those found in the tier (``external_prefix_cache_queries`` and ``_hits``).
     load: LinkTotals
     store: LinkTotals
-    waited: float
-    """Seconds that steps waited for blocks to be copied to the host before reuse."""
-    num_loaded: npt.NDArray[Any]
-    """Per request: prompt tokens loaded from the tier at its first start."""
-    load_began: npt.NDArray[Any]
-    """When each request's first copy from the tier was submitted; NaN for those without."""
+    waited: float  # Seconds that steps waited for blocks to be copied to the host before reuse
+    num_loaded: npt.NDArray[Any]  # Per request: prompt tokens loaded from the tier at its first start
+    load_began: npt.NDArray[Any]  # When each request's first copy from the tier was submitted; NaN for those without
 
 
 # A second KV cache tier in host memory: its size, what it stores, and transfer times. Blocks are copied to the tier as
@@ -256,21 +234,14 @@ class TierTotals:
 class Offload:
     """The tier of one engine."""
 
-    num_blocks: int
-    """Blocks in the tier, each for the tokens of ``factor`` GPU blocks."""
-    block_bytes: int
-    """Bytes of a block per GPU; all GPUs of the engine copy at the same time ..."""
-    block_pieces: int
-    """... and its pieces: one per layer, or one."""
-    load: LinkSpeed
-    """From host to GPU, which overlaps with ..."""
-    store: LinkSpeed
-    """... copies to the host."""
+    num_blocks: int  # Blocks in the tier, each for the tokens of ``factor`` GPU blocks
+    block_bytes: int  # Bytes of a block per GPU; all GPUs of the engine copy at the same time ...
+    block_pieces: int  # ... and its pieces: one per layer, or one.
+    load: LinkSpeed  # From host to GPU, which overlaps with ...
+    store: LinkSpeed  # ... copies to the host.
     factor: int = 1
-    prompts_only: bool = True
-    """Blocks of answers are not stored, unless a later prompt computes them."""
-    store_threshold: int = 0
-    """Lookups or offers before a block is stored; below 2: stored at once."""
+    prompts_only: bool = True  # Blocks of answers are not stored, unless a later prompt computes them
+    store_threshold: int = 0  # Lookups or offers before a block is stored; below 2: stored at once
     holders_first: bool = False
     """Waiting requests that hold blocks are tried first; in queue order the first may need the blocks of another."""
     spares_under_way: bool = False

@@ -27,8 +27,7 @@ from infercast.serve.step import StepEstimate
 from infercast.serve.workload.clients import Inbox
 from infercast.serve.workload.request import Request, Workload
 
-FIRST_ROOM = 1024
-"""Requests that there is room for at first."""
+FIRST_ROOM = 1024  # Requests that there is room for at first
 
 
 class Tokens(NamedTuple):
@@ -48,8 +47,7 @@ class Emission(NamedTuple):
     tokens: list[Tokens]
 
 
-Emit = Callable[[float, int, list[Tokens]], None]
-"""Called with a time, the number of an engine and its tokens."""
+Emit = Callable[[float, int, list[Tokens]], None]  # Called with a time, the number of an engine and its tokens
 
 
 class StepCounts:
@@ -73,19 +71,16 @@ class LiveRecord:
 
     def __init__(self, replica: Replica, emit: Emit) -> None:
         self.sent_at, self.started_at, self.first_token, self.last_token = (np.full(FIRST_ROOM, nan) for _ in range(4))
-        self.step_sizes: deque[int] = deque(maxlen=4096)
-        """Tokens of steps since somebody looked."""
+        self.step_sizes: deque[int] = deque(maxlen=4096)  # Tokens of steps since somebody looked
         self.prefilling, self.decoding = (StepCounts(self.step_sizes.append) for _ in range(2))
         self.drafts, self.tier = DraftCounts(), None
-        self.num_cached: dict[int, int] = {}
-        """Prompt tokens found in the cache, of requests that are not answered yet."""
+        self.num_cached: dict[int, int] = {}  # Prompt tokens found in the cache, of requests that are not answered yet
         self.next_mark, self.last_end, self.decoded_at = inf, nan, nan
         self._path, self._turn = replica.token_path_seconds, replica.token_turn_seconds
         self._forgets = isinstance(replica.policy, PrefillFirst)
         self._emit, self.number = emit, 0
         self._produced: dict[int, int] = {}
-        self._decoding: deque[list[Sequence]] = deque()
-        """Of each step in flight, the members of the decode batch."""
+        self._decoding: deque[list[Sequence]] = deque()  # Of each step in flight, the members of the decode batch
 
     def make_room(self, count: int) -> None:
         if count > self.sent_at.size:
@@ -223,8 +218,7 @@ class LiveSystem:
         self._checked = pool.replicas[0] if decode is None else decode.replicas[0]
         self._due: list[Emission] = []
         self._num_emitted = 0
-        self._whole: dict[int, Request] = {}
-        """With two pools: requests that the first has, as the second will see them."""
+        self._whole: dict[int, Request] = {}  # With two pools: requests that the first has, as the second will see them
         self._size = sequence_bytes
         emit = self._emit if decode is None else lambda time, engine, tokens: None
         self.pools = [RunningPool(pool, 0, self.frontend, loop_for=partial(self._loop, emit))]

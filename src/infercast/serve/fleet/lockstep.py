@@ -21,18 +21,15 @@ from typing import NamedTuple
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, StepTimer
 
-Shared = Callable[[float], float]
-"""Seconds of shared work, by tokens per engine if all have the same number."""
+Shared = Callable[[float], float]  # Seconds of shared work, by tokens per engine if all have the same number
 DUMMY_TOKENS = 1
-KEPT = 64
-"""Passes kept; engines are never further apart."""
+KEPT = 64  # Passes kept; engines are never further apart
 
 
 class _Part(NamedTuple):
     """One engine's contribution to a pass."""
 
-    own: float
-    """Seconds of its own work."""
+    own: float  # Seconds of its own work
     tokens: int
     decodes: bool
 
@@ -94,8 +91,7 @@ class Meeting:
 
     def __init__(self, num_engines: int, shared: Shared, *, overlap: bool = False) -> None:
         """``overlap``: the engines are pipelines, with several passes in flight."""
-        self.time = 0.0
-        """The clock of the engine taking its turn, set by the driver."""
+        self.time = 0.0  # The clock of the engine taking its turn, set by the driver
         self.shared, self.overlap = shared, overlap
         self._num_engines = num_engines
         self._passes = {0: _Pass(0.0)}

@@ -22,10 +22,8 @@ from infercast.serve.record import Record
 from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
 
-MOST_ENGINES = 1024
-"""Engines in a pool; more take minutes and gigabytes, and are never run behind one load balancer."""
-MOST_RECORDED = 50_000_000
-"""Engines times requests: each engine keeps 48 bytes per request of the run."""
+MOST_ENGINES = 1024  # Engines in a pool; more take minutes and gigabytes, and are never run behind one load balancer
+MOST_RECORDED = 50_000_000  # Engines times requests: each engine keeps 48 bytes per request of the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +32,22 @@ class Pool:
 
     replicas: tuple[simulation.Replica, ...]
     router: str = "least_loaded"
-    lockstep: bool = False
-    """True if the engines share experts, so that every step is synchronous across all ..."""
-    shared: Shared | None = None
-    """... and the cost of what they do together in it."""
-    servers: int = 1
-    """API servers in front of the engines, each with one thread that accepts requests."""
+    lockstep: bool = False  # True if the engines share experts, so that every step is synchronous across all ...
+    shared: Shared | None = None  # ... and the cost of what they do together in it.
+    servers: int = 1  # API servers in front of the engines, each with one thread that accepts requests
 
 
 @dataclass(slots=True, eq=False)
 class Engine:
     """One engine in a pool."""
 
-    number: int
-    """Its index in the pool."""
+    number: int  # Its index in the pool
     inbox: Inbox
     record: Record
     loop: Loop
     clock: float = 0.0
-    outstanding: dict[int, Request] = field(default_factory=dict)
-    """Unanswered requests by number."""
-    meeting: Meeting | None = None
-    """The barrier with the other engines, if in lockstep."""
+    outstanding: dict[int, Request] = field(default_factory=dict)  # Unanswered requests by number
+    meeting: Meeting | None = None  # The barrier with the other engines, if in lockstep
     turns: Iterator[float] = field(init=False)
 
     def __post_init__(self) -> None:

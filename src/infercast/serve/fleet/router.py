@@ -29,8 +29,7 @@ class _Node:
     def __init__(self) -> None:
         self.children: dict[tuple[int, int], _Node] = {}
         """Following segments, by this segment's length and their content."""
-        self.holders: dict[int, int] = {}
-        """Engines that were sent the segment, with the tokens of it they have."""
+        self.holders: dict[int, int] = {}  # Engines that were sent the segment, with the tokens of it they have
 
 
 class PrefixIndex:
@@ -121,12 +120,9 @@ class PrefixIndex:
 # view is stale, but always includes its own decisions.
 
 
-PUBLISH_SECONDS = 0.1
-"""Interval at which counts are published (vLLM's coordinator.py)."""
-WAITING_WEIGHT = 4
-"""Weight of a waiting request relative to a running one up to vLLM 0.26 (core_client.py)."""
-FULL_WEIGHT, FULL_FROM = 6.0, 0.5
-"""Since then: the added weight per unit of KV cache usage above this threshold."""
+PUBLISH_SECONDS = 0.1  # Interval at which counts are published (vLLM's coordinator.py)
+WAITING_WEIGHT = 4  # Weight of a waiting request relative to a running one up to vLLM 0.26 (core_client.py)
+FULL_WEIGHT, FULL_FROM = 6.0, 0.5  # Since then: the added weight per unit of KV cache usage above this threshold
 
 
 @dataclass(slots=True)
@@ -136,10 +132,8 @@ class Server:
     waiting: list[int]
     running: list[int]
     usage: list[float]
-    in_flight: list[list[int]]
-    """Its own unanswered requests, by number."""
-    start: int
-    """The engine it tries first."""
+    in_flight: list[list[int]]  # Its own unanswered requests, by number
+    start: int  # The engine it tries first
 
 
 def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], int]:
@@ -265,15 +259,12 @@ class Engines:
     """What a policy knows of the engines before they start."""
 
     count: int
-    cache_tokens: int = 1 << 40
-    """KV cache capacity of one engine, in tokens."""
+    cache_tokens: int = 1 << 40  # KV cache capacity of one engine, in tokens
     block_size: int = 16
     publish_counts: bool = True
     """True if engines publish running and waiting counts, which in vLLM 0.25 only MoE models do."""
-    weighs_cache: bool = False
-    """True if vLLM's balancer uses its own in-flight requests and KV cache usage (0.27) ..."""
-    usage: Callable[[int], float] = lambda engine: 0.0
-    """... which each engine reports as a fraction."""
+    weighs_cache: bool = False  # True if vLLM's balancer uses its own in-flight requests and KV cache usage (0.27) ...
+    usage: Callable[[int], float] = lambda engine: 0.0  # ... which each engine reports as a fraction.
 
 
 class Times(Protocol):
@@ -289,10 +280,8 @@ class Loads:
 
     def __init__(self, num_engines: int, times: Sequence[Times] = ()) -> None:
         self.counts = [0] * num_engines
-        self.prompt_tokens = [0] * num_engines
-        """Of these requests, per engine."""
-        self.times = times
-        """One per engine."""
+        self.prompt_tokens = [0] * num_engines  # Of these requests, per engine
+        self.times = times  # One per engine
         self._ends: list[tuple[float, int, int]] = []
 
     def sent(self, engine: int, request: Request) -> None:

@@ -28,10 +28,8 @@ from infercast.serve.workload.request import Request, Workload
 class Link:
     """The link between the pools, in bytes per second and seconds."""
 
-    sending: float
-    """Per prefill engine."""
-    receiving: float
-    """Of the whole decode pool."""
+    sending: float  # Per prefill engine
+    receiving: float  # Of the whole decode pool
     latency: float = 0.0
 
 
@@ -40,12 +38,9 @@ class Handover(NamedTuple):
 
     prefill: list[Record]
     decode: list[Record]
-    ready: npt.NDArray[Any]
-    """When a prompt was computed and its transfer could begin."""
-    began: npt.NDArray[Any]
-    """When the link was free for it."""
-    received: npt.NDArray[Any]
-    """When it arrived."""
+    ready: npt.NDArray[Any]  # When a prompt was computed and its transfer could begin
+    began: npt.NDArray[Any]  # When the link was free for it
+    received: npt.NDArray[Any]  # When it arrived
 
 
 class _Received:

@@ -31,18 +31,12 @@ class DeclaredSequence(Sequence):
         own = object()  # not the sequence itself, which would make a reference cycle
         self.lease = cache.lease(content_of(request, own), own, request.num_input)
         self.num_declared = max(min(request.num_declared, longest_answer), request.num_output)
-        self.ignores_end = request.most_output == request.num_output
-        """True if it produces all it declares."""
-        self.prompt_end = 0
-        """Tokens known at its last start: the prompt, and earlier output."""
-        self.num_tried = 0
-        """Tokens it had to compute when it was last tried; 0: it was not tried yet."""
-        self.since = 0
-        """In a batch: the results processed when it joined."""
-        self.accepted = b""
-        """With drafts, those accepted by output position ..."""
-        self.room = 0
-        """... and the tokens that it has KV slots for."""
+        self.ignores_end = request.most_output == request.num_output  # True if it produces all it declares
+        self.prompt_end = 0  # Tokens known at its last start: the prompt, and earlier output
+        self.num_tried = 0  # Tokens it had to compute when it was last tried; 0: it was not tried yet
+        self.since = 0  # In a batch: the results processed when it joined
+        self.accepted = b""  # With drafts, those accepted by output position ...
+        self.room = 0  # ... and the tokens that it has KV slots for.
 
     @property
     def num_known(self) -> int:
@@ -57,12 +51,9 @@ class DecodeBatch(Group[DeclaredSequence]):
         super().__init__(cache)
         self._cache, self._longest_promise = cache, policy.max_reserved_output
         self._knows_ends = policy.rules.reserves_fixed and policy.ignores_end
-        self._num_fixed = 0
-        """Members whose whole remaining output is reserved."""
-        self.done = 0
-        """Steps with processed results."""
-        self.num_ended = 0
-        """Members that have all their tokens, in a result not yet processed."""
+        self._num_fixed = 0  # Members whose whole remaining output is reserved
+        self.done = 0  # Steps with processed results
+        self.num_ended = 0  # Members that have all their tokens, in a result not yet processed
         # Sums over members: declared output, and output apart from the steps since they joined.
         self._declared = self._produced = 0
         self._long: dict[DeclaredSequence, None] = {}
@@ -187,11 +178,9 @@ class DecodeBatch(Group[DeclaredSequence]):
 # for those that continue.
 
 
-RESERVE = 1
-"""Free tokens required per continuing sequence, beyond what it needs."""
+RESERVE = 1  # Free tokens required per continuing sequence, beyond what it needs
 
-State = tuple[float, int]
-"""(remaining, held) tokens of a sequence."""
+State = tuple[float, int]  # (remaining, held) tokens of a sequence
 
 
 class Timetable:
@@ -243,8 +232,7 @@ def state_of(sequence: DeclaredSequence, num_produced: int, ratio: float) -> Sta
 # wait for it to fill the cache.
 
 
-MOST_SORTED = 128
-"""A longer queue is not sorted."""
+MOST_SORTED = 128  # A longer queue is not sorted
 ALIKE = 32
 """Tokens: the longest match of a prefix that counts as uncached, and the shortest common prefix of two requests that
 counts as shared.
@@ -275,18 +263,15 @@ def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deq
 # One `Admission` stands for one step being planned. Every admitted prompt leaves less for the next.
 
 
-CLOSE = 1e-6
-"""Tokens by which a sum of shares may be on either side of an integer."""
+CLOSE = 1e-6  # Tokens by which a sum of shares may be on either side of an integer
 
 
 class Answer(Enum):
     """The outcome for one prompt, and whether to try the next."""
 
     NEXT = 0
-    NO_ROOM = 1
-    """No room for this or any other until a request ends."""
-    STOP = 2
-    """The step is full."""
+    NO_ROOM = 1  # No room for this or any other until a request ends
+    STOP = 2  # The step is full
 
 
 class Admission:
@@ -306,8 +291,7 @@ class Admission:
         size = policy.chunked_prefill_size
         self.sequences: list[DeclaredSequence] = []
         self.new_tokens: list[int] = []
-        self.cut: DeclaredSequence | None = None
-        """The prompt with a chunk left for the next step."""
+        self.cut: DeclaredSequence | None = None  # The prompt with a chunk left for the next step
         self._policy, self._cache, self._page = policy, cache, cache.page
         self._of_step = policy.max_prefill_tokens - decoding
         self._of_chunk = None if size is None else size - decoding
@@ -317,8 +301,7 @@ class Admission:
         self._charges: list[int] = []
         self._taken = decoding
         self._timetable = timetable
-        self.loaded: dict[DeclaredSequence, int] = {}
-        """Pages to load from host memory, by prompt."""
+        self.loaded: dict[DeclaredSequence, int] = {}  # Pages to load from host memory, by prompt
 
     def go_on(self, sequence: DeclaredSequence) -> None:
         """Add the next chunk of the chunked prompt, which cannot wait."""

@@ -19,8 +19,7 @@ from infercast.serve.workload.request import Request
 # A request inside the engine, and the plan of a step.
 
 
-APART, ENDING = -1, -2
-"""Values of `Sequence.joined` outside a decode batch."""
+APART, ENDING = -1, -2  # Values of `Sequence.joined` outside a decode batch
 
 
 class Sequence(BlockAllocation):
@@ -39,30 +38,21 @@ class Sequence(BlockAllocation):
         self.num_tokens = request.num_input
         """The prompt and every token sampled so far, or in an in-flight step, that will be computed on."""
         self.num_computed = 0
-        self.num_promised = 0
-        """Output tokens of completed and in-flight steps."""
-        self.num_produced = 0
-        """Output tokens of completed steps."""
-        self.num_cached = 0
-        """Prompt tokens found in the prefix cache at the last start."""
+        self.num_promised = 0  # Output tokens of completed and in-flight steps
+        self.num_produced = 0  # Output tokens of completed steps
+        self.num_cached = 0  # Prompt tokens found in the prefix cache at the last start
         self.num_preemptions = 0
         self.last_token = math.nan
-        self.num_under_way = 0
-        """Tokens in in-flight steps, where the scheduler tracks them."""
-        self.not_before = 0
-        """The first step that may compute its next token."""
-        self.place = 0
-        """Position in start order."""
+        self.num_under_way = 0  # Tokens in in-flight steps, where the scheduler tracks them
+        self.not_before = 0  # The first step that may compute its next token
+        self.place = 0  # Position in start order
         self.joined = APART
         """In a decode batch, the step after which it joined; the counts above are as of the end of that step. Otherwise
         `APART`, or `ENDING` while its last token is in flight.
         """
-        self.last_step = 0
-        """In a decode batch, the step that yields its last token."""
-        self.adapter: int | None
-        """The requested LoRA adapter, if adapters are limited."""
-        self.rank: tuple[int, int]
-        """With priorities: (priority, arrival number). The smallest goes first."""
+        self.last_step = 0  # In a decode batch, the step that yields its last token
+        self.adapter: int | None  # The requested LoRA adapter, if adapters are limited
+        self.rank: tuple[int, int]  # With priorities: (priority, arrival number). The smallest goes first.
 
 
 class Plan:
@@ -75,42 +65,30 @@ class Plan:
     )  # fmt: skip
 
     def __init__(self, budget: int = 0) -> None:
-        self.budget = budget
-        """Tokens that may still be added."""
+        self.budget = budget  # Tokens that may still be added
         self.decodes = 0
-        self.decode_context = 0
-        """Total context of the decode batch ..."""
+        self.decode_context = 0  # Total context of the decode batch ...
         self.contexts: Callable[[], list[int]] = list
         """... and each member's context, valid while this is the last planned step."""
         self.sequences: list[Sequence] = []
         """Individually scheduled sequences, with the new and the computed tokens of each."""
         self.new_tokens: list[int] = []
         self.computed: list[int] = []
-        self.started: list[Sequence] = []
-        """Admitted from the queue for this step."""
-        self.sampled: list[Sequence] = []
-        """Individually scheduled sequences that sample a token at the end of the step."""
-        self.ending: list[Sequence] = []
-        """Members of the decode batch that get their last token in this step."""
+        self.started: list[Sequence] = []  # Admitted from the queue for this step
+        self.sampled: list[Sequence] = []  # Individually scheduled sequences that sample a token at the end of the step
+        self.ending: list[Sequence] = []  # Members of the decode batch that get their last token in this step
         self.early: SequenceOf[Sequence] = ()
         """If the step is repeated, members that got their last token in the second to last repetition."""
-        self.left: list[Sequence] = []
-        """Members of the decode batch in this step that have left it since."""
+        self.left: list[Sequence] = []  # Members of the decode batch in this step that have left it since
         self.num_preempted = 0
-        self.held = 0
-        """KV blocks held by all sequences in this step."""
-        self.is_apart = False
-        """True for a prefill-only step, in which decoding stalls."""
-        self.fresh: SequenceOf[Sequence] = ()
-        """Members in their first decode step, after a token from a prefill step."""
-        self.wasted = 0
-        """Decode batch tokens that are discarded: their sequences ended or were preempted meanwhile."""
+        self.held = 0  # KV blocks held by all sequences in this step
+        self.is_apart = False  # True for a prefill-only step, in which decoding stalls
+        self.fresh: SequenceOf[Sequence] = ()  # Members in their first decode step, after a token from a prefill step
+        self.wasted = 0  # Decode batch tokens that are discarded: their sequences ended or were preempted meanwhile
         self.thrown_away: list[Sequence] = []
         """Individually scheduled sequences whose sampled token is discarded, for the same reason."""
-        self.has_adapters = False
-        """True if a sequence in the step uses a LoRA adapter."""
-        self.num_cut = 0
-        """Chunked prompts with tokens left: their last row is computed and discarded."""
+        self.has_adapters = False  # True if a sequence in the step uses a LoRA adapter
+        self.num_cut = 0  # Chunked prompts with tokens left: their last row is computed and discarded
 
     @property
     def num_sampled(self) -> int:
@@ -175,10 +153,8 @@ class Group(Generic[Member]):
 
     def __init__(self, blocks: Blocks) -> None:
         self.members: dict[Member, None] = {}
-        self.steps = 0
-        """Steps planned so far; members have been in each since they joined."""
-        self.computed = 0
-        """Total context of all members."""
+        self.steps = 0  # Steps planned so far; members have been in each since they joined
+        self.computed = 0  # Total context of all members
         self._pool = blocks
         shape, self._num_groups = blocks.shape, blocks.num_groups
         self._block_size, self.period = shape.block_size, shape.common_size
@@ -188,8 +164,7 @@ class Group(Generic[Member]):
         """Within a period: token offsets at which layer groups begin a block, and how many groups do."""
         self._last_steps: list[tuple[int, int, Member]] = []
         self._num_joined = 0
-        self.blocks = [0] * self.period
-        """By step number modulo the period: blocks that members begin in that step."""
+        self.blocks = [0] * self.period  # By step number modulo the period: blocks that members begin in that step
 
     def contexts(self) -> list[int]:
         """Context of each member."""
@@ -254,10 +229,8 @@ class Prompt(NamedTuple):
 
     computed: int
     num_input: int
-    known: int
-    """Known tokens of prompt and answer."""
-    parts_at: int = 0
-    """Where it diverges from another cached prompt; 0: nowhere."""
+    known: int  # Known tokens of prompt and answer
+    parts_at: int = 0  # Where it diverges from another cached prompt; 0: nowhere
 
     @property
     def end(self) -> int:
@@ -304,8 +277,7 @@ def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, las
 
 
 RANK = attrgetter("rank")
-WHOLE_PROMPT = 1 << 40
-"""The token budget where prompts arrive computed."""
+WHOLE_PROMPT = 1 << 40  # The token budget where prompts arrive computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +286,7 @@ class FirstCome:
 
     max_num_batched_tokens: int
     max_num_seqs: int
-    long_prefill_token_threshold: int = 0
-    """Limit of one prompt's tokens per step; 0: none."""
+    long_prefill_token_threshold: int = 0  # Limit of one prompt's tokens per step; 0: none
     chunked_prefill: bool = True
     max_num_scheduled_tokens: int = 0
     """Token budget of a step where it is below ``max_num_batched_tokens``; 0: the same."""
@@ -323,8 +294,7 @@ class FirstCome:
     """The threshold is at least an equal share of the step for every request in the engine."""
     prefill_interval: int = 1
     """Engines in lockstep that decode compute prompts only in every n-th pass, unless requests wait even then."""
-    prompts_first: bool = False
-    """Prefill-only steps while a waiting prompt fits; decoding stalls meanwhile."""
+    prompts_first: bool = False  # Prefill-only steps while a waiting prompt fits; decoding stalls meanwhile
     waits_for_tokens: bool = False
     """A sequence is in one step at a time: its next token is scheduled once the last one is known."""
     decode_stride: int = 1
@@ -337,14 +307,11 @@ class FirstCome:
     """
     allow_partial_block: bool = False
     """With block-aligned prefill steps: a block larger than any step's budget is split over several."""
-    skipped_queue_separate: bool = False
-    """Skipped requests have a queue of their own, ahead of preempted ones."""
+    skipped_queue_separate: bool = False  # Skipped requests have a queue of their own, ahead of preempted ones
     last_token_own_step: bool = True
     """With block-aligned prefill steps: the last token of a prompt that ends with a block has its own step."""
-    watermark: float = 0.0
-    """Share of all blocks kept free when a request is admitted while others run."""
-    reserves_prompts: bool = True
-    """A request is admitted only if its whole prompt fits, not just the first chunk."""
+    watermark: float = 0.0  # Share of all blocks kept free when a request is admitted while others run
+    reserves_prompts: bool = True  # A request is admitted only if its whole prompt fits, not just the first chunk
     by_priority: bool = False
     """The smallest priority goes first, ties by arrival. A waiting request never displaces a running one; when a
     running one needs a block and none is free, the last of all running by priority is preempted, even if it is already
@@ -427,12 +394,10 @@ Order = Literal["arrival", "longest_match"]
 class PrefillRules(NamedTuple):
     """What changed from release to release; the defaults are the oldest rules (SGLang 0.5.16)."""
 
-    evicts_missing: bool = False
-    """Eviction frees what is missing, not as much as was asked for."""
+    evicts_missing: bool = False  # Eviction frees what is missing, not as much as was asked for
     parts_answers: bool = False
     """Answers have nodes of their own in the radix tree, so that they are evicted before their prompts."""
-    spares_page: bool = False
-    """Admission by the end times of others leaves a page free for the prompt."""
+    spares_page: bool = False  # Admission by the end times of others leaves a page free for the prompt
     skips_ending: bool = False
     """A sequence whose in-flight token is its last allowed one is not in the next decode step. If decoding lacks room
     while there is such a sequence, it waits for its end; in a mixed step it waits for the next step.
@@ -441,18 +406,14 @@ class PrefillRules(NamedTuple):
     """The whole remaining output of running requests that ignore EOS is reserved, not a share."""
     refreshes_waiting: bool = False
     """Every 32nd time that prompts are tried, cached prefixes of waiting requests count as accessed."""
-    retries_alone: bool = False
-    """A prompt that does not fit beside none is tried again in the next step."""
+    retries_alone: bool = False  # A prompt that does not fit beside none is tried again in the next step
     clears_ended: bool = False
     """Finished sequences leave the batch before prompts are tried, and an empty batch is never full."""
-    counts_rows: bool = False
-    """A chunked prompt does not count twice towards the running requests."""
+    counts_rows: bool = False  # A chunked prompt does not count twice towards the running requests
     sorts_drafts: bool = False
     """With drafts, too, the sequence with the fewest output tokens is retracted first, not the last of the batch."""
-    keeps_answers: bool = False
-    """Accepted drafts beyond the end of an answer are not cached."""
-    stops_when_spent: bool = False
-    """No prompt is tried once a step's tokens are spent."""
+    keeps_answers: bool = False  # Accepted drafts beyond the end of an answer are not cached
+    stops_when_spent: bool = False  # No prompt is tried once a step's tokens are spent
 
 
 OLDEST_RULES = PrefillRules()
@@ -461,8 +422,7 @@ OLDEST_RULES = PrefillRules()
 class Priorities(NamedTuple):
     """Requests with priorities: the next one goes first by the number times ``sign``, ties by when it was queued."""
 
-    sign: int = -1
-    """-1: the largest number goes first."""
+    sign: int = -1  # -1: the largest number goes first
     preempts: bool = True
     """Running requests give way to one whose priority is better by more than the threshold when all are in use."""
     threshold: int = 10
@@ -475,30 +435,20 @@ class PrefillFirst:
     max_running_requests: int
     chunked_prefill_size: int | None = 8192
     """Prompt tokens in a step, to which the last prompt is cut; None: prompts are not chunked."""
-    max_prefill_tokens: int = 16384
-    """Prompt tokens in a step beyond which no further prompt is added."""
-    mixed_chunk: bool = False
-    """True if prefill steps include the decode batch, which then counts towards both limits."""
+    max_prefill_tokens: int = 16384  # Prompt tokens in a step beyond which no further prompt is added
+    mixed_chunk: bool = False  # True if prefill steps include the decode batch, which then counts towards both limits
     order: Order = "arrival"
-    first_ratio: float = 0.7
-    """Initial share of the running requests' remaining output for which there must be room ..."""
-    least_ratio: float = 0.098
-    """... its minimum ..."""
-    ratio_decay: float = (0.7 - 0.098) / 600
-    """... and its decay per decode step."""
-    max_reserved_output: int = 4096
-    """Limit of one request's reserved output tokens."""
-    max_prompts: int | None = None
-    """Prompts per step at most."""
-    retraction_headroom: int = 20
-    """Tokens per remaining sequence that must be free after a retraction."""
+    first_ratio: float = 0.7  # Initial share of the running requests' remaining output for which there must be room ...
+    least_ratio: float = 0.098  # ... its minimum ...
+    ratio_decay: float = (0.7 - 0.098) / 600  # ... and its decay per decode step.
+    max_reserved_output: int = 4096  # Limit of one request's reserved output tokens
+    max_prompts: int | None = None  # Prompts per step at most
+    retraction_headroom: int = 20  # Tokens per remaining sequence that must be free after a retraction
     tries_always: bool = False
     """Prompts that did not fit are retried in every step, not only after a request has ended (sliding window pool)."""
-    ignores_end: bool = False
-    """The engine knows that requests produce all they declare (``ignore_eos``)."""
+    ignores_end: bool = False  # The engine knows that requests produce all they declare (``ignore_eos``)
     rules: PrefillRules = OLDEST_RULES
-    priorities: Priorities | None = None
-    """None: priorities do not count."""
+    priorities: Priorities | None = None  # None: priorities do not count
 
     @property
     def max_num_batched_tokens(self) -> int:

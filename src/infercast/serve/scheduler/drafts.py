@@ -33,22 +33,14 @@ class DraftSequence(Sequence):
 
     def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:
         super().__init__(index, request, path, num_groups)
-        self.num_drafts = 0
-        """Drafts for its next step."""
-        self.num_last = request.num_input + request.num_output
-        """Its final number of tokens."""
-        self.room = 0
-        """Tokens it has KV slots for, including lookahead slots."""
-        self.full_at = 0
-        """Known tokens at which its next block can enter the prefix cache."""
-        self.in_prompt = False
-        """True if the last planned step left some of its known tokens uncomputed."""
-        self.is_padded = False
-        """True if its in-flight drafts are padding."""
-        self.accepted = b""
-        """By output position: accepted drafts ..."""
-        self.drafted = b""
-        """... and, where that varies, proposed drafts."""
+        self.num_drafts = 0  # Drafts for its next step
+        self.num_last = request.num_input + request.num_output  # Its final number of tokens
+        self.room = 0  # Tokens it has KV slots for, including lookahead slots
+        self.full_at = 0  # Known tokens at which its next block can enter the prefix cache
+        self.in_prompt = False  # True if the last planned step left some of its known tokens uncomputed
+        self.is_padded = False  # True if its in-flight drafts are padding
+        self.accepted = b""  # By output position: accepted drafts ...
+        self.drafted = b""  # ... and, where that varies, proposed drafts.
 
 
 class DraftPlan(Plan):
@@ -61,22 +53,14 @@ class DraftPlan(Plan):
     def __init__(self, width: int, slots: int, budget: int) -> None:
         super().__init__()
         self.budget = budget
-        self.verified: list[int] = []
-        """Drafts of each sequence; -1: in the middle of its prompt, not sampled."""
-        self.num_prompts = 0
-        """Sequences that compute more than a token and its drafts ..."""
-        self.num_unsampled = 0
-        """... and those that are not sampled."""
-        self.num_next = 0
-        """Drafts proposed at its end for each of the others."""
-        self.width = width
-        """Tokens of a sequence with the full number of drafts."""
-        self.slots = slots
-        """Budget that each sequence takes beyond its tokens."""
-        self.num_running = 0
-        """Sequences that were already running ..."""
-        self.has_prompts = False
-        """... and whether one of these was in the middle of its prompt."""
+        self.verified: list[int] = []  # Drafts of each sequence; -1: in the middle of its prompt, not sampled
+        self.num_prompts = 0  # Sequences that compute more than a token and its drafts ...
+        self.num_unsampled = 0  # ... and those that are not sampled.
+        self.num_next = 0  # Drafts proposed at its end for each of the others
+        self.width = width  # Tokens of a sequence with the full number of drafts
+        self.slots = slots  # Budget that each sequence takes beyond its tokens
+        self.num_running = 0  # Sequences that were already running ...
+        self.has_prompts = False  # ... and whether one of these was in the middle of its prompt.
 
     @property
     def num_sampled(self) -> int:
@@ -126,8 +110,7 @@ class Drafts:
         max_model_len: int | None = None,
         draws: Draws | None = None,
     ) -> None:
-        self.width = 1 + speculation.num_drafts
-        """Tokens of a sequence with all its drafts."""
+        self.width = 1 + speculation.num_drafts  # Tokens of a sequence with all its drafts
         self._lookahead = speculation.lookahead
         left = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)
         self._budget = min(left, policy.step_tokens)

@@ -13,8 +13,7 @@ from infercast.serve.cache.tiers import HostTier, Offload
 from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.cohort import Cohort
 
-PLACES = 32
-"""Bits of a block's key for its position in the prompt; the others identify the prompt."""
+PLACES = 32  # Bits of a block's key for its position in the prompt; the others identify the prompt
 
 
 class Move:
@@ -25,8 +24,7 @@ class Move:
     def __init__(self, sequence: Sequence, keys: list[int], num_bytes: int, num_pieces: int, *, is_store: bool) -> None:
         self.sequence, self.keys, self.is_store = sequence, keys, is_store
         self.num_bytes, self.num_pieces = num_bytes, num_pieces
-        self.end = 0.0
-        """When the copy completes."""
+        self.end = 0.0  # When the copy completes
 
 
 class _Books:
@@ -36,8 +34,7 @@ class _Books:
 
     def __init__(self) -> None:
         self.keys: list[int] = []
-        self.met: set[int] = set()
-        """Keys it loaded, stored or found stored."""
+        self.met: set[int] = set()  # Keys it loaded, stored or found stored
         self.stored = 0
         self.moves: list[Move] = []
 
@@ -63,33 +60,26 @@ class HostOffload:
             in_order=in_order,
             by_request=offload.by_request,
         )
-        self.loads: list[Move] = []
-        """Issued with the step being planned ..."""
-        self.stores: list[Move] = []
-        """... and those submitted at the start of the step after it."""
-        self.flushed: list[Move] = []
-        """Copies that must complete before the step may begin."""
+        self.loads: list[Move] = []  # Issued with the step being planned ...
+        self.stores: list[Move] = []  # ... and those submitted at the start of the step after it.
+        self.flushed: list[Move] = []  # Copies that must complete before the step may begin
         self.num_under_way = 0
-        self.num_queried = self.num_hit = 0
-        """Tokens looked up in the tier when requests started, and those found."""
+        self.num_queried = self.num_hit = 0  # Tokens looked up in the tier when requests started, and those found
         self._shape, self._size = shape, shape.block_size * offload.factor
         self._windows = [window for window in shape.windows if window]
         self._full = groups - len(self._windows)
         self._books: dict[Sequence, _Books] = {}
         self._being_loaded: set[int] = set()
-        self._outlived: dict[Move, None] = {}
-        """Stores of finished requests, whose blocks may be reallocated."""
+        self._outlived: dict[Move, None] = {}  # Stores of finished requests, whose blocks may be reallocated
         self.loading: dict[Sequence, bool] = {}
         """Waiting requests that hold blocks, and whether all of these are loaded."""
-        self._unstored: dict[Sequence, None] = {}
-        """Running requests with blocks that did not fit in the tier."""
+        self._unstored: dict[Sequence, None] = {}  # Running requests with blocks that did not fit in the tier
         self._leaving: dict[BlockAllocation, tuple[Plan, bool]] = {}
         """Blocks of preempted or finished requests: the last step in flight then, and which of the two."""
         self._ended: list[Sequence] = []
         """Requests that finished since the last step was planned, where the tier learns of them with the next one."""
         self._unknown, self._drops_last = steps_under_way - 1, drops_last
-        self.loaded: dict[int, int] = {}
-        """Tokens each request loaded from the tier at its first start, if any."""
+        self.loaded: dict[int, int] = {}  # Tokens each request loaded from the tier at its first start, if any
 
     @property
     def holders_first(self) -> bool:

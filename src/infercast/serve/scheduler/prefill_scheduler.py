@@ -64,14 +64,10 @@ class Batch:
 
     def __init__(self, cohort: DecodeBatch) -> None:
         self.cohort = cohort
-        self.ended: list[DeclaredSequence] = []
-        """Finished sequences, which stay in the batch until decoding continues."""
-        self.joining: Plan | None = None
-        """The prefill step whose sequences decode from the next step on ..."""
-        self.fresh: list[DeclaredSequence] = []
-        """... and those that have not decoded yet."""
-        self.is_full = False
-        """True if prompts are not tried until a sequence has left."""
+        self.ended: list[DeclaredSequence] = []  # Finished sequences, which stay in the batch until decoding continues
+        self.joining: Plan | None = None  # The prefill step whose sequences decode from the next step on ...
+        self.fresh: list[DeclaredSequence] = []  # ... and those that have not decoded yet.
+        self.is_full = False  # True if prompts are not tried until a sequence has left
         self.first_place = self.last_place = 0
 
     def started(self) -> list[DeclaredSequence]:
@@ -99,16 +95,14 @@ class PrefillScheduler:
         self.waiting: deque[DeclaredSequence] = deque() if policy.priorities is None else RankedQueue()
         self._num_queued = 0
         self._preempts = policy.priorities is not None and policy.priorities.preempts
-        self.cut: DeclaredSequence | None = None
-        """The chunked prompt."""
+        self.cut: DeclaredSequence | None = None  # The chunked prompt
         self.ratio = policy.first_ratio
         self.left_batch: list[DeclaredSequence] = []
         """Sequences retracted since the last check; their last token was in the last completed decode step."""
         self.num_preemptions = 0
         self._batches = [Batch(drafts or DecodeBatch(cache, policy)) for _ in range(num_batches)]
         self._turn = -1
-        self.batch = self._batches[0]
-        """The batch being planned, or processed."""
+        self.batch = self._batches[0]  # The batch being planned, or processed
         self._is_ring = num_batches > 1
         self._is_late = steps_under_way > 1 and not self._is_ring
         """True if results arrive only while the next step is in flight."""

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from infercast.serve.scheduler.offloading import HostOffload, Move
 
 PLACE = attrgetter("place")
-SKIPPED = -1
-"""Returned instead of a token count: the request stays in the queue, and those behind it may start."""
+SKIPPED = -1  # Returned instead of a token count: the request stays in the queue, and those behind it may start
 
 
 class Scheduler:
@@ -50,22 +49,17 @@ class Scheduler:
         """Without ``decode_together`` every plan lists all of its sequences."""
         self.policy, self.cache, self.drafts, self.offload = policy, cache, drafts, offload
         self.adapters = None if max_adapters is None else AdapterLimit(max_adapters)
-        self.running: dict[Sequence, None] = {}
-        """In start order."""
-        self.waiting: deque[Sequence] = deque()
-        """By rank, if there are priorities."""
-        self._num_skipped = 0
-        """Requests at the head of the queue that others may overtake."""
+        self.running: dict[Sequence, None] = {}  # In start order
+        self.waiting: deque[Sequence] = deque()  # By rank, if there are priorities
+        self._num_skipped = 0  # Requests at the head of the queue that others may overtake
         self.left_batch: list[Sequence] = []
         """Sequences removed from the decode batch since the last check; their last token was in the last completed
         step.
         """
         self.num_preemptions = 0
-        self._apart: list[Sequence] = []
-        """Individually scheduled running sequences, in order."""
+        self._apart: list[Sequence] = []  # Individually scheduled running sequences, in order
         self._under_way: deque[Plan] = deque()
-        self._is_blocked = False
-        """True if the head of the queue cannot start until something changes."""
+        self._is_blocked = False  # True if the head of the queue cannot start until something changes
         self._step = self._num_started = self._num_added = 0
         self._longest = max_model_len or NEVER
         self._watermark = policy.kept_free(cache.num_blocks)

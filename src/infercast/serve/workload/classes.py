@@ -21,8 +21,7 @@ CLASS_STREAM = 7919  # combined with the seed: classes have a random stream of t
 @dataclass(frozen=True, slots=True)
 class ClassShare:
     of: SloClass
-    share: float | None = None
-    """Relative to the other shares; None if the workload names the class of each request."""
+    share: float | None = None  # Relative to the other shares; None if the workload names the class of each request
 
 
 def parse_class(text: str) -> ClassShare:

@@ -40,8 +40,7 @@ class Arrivals(Protocol):
 class Source(Arrivals, Protocol):
     """Clients of one engine, or a router in front of several."""
 
-    wait_for_answers: bool
-    """Whether an answer may lead to the next request."""
+    wait_for_answers: bool  # Whether an answer may lead to the next request
 
     def answer(self, time: float, index: int) -> None:
         """A client has received its whole answer to request ``index``."""
@@ -63,8 +62,7 @@ class Inbox:
 
     def __init__(self, *, sends_at_once: bool = False) -> None:
         self._waiting: deque[Delivery] = deque()
-        self.next_arrival: float | None = None
-        """Of the first delivery."""
+        self.next_arrival: float | None = None  # Of the first delivery
         self.answered: list[tuple[int, float]] = []
         """Requests that the engine has answered since its router looked, and when their clients had all tokens."""
         self.sends_at_once = sends_at_once

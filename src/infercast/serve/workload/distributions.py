@@ -36,10 +36,8 @@ class LengthDistribution(NamedTuple):
     kind: Literal["fixed", "uniform", "normal", "lognormal"]
     minimum: int
     maximum: int
-    center: float = 0.0
-    """The mean before clipping; normal and lognormal only."""
-    spread: float = 0.0
-    """Standard deviation: of the tokens for normal, of their logarithm for lognormal."""
+    center: float = 0.0  # The mean before clipping; normal and lognormal only
+    spread: float = 0.0  # Standard deviation: of the tokens for normal, of their logarithm for lognormal
 
     @property
     def mean(self) -> float:
@@ -171,10 +169,8 @@ class Pauses(NamedTuple):
     """A distribution of seconds, made and checked by `parse_pauses`."""
 
     kind: Literal["fixed", "uniform", "exponential", "lognormal"]
-    first: float
-    """The only value, the lower bound or the mean."""
-    second: float = 0.0
-    """The upper bound, or the standard deviation of the logarithm."""
+    first: float  # The only value, the lower bound or the mean
+    second: float = 0.0  # The upper bound, or the standard deviation of the logarithm
 
     @property
     def mean(self) -> float:

@@ -15,38 +15,29 @@ NEVER = 1 << 60  # more tokens than any answer has
 class Segment(NamedTuple):
     """A segment of a prompt with named content: equal names at equal positions are equal tokens."""
 
-    content: int
-    """The name of its content, any number."""
-    num_tokens: int
-    """Tokens in the segment."""
+    content: int  # The name of its content, any number
+    num_tokens: int  # Tokens in the segment
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request as a client sends it. The simulation knows its lengths; scheduling decisions do not use them."""
 
-    arrival: float
-    """Seconds after the start. In a closed loop, the earliest time the client may send it."""
-    num_input: int
-    """Prompt tokens."""
-    num_output: int
-    """Output tokens."""
+    arrival: float  # Seconds after the start. In a closed loop, the earliest time the client may send it.
+    num_input: int  # Prompt tokens
+    num_output: int  # Output tokens
     prefix: tuple[Segment, ...] = ()
     """The leading part of the prompt that other requests may share; the rest is unshared."""
     answer: int | None = None
     """The name of the output's content, with which a later request's prefix may continue after this whole prompt."""
     declared: int | None = None
     """The output limit in tokens (``max_tokens``), for which some engines reserve room; None: the actual length."""
-    session: int | None = None
-    """The conversation it is a turn of; None: a single request."""
+    session: int | None = None  # The conversation it is a turn of; None: a single request
     think: float = 0.0
     """With sessions turn by turn: seconds after the previous answer, but never before its ``arrival``."""
-    priority: int = 0
-    """For priority scheduling: the smallest number goes first."""
-    slo_class: str = ""
-    """Its traffic class, which has an SLO of its own."""
-    adapter: int | None = None
-    """The LoRA adapter it uses; None: the base model."""
+    priority: int = 0  # For priority scheduling: the smallest number goes first
+    slo_class: str = ""  # Its traffic class, which has an SLO of its own
+    adapter: int | None = None  # The LoRA adapter it uses; None: the base model
     stops: bool = False
     """True if its answer ends with EOS or a stop token, which the engine learns only with the last token."""
 
@@ -87,12 +78,9 @@ class SloClass:
     """A traffic class: its priority and SLO."""
 
     name: str
-    priority: int | None = None
-    """None: as given by its requests."""
-    limits: tuple[tuple[str, float], ...] = ()
-    """Limits in seconds for each request, by ``ttft``, ``tpot`` and ``e2e``."""
-    share: float | None = None
-    """Share of all requests, if classes were drawn at random."""
+    priority: int | None = None  # None: as given by its requests
+    limits: tuple[tuple[str, float], ...] = ()  # Limits in seconds for each request, by ``ttft``, ``tpot`` and ``e2e``
+    share: float | None = None  # Share of all requests, if classes were drawn at random
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +88,8 @@ class Adapters:
     """LoRA adapters requested by a workload."""
 
     count: int
-    skew: float = 1.0
-    """Zipf exponent of popularity: the k-th adapter has weight 1 / k to this power; 0: all equal."""
-    share: float = 1.0
-    """Share of requests with an adapter; the others use the base model."""
+    skew: float = 1.0  # Zipf exponent of popularity: the k-th adapter has weight 1 / k to this power; 0: all equal
+    share: float = 1.0  # Share of requests with an adapter; the others use the base model
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -116,22 +102,16 @@ class Workload(Answer):
     rate: float | None = None
     """Offered requests per second where one number describes it; None for traces, bursts and closed loops."""
     description: str = ""
-    drawn: Draw | None = None
-    """Set for random requests, so that others can be drawn; see `redrawn`."""
-    num_truncated: int = 0
-    """Requests cut to the model's maximum length ..."""
-    num_skipped: int = 0
-    """... and requests left out for exceeding it."""
-    classes: tuple[SloClass, ...] = ()
-    """Classes named by requests."""
-    adapters: Adapters | None = None
-    """Set if adapters were drawn at random."""
+    drawn: Draw | None = None  # Set for random requests, so that others can be drawn; see `redrawn`
+    num_truncated: int = 0  # Requests cut to the model's maximum length ...
+    num_skipped: int = 0  # ... and requests left out for exceeding it.
+    classes: tuple[SloClass, ...] = ()  # Classes named by requests
+    adapters: Adapters | None = None  # Set if adapters were drawn at random
     open_ended: bool = False
     """True if the simulation decides how many requests a steady result takes; `extended` draws more."""
     cut: tuple[str, int] | None = None
     """How random requests above a number of tokens are handled: ``truncate`` or ``skip``, and the limit."""
-    every: int = 1
-    """These are every n-th request of the draw."""
+    every: int = 1  # These are every n-th request of the draw
     in_turns: bool = False
     """True if a session's request waits for the previous answer (`Clients`); a concurrency then counts sessions."""
 

@@ -40,15 +40,12 @@ _MICROSECOND = timedelta(microseconds=1)
 class Row(NamedTuple):
     """One request as recorded in a file."""
 
-    arrival: float
-    """In the format's ticks."""
+    arrival: float  # In the format's ticks
     num_input: int
-    num_output: int
-    """May be 0."""
+    num_output: int  # May be 0
     prefix: tuple[Segment, ...] = ()
     answer: int | None = None
-    session: Any = None
-    """As named in the file."""
+    session: Any = None  # As named in the file
     think: float = 0.0
     priority: int = 0
     slo_class: str = ""
@@ -321,16 +318,12 @@ class TraceFormat:
     """How one kind of file is recognised and read."""
 
     label: str
-    is_json: bool
-    """One JSON object per line; otherwise CSV with a header."""
-    fields: tuple[tuple[str, ...], ...]
-    """Names of required fields, each with its alternatives."""
+    is_json: bool  # One JSON object per line; otherwise CSV with a header
+    fields: tuple[tuple[str, ...], ...]  # Names of required fields, each with its alternatives
     read_rows: Callable[[Record, Segments], list[Row]]
     ticks_per_second: int = 1
-    starts_at_zero: bool = True
-    """Arrivals count from the earliest one, not from the file's own zero."""
-    in_turns: bool = False
-    """Its sessions always go turn by turn: it does not record when later turns came."""
+    starts_at_zero: bool = True  # Arrivals count from the earliest one, not from the file's own zero
+    in_turns: bool = False  # Its sessions always go turn by turn: it does not record when later turns came
 
 
 def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follow: bool = False) -> Workload:

@@ -254,8 +254,7 @@ def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
 
 # Fewer requests of a long closed loop: the first of each client, and enough of the rest to show how it goes on.
 
-TURNS, LEAST = 5, 64
-"""Requests of each client that are simulated, and in all, of a loop that has more ..."""
+TURNS, LEAST = 5, 64  # Requests of each client that are simulated, and in all, of a loop that has more ...
 TURNS_STEP_BY_STEP, LEAST_STEP_BY_STEP = 2, 32
 """... and where no stretch of steps can be jumped over, which takes ten times as long."""
 
@@ -336,8 +335,7 @@ class PublishedComparison:
     end_to_end: Comparison | None = None
     output_tokens_per_second: Comparison | None = None
     problem: str = ""
-    slower: float = 0.0
-    """How much slower than forecast the middle of what such a run shows is (`slower_by`)."""
+    slower: float = 0.0  # How much slower than forecast the middle of what such a run shows is (`slower_by`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,10 +345,8 @@ class Summary:
     mean: float
     p90: float
     bias: float
-    inside: float
-    """Share of the measured values in the 80 % intervals that `simulate` shows of the same runs ..."""
-    width: float
-    """... and their mean half width, as a fraction of the forecasts."""
+    inside: float  # Share of the measured values in the 80 % intervals that `simulate` shows of the same runs ...
+    width: float  # ... and their mean half width, as a fraction of the forecasts.
 
 
 def compare_published(

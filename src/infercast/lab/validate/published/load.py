@@ -32,8 +32,7 @@ LENGTHS = read_data("lab/published.toml")["lengths"]
 class RowReader:
     def __init__(self, path: Path, line: int, row: Mapping[str, str | None]) -> None:
         self.path, self.line, self._row = path, line, row
-        self.assumptions: list[str] = []
-        """What the row does not say and is taken to be so."""
+        self.assumptions: list[str] = []  # What the row does not say and is taken to be so
 
     def assume(self, what: str) -> None:
         if what not in self.assumptions:
@@ -344,8 +343,7 @@ OPEN_SECONDS, MOST_OPEN = 200.0, 12000
 STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2
 """How often every place of a full batch is taken in a simulation of one that stays full, and of one with more places
 than that ..."""
-LEAST_STEADY, MOST_STEADY = 96, 3072
-"""... within these numbers of requests."""
+LEAST_STEADY, MOST_STEADY = 96, 3072  # ... within these numbers of requests.
 
 
 @dataclass(frozen=True, slots=True)

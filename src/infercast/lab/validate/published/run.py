@@ -27,8 +27,7 @@ class ServerFlags:
     fuse_allreduce_rms: bool | None
     expert_parallel: bool
     moe_backend: str
-    eight_bit_experts: bool
-    """Activations of 4-bit experts are quantised to 8 bits."""
+    eight_bit_experts: bool  # Activations of 4-bit experts are quantised to 8 bits
 
 
 def read_server_flags(text: str, concurrency: int | None, isl: int | None, version: tuple[int, ...]) -> ServerFlags:
@@ -101,44 +100,32 @@ class PublishedRun:
     version: tuple[int, ...] = ()
     flags: ServerFlags | None = None
     max_model_len: int | None = None
-    ttft: float | None = None
-    """None where the state of the prefix cache is unknown, too."""
+    ttft: float | None = None  # None where the state of the prefix cache is unknown, too
     tpot: float | None = None
     end_to_end: float | None = None
     output_tokens_per_second: float | None = None
     engine: str = "vllm@0.25"
     reading: Reading | None = None
     """The flags of the server's command, where the source has it; its words in ``flags`` otherwise."""
-    median: bool = False
-    """Whether TTFT and TPOT are medians over the requests, not means."""
+    median: bool = False  # Whether TTFT and TPOT are medians over the requests, not means
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the row says of the server beyond its command, by the engine's names."""
-    cache_tokens: int = 0
-    """Tokens that the source says its KV cache has room for; 0: it does not say."""
-    gaps: bool = False
-    """Whether TPOT is the median of all times between tokens, because nothing else was published."""
+    cache_tokens: int = 0  # Tokens that the source says its KV cache has room for; 0: it does not say
+    gaps: bool = False  # Whether TPOT is the median of all times between tokens, because nothing else was published
     steady: bool = False
     """Whether only the time was measured in which as many requests as may run did, and others waited."""
-    stand_for: int = 0
-    """Requests that were sent, if only the first are simulated; 0: all are."""
+    stand_for: int = 0  # Requests that were sent, if only the first are simulated; 0: all are
     pipeline: int = 1
-    instances: int = 1
-    """Servers of this kind, each for itself behind a load balancer."""
-    copies: int = 1
-    """Servers that take turns, of which one is simulated with its part of the requests."""
-    gpus: int = 0
-    """Stated GPUs, of which a layout may leave some idle."""
+    instances: int = 1  # Servers of this kind, each for itself behind a load balancer
+    copies: int = 1  # Servers that take turns, of which one is simulated with its part of the requests
+    gpus: int = 0  # Stated GPUs, of which a layout may leave some idle
     layout_stated: bool = True
     load: str = ""
-    grade: str = ""
-    """``A``: settings are known, ``B``: some are implied; ``s`` behind it: with speculative decoding."""
+    grade: str = ""  # ``A``: settings are known, ``B``: some are implied; ``s`` behind it: with speculative decoding
     precision: str = ""
-    chat: bool = False
-    """Whether requests are chats, which the server renders by a template."""
-    top_p: bool = False
-    """Whether tokens are drawn from the most likely ones only."""
-    assumptions: tuple[str, ...] = ()
-    """What the source does not say and is taken to be so."""
+    chat: bool = False  # Whether requests are chats, which the server renders by a template
+    top_p: bool = False  # Whether tokens are drawn from the most likely ones only
+    assumptions: tuple[str, ...] = ()  # What the source does not say and is taken to be so
     problem: str = ""
 
     @property
