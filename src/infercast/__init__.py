@@ -116,8 +116,7 @@ _OLD_NAMES = {
     "price": "estimate",
     "price_step": "estimate_step",
     "price_variants": "estimate_variants",
-}
-"""Names of before 1.0, which goes without them."""
+}  # Names of before 1.0, which goes without them
 
 __all__ = [
     "Breakdown", "Calibration", "Cost", "DayPlan", "Deployment", "Diagnosis", "DoesNotFitError", "Energy",

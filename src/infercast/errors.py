@@ -80,8 +80,7 @@ EXTRAS = {
     "measure": ("torch", "pandas", "pyarrow"),
     "ray": ("ray",),
     "trace": ("torch",),
-}
-"""Packages that some questions need, as pyproject.toml has them."""
+}  # Packages that some questions need, as pyproject.toml has them
 
 
 def missing(what: str, extra: str) -> InputError:

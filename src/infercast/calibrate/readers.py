@@ -362,8 +362,7 @@ METRICS_LATENCIES = {
     "tpot": ("vllm:request_time_per_output_token_seconds",),
     "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     "e2e": ("vllm:e2e_request_latency_seconds",),
-}
-"""Histograms; the second name is that of earlier releases."""
+}  # Histograms; the second name is that of earlier releases
 MOST_REPLAYED = 1000
 
 
@@ -573,5 +572,4 @@ FORMATS = (
     (("benchmarks",), read_guidellm),
     (("load_summary", "successes"), read_inference_perf),
     (("request_latency", "input_config"), read_aiperf),
-)
-"""Fields that a document of a format has, and the reader of it; the first that fits is taken."""
+)  # Fields that a document of a format has, and the reader of it; the first that fits is taken

@@ -25,8 +25,7 @@ LISTS = {
     "hosts": "hardware.server:host_cpus",
     "networks": "hardware.server:networks",
     "routers": "serve.fleet.router:POLICIES",
-}
-"""The names of each list of the catalogue; loaded only when the tab key is pressed."""
+}  # The names of each list of the catalogue; loaded only when the tab key is pressed
 
 
 def command_to_complete(environment: Mapping[str, str] = os.environ) -> str:

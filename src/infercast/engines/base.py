@@ -338,8 +338,7 @@ ABSENT = {
     "TGI": ("tgi", "text-generation-inference"),
     "LMDeploy": ("lmdeploy",),
     "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
-}
-"""Engines that are asked for but not modelled, and their names."""
+}  # Engines that are asked for but not modelled, and their names
 
 
 @cache

@@ -158,8 +158,7 @@ class KernelTimer:
             GAPS,
             *((call.name, call.op.family) for call in of_adapters),
             *by_sequence.items(),
-        )
-        """(name, family) of each kernel: those of the tables, then attention."""
+        )  # (name, family) of each kernel: those of the tables, then attention
         # The power limit: GEMM FLOP of each step size, and which kernels are slowed down.
         products = np.interp(
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(products_of(by_tokens), token_sizes.shape)

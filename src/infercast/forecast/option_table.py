@@ -30,8 +30,7 @@ TURN_LEN, THINK, TOOL_TIME = "lognormal:120:0.8:4:4000", "exponential:10", "logn
 PAGE_GROUPS = (
     *("model", "hardware", "layout", "engine", "traffic", "sessions", "promise", "money", "energy"),
     *("memory", "curve", "plan", "day"),
-)
-"""Groups of the page's fields, in its order."""
+)  # Groups of the page's fields, in its order
 
 
 class Page(NamedTuple):
@@ -83,8 +82,7 @@ _WORDS = {
     "routers": ", ".join(POLICIES),
     "slo_example": EXAMPLE,
     **{"input_len": INPUT_LEN, "output_len": OUTPUT_LEN, "turn_len": TURN_LEN, "think": THINK, "tool_time": TOOL_TIME},
-}
-"""What the file says by the code's own names."""
+}  # What the file says by the code's own names
 _FILE: dict[str, Any] = json.loads(Template((DATA / "options.json").read_text(encoding="utf-8")).substitute(_WORDS))
 
 

@@ -190,8 +190,7 @@ def _likeness(near: Array, other: Array | None, scales: Array) -> Array:
 KINDS = (
     ("none dims", "products dims"),
     ("work dims", "work features", "none features", "both features", "products dims"),
-)
-"""Terms of the sum and features of the process, of each model that is tried: without a formula of work, and with."""
+)  # Terms of the sum and features of the process, of each model that is tried: without a formula of work, and with
 BELIEF = -4.0  # Power of a model's error on unseen shapes that it counts by
 
 

@@ -41,8 +41,7 @@ ON_CHIP_FIELDS: dict[str, Rule] = {
     **dict.fromkeys(("special_ops_per_sm_clock", "l2_bytes_per_clock", "l2_bytes_per_sm_clock"), POSITIVE),
     "shared_memory_kib_per_sm": POSITIVE,
     "tensor_flops_per_sm_clock": RATES,
-}
-"""Facts of an architecture; a GPU file may replace any of them."""
+}  # Facts of an architecture; a GPU file may replace any of them
 TOPOLOGY: Rule = (f"one of {', '.join(TOPOLOGIES)}", lambda value: isinstance(value, str) and value in TOPOLOGIES)
 MEMORIES = ("hbm", "gddr")
 MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in MEMORIES)

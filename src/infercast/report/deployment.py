@@ -82,8 +82,7 @@ LAYOUT = {
     "pipeline_parallel_size": "layout.pipeline",
     "data_parallel_size": "layout.data",
     "enable_expert_parallel": "layout.experts",
-}
-"""What tensor parallelism alone does not say."""
+}  # What tensor parallelism alone does not say
 
 
 def tokens_each(shape: KvShape) -> str:

@@ -98,8 +98,7 @@ LINK_PARTS = (
     Latency("wait", "  waiting for the link", "  waiting for the link"),
     Latency("transfer", "  on the link", "  on the link"),
     Latency("first_step", "  to the first token", "  to the first token"),
-)
-"""What the time to first token of two pools is made of."""
+)  # What the time to first token of two pools is made of
 
 
 def latencies_of(

@@ -113,8 +113,7 @@ API_LINK = '<a href="api/v1" class="quiet">API</a>'
 BACKTRACE = bytes.fromhex(
     "0061736d01000000000f0864796c696e6b2e3001040000000001070160027f7f017f03020100070d01096261636b747261636500000a0601040041"
     "000b"
-)
-"""``int backtrace(void **, int)`` that returns 0: numpy asks it before it reuses temporaries, WebAssembly has none."""
+)  # ``int backtrace(void **, int)`` that returns 0: numpy asks it before it reuses temporaries, WebAssembly has none
 
 
 def build_twin(folder: Path, tell: Tell) -> int:

@@ -61,8 +61,7 @@ def goal_of(given: dict[str, Any]) -> Goal:
 RULES = {
     **{"measure": "autoscale_on", "least": "min_replicas", "most": "max_replicas"},
     **{name: name for name in ("target", "interval", "up_delay", "down_delay")},
-}
-"""Options of the autoscaler, by its fields."""
+}  # Options of the autoscaler, by its fields
 
 
 @with_options(

@@ -84,8 +84,7 @@ def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **
 AS_THEY_ARE = (
     *("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "least_odds", "link", "pcie_topology"),
     *("api_server", "predictor"),
-)
-"""Options that are fields of a question by the same name."""
+)  # Options that are fields of a question by the same name
 
 
 def _question(ctx: typer.Context, slo: Slo, given: dict[str, Any]) -> Question:

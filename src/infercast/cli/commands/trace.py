@@ -9,41 +9,19 @@ from typing import TYPE_CHECKING, Any
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, need
-from infercast.forecast.option_table import OPTIONS, Option
-from infercast.report.terminal import Facts, Grid, Section
+from infercast.forecast.option_table import own_options
+from infercast.report.terminal import Facts, Grid, RenderableType, Section
 from infercast.units import format_bytes, format_joules, format_percent, format_rate, format_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from infercast.torch_modules.forecast import ModuleForecast, Part
 
 ON_SCREEN = 9  # Rows of each table that fit one screen
 BOUND = "of GPU time, a lower bound: its tensors are moved once"
-TRACE = (
-    Option("module", str, ..., "MODULE", "package.module:name, file.py:name or hf:config.json.", argument=True),
-    Option("input", list, ..., "[NAME:][TYPE:]SHAPE", "Like 8x3x224x224 or input_ids:int64:8x128; repeatable."),
-    OPTIONS["gpu"],
-    Option("dtype", str, "fp32", "NAME", "fp32, tf32, bf16 or fp16: of weights and inputs."),
-    Option("execution", str, "eager", "NAME", "eager, graph (CUDA graph) or compiled (torch.compile)."),
-)
 
 
-@with_options(TRACE)
+@with_options(own_options("trace"))
 def command(*, module: str, form: Form, ctx: Any, **given: Any) -> None:
-    """Forecast a forward pass of any PyTorch module: latency, memory, energy, and where the time goes.
-
-    Your own Python code builds the module and runs once, with tensors that have shapes but no values: it needs neither
-    weights nor a GPU, and weights are never read.
-
-    For example:
-
-      infercast trace torchvision.models:resnet50 --input 8x3x224x224 --gpu h100-sxm --dtype bf16 --execution graph
-
-      infercast trace mine.py:Model --input x:4x512x1024 --gpu l40s
-
-      infercast trace hf:./config.json --input input_ids:int64:8x128 --gpu a100-sxm
-    """
     need("tracing a module", "trace")
     from infercast.torch_modules.forecast import forecast_module  # noqa: PLC0415 - PyTorch takes seconds to load
     from infercast.torch_modules.load import load_module, read_inputs  # noqa: PLC0415

@@ -9,7 +9,7 @@ from infercast.bundled import read_data
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_answer
 from infercast.errors import InputError
-from infercast.forecast.option_table import OPTIONS, Option
+from infercast.forecast.option_table import OPTIONS, Option, own_options
 from infercast.forecast.variants import DEFAULTS, FRONTS, estimate_variants, variant_grid
 from infercast.report.files import check_writable, csv_lines, write_whole
 
@@ -22,25 +22,12 @@ SEARCH = (
         for name, what in SIZES.items()
     ),
     Option("samples", int, None, "N", "So many drawn at random, in place of all combinations.", CHANGES),
-    OPTIONS["seed"],
-    Option("decode", int, 1, "N", "Sequences that each compute one new token ..."),
-    Option("context", int, 1024, "N", "... after so many."),
-    Option("prefill", int, None, "N", "In place of decoding: tokens of one prompt."),
-    Option("front", str, FRONTS[0], "NAME", f"What latency is weighed against: {' or '.join(FRONTS)}."),
-    Option("table", Path, None, "FILE", "Write every variant to a CSV file.", flag="--csv"),
+    *own_options("variants", fronts=" or ".join(FRONTS)),
 )
 
 
 @with_options(SEARCH)
 def command(*, gpu: str, table: Path | None, form: Form, **given: Any) -> None:
-    """Estimate a step of models of any size, and find those with most parameters or FLOP for their latency.
-
-    For example:
-
-      infercast variants --gpu h200-sxm --layers 16:64:8 --hidden 2048:8192:512 --heads 32 --kv-heads 8 --inter 14336
-
-      infercast variants --gpu l40s --layers 24 --hidden 2048 --heads 16 --kv-heads 4 --inter 1024 --experts 0,32,64
-    """
     if table is not None:
         check_writable(table, "--csv", (".csv",))
     for name in ("samples", "decode", "prefill"):

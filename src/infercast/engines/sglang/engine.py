@@ -480,8 +480,7 @@ TRIED = (
     (("chunked_prefill_size", 16384),),
     (("max_running_requests", 128),),
     (("enable_mixed_chunk", True),),
-)
-"""What a plan tries: the defaults, smaller and larger chunks, fewer requests, mixed chunks."""
+)  # What a plan tries: the defaults, smaller and larger chunks, fewer requests, mixed chunks
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 

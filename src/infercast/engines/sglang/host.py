@@ -27,8 +27,7 @@ SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "de
 LAYERS = {
     "composed_layer": "latent attention, which stands for all layers of many small operations,",
     "grouped_choice_layer": "experts chosen from groups",
-}
-"""Host times of layers measured in one model only: the model, and what these layers are."""
+}  # Host times of layers measured in one model only: the model, and what these layers are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

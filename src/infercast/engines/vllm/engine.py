@@ -243,8 +243,7 @@ TRIED = (
     (("max_num_batched_tokens", 16384),),
     (("max_num_seqs", 128),),
     (("enable_chunked_prefill", False),),
-)
-"""What a plan tries: the defaults, smaller and larger steps, fewer sequences, whole prompts."""
+)  # What a plan tries: the defaults, smaller and larger steps, fewer sequences, whole prompts
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 

@@ -134,8 +134,7 @@ PERCENTILES = {
     "TTFT p99": ("ttft", 0.99),
     "TPOT p50": ("tpot", 0.5),
     "TPOT p99": ("tpot", 0.99),
-}
-"""What two points are compared by."""
+}  # What two points are compared by
 THROUGHPUT, HEADROOM = "output tokens/s", "SLO headroom"
 """In closed loops, and with an SLO: the smallest limit / forecast."""
 

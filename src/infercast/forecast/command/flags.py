@@ -28,8 +28,7 @@ OURS_ALONE = {
 """Options of ours that are no flags of an engine."""
 OF_DEPLOY = {
     name: OPTIONS[name].type for name in DeployOptions.__annotations__ if name in OPTIONS and name not in OURS_ALONE
-}
-"""Flags that say which model and layout, by the names of `deploy`."""
+}  # Flags that say which model and layout, by the names of `deploy`
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 

@@ -178,8 +178,7 @@ IN_RESULTS = (
     *(1 + FRACTIONS.index(each) for each in TTFT_FRACTIONS),
     *(len(NAMES) + 1 + FRACTIONS.index(each) for each in TPOT_FRACTIONS),
     -1,
-)
-"""Where a run's summary stands among all results that have intervals (`forecast.intervals.results`)."""
+)  # Where a run's summary stands among all results that have intervals (`forecast.intervals.results`)
 
 
 def quantile(values: npt.NDArray[Any], fraction: float) -> float:

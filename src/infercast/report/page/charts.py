@@ -29,8 +29,7 @@ KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts with decoding", "de
 PART_COLOURS = (
     *(canvas.SERIES[4], canvas.SERIES[1], canvas.SERIES[3], HOST, canvas.SERIES[0], canvas.SERIES[6], canvas.SERIES[8]),
     *(canvas.GRID, OTHERS, canvas.SERIES[2], canvas.SERIES[5], canvas.SERIES[7], canvas.SERIES[3], OTHERS),
-)
-"""Of the parts of the time to first token; the second line is of a link and a decode pool."""
+)  # Of the parts of the time to first token; the second line is of a link and a decode pool
 
 
 def load_chart(overview: Overview) -> str:

@@ -147,8 +147,7 @@ def part_sections(forecast: Forecast) -> list[Section]:
 
 MARKED = re.compile(
     r'(?P<opening><section\b[^>]*>|<header>)|(?P<tag><(?:th|dt)\b[^>]*>|<div class="name">)(?P<text>[^<]+)'
-)
-"""Where words are explained: names of columns, rows, facts and cards; a section explains each word once."""
+)  # Where words are explained: names of columns, rows, facts and cards; a section explains each word once
 TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}
 """Spellings that would be marked in every second line."""
 

@@ -21,8 +21,7 @@ LENGTH_FORMS = (
     "normal:MEAN:STD:MIN:MAX",
     "lognormal:MEAN:SIGMA",
     "lognormal:MEAN:SIGMA:MIN:MAX",
-)
-"""Forms accepted by `parse_lengths`."""
+)  # Forms accepted by `parse_lengths`
 
 # Above this, one request in millions dominates the mean; a larger number is a standard deviation in tokens by mistake.
 _LARGEST_SIGMA = 5.0
