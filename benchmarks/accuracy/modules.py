@@ -21,8 +21,8 @@ from unittest.mock import patch
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks" / "measure")]
 
-from infercast.torch_modules.calls import Capture, capture_from_json  # noqa: E402
 from infercast.torch_modules.forecast import forecast_capture  # noqa: E402
+from infercast.torch_modules.lower import Capture, capture_from_json  # noqa: E402
 
 TORCH = ROOT / "measurements" / "h200-sxm" / "torch"
 

@@ -48,6 +48,8 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "energy": ("qwen3-0.6b", "--gpu", "h200-sxm", "--power-limits", "400,600", *SMALL),
     "report": ("RUN", "RUN"),
     "web": ("--port", "70000"),  # so that nothing is served
+    "emulate": ("qwen3-0.6b", "--gpu", "h200-sxm", "--port", "70000"),
+    "watch": ("http://127.0.0.1:9", "--model", "qwen3-0.6b", "--gpu", "h200-sxm", "--seconds", "1"),
     "disaggregate": ("qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", *SMALL),
     "estimate": ("gemm", "--gpu", "h200-sxm", "--m", "4", "--n", "64", "--k", "64"),
     "kernel": ("fit", "SHAPES", "--gpu", "h200-sxm", "--out", "OUT.json"),

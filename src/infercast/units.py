@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 MILLI = 1e-3
 MICRO = 1e-6
@@ -133,3 +134,12 @@ def _three_digits(value: float) -> str:
         return "0"
     decimals = max(0, 2 - math.floor(math.log10(_rounded(value))))
     return f"{value:,.{decimals}f}"
+
+
+def finite(value: Any) -> Any:
+    """Plain data with None for numbers that JSON does not know."""
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

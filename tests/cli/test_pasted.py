@@ -99,7 +99,7 @@ def test_no_option_of_ours_is_taken_for_one_of_an_engine(name: str) -> None:
         assert not words & {*engine.flags.settings}
         for word in words - {*engine.flags.other_names}:
             given = [name, "--engine", engine.name, f"--{word}=1"]
-            assert translated(given) == (given, [])
+            assert translated(given, COMMANDS[name].own) == (given, [])
 
 
 def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.lab.measure import device as engines
-from infercast.lab.measure import tuning
+from infercast.lab.measure import sweep as tuning
 from infercast.lab.measure.cases import Case
 
 from .conftest import FakeBench, FakeMonitor

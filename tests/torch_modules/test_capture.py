@@ -8,9 +8,8 @@ torch = pytest.importorskip("torch")
 
 import infercast  # noqa: E402
 from infercast.errors import InputError, UnknownNameError  # noqa: E402
-from infercast.torch_modules.calls import capture_from_json  # noqa: E402
-from infercast.torch_modules.capture import capture  # noqa: E402
-from infercast.torch_modules.load import read_inputs  # noqa: E402
+from infercast.torch_modules.capture import capture, read_inputs  # noqa: E402
+from infercast.torch_modules.lower import capture_from_json  # noqa: E402
 
 nn = torch.nn
 pytestmark = pytest.mark.filterwarnings("ignore")

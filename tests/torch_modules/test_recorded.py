@@ -11,9 +11,8 @@ import pytest
 from infercast.errors import UnknownNameError
 from infercast.hardware import load_gpu
 from infercast.ops.tensor import Conv2d, Product, Sdpa, TensorOp
-from infercast.torch_modules.calls import AtenCall, Capture, Tensor, capture_from_json
 from infercast.torch_modules.forecast import forecast_capture, launches_of, queued
-from infercast.torch_modules.lower import Rules, kernels_of
+from infercast.torch_modules.lower import AtenCall, Capture, Rules, Tensor, capture_from_json, kernels_of
 
 ROOT = Path(__file__).parents[2]
 CAPTURES = ROOT / "tests" / "data" / "captures"

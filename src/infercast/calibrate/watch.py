@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ CHANGES = {
     "host": "the CPU is slower than assumed: a faster host, fewer API servers on its cores, or --host for the forecast",
     "prefill": "steps with prompts take longer on the GPU: look at its clock, power limit and attention backend",
     "decode": "decode steps take longer on the GPU: look at its clock, its power limit and CUDA graphs",
-    "path": "the API server and the network take longer: more API servers, or clients that are nearer",
 }
 Snapshot = Mapping[tuple[str, str], float]
 
@@ -48,12 +46,12 @@ class Watched:
     deviations: tuple[str, ...]
 
 
-def fetch(url: str) -> str:
-    """The metrics of an engine at an address, with or without the path to them."""
+def fetch(url: str, path: str = "/metrics") -> str:
+    """A page of an engine at an address, with or without the path to its metrics or its API."""
     address = url if "://" in url else f"http://{url}"
     if not address.startswith(("http://", "https://")):
         raise InputError(f"{url!r} is no address of a server; give http://HOST:PORT")
-    address = address.removesuffix("/").removesuffix("/v1").removesuffix("/metrics") + "/metrics"
+    address = address.removesuffix("/").removesuffix("/v1").removesuffix("/metrics") + path
     try:
         with urllib.request.urlopen(address, timeout=10) as reply:
             return str(reply.read(LARGEST).decode("utf-8", "replace"))

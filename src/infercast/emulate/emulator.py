@@ -16,7 +16,7 @@ from infercast.emulate.metrics import Metrics
 from infercast.emulate.prompts import Contents, answer_words, encode
 from infercast.errors import InputError
 from infercast.forecast.intervals import forecast_intervals
-from infercast.forecast.result import Forecast, bottleneck
+from infercast.forecast.result import bottleneck
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.system import System
 from infercast.serve.fleet.live import LiveSystem, Tokens
@@ -262,11 +262,9 @@ class Emulator:
 
     def state(self) -> dict[str, Any]:
         """The load so far, and what the engines do."""
-        seconds, now = self.now(), self.now()
-        recent = [each for each in self._recent if each.arrival > now - LATELY] or [*self._recent]
+        seconds, recent = self.now(), self._lately()
         span = min(LATELY, seconds) or 1.0
         return {
-            "deployment": str(self.system.pools[-1].deployment.model.name),
             "gpus": self.system.gpus,
             "clock_seconds": seconds,
             "speed": self.speed,
@@ -279,27 +277,23 @@ class Emulator:
             "engines": [self._gauges(number) for number in range(len(self.metrics.engines))],
         }
 
-    def forecast_load(self) -> Callable[[], Forecast] | None:
-        """What forecasts the requests of late, to be called in a thread; None before there are any."""
-        now = self.now()
-        recent = [each for each in self._recent if each.arrival > now - LATELY] or [*self._recent]
-        if not recent:
+    def forecast(self) -> Callable[[], dict[str, Any]] | None:
+        """What forecasts the requests of late with intervals and the bottleneck, to be called in a thread; None before
+        there are any.
+        """
+        if not (recent := self._lately()):
             return None
         begin = recent[0].arrival
         workload = Workload(tuple(replace(each, arrival=each.arrival - begin) for each in recent))
-        return lambda: simulate_system(self.system, workload)
 
+        def answer() -> dict[str, Any]:
+            from infercast.report.forecast import forecast_dict  # noqa: PLC0415 - only where it is asked for
 
-def forecast_of(emulator: Emulator) -> Callable[[], dict[str, Any]] | None:
-    """The latencies that the requests of late should see, with intervals and what is in the way."""
-    ask = emulator.forecast_load()
-    if ask is None:
-        return None
+            found = simulate_system(self.system, workload)
+            return {**forecast_dict(found, forecast_intervals(found)), "bottleneck": bottleneck(found)}
 
-    def answer() -> dict[str, Any]:
-        from infercast.report.forecast import forecast_dict  # noqa: PLC0415 - only where it is asked for
+        return answer
 
-        forecast = ask()
-        return {**forecast_dict(forecast, forecast_intervals(forecast)), "bottleneck": bottleneck(forecast)}
-
-    return answer
+    def _lately(self) -> list[Request]:
+        now = self.now()
+        return [each for each in self._recent if each.arrival > now - LATELY] or [*self._recent]

@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 
 from infercast import __version__
-from infercast.emulate.emulator import Call, Emulator, Stream, forecast_of
+from infercast.emulate.emulator import Call, Emulator, Stream
 from infercast.emulate.prompts import encode, encode_chat
 from infercast.errors import InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
@@ -26,6 +26,7 @@ from infercast.web.server import listen_on
 
 LARGEST_BODY = 32 * 1024 * 1024
 MOST_CHOICES = 128
+PAGES = ("/v1/models", "/version", "/get_model_info", "/metrics", "/health", "/health_generate", "/ping")
 COMPLETION_TOKENS = 16  # What a completion without max_tokens has, as in vLLM
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -131,13 +132,7 @@ class Server:
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/generate"): self._generate,
             ("POST", "/tokenize"): self._tokenize,
-            ("GET", "/v1/models"): self._models,
-            ("GET", "/health"): self._healthy,
-            ("GET", "/health_generate"): self._healthy,
-            ("GET", "/ping"): self._healthy,
-            ("GET", "/version"): self._version,
-            ("GET", "/get_model_info"): self._model_info,
-            ("GET", "/metrics"): self._metrics,
+            **{("GET", path): self._page for path in PAGES},
             ("GET", "/infercast"): self._infercast,
         }
 
@@ -262,32 +257,26 @@ class Server:
         ids = encode_chat(document["messages"]) if "messages" in document else Asked(document).prompts[0]
         await _reply(send, {"count": len(ids), "max_model_len": self.emulator.max_model_len, "tokens": ids})
 
-    async def _models(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        data = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "infercast", "root": name, "parent": None,
-             "max_model_len": self.emulator.max_model_len}
-            for name in self.names
-        ]  # fmt: skip
-        await _reply(send, {"object": "list", "data": data})
-
-    async def _healthy(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        await _reply(send, b"", kind=b"text/plain")
-
-    async def _version(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        engine = self.emulator.system.pools[-1].deployment.engine
-        await _reply(send, {"version": engine.name, "emulated_by": f"infercast {__version__}"})
-
-    async def _model_info(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        await _reply(send, {"model_path": self.names[0], "tokenizer_path": self.names[0], "is_generation": True})
-
-    async def _metrics(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        await _reply(send, self.emulator.metrics_text().encode(), kind=b"text/plain; version=0.0.4; charset=utf-8")
+    async def _page(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """What an engine says of itself."""
+        path, names, engine = scope["path"], self.names, self.emulator.system.pools[-1].deployment.engine
+        if path == "/v1/models":
+            common = {"object": "model", "created": 0, "owned_by": "infercast"}
+            data = [{"id": each, **common, "max_model_len": self.emulator.max_model_len} for each in names]
+            await _reply(send, {"object": "list", "data": data})
+        elif path == "/version":
+            await _reply(send, {"version": engine.name, "emulated_by": f"infercast {__version__}"})
+        elif path == "/get_model_info":
+            await _reply(send, {"model_path": names[0], "tokenizer_path": names[0], "is_generation": True})
+        else:
+            text = self.emulator.metrics_text() if path == "/metrics" else ""
+            await _reply(send, text.encode(), kind=b"text/plain; version=0.0.4; charset=utf-8")
 
     async def _infercast(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """The load so far, and the forecast of it; one is computed at a time, in a thread."""
         found = self.emulator.state()
         if self._forecast is None or self._forecast.done():
-            ask = forecast_of(self.emulator)
+            ask = self.emulator.forecast()
             self._forecast = None if ask is None else asyncio.ensure_future(asyncio.to_thread(ask))
         forecast = None
         if self._forecast is not None:

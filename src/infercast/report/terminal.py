@@ -206,7 +206,9 @@ def plain_lines(part: Any, width: int) -> list[str] | None:
 
 def show(*parts: RenderableType, width: int = PIPE_WIDTH) -> None:
     """Print to standard output: in colour and at its width on a terminal, as plain text into a pipe or a file."""
-    if not (sys.stdout.isatty() or ASKED_FOR & os.environ.keys()):
+    if (sys.stdout.encoding or "utf-8").lower() == "utf-8" and not (
+        sys.stdout.isatty() or ASKED_FOR & os.environ.keys()
+    ):
         lines = [plain_lines(part, width) for part in parts]
         if None not in lines:
             print("\n\n".join("\n".join(each or ()) for each in lines))

@@ -17,8 +17,7 @@ from infercast.predict.estimate import Estimate, basis_of, total
 from infercast.predict.operators import estimate_op
 from infercast.predict.roofline import launch_floor
 from infercast.shown import Shown
-from infercast.torch_modules.calls import AtenCall, Capture
-from infercast.torch_modules.lower import WAITS, Kernel, Rules, kernels_of
+from infercast.torch_modules.lower import WAITS, AtenCall, Capture, Kernel, Rules, kernels_of
 from infercast.units import format_bytes, format_seconds
 
 EXECUTIONS = ("eager", "graph", "compiled")

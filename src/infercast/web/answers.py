@@ -49,11 +49,10 @@ from infercast.report.sweep import savings_dict, sweep_dict
 from infercast.report.terminal import pick
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.workload.distributions import ARRIVAL_KINDS
-from infercast.units import MILLI
+from infercast.units import MILLI, finite
 from infercast.web import state as page
 from infercast.web.openapi import api_page
 from infercast.web.openapi import document as openapi_document
-from infercast.web.strict import finite
 
 
 def memory_of(asked: page.Asked) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from infercast.errors import DoesNotFitError, InfercastError
-from infercast.web.strict import finite
+from infercast.units import finite
 
 ANSWER, ERROR, SAYS = b"A", b"E", b"S"
 MOST_BYTES = 6 * 2**30

@@ -149,23 +149,15 @@ KERNEL = (
 
 
 @with_options(KERNEL, "network predictor anchors measurements")
-def estimate_command(
-    ctx: typer.Context,
-    *,
-    family: list[str] | None,
-    gpu: str | None,
-    list_kernels: bool,
-    table: Path | None,
-    form: Form,
-    **given: Any,
-) -> None:
-    if list_kernels:
+def estimate_command(ctx: typer.Context, *, table: Path | None, form: Form, **given: Any) -> None:
+    family, gpu = given["family"], given["gpu"]
+    if given["list_kernels"]:
         _print_kernels(form)
         return
     if not family or gpu is None:
         raise InputError(f"estimate needs {'--gpu' if family else 'a FAMILY'}; --list-kernels lists kernels")
     if given["kernel_file"] is not None:
-        _refuse_idle(ctx, {*given, "table"} - {"kernel_file"}, "--kernel-file")
+        _refuse_idle(ctx, {*given, "table"} - {"kernel_file", "family"}, "--kernel-file")
         _estimate_own(given["kernel_file"], gpu, family, form)
         return
     if len(family) != 1:

@@ -23,8 +23,8 @@ BOUND = "of GPU time, a lower bound: its tensors are moved once"
 @with_options(own_options("trace"))
 def command(*, module: str, form: Form, ctx: Any, **given: Any) -> None:
     need("tracing a module", "trace")
+    from infercast.torch_modules.capture import load_module, read_inputs  # noqa: PLC0415
     from infercast.torch_modules.forecast import forecast_module  # noqa: PLC0415 - PyTorch takes seconds to load
-    from infercast.torch_modules.load import load_module, read_inputs  # noqa: PLC0415
 
     made = load_module(module)
     inputs = read_inputs(made, given.pop("input"))

@@ -19,7 +19,7 @@ from infercast.forecast.deploy import load_model
 from infercast.forecast.option_table import PLACE, own_options
 from infercast.hardware import load_gpu
 from infercast.lab.measure.device import gpu_name
-from infercast.lab.measure.tuning import trial_cases, try_configurations
+from infercast.lab.measure.sweep import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
 from infercast.report.terminal import Facts, Grid, Section, per, pick
 from infercast.units import MICRO, format_seconds

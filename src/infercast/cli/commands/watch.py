@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import typer
 
 from infercast import __version__
-from infercast.calibrate.watch import Watched, watch
+from infercast.calibrate.watch import Watched, fetch, watch
 from infercast.cli.options import deployment_of, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError
@@ -39,12 +38,10 @@ def command(ctx: typer.Context, *, out: Path | None, form: Form, **given: Any) -
 
 def _served(url: str) -> str:
     """The first model of a server."""
-    address = (url if "://" in url else f"http://{url}").removesuffix("/").removesuffix("/v1") + "/v1/models"
     try:
-        with urllib.request.urlopen(address, timeout=10) as reply:
-            return str(json.loads(reply.read(1 << 20))["data"][0]["id"])
-    except (OSError, ValueError, LookupError, TypeError):
-        raise InputError(f"{address} does not say what it serves; give --model") from None
+        return str(json.loads(fetch(url, "/v1/models"))["data"][0]["id"])
+    except (ValueError, LookupError, TypeError):
+        raise InputError(f"{url} does not say what it serves; give --model") from None
 
 
 def watched_dict(found: Watched) -> dict[str, Any]:

@@ -50,29 +50,13 @@ class Emission(NamedTuple):
 Emit = Callable[[float, int, list[Tokens]], None]  # Called with a time, the number of an engine and its tokens
 
 
-class StepCounts:
-    """Sums over the steps of one kind, for metrics."""
-
-    def __init__(self, note: Callable[[int], None]) -> None:
-        self.steps = self.tokens = 0
-        self.seconds = 0.0
-        self._note = note
-
-    def note(self, numbers: Numbers, estimate: StepEstimate, seconds: list[float], held: list[int]) -> None:
-        """One step: the interface of `PhaseTotals`."""
-        self.steps += 1
-        self.tokens += numbers[2]
-        self.seconds += seconds[0]
-        self._note(numbers[2])
-
-
 class LiveRecord:
     """What one engine did, in place of a `Record`: times of requests, which tokens leave when, and sums."""
 
     def __init__(self, replica: Replica, emit: Emit) -> None:
         self.sent_at, self.started_at, self.first_token, self.last_token = (np.full(FIRST_ROOM, nan) for _ in range(4))
         self.step_sizes: deque[int] = deque(maxlen=4096)  # Tokens of steps since somebody looked
-        self.prefilling, self.decoding = (StepCounts(self.step_sizes.append) for _ in range(2))
+        self.prefilling = self.decoding = self
         self.drafts, self.tier = DraftCounts(), None
         self.num_cached: dict[int, int] = {}  # Prompt tokens found in the cache, of requests that are not answered yet
         self.next_mark, self.last_end, self.decoded_at = inf, nan, nan
@@ -131,6 +115,10 @@ class LiveRecord:
                 self.last_token[index] = time
                 self.forget(index)
         self._emit(time, self.number, found)
+
+    def note(self, numbers: Numbers, estimate: StepEstimate, seconds: list[float], held: list[int]) -> None:
+        """A step was launched, of either phase."""
+        self.step_sizes.append(numbers[2])
 
     def note_last_tokens(self, sequences: list[Sequence]) -> None:
         """Gaps between tokens are the clients' to measure."""

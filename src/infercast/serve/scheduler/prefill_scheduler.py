@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.radix_cache import RadixCache
-from infercast.serve.scheduler.adapters import AdapterLimit
 from infercast.serve.scheduler.admission import (
     MOST_SORTED,
     PLACE,
@@ -36,7 +35,7 @@ from infercast.serve.scheduler.admission import (
     by_longest_match,
     state_of,
 )
-from infercast.serve.scheduler.base import RANK, Plan, PrefillFirst
+from infercast.serve.scheduler.base import RANK, AdapterLimit, Plan, PrefillFirst
 from infercast.serve.workload.request import Request
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.adapters import AdapterLimit
-from infercast.serve.scheduler.base import APART, ENDING, RANK, FirstCome, Plan, Prompt, Sequence
+from infercast.serve.scheduler.base import APART, ENDING, RANK, AdapterLimit, FirstCome, Plan, Prompt, Sequence
 from infercast.serve.scheduler.cohort import Cohort
 from infercast.serve.workload.request import NEVER, Request
 
