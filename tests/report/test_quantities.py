@@ -18,9 +18,9 @@ WATTS = Quantity("watts", "watts", lambda load: 700 * load.busy, "{:.0f}".format
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for module in (forecast, comparison, quantities):
+    for module in (comparison, quantities):
         monkeypatch.setattr(module, "RESULTS", (*RESULTS, LITRES))
-    monkeypatch.setattr(forecast, "OF_ENGINES", (*OF_ENGINES, WATTS))
+    monkeypatch.setattr(quantities, "OF_ENGINES", (*OF_ENGINES, WATTS))
     workload = synthetic_workload(rate=20, count=12, input_lengths=200, output_lengths=10)
     return watch_run(system_of(deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2)), workload)
 

@@ -58,7 +58,7 @@ def test_two_pools_of_plain_engines(
 
     quick = [run(seed) for seed in range(count)]
     monkeypatch.setattr(
-        "infercast.serve.fleet.pool.loop_of",
+        "infercast.serve.simulation.loop_of",
         lambda replica, clients, record, **_: plain_engine(replica, clients, record),
     )
     for seed, served in enumerate(quick):
