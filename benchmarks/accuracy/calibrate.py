@@ -26,8 +26,7 @@ import numpy.typing as npt
 from infercast.calibrate.learn import Point, Replay, learned_of, prior_of, solve
 from infercast.calibrate.result import QUANTITIES, RATE, Result
 from infercast.engines.base import Deployment
-from infercast.forecast.calibration import Calibration, Fingerprint
-from infercast.forecast.deploy import calibrated
+from infercast.forecast.calibration import Calibration, Fingerprint, calibrated
 from infercast.forecast.intervals import added_in_squares, responses
 from infercast.forecast.slo import NAMES, percentiles
 from infercast.forecast.system import system_of

@@ -15,7 +15,8 @@ import numpy as np
 
 from infercast.engines.base import engine_named
 from infercast.lab.validate.published.compare import compare_published, deployment_of
-from infercast.lab.validate.published.table import PublishedRun, read_published
+from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.table import read_published
 from infercast.predict.families import collective
 from infercast.serve import simulate
 

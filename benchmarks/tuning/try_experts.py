@@ -21,7 +21,7 @@ from infercast.engines.base import FILE_KEYS, Configuration
 from infercast.engines.vllm.kernels import EXPERT_LAUNCHES
 from infercast.forecast.deploy import load_model
 from infercast.forecast.tune import TunedShape, drawn, experts_of, layer_of, tune_shape
-from infercast.lab.measure.tuning import trial_cases, try_configurations
+from infercast.lab.measure.sweep import trial_cases, try_configurations
 from infercast.models.layout import ParallelLayout
 from infercast.predict.expert_launch import tiles_of, time_tiles
 
