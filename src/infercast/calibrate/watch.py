@@ -1,4 +1,4 @@
-"""A running engine beside its forecast: two snapshots of its metrics, the load between them, and what deviates."""
+"""A running engine against its forecast: two snapshots of its metrics, the load between them, and what deviates."""
 
 from __future__ import annotations
 

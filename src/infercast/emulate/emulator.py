@@ -1,4 +1,4 @@
-"""A deployment beside the clock of the wall: requests of clients in, tokens out when the simulated engine has them."""
+"""A deployment in real time: requests of clients in, tokens out when the simulated engine has them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Emulator:
     ) -> Stream:  # fmt: skip
         """Send a prompt to the engine; ``max_tokens`` None: as many as the model has room for.
 
-        ``came``: when it reached this server, whose own work is part of what the API server takes.
+        ``came``: when it reached this server; the time since then counts as the API server's.
         """
         room = self.max_model_len - len(ids)
         if not ids:

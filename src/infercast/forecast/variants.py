@@ -79,7 +79,7 @@ class Variants(Answer):
 
 
 def variant_grid(axes: dict[str, Sequence[Any]], samples: int | None = None, seed: int = 0) -> dict[str, Array]:
-    """All combinations of sizes that make a model, or so many drawn at random from them."""
+    """All combinations of sizes that make a model, or a number drawn at random from them."""
     values = {name: np.array(axes.get(name, [DEFAULTS.get(name)])) for name in NAMES}
     many = [len(each) for each in values.values()]
     number = int(np.prod(many, dtype=float))

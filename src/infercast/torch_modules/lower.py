@@ -58,7 +58,7 @@ class Tensor(NamedTuple):
 
     @property
     def innermost(self) -> int:
-        """The dimension whose neighbours lie side by side; -1 without any."""
+        """The dimension of adjacent values; -1 without any."""
         sides = zip(self.strides, range(len(self.shape)), self.shape, strict=True)
         return min(((stride, at) for stride, at, length in sides if length > 1 and stride), default=(0, -1))[1]
 

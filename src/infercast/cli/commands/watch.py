@@ -1,4 +1,4 @@
-"""``infercast watch``: a running engine beside its forecast."""
+"""``infercast watch``: a running engine against its forecast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines that run beside a clock: requests come and leave while they serve, and tokens are handed out when due.
+"""Engines that follow a clock: requests come and leave while they serve, and tokens are handed out when due.
 
 The engines are those of a simulation, loop by loop. A turn is taken once the clock has reached it, when every request
 that it could see has come. The tokens of a step are known before they are due, so they leave on time.
@@ -192,7 +192,7 @@ class Frontend:
 
 
 class LiveSystem:
-    """Replicas behind a router, or a prefill and a decode pool, at the time of a clock that is told."""
+    """Replicas behind a router, or a prefill and a decode pool, driven by a clock outside."""
 
     def __init__(
         self,

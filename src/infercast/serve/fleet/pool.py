@@ -166,7 +166,7 @@ class RunningPool:
         return answered
 
     def abort(self, index: int, time: float) -> bool:
-        """Drop a request whose client has left; False if no engine has it."""
+        """Drop a request after its client has left; False if no engine has it."""
         engine = next((each for each in self.engines if index in each.outstanding), None)
         if engine is None:
             return False

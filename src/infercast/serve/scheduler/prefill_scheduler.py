@@ -455,7 +455,7 @@ class PrefillScheduler:
         victim.num_preemptions += 1
 
     def abort(self, index: int) -> None:
-        """Drop a request whose client has left; one that is being prefilled ends with its first token."""
+        """Drop a request after its client has left; one that is being prefilled ends with its first token."""
         queued = next((each for each in self.waiting if each.index == index), None)
         if queued is not None:
             self.waiting.remove(queued)

@@ -373,7 +373,7 @@ class Scheduler:
         self._is_blocked = False
 
     def abort(self, index: int) -> None:
-        """Drop a request whose client has left; one whose last token is in flight ends by itself."""
+        """Drop a request after its client has left; with its last token in flight it ends by itself."""
         found = next((each for each in (*self.running, *self.waiting) if each.index == index), None)
         if found is None or found.joined == ENDING:
             return
