@@ -27,7 +27,7 @@ from infercast.calibrate.learn import Point, Replay, learned_of, prior_of, solve
 from infercast.calibrate.result import QUANTITIES, RATE, Result
 from infercast.engines.base import Deployment
 from infercast.forecast.calibration import Calibration, Fingerprint, calibrated
-from infercast.forecast.intervals import added_in_squares, responses
+from infercast.forecast.intervals import half_widths
 from infercast.forecast.slo import NAMES, percentiles
 from infercast.forecast.system import system_of
 from infercast.forecast.uncertainty import chance_in, results_of, uncertainty_of
@@ -119,10 +119,10 @@ def _widths(deployment: Deployment, run: Run) -> npt.NDArray[Any]:
     """How far each quantity may be off; a factor moves what it moves by as much at either deployment."""
     workload = run.replay.result.workload
     record = simulate(replace(run.replica, first_uses=deepcopy(run.replica.first_uses)), workload)
-    moved = responses(
-        run.replica, uncertainty_of(deployment, record), lambda engine: results_of(simulate(engine, workload))
-    )
-    return added_in_squares(moved, chance_in(record))
+    known = uncertainty_of(deployment, record)
+    return half_widths(
+        run.replica, known, lambda engine: results_of(simulate(engine, workload)), chance_in(record)
+    ).together
 
 
 def main() -> None:
