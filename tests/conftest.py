@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+# Collected tests stay, and looking for cycles among thousands of them takes as long as importing them.
+gc.disable()
+
 # A busy machine is no error, and the same tests run with the same examples everywhere.
 settings.register_profile("infercast", deadline=None, derandomize=True)
 settings.load_profile("infercast")
@@ -64,6 +67,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
+    gc.enable()
 
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")

@@ -12,15 +12,19 @@ from infercast.lab.measure.cases import (
     MOST_KEYS,
     MOST_ROWS,
     SHARES,
+    Case,
     sweep_cases,
     weight_shapes,
 )
 
-CASES = sweep_cases()
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return sweep_cases()
 
 
-def test_how_many_of_each_family() -> None:
-    assert Counter(case.family for case in CASES) == {
+def test_how_many_of_each_family(cases: list[Case]) -> None:
+    assert Counter(case.family for case in cases) == {
         "gemm": 31_322,
         "attention_decode": 6_203,
         "attention_prefill": 6_186,
@@ -30,34 +34,34 @@ def test_how_many_of_each_family() -> None:
     }
 
 
-def test_no_case_comes_twice() -> None:
-    assert len({case.key for case in CASES}) == len(CASES)
+def test_no_case_comes_twice(cases: list[Case]) -> None:
+    assert len({case.key for case in cases}) == len(cases)
 
 
-def test_the_same_list_every_time() -> None:
-    assert [case.key for case in sweep_cases()] == [case.key for case in CASES]
+def test_the_same_list_every_time(cases: list[Case]) -> None:
+    assert [case.key for case in sweep_cases()] == [case.key for case in cases]
 
 
 @pytest.mark.parametrize("length", [50, 100, 200])
-def test_any_beginning_has_all_families_in_their_shares(length: int) -> None:
-    counts = Counter(case.family for case in CASES[:length])
+def test_any_beginning_has_all_families_in_their_shares(cases: list[Case], length: int) -> None:
+    counts = Counter(case.family for case in cases[:length])
     assert set(counts) == set(FAMILIES)
     for family, share in SHARES.items():
         assert counts[family] == pytest.approx(share * length / sum(SHARES.values()), abs=2)
 
 
-def test_every_prefix_of_the_first_two_hundred_is_spread() -> None:
+def test_every_prefix_of_the_first_two_hundred_is_spread(cases: list[Case]) -> None:
     """From the point where the smallest share is due, no family is ever missing."""
-    first = {family: next(n for n, case in enumerate(CASES) if case.family == family) for family in FAMILIES}
+    first = {family: next(n for n, case in enumerate(cases) if case.family == family) for family in FAMILIES}
     assert max(first.values()) < 20
-    products = [case.shape for case in CASES[:200] if case.family == "gemm"]
+    products = [case.shape for case in cases[:200] if case.family == "gemm"]
     assert len({(shape["n"], shape["k"]) for shape in products}) > 60
     assert {shape["dtype"] for shape in products} >= {"bf16", "fp8"}
 
 
-def test_fewer_families_keep_their_order() -> None:
+def test_fewer_families_keep_their_order(cases: list[Case]) -> None:
     chosen = [case.key for case in sweep_cases(["moe", "gemm"])]
-    assert chosen == [case.key for case in CASES if case.family in ("moe", "gemm")]
+    assert chosen == [case.key for case in cases if case.family in ("moe", "gemm")]
 
 
 def test_unknown_families_are_refused() -> None:
@@ -65,8 +69,8 @@ def test_unknown_families_are_refused() -> None:
         sweep_cases(["gem"])
 
 
-def test_products_are_within_their_limits() -> None:
-    for case in CASES:
+def test_products_are_within_their_limits(cases: list[Case]) -> None:
+    for case in cases:
         if case.family == "gemm":
             m, n, k = (case.shape[name] for name in "mnk")
             assert m >= 1
@@ -76,8 +80,8 @@ def test_products_are_within_their_limits() -> None:
             assert max(m * n, n * k) <= LARGEST_WEIGHT
 
 
-def test_attention_is_within_its_limits() -> None:
-    for case in CASES:
+def test_attention_is_within_its_limits(cases: list[Case]) -> None:
+    for case in cases:
         if case.family.startswith("attention"):
             shape = case.shape
             assert shape["heads"] % shape["kv_heads"] == 0
@@ -88,8 +92,8 @@ def test_attention_is_within_its_limits() -> None:
             assert ("kv_len" in shape) == (case.family != "attention_prefill")
 
 
-def test_experts_and_the_rest_are_within_their_limits() -> None:
-    for case in CASES:
+def test_experts_and_the_rest_are_within_their_limits(cases: list[Case]) -> None:
+    for case in cases:
         shape = case.shape
         if case.family == "moe":
             assert shape["tokens"] * shape["topk"] <= MOST_ROWS
@@ -109,13 +113,13 @@ def test_weight_shapes_are_spread_and_any_number_of_them_begins_the_same() -> No
     assert 0.35 < sum(n < 5_000 for n in layers) / len(layers) < 0.65
 
 
-def test_sparse_kernels_are_measured_where_they_are_named() -> None:
-    assert not any(case.family == "sparse" for case in CASES)
-    cases = sweep_cases(["sparse"])
-    kernels = Counter(case.shape["op"] for case in cases)
+def test_sparse_kernels_are_measured_where_they_are_named(cases: list[Case]) -> None:
+    assert not any(case.family == "sparse" for case in cases)
+    sparse = sweep_cases(["sparse"])
+    kernels = Counter(case.shape["op"] for case in sparse)
     assert sum(kernels.values()) == 1_246
     assert min(kernels.values()) >= 48
-    assert {case.shape["op"] for case in cases[:60]} == set(kernels), "any beginning has all of them"
-    for shape in (case.shape for case in cases):
+    assert {case.shape["op"] for case in sparse[:60]} == set(kernels), "any beginning has all of them"
+    for shape in (case.shape for case in sparse):
         decodes = shape["op"].endswith(("_decode", "decode_choice"))
         assert (shape["q_len"] == 1) if decodes else shape["q_len"] >= 1

@@ -12,18 +12,21 @@ import pytest
 
 from infercast.lab.measure import device as engines
 from infercast.lab.measure import prepare
-from infercast.lab.measure.cases import sweep_cases
-
-CASES = sweep_cases(["moe", "elementwise"])
+from infercast.lab.measure.cases import Case, sweep_cases
 
 
-def test_every_expression_and_every_layer_of_experts_is_compiled_once() -> None:
-    found = prepare.compiled_cases(CASES)
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return sweep_cases(["moe", "elementwise"])
+
+
+def test_every_expression_and_every_layer_of_experts_is_compiled_once(cases: list[Case]) -> None:
+    found = prepare.compiled_cases(cases)
     expressions = [
         (case.shape["op"], case.shape["width"], case.shape["heads"]) for case in found if case.family != "moe"
     ]
     assert len(expressions) == len(set(expressions)) < 250
-    layers = {(case.shape["hidden"], case.shape["dtype"]) for case in CASES if case.family == "moe"}
+    layers = {(case.shape["hidden"], case.shape["dtype"]) for case in cases if case.family == "moe"}
     assert {(case.shape["hidden"], case.shape["dtype"]) for case in found if case.family == "moe"} == layers
 
 
@@ -51,29 +54,29 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
     return FakeProcess
 
 
-def test_all_cores_but_one_compile(processes: type[FakeProcess]) -> None:
-    prepare.prepare(CASES, "vllm", time.monotonic() + 600)
+def test_all_cores_but_one_compile(cases: list[Case], processes: type[FakeProcess]) -> None:
+    prepare.prepare(cases, "vllm", time.monotonic() + 600)
     assert [command[-1] for command in processes.started] == [str(number) for number in range(7)]
     program, *module, engine, _, workers, _ = processes.started[0]
     assert (program, module, engine, workers) == (sys.executable, ["-m", "infercast.lab.measure.prepare"], "vllm", "7")
 
 
-def test_processes_that_take_too_long_are_stopped(processes: type[FakeProcess]) -> None:
+def test_processes_that_take_too_long_are_stopped(cases: list[Case], processes: type[FakeProcess]) -> None:
     processes.hangs = True
-    prepare.prepare(CASES, "vllm", time.monotonic() + 600)
+    prepare.prepare(cases, "vllm", time.monotonic() + 600)
     assert processes.killed == len(processes.started) == 7
 
 
-@pytest.mark.parametrize(("seconds", "cases"), [(100.0, CASES), (600.0, sweep_cases(["attention_mixed"]))])
+@pytest.mark.parametrize(("seconds", "family"), [(100.0, "moe"), (600.0, "attention_mixed")])
 def test_a_short_sweep_or_one_without_such_kernels_starts_at_once(
-    processes: type[FakeProcess], seconds: float, cases: Any
+    processes: type[FakeProcess], seconds: float, family: str
 ) -> None:
-    prepare.prepare(cases, "vllm", time.monotonic() + seconds)
+    prepare.prepare(sweep_cases([family]), "vllm", time.monotonic() + seconds)
     assert processes.started == []
 
 
 def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cases: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[Any] = []
 
@@ -88,7 +91,7 @@ def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(
 
     monkeypatch.setitem(sys.modules, "infercast.lab.measure.kernels", SimpleNamespace(GpuBench=Bench))
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    path, cases = tmp_path / "cases.jsonl", prepare.compiled_cases(CASES)
-    path.write_text("\n".join(json.dumps([case.family, case.shape]) for case in cases), encoding="utf-8")
+    path, compiled = tmp_path / "cases.jsonl", prepare.compiled_cases(cases)
+    path.write_text("\n".join(json.dumps([case.family, case.shape]) for case in compiled), encoding="utf-8")
     prepare.main("torch", str(path), 9, 2)
-    assert [case.key for case in built] == [case.key for case in cases[2::9]]
+    assert [case.key for case in built] == [case.key for case in compiled[2::9]]
