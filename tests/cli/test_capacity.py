@@ -16,9 +16,9 @@ DAY = (*DEPLOYED, *LOAD, *SLO, "--price-per-gpu-hour", 1, "--electricity-price",
 
 @pytest.fixture(autouse=True)
 def _few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How well loads are known is for tests of the forecast; here a fifth of the requests does."""
-    monkeypatch.setattr(autoscaling, "LEAST", 300)
-    monkeypatch.setattr(autoscaling, "MOST", 2400)
+    """How well loads are known is for tests of the forecast; here few requests do."""
+    monkeypatch.setattr(autoscaling, "LEAST", 100)
+    monkeypatch.setattr(autoscaling, "MOST", 800)
 
 
 @pytest.fixture

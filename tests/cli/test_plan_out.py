@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 QUESTION = (
-    "plan", "qwen3-0.6b", "--gpu", "l4", "--max-gpus", 1, "--rate", 2, "-n", 100, "--input-len", 200, "--output-len", 9,
+    "plan", "qwen3-0.6b", "--gpu", "l4", "--max-gpus", 1, "--rate", 2, "-n", 40, "--input-len", 200, "--output-len", 9,
     "--slo", "ttft_p99<1s,tpot_p95<40ms",
 )  # fmt: skip
 

@@ -8,12 +8,9 @@ import pytest
 
 MEMORY = ("memory", "qwen3-0.6b", "--gpu", "h100-sxm")
 SERVED = (
-    "simulate", "qwen3-0.6b", "--gpu", "h100-sxm", "--predictor", "roofline", "--concurrency", 8, "-n", 16,
-    "--input-len", 64, "--output-len", 4,
+    "simulate", "qwen3-0.6b", "--gpu", "h100-sxm", "--concurrency", 8, "-n", 16, "--input-len", 64, "--output-len", 4,
 )  # fmt: skip
-PLAN = (
-    "plan", "qwen3-0.6b", "--gpu", "h100-sxm", "--max-gpus", 1, "--rate", 2, "-n", 30, "--predictor", "roofline",
-)  # fmt: skip
+PLAN = ("plan", "qwen3-0.6b", "--gpu", "h100-sxm", "--max-gpus", 1, "--rate", 2, "-n", 30)
 SGLANG = ("--engine", "sglang")
 COMMAND = "python -m sglang.launch_server --model-path Qwen/Qwen3-0.6B"
 
@@ -96,7 +93,7 @@ def test_answers_that_clients_declare(answered: Any) -> None:
     ],
 )
 def test_a_command_is_recognised(answered: Any, text: str) -> None:
-    words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--no-advice", "--rate", 2, "-n", 20)
+    words = ("--gpu", "h100-sxm", "--no-advice", "--rate", 2, "-n", 20)
     run = answered("explain-command", text, *words, "--full")
     assert run.code == 0, run.err
     assert "sglang@0.5.16" in run.out
@@ -105,7 +102,7 @@ def test_a_command_is_recognised(answered: Any, text: str) -> None:
 
 def test_a_command_is_explained(answered: Any) -> None:
     flags = "--chunked-prefill 1024 --max-running-requests 8 --enable-torch-compile --host 0.0.0.0 --enable-ep-moe"
-    words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--rate", 2, "-n", 20)
+    words = ("--gpu", "h100-sxm", "--rate", 2, "-n", 20)
     run = answered("explain-command", f"{COMMAND} {flags}", *words, "--full")
     assert "a step full of prompts takes" in run.out
     assert "not modelled  --enable-torch-compile" in run.out
@@ -150,8 +147,6 @@ def test_layouts_of_groups(answered: Any) -> None:
         "--gpus",
         2,
         *SGLANG,
-        "--predictor",
-        "roofline",
         "-n",
         128,
         "--json",

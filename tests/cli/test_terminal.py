@@ -11,6 +11,7 @@ import pytest
 
 from infercast import __version__
 from infercast.cli import outputs as printed
+from infercast.forecast import autoscaling
 from infercast.report.terminal import LINES, SCREEN, show
 
 ANSI = re.compile(r"\x1b\[([0-9;]*)m")
@@ -43,21 +44,21 @@ def shell(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def on_terminal(infercast: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def on_terminal(answered: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """The command line in front of a terminal of some width."""
 
     def call(*words: str, columns: int = 100) -> str:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
         monkeypatch.setenv("TERM", "xterm-256color")
         monkeypatch.setenv("COLUMNS", str(columns))
-        return str(infercast(*words).out)
+        return str(answered(*words).out)
 
     return call
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_pipes_get_plain_text(infercast: Any, words: tuple[str, ...]) -> None:
-    text = infercast(*words).out
+def test_pipes_get_plain_text(answered: Any, words: tuple[str, ...]) -> None:
+    text = answered(*words).out
     assert "\x1b" not in text
     assert "…" not in text
     assert all(line == line.rstrip() for line in text.splitlines())
@@ -95,14 +96,16 @@ LONGER = [
 
 @pytest.mark.parametrize("words", [*COMMANDS, *LONGER], ids=lambda words: " ".join(words[:4]))
 def test_no_number_is_cut_at_80_or_60_columns(
-    infercast: Any,
+    answered: Any,
     words: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     parts: list[Any] = []
     monkeypatch.setattr(printed, "show", lambda *shown, width: parts.extend(shown))
-    assert infercast(*words).code == 0
+    monkeypatch.setattr(autoscaling, "LEAST", 100)
+    monkeypatch.setattr(autoscaling, "MOST", 800)
+    assert answered(*words).code == 0
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     texts = {}
     for columns in (160, 100, 80, 60):
