@@ -12,12 +12,12 @@ import infercast
 from infercast.forecast.deploy import DeployOptions
 from infercast.forecast.progress import request_progress, stage_progress
 
-QUICK: dict[str, Any] = {"gpu": "l4", "predictor": "roofline"}
+QUICK: dict[str, Any] = {"gpu": "l4"}
 
 
 def test_names_are_the_same_as_objects() -> None:
     workload = infercast.synthetic_workload(rate=8, count=30, input_lengths=100, output_lengths=10)
-    made = infercast.simulate(infercast.deploy("qwen3-0.6b", "l4", quantization="fp8", predictor="roofline"), workload)
+    made = infercast.simulate(infercast.deploy("qwen3-0.6b", "l4", quantization="fp8"), workload)
     load: dict[str, Any] = {"rate": 8, "count": 30, "input_lengths": 100, "output_lengths": 10}
     named = infercast.simulate("qwen3-0.6b", **QUICK, quantization="fp8", **load)
     assert named.ttft == made.ttft
@@ -47,9 +47,9 @@ def test_two_pools_by_name() -> None:
 
 
 def test_a_sweep_and_a_step_by_name() -> None:
-    sweep = infercast.sweep("qwen3-0.6b", "l4", concurrencies=[1, 2], count=20, predictor="roofline")
+    sweep = infercast.sweep("qwen3-0.6b", "l4", concurrencies=[1, 2], count=20)
     assert [point.label for point in sweep.points] == ["1", "2"]
-    varied = infercast.sweep("qwen3-0.6b", "l4", vary=("max_num_seqs", [8, 16]), rate=4, count=20, predictor="roofline")
+    varied = infercast.sweep("qwen3-0.6b", "l4", vary=("max_num_seqs", [8, 16]), rate=4, count=20)
     assert len(varied.points) == 2
     assert infercast.estimate_step("qwen3-0.6b", infercast.prefill_shape(64), gpu="l4").num_tokens == 64
 
@@ -78,7 +78,7 @@ def test_what_is_missing_is_said(arguments: tuple[Any, ...], options: dict[str, 
 
 
 def test_options_of_what_is_made_already_are_refused() -> None:
-    deployment = infercast.deploy("qwen3-0.6b", "l4", predictor="roofline")
+    deployment = infercast.deploy("qwen3-0.6b", "l4")
     workload = infercast.synthetic_workload(rate=3, count=10)
     with pytest.raises(infercast.InputError, match="quantization is an option of deploy, and <Deployment"):
         infercast.simulate(deployment, workload, quantization="fp8")

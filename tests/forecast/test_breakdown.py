@@ -1,5 +1,7 @@
 """Every microsecond of a run has a place: parts add up to the run, to each TTFT and to each TPOT."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -19,12 +21,17 @@ RUNS = {
 }
 
 
+@cache
+def run(name: str) -> tuple[Forecast, Breakdown]:
+    model, settings, workload = RUNS[name]
+    gpu = "l40s" if name == "full" else "h200-sxm"
+    deployment = infercast.deploy(model, gpu, infercast.EngineSettings(**settings))
+    return explain_run(deployment, infercast.synthetic_workload(**workload))
+
+
 @pytest.fixture(params=RUNS)
 def explained(request: pytest.FixtureRequest) -> tuple[Forecast, Breakdown]:
-    model, settings, workload = RUNS[request.param]
-    gpu = "l40s" if request.param == "full" else "h200-sxm"
-    deployment = infercast.deploy(model, gpu, infercast.EngineSettings(**settings), predictor="roofline")
-    return explain_run(deployment, infercast.synthetic_workload(**workload))
+    return run(request.param)
 
 
 def test_parts_add_up_to_the_run(explained: tuple[Forecast, Breakdown]) -> None:
@@ -73,21 +80,14 @@ def test_watching_changes_nothing(explained: tuple[Forecast, Breakdown]) -> None
 
 
 def test_runs_cover_what_they_are_meant_to() -> None:
-    found = {}
-    for name, (model, settings, workload) in RUNS.items():
-        gpu = "l40s" if name == "full" else "h200-sxm"
-        deployment = infercast.deploy(model, gpu, infercast.EngineSettings(**settings), predictor="roofline")
-        found[name] = explain_run(deployment, infercast.synthetic_workload(**workload))
-    assert found["idle"][1].idle_seconds > 0
-    assert found["full"][0].num_preemptions > 0
-    assert found["single tokens"][1].later_tokens is None
-    assert found["single tokens"][1].composition is None
+    assert run("idle")[1].idle_seconds > 0
+    assert run("full")[0].num_preemptions > 0
+    assert run("single tokens")[1].later_tokens is None
+    assert run("single tokens")[1].composition is None
 
 
 def test_composition_counts_every_later_token() -> None:
-    model, _, workload = RUNS["open"]
-    deployment = infercast.deploy(model, "h200-sxm", predictor="roofline")
-    forecast, breakdown = explain_run(deployment, infercast.synthetic_workload(**workload))
+    forecast, breakdown = run("open")
     assert breakdown.composition is not None
     tokens = sum(each.tokens for each in breakdown.composition.ranges)
     assert tokens == int((forecast.records[0].num_output - 1).sum())
@@ -109,7 +109,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_parts_of_replicas_and_stages_add_up(name: str) -> None:
     model, sizes, side_by_side = LAYOUTS[name]
-    deployment = infercast.deploy(model, "h200-sxm", predictor="roofline", **sizes)
+    deployment = infercast.deploy(model, "h200-sxm", **sizes)
     lengths = {"input_lengths": "lognormal:700:0.9", "output_lengths": "lognormal:30:0.5"}
     workload = infercast.synthetic_workload(rate=20, count=30, **lengths)
     forecast, breakdown = explain_run(deployment, workload)
@@ -132,7 +132,7 @@ def test_parts_of_replicas_and_stages_add_up(name: str) -> None:
 
 def test_replicas_that_share_experts_wait_for_each_other() -> None:
     sizes = {"data_parallel_size": 2, "enable_expert_parallel": True}
-    deployment = infercast.deploy("qwen3-30b-a3b", "h200-sxm", predictor="roofline", **sizes)
+    deployment = infercast.deploy("qwen3-30b-a3b", "h200-sxm", **sizes)
     # One long prompt, and a few that decode beside it on the other replica.
     requests = [infercast.Request(0.0, 100, 200), infercast.Request(0.3, 8000, 2)]
     _, breakdown = explain_run(deployment, infercast.workload_from_requests(requests))
@@ -142,9 +142,7 @@ def test_replicas_that_share_experts_wait_for_each_other() -> None:
 
 
 def test_a_lone_request_in_a_pipeline_is_explained_by_its_kernels() -> None:
-    deployment = infercast.deploy(
-        "llama-3.1-8b", "h200-sxm", pipeline_parallel_size=2, api_server=False, predictor="roofline"
-    )
+    deployment = infercast.deploy("llama-3.1-8b", "h200-sxm", pipeline_parallel_size=2, api_server=False)
     workload = infercast.synthetic_workload(rate=1, count=1, input_lengths=4000, output_lengths=20)
     _, breakdown = explain_run(deployment, workload)
     assert breakdown.first_tokens.parts["own prompt"][0] > 0.9 * breakdown.first_tokens.total[0]

@@ -10,8 +10,6 @@ from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.layouts import ranked
 from infercast.forecast.system import link_between, system_of, two_pools
 
-CHEAP = {"predictor": "roofline"}
-
 
 def workload(**changes):
     options = {"concurrency": 8, "count": 24, "input_lengths": 200, "output_lengths": 20, **changes}
@@ -19,7 +17,7 @@ def workload(**changes):
 
 
 def test_a_fleet_serves_everything_and_says_who_did():
-    deployment = infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=3, **CHEAP)
+    deployment = infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=3)
     forecast = infercast.simulate(deployment, workload())
     assert sum(engine.requests for engine in forecast.engines) == 24
     assert all(0 < engine.busy <= 1 for engine in forecast.engines)
@@ -29,7 +27,7 @@ def test_a_fleet_serves_everything_and_says_who_did():
 
 def test_three_copies_carry_three_times_the_rate():
     settings = infercast.EngineSettings(max_model_len=1024, max_num_seqs=32)
-    one, three = (infercast.deploy("qwen2.5-7b", "l4", settings, data_parallel_size=size, **CHEAP) for size in (1, 3))
+    one, three = (infercast.deploy("qwen2.5-7b", "l4", settings, data_parallel_size=size) for size in (1, 3))
     load = workload(concurrency=None, rate=100.0, count=400, input_lengths=800)
     alone = infercast.simulate(one, load).saturation
     together = infercast.simulate(three, load).saturation
@@ -39,7 +37,7 @@ def test_three_copies_carry_three_times_the_rate():
 @pytest.mark.parametrize("spread", [False, True])
 def test_copies_share_their_experts_and_hold_more_keys_and_values(spread):
     alone, shared = (
-        infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=size, enable_expert_parallel=spread, **CHEAP)
+        infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=size, enable_expert_parallel=spread)
         for size in (1, 4)
     )
     assert shared.memory.weights < alone.memory.weights / 2
@@ -50,14 +48,14 @@ def test_copies_share_their_experts_and_hold_more_keys_and_values(spread):
 
 
 def test_copies_that_share_experts_wait_for_each_other():
-    deployment = infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=2, **CHEAP)
-    dense = infercast.deploy("qwen2.5-7b", "h200-sxm", data_parallel_size=2, **CHEAP)
+    deployment = infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=2)
+    dense = infercast.deploy("qwen2.5-7b", "h200-sxm", data_parallel_size=2)
     assert system_of(deployment).pools[0].engines.lockstep
     assert not system_of(dense).pools[0].engines.lockstep
 
 
 def test_stages_hold_more_and_answer_one_request_no_sooner():
-    one, two = (infercast.deploy("qwen2.5-7b", "a100-sxm", pipeline_parallel_size=size, **CHEAP) for size in (1, 2))
+    one, two = (infercast.deploy("qwen2.5-7b", "a100-sxm", pipeline_parallel_size=size) for size in (1, 2))
     assert two.memory.num_blocks > 2 * one.memory.num_blocks
     assert len(two.stages) == 2
     assert sum(two.stages) == pytest.approx(1.0)
@@ -69,8 +67,8 @@ def test_stages_hold_more_and_answer_one_request_no_sooner():
 
 
 def test_two_pools_add_up_to_the_first_token():
-    prefill = infercast.deploy("qwen2.5-7b", "h100-sxm", **CHEAP)
-    decode = infercast.deploy("qwen2.5-7b", "a100-sxm", data_parallel_size=2, **CHEAP)
+    prefill = infercast.deploy("qwen2.5-7b", "h100-sxm")
+    decode = infercast.deploy("qwen2.5-7b", "a100-sxm", data_parallel_size=2)
     forecast = infercast.forecast_disaggregated(prefill, decode, workload())
     link = forecast.link
     parts = (link.prompt, link.wait, link.transfer, link.first_step)
@@ -82,8 +80,8 @@ def test_two_pools_add_up_to_the_first_token():
 
 @pytest.mark.parametrize("sizes", [{}, {"pipeline_parallel_size": 2}, {"data_parallel_size": 2}])
 def test_every_second_of_two_pools_is_accounted_for(sizes):
-    prefill = infercast.deploy("qwen2.5-7b", "h100-sxm", **CHEAP)
-    decode = infercast.deploy("qwen2.5-7b", "a100-sxm", **sizes, **CHEAP)
+    prefill = infercast.deploy("qwen2.5-7b", "h100-sxm")
+    decode = infercast.deploy("qwen2.5-7b", "a100-sxm", **sizes)
     run = watch_run(two_pools(prefill, decode, link="ethernet-100"), workload())
     forecast, breakdown = run.forecast, break_down(run)
     assert breakdown.side_by_side == 1 + sum(sizes.values() or (1,))
@@ -97,8 +95,8 @@ def test_every_second_of_two_pools_is_accounted_for(sizes):
 
 
 def test_pools_that_do_not_go_together():
-    deployment = infercast.deploy("qwen2.5-7b", "l40s", **CHEAP)
-    other = infercast.deploy("qwen2.5-0.5b", "l40s", **CHEAP)
+    deployment = infercast.deploy("qwen2.5-7b", "l40s")
+    other = infercast.deploy("qwen2.5-0.5b", "l40s")
     with pytest.raises(InputError, match="both pools must serve one model"):
         infercast.forecast_disaggregated(deployment, other, workload())
     with pytest.raises(InputError, match=r"link nvlink needs both pools in one node .* known networks: infiniband-hdr"):
@@ -109,15 +107,15 @@ def test_pools_that_do_not_go_together():
 
 def test_more_gpus_than_a_node_need_a_network():
     with pytest.raises(InputError, match=r"TP16 needs 16 GPUs .* above the 8 of a node of h100-sxm; .* infiniband-ndr"):
-        infercast.deploy("llama-3.1-8b", "h100-sxm", tensor_parallel_size=16, **CHEAP)
-    far = infercast.deploy("llama-3.1-8b", "h100-sxm", tensor_parallel_size=16, network="infiniband-ndr", **CHEAP)
+        infercast.deploy("llama-3.1-8b", "h100-sxm", tensor_parallel_size=16)
+    far = infercast.deploy("llama-3.1-8b", "h100-sxm", tensor_parallel_size=16, network="infiniband-ndr")
     assert far.layout.gpus == 16
-    infercast.deploy("llama-3.1-8b", "h100-sxm", data_parallel_size=16, **CHEAP)  # copies need not talk
+    infercast.deploy("llama-3.1-8b", "h100-sxm", data_parallel_size=16)  # copies need not talk
 
 
 def test_layouts_side_by_side():
     load = infercast.synthetic_workload(concurrency=8, input_lengths=1024, output_lengths=256)
-    costs = infercast.compare_layouts("llama-3.3-70b", ["h100-sxm", "l40s"], num_gpus=(4,), workload=load, **CHEAP)
+    costs = infercast.compare_layouts("llama-3.3-70b", ["h100-sxm", "l40s"], num_gpus=(4,), workload=load)
     by_name = {(cost.gpu.name, str(cost.layout)): cost for cost in costs}
     assert {str(cost.layout) for cost in costs} == {
         "TP4", "TP2+PP2", "TP2+DP2", "TP1+PP4", "TP1+PP2+DP2", "TP1+DP4",
@@ -137,7 +135,7 @@ def test_layouts_side_by_side():
 def test_every_row_is_what_simulate_says_of_it(model: str, gpu: str, load: dict[str, object]) -> None:
     asked = workload(**load, output_lengths="lognormal:20:0.5")
     told = []
-    costs = infercast.compare_layouts(model, [gpu], num_gpus=(1, 4), workload=asked, tell=told.append, **CHEAP)
+    costs = infercast.compare_layouts(model, [gpu], num_gpus=(1, 4), workload=asked, tell=told.append)
     assert len(told) == len(costs) > 6
     for cost in costs:
         layout = cost.layout
@@ -148,7 +146,6 @@ def test_every_row_is_what_simulate_says_of_it(model: str, gpu: str, load: dict[
             pipeline_parallel_size=layout.pipeline,
             data_parallel_size=layout.data,
             enable_expert_parallel=layout.experts,
-            **CHEAP,
         )
         forecast = infercast.simulate(deployment, asked)
         assert (cost.ttft, cost.tpot) == (forecast.ttft, forecast.tpot)
@@ -169,13 +166,13 @@ def test_intervals_of_rows_are_about_those_of_simulations():
 
 def test_numbers_of_gpus_that_cannot_be():
     with pytest.raises(InputError, match="numbers of GPUs must be from 1 to 1,024"):
-        infercast.compare_layouts("llama-3.1-8b", ["l4"], num_gpus=(0,), **CHEAP)
+        infercast.compare_layouts("llama-3.1-8b", ["l4"], num_gpus=(0,))
     with pytest.raises(InputError, match="numbers of GPUs must be from 1 to 1,024"):
-        infercast.compare_layouts("llama-3.1-8b", ["l4"], num_gpus=(100_000,), **CHEAP)
+        infercast.compare_layouts("llama-3.1-8b", ["l4"], num_gpus=(100_000,))
 
 
 def test_simulate_serves_every_replica():
-    one, four = (infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=size, **CHEAP) for size in (1, 4))
+    one, four = (infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=size) for size in (1, 4))
     full = workload(concurrency=64, count=256)
     forecast = infercast.simulate(four, full)
     assert len(forecast.engines) == 4
@@ -186,7 +183,7 @@ def test_simulate_serves_every_replica():
 
 
 def test_more_replicas_than_can_be_simulated():
-    deployment = infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=100_000, **CHEAP)
+    deployment = infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=100_000)
     with pytest.raises(InputError, match=r"data_parallel_size 100,000 is more replicas .*; use 1 to 1,024"):
         infercast.simulate(deployment, workload())
 
@@ -200,7 +197,7 @@ def test_named_expert_kernels_change_prices_and_unknown_ones_are_refused():
 
 
 def test_a_server_before_the_engine_delays_the_first_token_alone():
-    plain, served = (infercast.deploy("llama-3.1-8b", "h200-sxm", api_server=on, **CHEAP) for on in (False, True))
+    plain, served = (infercast.deploy("llama-3.1-8b", "h200-sxm", api_server=on) for on in (False, True))
     one = workload(concurrency=1, count=1, input_lengths=1000)
     before, after = (infercast.simulate(each, one) for each in (plain, served))
     assert after.ttft.mean - before.ttft.mean == pytest.approx(0.006 + 1000 * 4e-6, rel=0.01)
@@ -231,5 +228,5 @@ def test_an_engine_that_nobody_measured_is_less_certain():
 
 def test_layouts_of_prompts_of_one_token_have_intervals_too():
     one_token = workload(concurrency=2, count=4, input_lengths=1, output_lengths=4)
-    costs = infercast.compare_layouts("qwen2.5-0.5b", ["l4"], num_gpus=[1], workload=one_token, **CHEAP)
+    costs = infercast.compare_layouts("qwen2.5-0.5b", ["l4"], num_gpus=[1], workload=one_token)
     assert all(cost.ttft_width > 0 for cost in costs)

@@ -19,7 +19,7 @@ LOAD = synthetic_workload(rate=30.0, count=60, input_lengths=900, output_lengths
 
 
 def run(engine: str, model: str = "llama-3.1-8b") -> Watched:
-    return watch_run(system_of(deploy(model, "h200-sxm", predictor="roofline", engine=engine)), LOAD)
+    return watch_run(system_of(deploy(model, "h200-sxm", engine=engine)), LOAD)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_an_engine_is_a_change() -> None:
     changes = parse_changes("engine=sglang")
     assert changes.is_engine_alone
     assert not parse_changes("engine=sglang,gpu=b200-sxm").is_engine_alone
-    asked = partial(deploy, "llama-3.1-8b", "h200-sxm", None, predictor="roofline", engine="vllm@0.25")
+    asked = partial(deploy, "llama-3.1-8b", "h200-sxm", None, engine="vllm@0.25")
     assert deploy_changed(asked, changes).engine.title == "SGLang"
     assert deploy_changed(asked, parse_changes("engine=vllm")).engine.name == "vllm@0.32"
     with pytest.raises(InputError, match="TGI is not modelled"):
@@ -75,7 +75,7 @@ def test_an_engine_is_a_change() -> None:
 
 def test_both_run_on_the_same_machine() -> None:
     slow = engine_named("vllm@0.25").default_host().on_cpu("epyc-7502p")
-    asked = partial(deploy, "qwen3-0.6b", "h200-sxm", None, predictor="roofline", engine="vllm@0.25", host=slow)
+    asked = partial(deploy, "qwen3-0.6b", "h200-sxm", None, engine="vllm@0.25", host=slow)
     other = deploy_changed(asked, parse_changes("engine=sglang"))
     assert other.host.title == slow.title
     measured = engine_named("sglang").default_host()
@@ -95,9 +95,9 @@ def test_bounds_that_were_given_go_along() -> None:
 
 
 def test_prefixes_that_windows_forget_are_named() -> None:
-    load = synthetic_workload(rate=20.0, count=8, input_lengths=3000, output_lengths=4, prefix_length=2048)
+    load = synthetic_workload(concurrency=2, count=8, input_lengths=3000, output_lengths=4, prefix_length=2048)
     runs = [
-        watch_run(system_of(deploy("gemma-3-1b", "h200-sxm", predictor="roofline", engine=engine)), load)
+        watch_run(system_of(deploy("gemma-3-1b", "h200-sxm", engine=engine)), load)
         for engine in ("vllm@0.25", "vllm@0.32")
     ]
     said = reasons(side_by_side((runs[0], runs[1]), ("old", "new")))
