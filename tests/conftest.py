@@ -3,9 +3,9 @@
 import gc
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -68,6 +68,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()
+
+
+@pytest.fixture(scope="session")
+def every() -> Callable[[Iterable[Any], Callable[[Any], None]], None]:
+    """``every(rows, check)`` is one test of a long list, which tells all rows that fail and not the first alone."""
+
+    def run(rows: Iterable[Any], check: Callable[[Any], None]) -> None:
+        wrong = []
+        for row in rows:
+            try:
+                check(row)
+            except (Exception, pytest.fail.Exception) as problem:
+                wrong.append(f"{row}: {type(problem).__name__} {problem}")
+        assert not wrong, "\n".join(wrong)
+
+    return run
 
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")

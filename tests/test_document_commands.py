@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import pytest
 from typer.main import get_command
 
 from infercast.cli.app import COMMANDS, make_app
@@ -37,8 +37,12 @@ def options_of(command: str) -> set[str]:
     return {name for each in found.params for name in (*each.opts, *each.secondary_opts)} | {"-h", "--help"}
 
 
-@pytest.mark.parametrize(("page", "line"), list(command_lines()))
-def test_options_of_a_shown_command_are_known(page: str, line: str) -> None:
+def test_options_of_shown_commands_are_known(every: Any) -> None:
+    every(command_lines(), check_options)
+
+
+def check_options(shown: tuple[str, str]) -> None:
+    page, line = shown
     words = shlex.split(line, comments=True)
     words = words[: words.index("--")] if "--" in words else words
     assert words[0] in COMMANDS

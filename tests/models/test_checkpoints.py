@@ -20,22 +20,26 @@ def test_there_are_many():
     assert len({row["name"] for row in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if "base" in row], ids=lambda row: row["name"])
-def test_a_name_means_a_model_and_a_format(row):
-    model = read_model(row["name"])
-    assert (model.name, model.weights.name) == (row["base"], row["format"])
-    if bundled_name(row["name"]) is None:
-        assert model.assumed.startswith(f"{row['name']} is taken as {row['base']}")
-    else:
-        assert model.assumed == ""
+def test_a_name_means_a_model_and_a_format(every):
+    def check(row):
+        model = read_model(row["name"])
+        assert (model.name, model.weights.name) == (row["base"], row["format"])
+        if bundled_name(row["name"]) is None:
+            assert model.assumed.startswith(f"{row['name']} is taken as {row['base']}")
+        else:
+            assert model.assumed == ""
+
+    every([row for row in ROWS if "base" in row], check)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if "refused" in row], ids=lambda row: row["name"])
-def test_other_names_are_refused_in_a_sentence(row):
-    with pytest.raises(InputError) as caught:
-        read_model(row["name"])
-    assert row["refused"] in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_other_names_are_refused_in_a_sentence(every):
+    def check(row):
+        with pytest.raises(InputError) as caught:
+            read_model(row["name"])
+        assert row["refused"] in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    every([row for row in ROWS if "refused" in row], check)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +51,12 @@ def test_case_and_underscores_do_not_matter(name, change):
     assert (found.base, found.settings) == (again.base, again.settings)
 
 
-@pytest.mark.parametrize("name", model_names())
-def test_another_size_is_never_taken_for_one_that_is_bundled(name):
+def test_another_size_is_never_taken_for_one_that_is_bundled(every):
     """A name with its number of parameters changed means a model of that size, or none."""
+    every(model_names(), check_other_sizes)
+
+
+def check_other_sizes(name):
     for alias in bundled_config(name)["infercast"]["aliases"]:
         for factor in (0.5, 1.1, 2, 10):
             other = SIZE.sub(lambda size, factor=factor: f"{float(size[1]) * factor:.3g}b", alias)
@@ -66,10 +73,13 @@ def test_another_size_is_never_taken_for_one_that_is_bundled(name):
                 }, (other, found.base)
 
 
-@pytest.mark.parametrize("name", model_names())
-def test_bundled_models_are_found_without_their_publisher(name):
-    for alias in bundled_config(name)["infercast"]["aliases"]:
-        assert read_model(alias.rpartition("/")[2]).stacks == read_model(name).stacks, alias
+def test_bundled_models_are_found_without_their_publisher(every):
+    def check(name):
+        stacks = read_model(name).stacks
+        for alias in bundled_config(name)["infercast"]["aliases"]:
+            assert read_model(alias.rpartition("/")[2]).stacks == stacks, alias
+
+    every(model_names(), check)
 
 
 def test_a_bundled_name_assumes_nothing():

@@ -17,25 +17,29 @@ def test_there_are_many():
     assert list(model_names()) == sorted(model_names())
 
 
-@pytest.mark.parametrize("name", model_names())
-def test_every_bundled_model_reads_and_counts_as_published(name):
-    config = read_model(name)
-    facts = bundled_config(name)["infercast"]
-    assert config.name == name
-    assert parameter_count(config) == pytest.approx(facts["parameters"], rel=0.01)
-    assert 0 < active_parameter_count(config) <= parameter_count(config)
-    stored = weight_bytes(config)
-    assert stored.total - stored.vision <= 2 * parameter_count(config)
+def test_every_bundled_model_reads_and_counts_as_published(every):
+    def check(name):
+        config = read_model(name)
+        facts = bundled_config(name)["infercast"]
+        assert config.name == name
+        assert parameter_count(config) == pytest.approx(facts["parameters"], rel=0.01)
+        assert 0 < active_parameter_count(config) <= parameter_count(config)
+        stored = weight_bytes(config)
+        assert stored.total - stored.vision <= 2 * parameter_count(config)
+
+    every(model_names(), check)
 
 
-@pytest.mark.parametrize("name", model_names())
-def test_every_bundled_file_names_its_sources(name):
-    facts = bundled_config(name)["infercast"]
-    assert set(facts) == {"source", "aliases", "parameters", "parameters_source"}
-    assert facts["source"].startswith("huggingface.co/")
-    assert facts["parameters_source"]
-    assert name == name.lower()
-    assert re.fullmatch(r"[a-z0-9.-]+", name)
+def test_every_bundled_file_names_its_sources(every):
+    def check(name):
+        facts = bundled_config(name)["infercast"]
+        assert set(facts) == {"source", "aliases", "parameters", "parameters_source"}
+        assert facts["source"].startswith("huggingface.co/")
+        assert facts["parameters_source"]
+        assert name == name.lower()
+        assert re.fullmatch(r"[a-z0-9.-]+", name)
+
+    every(model_names(), check)
 
 
 def test_an_alias_means_one_model():

@@ -91,33 +91,42 @@ def op(request):
     return OPS[request.param]
 
 
-def test_prices_are_positive_and_inside_their_interval(predictor, gpu, op):
-    estimate = predictor.estimate(op, gpu)
-    assert 0 < estimate.low <= estimate.seconds <= estimate.high < math.inf
-    assert estimate.source in SOURCES
-    assert isinstance(estimate.seconds, float)
-    assert isinstance(estimate.bound, str)
+def test_prices_are_positive_and_inside_their_interval(every, predictor, op):
+    def check(name):
+        estimate = predictor.estimate(op, load_gpu(name))
+        assert 0 < estimate.low <= estimate.seconds <= estimate.high < math.inf
+        assert estimate.source in SOURCES
+        assert isinstance(estimate.seconds, float)
+        assert isinstance(estimate.bound, str)
+
+    every(GPUS, check)
 
 
-def test_nothing_is_faster_than_the_hardware(predictor, gpu, op):
-    # Exponentials and plain arithmetic run elsewhere, so only matrix products count against the tensor peak.
-    seconds = predictor.estimate(op, gpu).seconds
-    if isinstance(op, Collective):
-        assert seconds > op.link_bytes / (gpu.nvlink_bandwidth or gpu.pcie_bandwidth)
-        return
-    peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) if op.compute_dtype != "fp32" else gpu.fma_flops
-    assert seconds >= op.flops / peak
-    # Between the kernels inside a fused operator bytes may stay in the cache; weights come from memory.
-    moved = op.weight_bytes if isinstance(op, MoE) else op.bytes_read + op.bytes_written
-    assert seconds >= moved / gpu.dram_bandwidth
+def test_nothing_is_faster_than_the_hardware(every, predictor, op):
+    def check(name):
+        # Exponentials and plain arithmetic run elsewhere, so only matrix products count against the tensor peak.
+        gpu = load_gpu(name)
+        seconds = predictor.estimate(op, gpu).seconds
+        if isinstance(op, Collective):
+            assert seconds > op.link_bytes / (gpu.nvlink_bandwidth or gpu.pcie_bandwidth)
+            return
+        peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) if op.compute_dtype != "fp32" else gpu.fma_flops
+        assert seconds >= op.flops / peak
+        # Between the kernels inside a fused operator bytes may stay in the cache; weights come from memory.
+        moved = op.weight_bytes if isinstance(op, MoE) else op.bytes_read + op.bytes_written
+        assert seconds >= moved / gpu.dram_bandwidth
+
+    every(GPUS, check)
 
 
-def test_the_same_question_has_the_same_answer(predictor, gpu, op):
-    assert predictor.estimate(op, gpu) == predictor.estimate(op, gpu)
+def test_the_same_question_has_the_same_answer_and_the_short_way_the_same_seconds(every, predictor, op):
+    def check(name):
+        gpu = load_gpu(name)
+        estimate = predictor.estimate(op, gpu)
+        assert predictor.estimate(op, gpu) == estimate
+        assert predictor.seconds(op, gpu) == estimate.seconds
 
-
-def test_the_short_way_gives_the_same_seconds(predictor, gpu, op):
-    assert predictor.seconds(op, gpu) == predictor.estimate(op, gpu).seconds
+    every(GPUS, check)
 
 
 @pytest.mark.parametrize("name", ARRAYS)

@@ -98,18 +98,22 @@ def test_catalog_lists(text_of: Any) -> None:
     assert [line.split()[0] for line in lines[2 : 2 + len(models)]] == list(model_names())
 
 
-@pytest.mark.parametrize("name", gpu_names())
-def test_every_gpu_has_a_page(text_of: Any, name: str) -> None:
-    gpu = load_gpu(name)
-    assert gpu.title in text_of(render_gpu(gpu))
-    assert as_json(asdict(gpu))["dram_bandwidth"] == gpu.dram_bandwidth
+def test_every_gpu_has_a_page(text_of: Any, every: Any) -> None:
+    def check(name: str) -> None:
+        gpu = load_gpu(name)
+        assert gpu.title in text_of(render_gpu(gpu))
+        assert as_json(asdict(gpu))["dram_bandwidth"] == gpu.dram_bandwidth
+
+    every(gpu_names(), check)
 
 
-@pytest.mark.parametrize("name", model_names())
-def test_every_model_has_a_page(text_of: Any, name: str) -> None:
-    model = load_model(name)
-    assert f"{model.max_positions:,}" in text_of(render_model(model))
-    assert as_json(model_dict(model))["hidden"] == model.hidden
+def test_every_model_has_a_page(text_of: Any, every: Any) -> None:
+    def check(name: str) -> None:
+        model = load_model(name)
+        assert f"{model.max_positions:,}" in text_of(render_model(model))
+        assert as_json(model_dict(model))["hidden"] == model.hidden
+
+    every(model_names(), check)
 
 
 @pytest.fixture

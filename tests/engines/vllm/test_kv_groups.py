@@ -8,8 +8,6 @@ import csv
 from itertools import groupby
 from pathlib import Path
 
-import pytest
-
 from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
@@ -25,8 +23,11 @@ def numbers(text):
     return tuple(map(int, text.split()))
 
 
-@pytest.mark.parametrize("model", TABLE)
-def test_blocks_are_grouped_as_the_engine_groups_them(model):
+def test_blocks_are_grouped_as_the_engine_groups_them(every):
+    every(TABLE, check_groups)
+
+
+def check_groups(model):
     config = read_model(model)
     for row in TABLE[model]:
         layout = ParallelLayout(int(row["tensor"]), int(row["pipeline"]))
