@@ -10,7 +10,7 @@ from infercast.cli.options import human_readable_int, translated
 from infercast.engines.base import engines
 from infercast.errors import InputError
 
-SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 30)
+SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--concurrency", 8, "-n", 30, "--output-len", 20)
 
 
 @pytest.mark.parametrize(

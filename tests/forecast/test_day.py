@@ -99,10 +99,7 @@ def test_steps_agree_with_a_simulation_of_every_request(deployment, curve, count
 @pytest.fixture(scope="module")
 def plan(deployment):
     traffic = made_up_day(9.0, "sine:1.9:12", INPUTS, OUTPUTS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(autoscaling, "LEAST", 300)
-        patch.setattr(autoscaling, "MOST", 2400)
-        return plan_day(deployment, traffic, SLO, price=1.0, check=False)
+    return plan_day(deployment, traffic, SLO, price=1.0, check=False)
 
 
 def test_a_day_shows_itself(plan):
