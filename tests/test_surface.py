@@ -30,7 +30,7 @@ NUMBERS = ("int", "float", "Percentiles", "Quantity", "Array")
 
 @pytest.fixture(scope="module")
 def objects() -> dict[str, Any]:
-    deployment = infercast.deploy("qwen3-0.6b", "l4", predictor="roofline")
+    deployment = infercast.deploy("qwen3-0.6b", "l4")
     forecast = infercast.simulate(deployment, **LOAD)
     cost = infercast.estimate_step(deployment, infercast.decode_shape(8, 100))
     return {
@@ -44,8 +44,8 @@ def objects() -> dict[str, Any]:
         "fit": infercast.fit_memory("qwen3-0.6b", "l4"),
         "step": cost,
         "sweep": infercast.sweep("qwen3-0.6b", "l4", rates=[1, 8], count=40, **LENGTHS),
-        "layouts": infercast.compare_layouts("qwen3-0.6b", ["l4"], num_gpus=[1], predictor="roofline"),
-        "breakdown": infercast.explain_run("qwen3-0.6b", gpu="l4", predictor="roofline", **LOAD)[1],
+        "layouts": infercast.compare_layouts("qwen3-0.6b", ["l4"], num_gpus=[1]),
+        "breakdown": infercast.explain_run("qwen3-0.6b", gpu="l4", **LOAD)[1],
         "diagnosis": infercast.diagnose("qwen3-0.6b", gpu="h200-sxm", **LOAD),
         "explained": infercast.explain_command("vllm serve Qwen/Qwen3-0.6B", "l4", forecast.workload, advice=False),
     }

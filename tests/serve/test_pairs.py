@@ -69,7 +69,6 @@ def served(engine: str, features: tuple[str, ...], settings: dict[str, Any]) -> 
         "h200-sxm",
         kind(**BLOCKS[engine], **settings),
         pipeline_parallel_size=2 if "pipelines" in features else 1,
-        predictor="roofline",
     )
     load = workload_of(features)
     if "pools" in features:

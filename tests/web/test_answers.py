@@ -8,6 +8,7 @@ import pytest
 
 from infercast.bundled import DATA
 from infercast.errors import DoesNotFitError, InfercastError, InputError
+from infercast.forecast import autoscaling
 from infercast.web import answers
 from infercast.web.answers import answer
 from infercast.web.state import LARGEST_CONFIG
@@ -165,7 +166,9 @@ def test_several_states_on_one_page() -> None:
             answer("export", document)
 
 
-def test_a_plan_and_a_day() -> None:
+def test_a_plan_and_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoscaling, "LEAST", 100)
+    monkeypatch.setattr(autoscaling, "MOST", 800)
     told: list[str] = []
     state = {**QUICK, "slo": "ttft_p99<2s,tpot_p95<80ms", "gpus": ["h200-sxm"], "max_gpus": 1, "rate": 1.0}
     found = answer("plan", {"state": state}, told.append)
