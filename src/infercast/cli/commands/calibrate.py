@@ -29,7 +29,7 @@ OF_LOAD = ("rate", "concurrency", "num_requests", "input_len", "output_len", "pr
 
 @with_options(
     own_options("calibrate"),
-    "tensor_parallel_size pipeline_parallel_size data_parallel_size",
+    "tensor_parallel_size pipeline_parallel_size pp_layer_partition data_parallel_size",
     own_options("calibrate_measured"),
     ENGINE_ARGS,
     DEPLOYMENT,

@@ -66,7 +66,8 @@ RULES = {
 
 @with_options(
     PLACE,
-    "tensor_parallel_size pipeline_parallel_size data_parallel_size check plot csv export_autoscaler",
+    "tensor_parallel_size pipeline_parallel_size pp_layer_partition data_parallel_size",
+    "check plot csv export_autoscaler",
     "trace rate rate_scale day_profile input_len output_len num_requests too_long seed window",
     COST,
     FLEET,

@@ -22,7 +22,10 @@ from infercast.report.terminal import Facts
 
 
 @with_options(
-    own_options("watch"), "tensor_parallel_size pipeline_parallel_size data_parallel_size", ENGINE_ARGS, DEPLOYMENT
+    own_options("watch"),
+    "tensor_parallel_size pipeline_parallel_size pp_layer_partition data_parallel_size",
+    ENGINE_ARGS,
+    DEPLOYMENT,
 )
 def command(ctx: typer.Context, *, out: Path | None, form: Form, **given: Any) -> None:
     if out is not None:

@@ -1,0 +1,117 @@
+"""What the stages of a pipeline take, cut as the engine does and by estimated time, and what the better cut saves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from infercast.engines.base import Deployment
+from infercast.engines.settings import Settings
+from infercast.engines.stages import StepKind, cut_layout, request_steps, stage_seconds
+from infercast.errors import DoesNotFitError, InputError
+from infercast.forecast.deploy import GpuSource, ModelSource, deploy
+from infercast.lazy_classes import replace
+from infercast.models.spec import stage_layers
+from infercast.shown import Answer
+
+
+class Cut(NamedTuple):
+    """By stage; times are of its GPU, in seconds, without the host."""
+
+    layers: tuple[int, ...]
+    prefill_seconds: list[float]  # The step of a prompt
+    decode_seconds: list[float]  # A decode step
+    request_seconds: list[float]  # Both, decode steps by the request's share of the batch
+    weight_bytes: list[float]
+    kv_tokens: list[int]  # Room of the KV cache; an engine takes that of the stage with least
+    fits: bool
+
+    def facts(self, prefix: str, num_output: int) -> dict[str, Any]:
+        slowest = max(self.request_seconds)
+        found = {
+            "partition": ",".join(map(str, self.layers)), "slowest_stage_seconds": slowest,
+            "requests_per_second": 1.0 / slowest, "output_tokens_per_second": num_output / slowest,
+            "bubble_share": 1.0 - sum(self.request_seconds) / (len(self.layers) * slowest),
+            "kv_tokens": min(self.kv_tokens), "fits": self.fits,
+        }  # fmt: skip
+        return {f"{prefix}{name}": value for name, value in found.items()}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Partition(Answer):
+    """A pipeline under the engine's own cut and another one."""
+
+    deployment: Deployment
+    usual: Cut  # The engine's own
+    cut: Cut  # The one that was asked for, or the best
+    num_input: int
+    num_output: int
+    batch: int
+
+    @property
+    def saved_share(self) -> float:
+        """Share of the slowest stage's time, which paces a full pipeline, that the cut saves."""
+        return 1.0 - max(self.cut.request_seconds) / max(self.usual.request_seconds)
+
+    def _words(self) -> str:
+        cuts = [",".join(map(str, each.layers)) for each in (self.cut, self.usual)]
+        where = f"{self.deployment.model.name} on {self.deployment.gpu.title}, {self.deployment.layout}"
+        return f"{where}: {cuts[0]} saves {self.saved_share:.1%} against {cuts[1]}"
+
+    def document(self) -> dict[str, Any]:
+        deployment, gpu, num_output = self.deployment, self.deployment.gpu, self.num_output
+        stages = [
+            {"gpu": gpu.at(stage).name, "default_layers": self.usual.layers[stage], "layers": self.cut.layers[stage],
+             "default_request_seconds": self.usual.request_seconds[stage]}
+            | {name: getattr(self.cut, name)[stage] for name in Cut._fields[3:0:-1] + Cut._fields[4:6]}
+            for stage in range(len(self.cut.layers))
+        ]  # fmt: skip
+        found = self.usual.facts("default_", num_output) | self.cut.facts("", num_output)
+        return {
+            "model": deployment.model.name, "engine": deployment.engine.name, "layout": str(deployment.layout),
+            "input_len": self.num_input, "output_len": num_output, "batch": self.batch, **found,
+            "saved_share": self.saved_share,
+            "set": f"{deployment.engine.commands.layer_partition}={found['partition']}", "stages": stages,
+        }  # fmt: skip
+
+
+def estimate_partition(
+    model: ModelSource,
+    gpu: GpuSource,
+    settings: Settings | None = None,
+    *,
+    input_len: int = 1024,
+    output_len: int = 256,
+    batch: int = 32,
+    pp_layer_partition: str | None = None,
+    **options: Any,
+) -> Partition:
+    """Cut a model into pipeline stages so that the slowest is quickest, or as ``pp_layer_partition`` says.
+
+    What counts is the time that a stage spends on a request: its prompt of ``input_len`` tokens, and ``output_len``
+    decode steps that it shares with a ``batch``; 0 leaves one of both out. ``options`` are those of `deploy`.
+    """
+    for name, value, least in (("input_len", input_len, 0), ("output_len", output_len, 0), ("batch", batch, 1)):
+        if not least <= value <= 1 << 20:
+            raise InputError(f"{name} must be from {least} to {1 << 20:,}, not {value}")
+    if not input_len + output_len or options.get("pipeline_parallel_size", 1) < 2:
+        raise InputError("a partition needs tokens of requests, and a pipeline_parallel_size of 2 or more")
+    asked, work = pp_layer_partition or "auto", request_steps(input_len, output_len, batch)
+    try:
+        found = deploy(model, gpu, settings, **options)
+    except DoesNotFitError:  # perhaps cut otherwise
+        found = deploy(model, gpu, settings, pp_layer_partition=asked, **options)
+    both = replace(found.layout, cut=()), cut_layout(found, asked, work)
+    usual, cut = (_cut(replace(found, layout=layout), work) for layout in both)
+    return Partition(found, usual, cut, input_len, output_len, batch)
+
+
+def _cut(deployment: Deployment, work: tuple[StepKind, StepKind]) -> Cut:
+    engine, settings, layout, model = deployment.engine, deployment.settings, deployment.layout, deployment.model
+    prompt, decode = (stage_seconds(deployment, kind) for kind in work)
+    whole = [work[0].times * one + work[1].times * other for one, other in zip(prompt, decode, strict=True)]
+    memories = [engine.plan_memory(model, layout, deployment.gpu, settings, at) for at in range(layout.pipeline)]
+    chunk = engine.tokens_under_way(settings, layout)
+    fits = all(memory.most_sequences(settings.max_model_len, chunk) for memory in memories)
+    weights, tokens = [memory.weights for memory in memories], [memory.num_tokens for memory in memories]
+    return Cut(stage_layers(model.layers, layout), prompt, decode, whole, weights, tokens, fits)
