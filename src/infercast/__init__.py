@@ -128,10 +128,10 @@ __all__ = [
     "Savings", "Segment", "SglangSettings", "Slo", "StepCost", "StepPredictor", "StepShape", "StepTime", "Sweep",
     "Tariff", "UnknownNameError", "UnsupportedModelError", "Variants", "Verdict", "Workload", "compare_layouts",
     "decode_shape", "deploy", "diagnose", "diagnose_profile", "emulator", "estimate", "estimate_partition",
-    "estimate_power", "estimate_step", "estimate_variants", "explain_command", "explain_run", "fit_kernel", "fit_memory",
-    "forecast_disaggregated", "forecast_intervals", "forecast_module", "gpu_names", "judge", "load_gpu", "load_model",
-    "model_names", "parse_slo", "plan", "plan_day", "prefill_shape", "price_of", "read_calibration", "read_kernel",
-    "read_trace", "save_energy", "session_workload", "simulate", "sweep", "synthetic_workload",
+    "estimate_power", "estimate_step", "estimate_variants", "explain_command", "explain_run", "fit_kernel",
+    "fit_memory", "forecast_disaggregated", "forecast_intervals", "forecast_module", "gpu_names", "judge", "load_gpu",
+    "load_model", "model_names", "parse_slo", "plan", "plan_day", "prefill_shape", "price_of", "read_calibration",
+    "read_kernel", "read_trace", "save_energy", "session_workload", "simulate", "sweep", "synthetic_workload",
     "workload_from_requests", "write_calibration",
 ]  # fmt: skip
 

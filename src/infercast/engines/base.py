@@ -42,13 +42,7 @@ from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
-from infercast.models.spec import (
-    AdapterSlots,
-    ModelConfig,
-    check_layout,
-    copies_sharing_experts,
-    talking_gpus,
-)
+from infercast.models.spec import AdapterSlots, ModelConfig, check_layout, copies_sharing_experts, talking_gpus
 from infercast.ops import Op
 from infercast.predict.estimate import exposed_seconds
 from infercast.predict.roofline import Predictor
@@ -230,10 +224,7 @@ class Engine(ABC):
     def plan_memory(
         self, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Any, stage: int | None = None, /
     ) -> Memory:
-        """How it divides the memory of one GPU at its start; there may be no room for a single KV block.
-
-        Of the ``stage``, or of the one with the least room.
-        """
+        """How it divides the memory of a GPU of the ``stage``, or that with least room; perhaps without a KV block."""
 
     def weight_waits(self, deployment: Deployment, tokens: Table, seconds: Table, /) -> Table | None:
         """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory, if any."""
@@ -486,10 +477,7 @@ class Deployment(Answer):
 def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
     """Reject a layout that needs a network where there is none, or other stages than those that have GPUs."""
     if gpu.stages and len(gpu.stages) != layout.pipeline:
-        raise InputError(
-            f"gpu {gpu.title} names GPUs of {len(gpu.stages)} stages and pipeline_parallel_size is {layout.pipeline}; "
-            "name one for each stage"
-        )
+        raise InputError(f"gpu {gpu.title} is for a pipeline_parallel_size of {len(gpu.stages)}, not {layout.pipeline}")
     talking = talking_gpus(model, layout)
     if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
@@ -512,26 +500,6 @@ def put_on(
     return model, engine.resolve(settings, model, layout, gpu)
 
 
-def cut_on(
-    engine: Engine,
-    model: ModelConfig,
-    gpu: Gpu,
-    settings: Settings,
-    layout: ParallelLayout,
-    predictor: Predictor,
-    partition: str | None,
-) -> ParallelLayout:
-    """The layout with its layers cut into stages as a user asks for (`infercast.engines.stages`)."""
-    if partition is None:
-        return layout
-    from infercast.engines.stages import cut_layout  # noqa: PLC0415 - few pipelines are cut otherwise
-
-    placed, resolved = put_on(engine, model, gpu, settings, layout)
-    memory = engine.plan_memory(placed, layout, gpu, resolved)
-    host = engine.default_host()
-    return cut_layout(Deployment(engine, placed, gpu, layout, resolved, predictor, host, memory), partition)
-
-
 def deploy(
     model: ModelConfig,
     gpu: Gpu,
@@ -541,16 +509,25 @@ def deploy(
     host: HostCosts | None = None,
     *,
     over_http: bool = False,
+    partition: str | None = None,
+    must_fit: bool = True,
 ) -> Deployment:
     """Deploy a model on GPUs, or raise the reason why not. ``host`` of None is the one the engine was measured on."""
     engine = engine_of(settings)
-    model, resolved = put_on(engine, model, gpu, settings, layout)
-    memory = require_fit(engine, model, layout, gpu, resolved)
+    placed, resolved = put_on(engine, model, gpu, settings, layout)
+    where = placed, layout, gpu, resolved
+    memory = require_fit(engine, *where) if must_fit and partition is None else engine.plan_memory(*where)
     machine = host or engine.default_host()
     if not isinstance(machine, engine.host_type):
         raise InputError(f"the host {machine.title!r} was fitted for another engine than {engine.name}")
     machine = machine.behind_server() if over_http else machine
-    return Deployment(engine, model, gpu, layout, resolved, predictor, machine, memory, over_http)
+    found = Deployment(engine, placed, gpu, layout, resolved, predictor, machine, memory, over_http)
+    if partition is None:
+        return found
+    from infercast.engines.stages import cut_layout  # noqa: PLC0415 - few pipelines are cut otherwise
+
+    layout = cut_layout(found, partition)
+    return deploy(model, gpu, settings, layout, predictor, host, over_http=over_http, must_fit=must_fit)
 
 
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")
@@ -601,10 +578,9 @@ def _remedy(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu: Gp
     """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
     in_node = min(gpu.gpus_per_node, MOST_GPUS)
     wider = (replace(layout, tensor=size) for size in range(layout.tensor + 1, in_node // layout.pipeline + 1))
-    deeper = (
-        replace(layout, pipeline=size, cut=()) for size in range(layout.pipeline + 1, in_node // layout.tensor + 1)
-    )
-    for larger in (*wider, *(() if gpu.stages else deeper)):
+    most = layout.pipeline if gpu.stages else in_node // layout.tensor
+    deeper = (replace(layout, pipeline=size, cut=()) for size in range(layout.pipeline + 1, most + 1))
+    for larger in (*wider, *deeper):
         try:
             check_layout(config, larger)
         except InputError:

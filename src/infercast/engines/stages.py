@@ -20,7 +20,7 @@ from infercast.hardware import Gpu
 from infercast.lazy_classes import replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, step_calls, token_calls
-from infercast.models.spec import check_layout, stage_layers
+from infercast.models.spec import stage_layers
 from infercast.ops import Call
 from infercast.predict.board_power import THROTTLED, throttle
 from infercast.predict.estimate import exposed_seconds
@@ -37,6 +37,7 @@ class StepKind(NamedTuple):
 
     @property
     def batch(self) -> tuple[Table, Table]:
+        """New tokens and context of each sequence."""
         return np.full(self.sequences, self.new_tokens), np.full(self.sequences, self.context)
 
 
@@ -45,8 +46,7 @@ DECODE, PROMPT = StepKind(32, 1, 1024), StepKind(1, 1024, 1024)  # Decoding: whe
 
 def request_steps(num_input: int, num_output: int, batch: int) -> tuple[StepKind, StepKind]:
     """What a request is for a stage: its prompt alone in a step, and its share of the decode steps of a batch."""
-    tokens = max(2, num_input)
-    prompt = StepKind(1, tokens, tokens, float(num_input > 0))
+    prompt = StepKind(1, max(2, num_input), max(2, num_input), float(num_input > 0))
     return prompt, StepKind(batch, 1, num_input + num_output // 2 + 1, num_output / batch)
 
 
@@ -67,9 +67,8 @@ def stage_shares(deployment: Deployment) -> tuple[float, ...]:
 def mixture(deployment: Deployment) -> Corrections:
     """How many times as long as on GPUs like the first steps take on those that the stages have."""
     alike = replace(deployment, gpu=replace(deployment.gpu, stages=()))
-    both = (sum(stage_seconds(deployment, kind)) / sum(stage_seconds(alike, kind)) for kind in (PROMPT, DECODE))
-    prompts, decodes = (Factor(each, 0.0) for each in both)
-    return Corrections(prompts=prompts, decodes=decodes)
+    both = [sum(stage_seconds(deployment, kind)) / sum(stage_seconds(alike, kind)) for kind in (PROMPT, DECODE)]
+    return Corrections(prompts=Factor(both[0], 0.0), decodes=Factor(both[1], 0.0))
 
 
 def stage_seconds(deployment: Deployment, kind: StepKind) -> list[float]:
@@ -82,18 +81,18 @@ def stage_seconds(deployment: Deployment, kind: StepKind) -> list[float]:
 def stage_costs(deployment: Deployment, work: Sequence[StepKind]) -> Table:
     """Seconds of all steps in ``work`` by stage, its first layer, and the one behind its last; inf without a layer."""
     model, layout, gpu = deployment.model, deployment.layout, deployment.gpu
-    last, layers = layout.pipeline - 1, model.layers
-    costs = np.zeros((last + 1, layers + 1, layers + 1))
+    last, devices = layout.pipeline - 1, [gpu.at(stage) for stage in range(layout.pipeline)]
+    costs = np.zeros((last + 1, model.layers + 1, model.layers + 1))
     for kind in work:
         calls = token_calls(model, layout, kind.sequences * kind.new_tokens)
         sent = next(replace(call, count=1) for call in calls if call.name == "stage_send")
-        on = {device: _costs_on(deployment, kind, device) for device in {gpu.at(stage) for stage in range(last + 1)}}
-        for stage in range(last + 1):
-            until, before, behind = on[gpu.at(stage)]
-            fixed = behind if stage == last else _sending(deployment, sent, gpu.at(stage), gpu.at(stage + 1))
+        on = {device: _costs_on(deployment, kind, device) for device in {*devices}}
+        for stage, device in enumerate(devices):
+            until, before, behind = on[device]
+            fixed = behind if stage == last else _sending(deployment, sent, device, devices[stage + 1])
             costs[stage] += kind.times * (until[None, :] - until[:, None] + fixed + (0.0 if stage else before))
         costs[last] += kind.times * (_drafts(deployment) if kind.new_tokens == 1 else 0.0)
-    costs[:, np.tri(layers + 1, dtype=bool)] = np.inf
+    costs[:, np.tri(model.layers + 1, dtype=bool)] = np.inf
     return costs
 
 
@@ -166,26 +165,25 @@ def _cheapest(costs: Table, joined: Callable[[Table, Table], Table]) -> tuple[fl
         best = ways.min(axis=0)
     ends = [costs.shape[1] - 1]
     for start in reversed(starts):
-        ends.append(int(start[ends[-1]]))
-    return float(best[-1]), tuple(np.diff([0, *reversed(ends)]).tolist())
+        ends.insert(0, int(start[ends[0]]))
+    return float(best[-1]), tuple(np.diff([0, *ends]).tolist())
 
 
 def cut_layout(deployment: Deployment, partition: str, work: Sequence[StepKind] = ()) -> ParallelLayout:
     """The layout with layers cut into stages: ``20,20,21,19``, or ``auto``, the best cut for ``work`` that fits."""
     model, layout = deployment.model, replace(deployment.layout, cut=())
     usual, parts = stage_layers(model.layers, layout), partition.split(",")
-    if partition == "auto" and layout.pipeline > 1:
+    if layout.pipeline == 1:
+        raise InputError(f"pp_layer_partition {partition} needs a pipeline_parallel_size of 2 or more")
+    cut = tuple(int(part) if part.strip().isdecimal() and len(part) < 9 else 0 for part in parts)
+    if partition == "auto":
         cut = _balanced_cut(deployment, usual, work or request_steps(1024, 256, 32))
-    elif all(part.strip().isdecimal() and len(part) < 9 for part in parts):
-        cut = tuple(map(int, parts))
-    else:
-        known = (
-            f"{','.join(map(str, usual))} or auto" if layout.pipeline > 1 else "a pipeline_parallel_size above 1, too"
+    elif len(cut) != layout.pipeline or sum(cut) != model.layers or min(cut) < 1:
+        raise InputError(
+            f"pp_layer_partition {partition} must be auto, or a number of layers above 0 for each of {layout.pipeline} "
+            f"stages, {model.layers} in all, such as {','.join(map(str, usual))}"
         )
-        raise InputError(f"pp_layer_partition {partition!r} must be numbers of layers, by stage: {known}")
-    layout = replace(layout, cut=() if cut == usual else cut)
-    check_layout(model, layout)
-    return layout
+    return replace(layout, cut=() if cut == usual else cut)
 
 
 def _balanced_cut(deployment: Deployment, usual: tuple[int, ...], work: Sequence[StepKind]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from infercast.engines.base import Deployment, Engine, cut_on, engine_named, engine_of, engines
+from infercast.engines.base import Deployment, Engine, engine_named, engine_of, engines
 from infercast.engines.base import deploy as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
@@ -165,16 +165,13 @@ def _check_known(option: str, value: str, known: Iterable[str]) -> None:
         raise InputError(f"unknown {option} {value!r}; known: {', '.join(known)}")
 
 
-STAGE_GPUS = re.compile(r"(?:([1-9][0-9]?)x)?(.+)")
-
-
 def load_device(source: GpuSource, network: str | None) -> Gpu:
     """A GPU, or one for each stage of a pipeline: ``2xh200-sxm+2xa100-sxm``."""
     if not isinstance(source, str) or "+" not in source or Path(source).is_file():
         return with_network(source if isinstance(source, Gpu) else load_gpu(source), network)
-    parts = [found for part in source.split("+") if (found := STAGE_GPUS.fullmatch(part.strip()))]
-    kinds = {name: with_network(load_gpu(name), network) for _, name in (part.groups() for part in parts)}
-    stages = tuple(kinds[part[2]] for part in parts for _ in range(int(part[1] or 1)))
+    parts = [re.fullmatch(r"(?:([1-9]\d?)x)?(.*)", part.strip()) for part in source.split("+")]
+    kinds = {part[2]: with_network(load_gpu(part[2]), network) for part in parts if part}
+    stages = tuple(kinds[part[2]] for part in parts if part for _ in range(int(part[1] or 1)))
     if len({each.name for each in stages}) < 2:
         raise InputError(f"gpu {source} names one kind of GPU for all stages; say --gpu {stages[0].name}")
     return replace(stages[0], title=" + ".join(each.name for each in stages), stages=stages)
@@ -212,9 +209,9 @@ def deploy(
     ``gpu`` may name one for each stage of a pipeline (``2xh200-sxm+2xa100-sxm``), and ``pp_layer_partition`` the layers
     of each: ``20,20,21,19``, or ``auto`` for the cut whose slowest stage is quickest. ``network`` joins nodes where a
     layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without direct links. ``fuse_allreduce_rms``
-    and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and
-    ``gpu_clock_mhz`` limit every GPU, as ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text
-    over HTTP; without it as tokens from the same program.
+    and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and ``gpu_clock_mhz`` limit every GPU, as
+    ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text over HTTP; without it as tokens from
+    the same program.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
     for anything that an engine would refuse.
@@ -244,17 +241,9 @@ def deploy(
         library=chosen.family,
     )
     known = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
-    layout = chosen.spread(wanted, config, layout, device)
-    layout = cut_on(chosen, config, device, wanted, layout, known, pp_layer_partition)
-    deployment = deploy_resolved(
-        config,
-        device,
-        wanted,
-        layout,
-        power_limited(known, device),
-        host_of(chosen, host),
-        over_http=api_server,
-    )
+    layout, machine = chosen.spread(wanted, config, layout, device), host_of(chosen, host)
+    how: Any = {"over_http": api_server, "partition": pp_layer_partition}
+    deployment = deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
     if calibration is None:
         return deployment
     from infercast.forecast.calibration import calibrated  # noqa: PLC0415 - most runs have none
@@ -269,6 +258,12 @@ def estimate_notes(deployment: Deployment) -> list[str]:
         return ["Estimates are the least that the hardware allows; engines take longer."]
     if not is_modelled(gpu):
         return [f"Estimates are {Typical().describe(gpu)}."]
+    if gpu.stages:
+        link = "the network" if gpu.network_bandwidth else "PCIe (--network names a network)"
+        told = (
+            f"Stages are on {gpu.title}, different ones joined by {link}: step times are theirs, kernels and intervals"
+        )
+        return [f"{told} those of {gpu.name}; energy is not forecast."]
     return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
 
 

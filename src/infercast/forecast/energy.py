@@ -304,6 +304,9 @@ def energy_of_pools(
     rates: tuple[float, float] | None = None,
 ) -> Energy | None:
     """The same from the records of pools; ``rates``: requests and output tokens per second of the part that counts."""
+    pools = [*pools]
+    if any(deployment.gpu.stages for deployment, *_ in pools):
+        return None  # stages on different GPUs have no steps of one board
     drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:

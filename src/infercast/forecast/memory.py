@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from infercast.engines.base import cut_on, put_on, require_fit
+from infercast.engines.base import deploy as deploy_resolved
+from infercast.engines.base import require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
@@ -64,9 +65,9 @@ def fit_memory(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
     layout = engine.spread(wanted, config, layout, device)
-    layout = cut_on(engine, config, device, wanted, layout, make_predictor("learned"), pp_layer_partition)
-    config, resolved = put_on(engine, config, device, wanted, layout)
-    memory = engine.plan_memory(config, layout, device, resolved)
+    predictor = make_predictor("learned" if pp_layer_partition else "roofline")
+    found = deploy_resolved(config, device, wanted, layout, predictor, partition=pp_layer_partition, must_fit=False)
+    config, layout, resolved, memory = found.model, found.layout, found.settings, found.memory
     chunk, problem = engine.tokens_under_way(resolved, layout), ""
     try:
         require_fit(engine, config, layout, device, resolved)

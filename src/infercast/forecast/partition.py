@@ -26,15 +26,14 @@ class Cut(NamedTuple):
     kv_tokens: list[int]  # Room of the KV cache; an engine takes that of the stage with least
     fits: bool
 
-    def facts(self, prefix: str, num_output: int) -> dict[str, Any]:
+    def facts(self, num_output: int) -> dict[str, Any]:
         slowest = max(self.request_seconds)
-        found = {
+        return {
             "partition": ",".join(map(str, self.layers)), "slowest_stage_seconds": slowest,
             "requests_per_second": 1.0 / slowest, "output_tokens_per_second": num_output / slowest,
             "bubble_share": 1.0 - sum(self.request_seconds) / (len(self.layers) * slowest),
             "kv_tokens": min(self.kv_tokens), "fits": self.fits,
         }  # fmt: skip
-        return {f"{prefix}{name}": value for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,17 +58,18 @@ class Partition(Answer):
         return f"{where}: {cuts[0]} saves {self.saved_share:.1%} against {cuts[1]}"
 
     def document(self) -> dict[str, Any]:
-        deployment, gpu, num_output = self.deployment, self.deployment.gpu, self.num_output
+        deployment, cuts = self.deployment, {"default_": self.usual, "": self.cut}
+        found = {f"{of}{name}": value for of, cut in cuts.items() for name, value in cut.facts(self.num_output).items()}
+        shown = ("prefill_seconds", "decode_seconds", "weight_bytes", "kv_tokens")
         stages = [
-            {"gpu": gpu.at(stage).name, "default_layers": self.usual.layers[stage], "layers": self.cut.layers[stage],
-             "default_request_seconds": self.usual.request_seconds[stage]}
-            | {name: getattr(self.cut, name)[stage] for name in Cut._fields[3:0:-1] + Cut._fields[4:6]}
-            for stage in range(len(self.cut.layers))
-        ]  # fmt: skip
-        found = self.usual.facts("default_", num_output) | self.cut.facts("", num_output)
+            {"gpu": deployment.gpu.at(at).name}
+            | {f"{of}{name}": getattr(cuts[of], name)[at] for name in ("layers", "request_seconds") for of in cuts}
+            | {name: getattr(self.cut, name)[at] for name in shown}
+            for at in range(len(self.cut.layers))
+        ]
         return {
             "model": deployment.model.name, "engine": deployment.engine.name, "layout": str(deployment.layout),
-            "input_len": self.num_input, "output_len": num_output, "batch": self.batch, **found,
+            "input_len": self.num_input, "output_len": self.num_output, "batch": self.batch, **found,
             "saved_share": self.saved_share,
             "set": f"{deployment.engine.commands.layer_partition}={found['partition']}", "stages": stages,
         }  # fmt: skip
@@ -108,10 +108,10 @@ def estimate_partition(
 
 def _cut(deployment: Deployment, work: tuple[StepKind, StepKind]) -> Cut:
     engine, settings, layout, model = deployment.engine, deployment.settings, deployment.layout, deployment.model
+    chunk, longest = engine.tokens_under_way(settings, layout), settings.max_model_len
     prompt, decode = (stage_seconds(deployment, kind) for kind in work)
     whole = [work[0].times * one + work[1].times * other for one, other in zip(prompt, decode, strict=True)]
     memories = [engine.plan_memory(model, layout, deployment.gpu, settings, at) for at in range(layout.pipeline)]
-    chunk = engine.tokens_under_way(settings, layout)
-    fits = all(memory.most_sequences(settings.max_model_len, chunk) for memory in memories)
-    weights, tokens = [memory.weights for memory in memories], [memory.num_tokens for memory in memories]
-    return Cut(stage_layers(model.layers, layout), prompt, decode, whole, weights, tokens, fits)
+    held = [each.weights for each in memories], [each.num_tokens for each in memories]
+    fits = all(each.most_sequences(longest, chunk) for each in memories)
+    return Cut(stage_layers(model.layers, layout), prompt, decode, whole, *held, fits)

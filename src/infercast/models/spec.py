@@ -273,19 +273,8 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
             f"pipeline_parallel_size {layout.pipeline} is more than the {config.layers} layers of {config.name}; use "
             f"1 to {config.layers}"
         )
-    if layout.cut:
-        _check_cut(config, layout)
     if layout.experts:
         _check_experts(config, layout)
-
-
-def _check_cut(config: ModelConfig, layout: ParallelLayout) -> None:
-    cut, usual = layout.cut, ",".join(map(str, stage_layers(config.layers, replace(layout, cut=()))))
-    if (len(cut), sum(cut)) != (layout.pipeline, config.layers) or min(cut) < 1:
-        raise InputError(
-            f"pp_layer_partition {','.join(map(str, cut))} must have {layout.pipeline} stages of at least a layer and "
-            f"the {config.layers} layers of {config.name}, not {len(cut)} stages and {sum(cut)} layers, such as {usual}"
-        )
 
 
 def _check_blocks(config: ModelConfig, layout: ParallelLayout) -> None:

@@ -11,12 +11,10 @@ from infercast.cli.outputs import Form, print_answer
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy, taken_by
 from infercast.forecast.memory import fit_memory
-from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PLACE, own_options
-
-STAGED = "tensor_parallel_size pipeline_parallel_size pp_layer_partition"
+from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PARALLEL, PLACE, own_options
 
 
-@with_options(PLACE, MEMORY, f"{STAGED} data_parallel_size", ENGINE_ARGS)
+@with_options(PLACE, MEMORY, PARALLEL, ENGINE_ARGS)
 def command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
     if given["context"] < 1:
         raise InputError(f"--context must be at least 1, not {given['context']}")
@@ -24,11 +22,9 @@ def command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
     print_answer(form, fit)
 
 
-@with_options(PLACE, own_options("partition"), STAGED, ENGINE_ARGS, "network predictor")
+@with_options(PLACE, own_options("partition"), PARALLEL, ENGINE_ARGS, "network predictor")
 def partition_command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
     from infercast.forecast.partition import estimate_partition  # noqa: PLC0415 - what fits needs none of it
 
-    load = {name: given[name] for name in ("input_len", "output_len", "batch")}
-    print_answer(
-        form, estimate_partition(given["model"], given["gpu"], settings_of(ctx), **load, **taken_by(deploy, given))
-    )
+    load = {name: given[name] for name in ("input_len", "output_len", "batch")} | taken_by(deploy, given)
+    print_answer(form, estimate_partition(given["model"], given["gpu"], settings_of(ctx), **load))

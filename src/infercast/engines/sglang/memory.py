@@ -293,14 +293,7 @@ def plan_memory(
     gpu = gpu.at(room.stage)
     reserved = room.free_before * (1.0 - settings.mem_fraction_static)
     graphs = min(reserved, graph_bytes(settings.decode_sizes, settings.prefill_sizes))
-    return Memory(
-        total=gpu.driver_bytes,
-        usable=gpu.driver_bytes,
-        weights=room.weights,
-        activations=reserved - graphs,
-        graphs=graphs,
-        libraries=gpu.driver_bytes - room.free_before,
-        kv=kv_layout(room.token_bytes, settings.page_size),
-        states=room.state_bytes,
-        num_blocks=tokens_that_fit(room, settings, settings.page_size) // settings.page_size,
-    )
+    pages = tokens_that_fit(room, settings, settings.page_size) // settings.page_size
+    parts = room.weights, reserved - graphs, graphs, gpu.driver_bytes - room.free_before
+    kv = kv_layout(room.token_bytes, settings.page_size)
+    return Memory(gpu.driver_bytes, gpu.driver_bytes, *parts, kv, pages, states=room.state_bytes)

@@ -251,19 +251,9 @@ def plan_memory(
         num_drafting = cached.layers - config.layers
         kv = kv_layout(cached, layout, settings.block_size, number, settings.state_blocks, num_drafting)
         left = settings.kv_cache_memory_bytes or usable - weights - activations - graphs - libraries
-        plans.append(
-            Memory(
-                total=device.driver_bytes,
-                usable=usable,
-                weights=weights,
-                activations=activations,
-                graphs=graphs,
-                libraries=libraries,
-                kv=kv,
-                num_blocks=max(0, int(left // kv.block_bytes)) if kv.block_bytes else unbound if left > 0 else 0,
-                spare_blocks=1,  # the null block
-            )
-        )
+        blocks = max(0, int(left // kv.block_bytes)) if kv.block_bytes else unbound if left > 0 else 0
+        parts = weights, activations, graphs, libraries, kv, blocks
+        plans.append(Memory(device.driver_bytes, usable, *parts, spare_blocks=1))  # the null block
     plan = min(plans, key=lambda memory: (memory.num_blocks, -memory.weights))
     return plan._replace(num_blocks=settings.num_gpu_blocks_override or plan.num_blocks)
 
