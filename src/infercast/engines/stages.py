@@ -9,12 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from infercast.engines.corrections import Corrections, Factor
 from infercast.engines.tables import Table, products_of
+from infercast.engines.timer import TimedDeployment
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import replace
@@ -25,8 +26,11 @@ from infercast.ops import Call
 from infercast.predict.board_power import THROTTLED, throttle
 from infercast.predict.estimate import exposed_seconds
 
-if TYPE_CHECKING:
-    from infercast.engines.base import Deployment
+
+class StagedDeployment(TimedDeployment, Protocol):
+    @property
+    def engine(self) -> Any:
+        """What plans the memory of each stage."""
 
 
 class StepKind(NamedTuple):
@@ -50,7 +54,7 @@ def request_steps(num_input: int, num_output: int, batch: int) -> tuple[StepKind
     return prompt, StepKind(batch, 1, num_input + num_output // 2 + 1, num_output / batch)
 
 
-def stage_shares(deployment: Deployment) -> tuple[float, ...]:
+def stage_shares(deployment: StagedDeployment) -> tuple[float, ...]:
     """Each stage's share of a step's GPU time; the LM head and all drafts belong to the last."""
     model, layout, gpu = deployment.model, deployment.layout, deployment.gpu
     if len(model.stacks) > 1 or gpu.stages:
@@ -64,21 +68,21 @@ def stage_shares(deployment: Deployment) -> tuple[float, ...]:
     return tuple(shares)
 
 
-def mixture(deployment: Deployment) -> Corrections:
+def mixture(deployment: StagedDeployment) -> Corrections:
     """How many times as long as on GPUs like the first steps take on those that the stages have."""
-    alike = replace(deployment, gpu=replace(deployment.gpu, stages=()))
+    alike: StagedDeployment = replace(deployment, gpu=replace(deployment.gpu, stages=()))  # type: ignore[type-var]
     both = [sum(stage_seconds(deployment, kind)) / sum(stage_seconds(alike, kind)) for kind in (PROMPT, DECODE)]
     return Corrections(prompts=Factor(both[0], 0.0), decodes=Factor(both[1], 0.0))
 
 
-def stage_seconds(deployment: Deployment, kind: StepKind) -> list[float]:
+def stage_seconds(deployment: StagedDeployment, kind: StepKind) -> list[float]:
     """What one such step takes on the GPU of each stage."""
     costs = stage_costs(deployment, (kind._replace(times=1.0),))
     ends = np.cumsum((0, *stage_layers(deployment.model.layers, deployment.layout)))
     return [float(costs[stage, ends[stage], ends[stage + 1]]) for stage in range(len(costs))]
 
 
-def stage_costs(deployment: Deployment, work: Sequence[StepKind]) -> Table:
+def stage_costs(deployment: StagedDeployment, work: Sequence[StepKind]) -> Table:
     """Seconds of all steps in ``work`` by stage, its first layer, and the one behind its last; inf without a layer."""
     model, layout, gpu = deployment.model, deployment.layout, deployment.gpu
     last, devices = layout.pipeline - 1, [gpu.at(stage) for stage in range(layout.pipeline)]
@@ -99,7 +103,7 @@ def stage_costs(deployment: Deployment, work: Sequence[StepKind]) -> Table:
 OUTSIDE = ("embedding", "hyper_head", "final_norm")  # Kernels by tokens that no layer has, in their order
 
 
-def _costs_on(deployment: Deployment, kind: StepKind, gpu: Gpu) -> tuple[Table, float, float]:
+def _costs_on(deployment: StagedDeployment, kind: StepKind, gpu: Gpu) -> tuple[Table, float, float]:
     """On one GPU: seconds of the layers before each, of the embedding, and of what is behind the last layer."""
     model, alone = deployment.model, replace(deployment.layout, pipeline=1, cut=())
     tokens, order = kind.sequences * kind.new_tokens, np.array(model.layer_stacks)
@@ -117,7 +121,7 @@ def _costs_on(deployment: Deployment, kind: StepKind, gpu: Gpu) -> tuple[Table, 
     return np.cumsum([0.0, *each]), _seconds(deployment, [before], gpu), _seconds(deployment, behind, gpu)
 
 
-def _sending(deployment: Deployment, sent: Call, *ends: Gpu) -> float:
+def _sending(deployment: StagedDeployment, sent: Call, *ends: Gpu) -> float:
     """To the next stage: between different GPUs over the network, else over PCIe, as the slower of both has it."""
     if ends[0].name != ends[1].name:
         sent = replace(sent, op=replace(sent.op, gpus=2))  # type: ignore[type-var]
@@ -128,12 +132,12 @@ def _sending(deployment: Deployment, sent: Call, *ends: Gpu) -> float:
     return max(_seconds(deployment, [sent], end) for end in ends)
 
 
-def _seconds(deployment: Deployment, calls: list[Call], gpu: Gpu, slower: float = 1.0) -> float:
+def _seconds(deployment: StagedDeployment, calls: list[Call], gpu: Gpu, slower: float = 1.0) -> float:
     each = [(call, exposed_seconds(call, deployment.predictor.seconds(call.op, gpu))) for call in calls]
     return sum(float(np.ravel(one)[0]) * (slower if call.op.family in THROTTLED else 1.0) for call, one in each)
 
 
-def _drafts(deployment: Deployment) -> float:
+def _drafts(deployment: StagedDeployment) -> float:
     drafting, layout = deployment.drafting, deployment.layout
     if drafting is None or drafting.draft is None:
         return 0.0
@@ -169,7 +173,7 @@ def _cheapest(costs: Table, joined: Callable[[Table, Table], Table]) -> tuple[fl
     return float(best[-1]), tuple(np.diff([0, *ends]).tolist())
 
 
-def cut_layout(deployment: Deployment, partition: str, work: Sequence[StepKind] = ()) -> ParallelLayout:
+def cut_layout(deployment: StagedDeployment, partition: str, work: Sequence[StepKind] = ()) -> ParallelLayout:
     """The layout with layers cut into stages: ``20,20,21,19``, or ``auto``, the best cut for ``work`` that fits."""
     model, layout = deployment.model, replace(deployment.layout, cut=())
     usual, parts = stage_layers(model.layers, layout), partition.split(",")
@@ -186,7 +190,7 @@ def cut_layout(deployment: Deployment, partition: str, work: Sequence[StepKind] 
     return replace(layout, cut=() if cut == usual else cut)
 
 
-def _balanced_cut(deployment: Deployment, usual: tuple[int, ...], work: Sequence[StepKind]) -> tuple[int, ...]:
+def _balanced_cut(deployment: StagedDeployment, usual: tuple[int, ...], work: Sequence[StepKind]) -> tuple[int, ...]:
     """The best cut of which every stage fits in its GPU's memory; the usual one where none does."""
     engine, settings, layout = deployment.engine, deployment.settings, deployment.layout
     layers, last = deployment.model.layers, layout.pipeline - 1

@@ -43,9 +43,9 @@ class Partition(Answer):
     deployment: Deployment
     usual: Cut  # The engine's own
     cut: Cut  # The one that was asked for, or the best
-    num_input: int
-    num_output: int
-    batch: int
+    num_input: int  # Tokens of a prompt
+    num_output: int  # Tokens of an answer
+    batch: int  # Sequences of a decode step
 
     @property
     def saved_share(self) -> float:
