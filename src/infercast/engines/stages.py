@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,12 +27,6 @@ from infercast.predict.board_power import THROTTLED, throttle
 from infercast.predict.estimate import exposed_seconds
 
 
-class StagedDeployment(TimedDeployment, Protocol):
-    @property
-    def engine(self) -> Any:
-        """What plans the memory of each stage."""
-
-
 class StepKind(NamedTuple):
     sequences: int
     new_tokens: int  # Of each sequence ...
@@ -41,7 +35,6 @@ class StepKind(NamedTuple):
 
     @property
     def batch(self) -> tuple[Table, Table]:
-        """New tokens and context of each sequence."""
         return np.full(self.sequences, self.new_tokens), np.full(self.sequences, self.context)
 
 
@@ -54,7 +47,7 @@ def request_steps(num_input: int, num_output: int, batch: int) -> tuple[StepKind
     return prompt, StepKind(batch, 1, num_input + num_output // 2 + 1, num_output / batch)
 
 
-def stage_shares(deployment: StagedDeployment) -> tuple[float, ...]:
+def stage_shares(deployment: TimedDeployment) -> tuple[float, ...]:
     """Each stage's share of a step's GPU time; the LM head and all drafts belong to the last."""
     model, layout, gpu = deployment.model, deployment.layout, deployment.gpu
     if len(model.stacks) > 1 or gpu.stages:
@@ -68,21 +61,21 @@ def stage_shares(deployment: StagedDeployment) -> tuple[float, ...]:
     return tuple(shares)
 
 
-def mixture(deployment: StagedDeployment) -> Corrections:
+def mixture(deployment: TimedDeployment) -> Corrections:
     """How many times as long as on GPUs like the first steps take on those that the stages have."""
-    alike: StagedDeployment = replace(deployment, gpu=replace(deployment.gpu, stages=()))  # type: ignore[type-var]
+    alike: TimedDeployment = replace(deployment, gpu=replace(deployment.gpu, stages=()))  # type: ignore[type-var]
     both = [sum(stage_seconds(deployment, kind)) / sum(stage_seconds(alike, kind)) for kind in (PROMPT, DECODE)]
     return Corrections(prompts=Factor(both[0], 0.0), decodes=Factor(both[1], 0.0))
 
 
-def stage_seconds(deployment: StagedDeployment, kind: StepKind) -> list[float]:
+def stage_seconds(deployment: TimedDeployment, kind: StepKind) -> list[float]:
     """What one such step takes on the GPU of each stage."""
     costs = stage_costs(deployment, (kind._replace(times=1.0),))
     ends = np.cumsum((0, *stage_layers(deployment.model.layers, deployment.layout)))
     return [float(costs[stage, ends[stage], ends[stage + 1]]) for stage in range(len(costs))]
 
 
-def stage_costs(deployment: StagedDeployment, work: Sequence[StepKind]) -> Table:
+def stage_costs(deployment: TimedDeployment, work: Sequence[StepKind]) -> Table:
     """Seconds of all steps in ``work`` by stage, its first layer, and the one behind its last; inf without a layer."""
     model, layout, gpu = deployment.model, deployment.layout, deployment.gpu
     last, devices = layout.pipeline - 1, [gpu.at(stage) for stage in range(layout.pipeline)]
@@ -103,7 +96,7 @@ def stage_costs(deployment: StagedDeployment, work: Sequence[StepKind]) -> Table
 OUTSIDE = ("embedding", "hyper_head", "final_norm")  # Kernels by tokens that no layer has, in their order
 
 
-def _costs_on(deployment: StagedDeployment, kind: StepKind, gpu: Gpu) -> tuple[Table, float, float]:
+def _costs_on(deployment: TimedDeployment, kind: StepKind, gpu: Gpu) -> tuple[Table, float, float]:
     """On one GPU: seconds of the layers before each, of the embedding, and of what is behind the last layer."""
     model, alone = deployment.model, replace(deployment.layout, pipeline=1, cut=())
     tokens, order = kind.sequences * kind.new_tokens, np.array(model.layer_stacks)
@@ -121,23 +114,20 @@ def _costs_on(deployment: StagedDeployment, kind: StepKind, gpu: Gpu) -> tuple[T
     return np.cumsum([0.0, *each]), _seconds(deployment, [before], gpu), _seconds(deployment, behind, gpu)
 
 
-def _sending(deployment: StagedDeployment, sent: Call, *ends: Gpu) -> float:
+def _sending(deployment: TimedDeployment, sent: Call, *ends: Gpu) -> float:
     """To the next stage: between different GPUs over the network, else over PCIe, as the slower of both has it."""
     if ends[0].name != ends[1].name:
         sent = replace(sent, op=replace(sent.op, gpus=2))  # type: ignore[type-var]
-        nodes = [1 if end.network_bandwidth else 2 for end in ends]
-        ends = tuple(
-            replace(end, gpus_per_node=node, nvlink_bandwidth=0.0) for end, node in zip(ends, nodes, strict=True)
-        )
+        ends = tuple(replace(at, gpus_per_node=2 - bool(at.network_bandwidth), nvlink_bandwidth=0.0) for at in ends)
     return max(_seconds(deployment, [sent], end) for end in ends)
 
 
-def _seconds(deployment: StagedDeployment, calls: list[Call], gpu: Gpu, slower: float = 1.0) -> float:
+def _seconds(deployment: TimedDeployment, calls: list[Call], gpu: Gpu, slower: float = 1.0) -> float:
     each = [(call, exposed_seconds(call, deployment.predictor.seconds(call.op, gpu))) for call in calls]
     return sum(float(np.ravel(one)[0]) * (slower if call.op.family in THROTTLED else 1.0) for call, one in each)
 
 
-def _drafts(deployment: StagedDeployment) -> float:
+def _drafts(deployment: TimedDeployment) -> float:
     drafting, layout = deployment.drafting, deployment.layout
     if drafting is None or drafting.draft is None:
         return 0.0
@@ -173,7 +163,7 @@ def _cheapest(costs: Table, joined: Callable[[Table, Table], Table]) -> tuple[fl
     return float(best[-1]), tuple(np.diff([0, *ends]).tolist())
 
 
-def cut_layout(deployment: StagedDeployment, partition: str, work: Sequence[StepKind] = ()) -> ParallelLayout:
+def cut_layout(deployment: TimedDeployment, partition: str, work: Sequence[StepKind] = ()) -> ParallelLayout:
     """The layout with layers cut into stages: ``20,20,21,19``, or ``auto``, the best cut for ``work`` that fits."""
     model, layout = deployment.model, replace(deployment.layout, cut=())
     usual, parts = stage_layers(model.layers, layout), partition.split(",")
@@ -190,16 +180,16 @@ def cut_layout(deployment: StagedDeployment, partition: str, work: Sequence[Step
     return replace(layout, cut=() if cut == usual else cut)
 
 
-def _balanced_cut(deployment: StagedDeployment, usual: tuple[int, ...], work: Sequence[StepKind]) -> tuple[int, ...]:
+def _balanced_cut(deployment: Any, usual: tuple[int, ...], work: Sequence[StepKind]) -> tuple[int, ...]:
     """The best cut of which every stage fits in its GPU's memory; the usual one where none does."""
     engine, settings, layout = deployment.engine, deployment.settings, deployment.layout
     layers, last = deployment.model.layers, layout.pipeline - 1
+    longest = settings.max_model_len, engine.tokens_under_way(settings, layout)
 
     def is_too_large(stage: int, start: int, end: int) -> bool:
         held = np.bincount([0, last, stage], [start, layers - end, end - start], last + 1).astype(int)
-        placed = replace(layout, cut=tuple(held.tolist()))
-        memory = engine.plan_memory(deployment.model, placed, deployment.gpu, settings, stage)
-        return not memory.most_sequences(settings.max_model_len, engine.tokens_under_way(settings, layout))
+        placed = deployment.model, replace(layout, cut=tuple(held.tolist())), deployment.gpu, settings, stage
+        return not engine.plan_memory(*placed).most_sequences(*longest)
 
     costs = stage_costs(deployment, work)
     cut = best_cut(costs, usual)

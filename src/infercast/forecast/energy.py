@@ -290,6 +290,8 @@ class Energy(Shown):
 
 def energy_of(forecast: SimulatedRun) -> Energy | None:
     pools = [(pool.deployment, pool.pool.timer, pool.records) for pool in forecast.pools]
+    if any(deployment.gpu.stages for deployment, *_ in pools):
+        return None  # stages on different GPUs have no steps of one board
     window, rates = forecast.window, (forecast.requests_per_second, forecast.output_tokens_per_second)
     seconds = forecast.duration if window is None else window[1] - window[0]
     return energy_of_pools(pools, forecast.workload, forecast.clients, seconds, rates=None if window is None else rates)
@@ -304,9 +306,6 @@ def energy_of_pools(
     rates: tuple[float, float] | None = None,
 ) -> Energy | None:
     """The same from the records of pools; ``rates``: requests and output tokens per second of the part that counts."""
-    pools = [*pools]
-    if any(deployment.gpu.stages for deployment, *_ in pools):
-        return None  # stages on different GPUs have no steps of one board
     drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:

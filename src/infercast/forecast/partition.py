@@ -19,21 +19,12 @@ class Cut(NamedTuple):
     """By stage; times are of its GPU, in seconds, without the host."""
 
     layers: tuple[int, ...]
+    request_seconds: list[float]  # Both steps below, decode steps by the request's share of the batch
     prefill_seconds: list[float]  # The step of a prompt
     decode_seconds: list[float]  # A decode step
-    request_seconds: list[float]  # Both, decode steps by the request's share of the batch
     weight_bytes: list[float]
     kv_tokens: list[int]  # Room of the KV cache; an engine takes that of the stage with least
     fits: bool
-
-    def facts(self, num_output: int) -> dict[str, Any]:
-        slowest = max(self.request_seconds)
-        return {
-            "partition": ",".join(map(str, self.layers)), "slowest_stage_seconds": slowest,
-            "requests_per_second": 1.0 / slowest, "output_tokens_per_second": num_output / slowest,
-            "bubble_share": 1.0 - sum(self.request_seconds) / (len(self.layers) * slowest),
-            "kv_tokens": min(self.kv_tokens), "fits": self.fits,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,21 +49,22 @@ class Partition(Answer):
         return f"{where}: {cuts[0]} saves {self.saved_share:.1%} against {cuts[1]}"
 
     def document(self) -> dict[str, Any]:
-        deployment, cuts = self.deployment, {"default_": self.usual, "": self.cut}
-        found = {f"{of}{name}": value for of, cut in cuts.items() for name, value in cut.facts(self.num_output).items()}
-        shown = ("prefill_seconds", "decode_seconds", "weight_bytes", "kv_tokens")
-        stages = [
-            {"gpu": deployment.gpu.at(at).name}
-            | {f"{of}{name}": getattr(cuts[of], name)[at] for name in ("layers", "request_seconds") for of in cuts}
-            | {name: getattr(self.cut, name)[at] for name in shown}
-            for at in range(len(self.cut.layers))
-        ]
-        return {
-            "model": deployment.model.name, "engine": deployment.engine.name, "layout": str(deployment.layout),
-            "input_len": self.num_input, "output_len": self.num_output, "batch": self.batch, **found,
-            "saved_share": self.saved_share,
-            "set": f"{deployment.engine.commands.layer_partition}={found['partition']}", "stages": stages,
-        }  # fmt: skip
+        deployment, about, found = self.deployment, dict[str, Any](), dict[str, Any]()
+        stages: list[dict[str, Any]] = [{"gpu": deployment.gpu.at(at).name} for at in range(len(self.cut.layers))]
+        for of, cut in (("default_", self.usual), ("", self.cut)):
+            slowest, busy = max(cut.request_seconds), sum(cut.request_seconds) / len(stages)
+            found |= {
+                f"{of}partition": ",".join(map(str, cut.layers)), f"{of}slowest_stage_seconds": slowest,
+                f"{of}requests_per_second": 1.0 / slowest, f"{of}output_tokens_per_second": self.num_output / slowest,
+                f"{of}bubble_share": 1.0 - busy / slowest, f"{of}kv_tokens": min(cut.kv_tokens), f"{of}fits": cut.fits,
+            }  # fmt: skip
+            for name in Cut._fields[: 2 if of else -1]:
+                for stage, value in zip(stages, getattr(cut, name), strict=True):
+                    stage[f"{of}{name}"] = value
+        about |= {"model": deployment.model.name, "engine": deployment.engine.name, "layout": str(deployment.layout)}
+        about |= {"input_len": self.num_input, "output_len": self.num_output, "batch": self.batch}
+        setting = f"{deployment.engine.commands.layer_partition}={found['partition']}"
+        return about | found | {"saved_share": self.saved_share, "set": setting, "stages": stages}
 
 
 def estimate_partition(
@@ -114,4 +106,4 @@ def _cut(deployment: Deployment, work: tuple[StepKind, StepKind]) -> Cut:
     memories = [engine.plan_memory(model, layout, deployment.gpu, settings, at) for at in range(layout.pipeline)]
     held = [each.weights for each in memories], [each.num_tokens for each in memories]
     fits = all(each.most_sequences(longest, chunk) for each in memories)
-    return Cut(stage_layers(model.layers, layout), prompt, decode, whole, *held, fits)
+    return Cut(stage_layers(model.layers, layout), whole, prompt, decode, *held, fits)

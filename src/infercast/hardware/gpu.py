@@ -73,8 +73,7 @@ class Gpu(Answer):
     clock_limit: float = 0.0  # Hz: the clock that an operator has locked, which all rates follow already; 0: none
     unlimited: Gpu | None = field(default=None, repr=False)  # The chip itself, where an operator holds it back
     announced: str = ""  # The announcement of its figures, where they could not be checked yet; empty for what is sold
-    stages: tuple[Gpu, ...] = field(default=(), repr=False)
-    """The GPU of each stage of a pipeline, where they differ; all else is of the first."""
+    stages: tuple[Gpu, ...] = field(default=(), repr=False)  # Of a pipeline's stages, where they differ from this one
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 

@@ -360,10 +360,7 @@ def _cuts(config: ModelConfig, stack: Stack, tensor: int, expert_gpus: int) -> I
 
 
 def stage_layers(layers: int, layout: ParallelLayout) -> tuple[int, ...]:
-    """Layers of each stage: as cut, or equal numbers with what is left over one each from the end backwards.
-
-    The last stage, which has the head, gets one of them only with ``extra_last``.
-    """
+    """Layers of each stage: as cut, or equal numbers, what is left over one each from the end backwards."""
     stages = layout.pipeline
     if len(layout.cut) == stages:
         return layout.cut
