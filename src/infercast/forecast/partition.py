@@ -64,7 +64,7 @@ class Partition(Answer):
         about |= {"model": deployment.model.name, "engine": deployment.engine.name, "layout": str(deployment.layout)}
         about |= {"input_len": self.num_input, "output_len": self.num_output, "batch": self.batch}
         setting = f"{deployment.engine.commands.layer_partition}={found['partition']}"
-        return about | found | {"saved_share": self.saved_share, "set": setting, "stages": stages}
+        return about | found | {"saved_time_share": self.saved_share, "set": setting, "stages": stages}
 
 
 def estimate_partition(
