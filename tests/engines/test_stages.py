@@ -192,5 +192,7 @@ def test_a_partition_needs_stages_and_tokens():
     for options in ({}, {"pipeline_parallel_size": 2, "input_len": 0, "output_len": 0}):
         with pytest.raises(InputError, match="a partition needs"):
             estimate_partition("llama-3.1-8b", "h100-sxm", **options)
+    with pytest.raises(InputError, match=r"input_len 200000, .* is above what the engine takes, 131072 tokens"):
+        estimate_partition("llama-3.1-8b", "h100-sxm", pipeline_parallel_size=2, input_len=200_000)
     with pytest.raises(InputError, match="batch must be from 1"):
         estimate_partition("llama-3.1-8b", "h100-sxm", pipeline_parallel_size=2, batch=0)

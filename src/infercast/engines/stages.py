@@ -69,7 +69,6 @@ def mixture(deployment: TimedDeployment) -> Corrections:
 
 
 def stage_seconds(deployment: TimedDeployment, kind: StepKind) -> list[float]:
-    """What one such step takes on the GPU of each stage."""
     costs = stage_costs(deployment, (kind._replace(times=1.0),))
     ends = np.cumsum((0, *stage_layers(deployment.model.layers, deployment.layout)))
     return [float(costs[stage, ends[stage], ends[stage + 1]]) for stage in range(len(costs))]
@@ -191,8 +190,7 @@ def _balanced_cut(deployment: Any, usual: tuple[int, ...], work: Sequence[StepKi
         placed = deployment.model, replace(layout, cut=tuple(held.tolist())), deployment.gpu, settings, stage
         return not engine.plan_memory(*placed).most_sequences(*longest)
 
-    costs = stage_costs(deployment, work)
-    cut = best_cut(costs, usual)
+    cut = best_cut(costs := stage_costs(deployment, work), usual)
     ends = np.cumsum((0, *cut)).tolist()
     if not any(is_too_large(stage, ends[stage], ends[stage + 1]) for stage in range(len(cut))):
         return cut

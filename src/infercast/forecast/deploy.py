@@ -174,7 +174,7 @@ def load_device(source: GpuSource, network: str | None) -> Gpu:
     stages = tuple(kinds[part[2]] for part in parts if part for _ in range(int(part[1] or 1)))
     if len({each.name for each in stages}) < 2:
         raise InputError(f"gpu {source} names one kind of GPU for all stages; say --gpu {stages[0].name}")
-    return replace(stages[0], title=" + ".join(each.name for each in stages), stages=stages)
+    return replace(stages[0], title=source, stages=stages)
 
 
 def deploy(

@@ -88,22 +88,27 @@ def estimate_partition(
             raise InputError(f"{name} must be from {least} to {1 << 20:,}, not {value}")
     if not input_len + output_len or options.get("pipeline_parallel_size", 1) < 2:
         raise InputError("a partition needs tokens of requests, and a pipeline_parallel_size of 2 or more")
-    asked, work = pp_layer_partition or "auto", request_steps(input_len, output_len, batch)
+    asked = "auto" if pp_layer_partition is None else pp_layer_partition
     try:
         found = deploy(model, gpu, settings, **options)
     except DoesNotFitError:  # perhaps cut otherwise
         found = deploy(model, gpu, settings, pp_layer_partition=asked, **options)
-    both = replace(found.layout, cut=()), cut_layout(found, asked, work)
-    usual, cut = (_cut(replace(found, layout=layout), work) for layout in both)
+    longest, most = found.settings.max_model_len, found.settings.max_num_seqs
+    if input_len + output_len > longest or batch > most:
+        asked_for = f"input_len {input_len}, output_len {output_len} or batch {batch}"
+        raise InputError(f"{asked_for} is above what the engine takes, {longest} tokens and {most} sequences")
+    work = request_steps(input_len, output_len, batch)
+    layouts = replace(found.layout, cut=()), cut_layout(found, asked, work)
+    usual, cut = (_cut(replace(found, layout=layout), work) for layout in layouts)
     return Partition(found, usual, cut, input_len, output_len, batch)
 
 
 def _cut(deployment: Deployment, work: tuple[StepKind, StepKind]) -> Cut:
     engine, settings, layout, model = deployment.engine, deployment.settings, deployment.layout, deployment.model
-    chunk, longest = engine.tokens_under_way(settings, layout), settings.max_model_len
     prompt, decode = (stage_seconds(deployment, kind) for kind in work)
     whole = [work[0].times * one + work[1].times * other for one, other in zip(prompt, decode, strict=True)]
     memories = [engine.plan_memory(model, layout, deployment.gpu, settings, at) for at in range(layout.pipeline)]
     held = [each.weights for each in memories], [each.num_tokens for each in memories]
-    fits = all(each.most_sequences(longest, chunk) for each in memories)
+    longest = settings.max_model_len, engine.tokens_under_way(settings, layout)
+    fits = all(each.most_sequences(*longest) for each in memories)
     return Cut(stage_layers(model.layers, layout), whole, prompt, decode, *held, fits)

@@ -26,5 +26,6 @@ def command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
 def partition_command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
     from infercast.forecast.partition import estimate_partition  # noqa: PLC0415 - what fits needs none of it
 
-    load = {name: given[name] for name in ("input_len", "output_len", "batch")} | taken_by(deploy, given)
-    print_answer(form, estimate_partition(given["model"], given["gpu"], settings_of(ctx), **load))
+    load = {"input_len": given["input_len"], "output_len": given["output_len"], "batch": given["decode"]}
+    found = estimate_partition(given["model"], given["gpu"], settings_of(ctx), **load, **taken_by(deploy, given))
+    print_answer(form, found)
