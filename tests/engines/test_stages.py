@@ -188,6 +188,11 @@ def test_what_cannot_be_is_said(gpu, options, said):
         deploy("llama-3.1-8b", gpu, **options)
 
 
+def test_a_step_on_different_gpus_is_not_taken_for_one_on_the_first():
+    with pytest.raises(InputError, match=r"h100-sxm\+l4 is estimated by stage"):
+        estimate_step("llama-3.1-8b", decode_shape(8, 100), gpu="h100-sxm+l4", pipeline_parallel_size=2)
+
+
 def test_a_partition_needs_stages_and_tokens():
     for options in ({}, {"pipeline_parallel_size": 2, "input_len": 0, "output_len": 0}):
         with pytest.raises(InputError, match="a partition needs"):

@@ -260,10 +260,7 @@ def estimate_notes(deployment: Deployment) -> list[str]:
         return [f"Estimates are {Typical().describe(gpu)}."]
     if gpu.stages:
         link = "the network" if gpu.network_bandwidth else "PCIe (--network names a network)"
-        told = (
-            f"Stages are on {gpu.title}, different ones joined by {link}: step times are theirs, kernels and intervals"
-        )
-        return [f"{told} those of {gpu.name}; energy is not forecast."]
+        return [f"Stages on {gpu.title} are joined by {link}; kernels and intervals are of {gpu.name}, without energy."]
     return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
 
 

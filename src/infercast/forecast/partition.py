@@ -109,6 +109,6 @@ def _cut(deployment: Deployment, work: tuple[StepKind, StepKind]) -> Cut:
     whole = [work[0].times * one + work[1].times * other for one, other in zip(prompt, decode, strict=True)]
     memories = [engine.plan_memory(model, layout, deployment.gpu, settings, at) for at in range(layout.pipeline)]
     held = [each.weights for each in memories], [each.num_tokens for each in memories]
-    longest = settings.max_model_len, engine.tokens_under_way(settings, layout)
-    fits = all(each.most_sequences(*longest) for each in memories)
+    chunk = engine.tokens_under_way(settings, layout)
+    fits = all(each.most_sequences(settings.max_model_len, chunk) for each in memories)
     return Cut(stage_layers(model.layers, layout), whole, prompt, decode, *held, fits)
