@@ -44,6 +44,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "diagnose": ("qwen3-0.6b", "--gpu", "h200-sxm", *SMALL),
     "tune": ("qwen3-30b-a3b", "--gpu", "h200-sxm", "--tokens", "16"),
     "memory": ("qwen3-0.6b", "--gpu", "h200-sxm"),
+    "partition": ("qwen3-0.6b", "--gpu", "h200-sxm", "-pp", "2"),
     "layouts": ("qwen3-0.6b", "--gpu", "l4", "--gpus", "1", "--concurrency", "2", "--output-len", "8"),
     "energy": ("qwen3-0.6b", "--gpu", "h200-sxm", "--power-limits", "400,600", *SMALL),
     "report": ("RUN", "RUN"),
@@ -108,8 +109,9 @@ LENGTHS = (
 )  # fmt: skip
 KNOWN: dict[str, tuple[str, ...]] = {
     "model": ("qwen3-0.6b", "deepseek-v2-lite", "gpt-oss-20b", "gemma-3-1b", "llama-3.1-405b", "Qwen/Qwen3-0.6B"),
-    "gpu": ("h200-sxm", "mi300x", "t4", "p100", "b300-sxm", "rtx-4090", "H200-SXM", "h200"),
+    "gpu": ("h200-sxm", "mi300x", "t4", "p100", "b300-sxm", "rtx-4090", "H200-SXM", "h200", "h200-sxm+l4", "2xl4+a10"),
     "name": ("h200-sxm", "qwen3-0.6b"),
+    "pp_layer_partition": ("auto", "14,14", "28", "0,28", "14,14,"),
     "words": ("vllm serve qwen3-0.6b -tp 2", "vllm serve", "docker run vllm/vllm-openai --model", "a: [b", "- 'x",
               "vllm serve '", "command: [vllm, serve, qwen3-0.6b]", "vllm serve qwen3-0.6b --max-num-seqs 0 --foo",
               "vllm serve $MODEL"),

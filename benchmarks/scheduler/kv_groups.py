@@ -96,7 +96,7 @@ def _theirs(config: ModelConfig, layout: ParallelLayout) -> list[Any]:
     )
     stacks = [config.stacks[number] for number in config.layer_stacks]
     specs = {at: _spec(config, stack, layout) for at, stack in enumerate(stacks) if not stack.mixer.is_empty}
-    ranges = [stage_range(len(stacks), layout.pipeline, stage) for stage in range(layout.pipeline)]
+    ranges = [stage_range(len(stacks), layout, stage) for stage in range(layout.pipeline)]
     workers = [{f"layers.{position}": specs[position] for position in held if position in specs} for held in ranges]
     plans = get_kv_cache_configs(settings, workers, [AVAILABLE] * layout.pipeline)
     groups = [group.kv_cache_spec for group in plans[0].kv_cache_groups]

@@ -39,6 +39,7 @@ QUICK = {
     "sweep": (SMALL, "--gpu", "l4", "--rates", "4,8", "-n", "30", "--predictor", "roofline"),
     "energy": (SMALL, "--gpu", "l4", *LOAD, "--power-limits", "50,72"),
     "memory": (SMALL, "--gpu", "l4"),
+    "partition": (SMALL, "--gpu", "l4", "-pp", "2"),
     "kernels": (SMALL, "--gpu", "l4", "--decode", "4", "--context", "500"),
     "estimate": ("gemm", "--m", "1", "--n", "64", "--k", "64", "--gpu", "l4"),
     "gpus": ("l4",),

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from infercast.forecast.layouts import LayoutCost, Layouts, compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
     from infercast.forecast.own_kernel import OwnKernel, fit_kernel, read_kernel
+    from infercast.forecast.partition import Partition, estimate_partition
     from infercast.forecast.plan.question import Plan
     from infercast.forecast.plan.request import plan
     from infercast.forecast.predictor import StepPredictor, StepTime
@@ -89,6 +90,7 @@ _HOMES = {
         "forecast.layouts": "LayoutCost Layouts compare_layouts",
         "forecast.memory": "Fit fit_memory",
         "forecast.own_kernel": "OwnKernel fit_kernel read_kernel",
+        "forecast.partition": "Partition estimate_partition",
         "forecast.plan.question": "Plan",
         "forecast.plan.request": "plan",
         "forecast.predictor": "StepPredictor StepTime",
@@ -122,14 +124,15 @@ __all__ = [
     "Breakdown", "Calibration", "Cost", "DayPlan", "Deployment", "Diagnosis", "DoesNotFitError", "Energy",
     "EngineSettings", "Estimate", "Explained", "Facility", "FacilityEnergy", "FileFormatError", "Fit", "Forecast",
     "Gpu", "GpuPrice", "InfercastError", "InputError", "Intervals", "LayoutCost", "Layouts", "ModelConfig",
-    "ModuleForecast", "OwnKernel", "Percentiles", "Plan", "ProfileDiagnosis", "Request", "SaturatedError", "Savings",
-    "Segment", "SglangSettings", "Slo", "StepCost", "StepPredictor", "StepShape", "StepTime", "Sweep", "Tariff",
-    "UnknownNameError", "UnsupportedModelError", "Variants", "Verdict", "Workload", "compare_layouts", "decode_shape",
-    "deploy", "diagnose", "diagnose_profile", "emulator", "estimate", "estimate_power", "estimate_step",
-    "estimate_variants", "explain_command", "explain_run", "fit_kernel", "fit_memory", "forecast_disaggregated",
-    "forecast_intervals", "forecast_module", "gpu_names", "judge", "load_gpu", "load_model", "model_names", "parse_slo",
-    "plan", "plan_day", "prefill_shape", "price_of", "read_calibration", "read_kernel", "read_trace", "save_energy",
-    "session_workload", "simulate", "sweep", "synthetic_workload", "workload_from_requests", "write_calibration",
+    "ModuleForecast", "OwnKernel", "Partition", "Percentiles", "Plan", "ProfileDiagnosis", "Request", "SaturatedError",
+    "Savings", "Segment", "SglangSettings", "Slo", "StepCost", "StepPredictor", "StepShape", "StepTime", "Sweep",
+    "Tariff", "UnknownNameError", "UnsupportedModelError", "Variants", "Verdict", "Workload", "compare_layouts",
+    "decode_shape", "deploy", "diagnose", "diagnose_profile", "emulator", "estimate", "estimate_partition",
+    "estimate_power", "estimate_step", "estimate_variants", "explain_command", "explain_run", "fit_kernel",
+    "fit_memory", "forecast_disaggregated", "forecast_intervals", "forecast_module", "gpu_names", "judge", "load_gpu",
+    "load_model", "model_names", "parse_slo", "plan", "plan_day", "prefill_shape", "price_of", "read_calibration",
+    "read_kernel", "read_trace", "save_energy", "session_workload", "simulate", "sweep", "synthetic_workload",
+    "workload_from_requests", "write_calibration",
 ]  # fmt: skip
 
 

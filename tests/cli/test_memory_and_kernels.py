@@ -1,5 +1,6 @@
 """``infercast memory`` and ``infercast kernels``."""
 
+import json
 from typing import Any
 
 import pytest
@@ -167,3 +168,15 @@ def test_a_model_in_float32_has_twice_the_bytes(infercast: Any) -> None:
     wide, usual = (infercast(*asked, dtype).json for dtype in ("float32", "bfloat16"))
     assert wide["bytes"]["weights"] == pytest.approx(2 * usual["bytes"]["weights"], rel=0.01)
     assert wide["num_gpu_blocks"] < 0.55 * usual["num_gpu_blocks"]
+
+
+def test_a_partition_says_what_it_saves(answered: Any) -> None:
+    words = ("partition", "qwen3-0.6b", "--gpu", "l4+a10", "-pp", "2", "--decode", "16", "--output-len", "64")
+    shown = " ".join(answered(*words).out.split())
+    assert "qwen3-0.6b on l4+a10, TP1+PP2:" in shown
+    assert "default partition 14,14" in shown
+    document = json.loads(answered(*words, "--json").out)
+    assert document["set"] == f"VLLM_PP_LAYER_PARTITION={document['partition']}"
+    assert [stage["gpu"] for stage in document["stages"]] == ["l4", "a10"]
+    assert document["stages"][0]["layers"] < document["stages"][0]["default_layers"] == 14
+    assert document["saved_time_share"] > 0.1

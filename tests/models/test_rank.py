@@ -6,11 +6,13 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
 from infercast.models.spec import rank_weight_bytes, stage_config, stage_range, stage_weight_bytes, weight_bytes
 
+FOUR = ParallelLayout(pipeline=4)
+
 
 def test_one_gpu_holds_everything():
     config = read_model("llama-3.1-8b")
     assert rank_weight_bytes(config, ParallelLayout()) == weight_bytes(config).total
-    assert stage_config(config, 1, 0) is config
+    assert stage_config(config, ParallelLayout(), 0) is config
 
 
 def test_scarce_key_value_heads_are_held_by_every_gpu():
@@ -26,14 +28,16 @@ def test_stages_hold_their_layers_and_one_table():
     parts = weight_bytes(config)
     layers = parts.attention + parts.feed_forward + parts.other
     assert two == pytest.approx(layers / 2 + parts.head, rel=1e-6)
-    assert [stage_config(config, 3, stage).layers for stage in range(3)] == [11, 11, 10]
+    assert [stage_config(config, ParallelLayout(pipeline=3), stage).layers for stage in range(3)] == [11, 11, 10]
 
 
 def test_stages_hold_the_layers_of_their_place_in_the_model():
     # 61 layers of which the first three are dense: stage 2 of 4 has one layer more, and all of them have experts.
     config = read_model("deepseek-v3")
-    assert [stage_range(61, 4, stage).start for stage in range(4)] == [0, 15, 30, 46]
-    counts = [[(stack.layers, stack.feed_forward.inter) for stack in stage_config(config, 4, n).stacks] for n in (0, 2)]
+    assert [stage_range(61, FOUR, stage).start for stage in range(4)] == [0, 15, 30, 46]
+    counts = [
+        [(stack.layers, stack.feed_forward.inter) for stack in stage_config(config, FOUR, n).stacks] for n in (0, 2)
+    ]
     assert counts == [[(3, 18432), (12, 2048)], [(16, 2048)]]
     layout = ParallelLayout(8, pipeline=4)
     assert (
@@ -43,7 +47,7 @@ def test_stages_hold_the_layers_of_their_place_in_the_model():
 
 def test_layers_that_alternate_are_counted_where_they_are():
     config = read_model("gemma-3-27b")  # 62 layers, every sixth without a window
-    counts = [[stack.layers for stack in stage_config(config, 4, stage).stacks] for stage in range(4)]
+    counts = [[stack.layers for stack in stage_config(config, FOUR, stage).stacks] for stage in range(4)]
     assert counts == [[13, 2], [13, 3], [14, 2], [12, 3]]
 
 

@@ -41,16 +41,9 @@ from infercast.hardware.server import networks
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import head_calls, step_calls, token_calls
-from infercast.models.spec import (
-    AdapterSlots,
-    ModelConfig,
-    check_layout,
-    copies_sharing_experts,
-    stage_layers,
-    talking_gpus,
-)
-from infercast.ops import Call, Op
+from infercast.models.lower import token_calls
+from infercast.models.spec import AdapterSlots, ModelConfig, check_layout, copies_sharing_experts, talking_gpus
+from infercast.ops import Op
 from infercast.predict.estimate import exposed_seconds
 from infercast.predict.roofline import Predictor
 from infercast.serve import Replica
@@ -228,8 +221,10 @@ class Engine(ABC):
         return None
 
     @abstractmethod
-    def plan_memory(self, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Any, /) -> Memory:
-        """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
+    def plan_memory(
+        self, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Any, stage: int | None = None, /
+    ) -> Memory:
+        """How it divides the memory of a GPU of the ``stage``, or that with least room; perhaps without a KV block."""
 
     def weight_waits(self, deployment: Deployment, tokens: Table, seconds: Table, /) -> Table | None:
         """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory, if any."""
@@ -267,33 +262,6 @@ class Engine(ABC):
     def before(self, version: Version, model: ModelConfig, /) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Defaults of an older release for a model: settings, and options of `deploy`."""
         return {}, {}
-
-
-TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024  # The decode batch at which the LM head is weighed against the layers
-
-
-def stage_shares(
-    model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor: Predictor, drafting: Drafting | None = None
-) -> tuple[float, ...]:
-    """Each stage's share of a step's GPU time; the LM head and all drafts belong to the last."""
-    ones = np.ones(TYPICAL_BATCH, dtype=np.int64)
-    keys = ones * TYPICAL_CONTEXT
-
-    def seconds(calls: list[Call]) -> float:
-        return sum(float(np.ravel(exposed_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
-
-    whole = seconds(step_calls(model, layout, ones, keys, sampled=TYPICAL_BATCH))
-    last = seconds(head_calls(model, layout, TYPICAL_BATCH))
-    if drafting is not None and drafting.draft is not None:
-        draft, alone = drafting.draft, replace(layout, tensor=drafting.tensor, pipeline=1)
-        calls = [*draft.pass_calls(alone, TYPICAL_BATCH), *draft.attention_calls(alone, ones, keys)]
-        drafts = drafting.passes * seconds([*calls, *draft.head_calls(alone, TYPICAL_BATCH)])
-        whole, last = whole + drafts, last + drafts
-    last /= whole
-    counts = stage_layers(model.layers, layout.pipeline)
-    shares = [(1 - last) * count / model.layers for count in counts]
-    shares[-1] += last
-    return tuple(shares)
 
 
 FILE_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
@@ -457,7 +425,9 @@ class Deployment(Answer):
         """Each pipeline stage's share of a step; None without a pipeline."""
         if self.layout.pipeline == 1:
             return None
-        return stage_shares(self.model, self.layout, self.gpu, self.predictor, self.drafting)
+        from infercast.engines.stages import stage_shares  # noqa: PLC0415 - most have no stages
+
+        return stage_shares(self)
 
     @property
     def host_model(self) -> HostModel:
@@ -491,6 +461,10 @@ class Deployment(Answer):
     def timer(self) -> KernelTimer:
         """A step timer with all step sizes tabulated, for any batch within the settings."""
         timer = KernelTimer(self) if self.drafting is None else DraftingTimer(self)
+        if self.gpu.stages:
+            from infercast.engines.stages import mixture  # noqa: PLC0415 - as above
+
+            timer = CorrectedTimer(timer, mixture(self))
         if self.corrections is not None and self.corrections.changes_steps:
             return CorrectedTimer(timer, self.corrections)
         return timer
@@ -501,7 +475,9 @@ class Deployment(Answer):
 
 
 def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
-    """Reject a layout that needs a network where there is none."""
+    """Reject a layout that needs a network where there is none, or other stages than those that have GPUs."""
+    if gpu.stages and len(gpu.stages) != layout.pipeline:
+        raise InputError(f"gpu {gpu.title} is for a pipeline_parallel_size of {len(gpu.stages)}, not {layout.pipeline}")
     talking = talking_gpus(model, layout)
     if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
@@ -514,7 +490,8 @@ def put_on(
     engine: Engine, model: ModelConfig, gpu: Gpu, settings: Settings, layout: ParallelLayout
 ) -> tuple[ModelConfig, Resolved]:
     """The model as the engine runs it there, with adapter slots, and the resolved settings."""
-    engine.check_gpu(gpu)
+    for each in gpu.stages or (gpu,):
+        engine.check_gpu(each)
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
     model = engine.choose_kernels(model, gpu, layout)
@@ -532,16 +509,25 @@ def deploy(
     host: HostCosts | None = None,
     *,
     over_http: bool = False,
+    partition: str | None = None,
+    must_fit: bool = True,
 ) -> Deployment:
     """Deploy a model on GPUs, or raise the reason why not. ``host`` of None is the one the engine was measured on."""
     engine = engine_of(settings)
-    model, resolved = put_on(engine, model, gpu, settings, layout)
-    memory = require_fit(engine, model, layout, gpu, resolved)
+    placed, resolved = put_on(engine, model, gpu, settings, layout)
+    where = placed, layout, gpu, resolved
+    memory = require_fit(engine, *where) if must_fit and partition is None else engine.plan_memory(*where)
     machine = host or engine.default_host()
     if not isinstance(machine, engine.host_type):
         raise InputError(f"the host {machine.title!r} was fitted for another engine than {engine.name}")
     machine = machine.behind_server() if over_http else machine
-    return Deployment(engine, model, gpu, layout, resolved, predictor, machine, memory, over_http)
+    found = Deployment(engine, placed, gpu, layout, resolved, predictor, machine, memory, over_http)
+    if partition is None:
+        return found
+    from infercast.engines.stages import cut_layout  # noqa: PLC0415 - few pipelines are cut otherwise
+
+    layout = cut_layout(found, partition)
+    return deploy(model, gpu, settings, layout, predictor, host, over_http=over_http, must_fit=must_fit)
 
 
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")
@@ -592,7 +578,8 @@ def _remedy(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu: Gp
     """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
     in_node = min(gpu.gpus_per_node, MOST_GPUS)
     wider = (replace(layout, tensor=size) for size in range(layout.tensor + 1, in_node // layout.pipeline + 1))
-    deeper = (replace(layout, pipeline=size) for size in range(layout.pipeline + 1, in_node // layout.tensor + 1))
+    most = layout.pipeline if gpu.stages else in_node // layout.tensor
+    deeper = (replace(layout, pipeline=size, cut=()) for size in range(layout.pipeline + 1, most + 1))
     for larger in (*wider, *deeper):
         try:
             check_layout(config, larger)

@@ -111,5 +111,5 @@ def slots_of(count: int, rank: int, model: ModelConfig) -> AdapterSlots:
 def slots_bytes(config: ModelConfig, layout: ParallelLayout, stage: int) -> float:
     if config.adapters is None:
         return 0.0
-    share = stage_layers(config.layers, layout.pipeline)[stage] / config.layers
+    share = stage_layers(config.layers, layout)[stage] / config.layers
     return share * adapter_bytes(token_calls(config, layout, 1), config.adapters, config.weights.base)

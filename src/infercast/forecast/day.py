@@ -272,7 +272,7 @@ def plan_day(
             )
         say("requests of other lengths")
         service = autoscaling.learn_service(system, traffic, deployment.settings.max_model_len)
-        gpu_price = tariff.price(deployment.gpu.name, facility)
+        gpu_price = None if deployment.gpu.stages else tariff.price(deployment.gpu.name, facility)
         build = partial(SteppedDay, traffic=traffic, service=service, gpus=deployment.layout.gpus, price=gpu_price)
         say("several replicas behind a load balancer")
         curves = {1: lone} | _beside_others(deployment, traffic, slo, _smallest(build({1: lone}), goal)[0])

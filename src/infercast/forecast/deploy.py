@@ -72,6 +72,7 @@ class DeployOptions(ModelOptions, total=False):
     settings: Settings | None
     tensor_parallel_size: int
     pipeline_parallel_size: int
+    pp_layer_partition: str | None
     data_parallel_size: int
     enable_expert_parallel: bool
     fuse_allreduce_rms: bool | None
@@ -165,7 +166,15 @@ def _check_known(option: str, value: str, known: Iterable[str]) -> None:
 
 
 def load_device(source: GpuSource, network: str | None) -> Gpu:
-    return with_network(source if isinstance(source, Gpu) else load_gpu(source), network)
+    """A GPU, or one for each stage of a pipeline: ``2xh200-sxm+2xa100-sxm``."""
+    if not isinstance(source, str) or "+" not in source or Path(source).is_file():
+        return with_network(source if isinstance(source, Gpu) else load_gpu(source), network)
+    parts = [re.fullmatch(r"(?:([1-9]\d?)x)?(.*)", part.strip()) for part in source.split("+")]
+    kinds = {part[2]: with_network(load_gpu(part[2]), network) for part in parts if part}
+    stages = tuple(kinds[part[2]] for part in parts if part for _ in range(int(part[1] or 1)))
+    if len({each.name for each in stages}) < 2:
+        raise InputError(f"gpu {source} names one kind of GPU for all stages; say --gpu {stages[0].name}")
+    return replace(stages[0], title=source, stages=stages)
 
 
 def deploy(
@@ -175,6 +184,7 @@ def deploy(
     *,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    pp_layer_partition: str | None = None,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
     fuse_allreduce_rms: bool | None = None,
@@ -196,15 +206,20 @@ def deploy(
     `load_model`, such as ``quantization``. ``calibration`` is what `infercast calibrate` wrote, or `calibrate`
     returned. ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of that of the settings.
 
-    ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without
-    direct links. ``fuse_allreduce_rms`` and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and
-    ``gpu_clock_mhz`` limit every GPU, as ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text
-    over HTTP; without it as tokens from the same program.
+    ``gpu`` may name one for each stage of a pipeline (``2xh200-sxm+2xa100-sxm``), and ``pp_layer_partition`` the layers
+    of each: ``20,20,21,19``, or ``auto`` for the cut whose slowest stage is quickest. ``network`` joins nodes where a
+    layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without direct links. ``fuse_allreduce_rms``
+    and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and ``gpu_clock_mhz`` limit every GPU, as
+    ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text over HTTP; without it as tokens from
+    the same program.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
     for anything that an engine would refuse.
     """
-    device = limited_gpu(with_topology(load_device(gpu, network), pcie_topology), power_limit_w, gpu_clock_mhz)
+    device = load_device(gpu, network)
+    if device.stages and (pcie_topology or power_limit_w or gpu_clock_mhz):
+        raise InputError(f"pcie_topology, power_limit_w and gpu_clock_mhz are for GPUs of one kind, not {device.title}")
+    device = limited_gpu(with_topology(device, pcie_topology), power_limit_w, gpu_clock_mhz)
     wanted, chosen = resolve_settings(settings, engine)
     backends = chosen.names.all2all_backends
     exchange = all2all_backend or backends[0]
@@ -225,15 +240,10 @@ def deploy(
         all_to_all=exchange != backends[0],
         library=chosen.family,
     )
-    deployment = deploy_resolved(
-        config,
-        device,
-        wanted,
-        chosen.spread(wanted, config, layout, device),
-        power_limited(make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor, device),
-        host_of(chosen, host),
-        over_http=api_server,
-    )
+    known = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
+    layout, machine = chosen.spread(wanted, config, layout, device), host_of(chosen, host)
+    how: Any = {"over_http": api_server, "partition": pp_layer_partition}
+    deployment = deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
     if calibration is None:
         return deployment
     from infercast.forecast.calibration import calibrated  # noqa: PLC0415 - most runs have none
@@ -248,6 +258,9 @@ def estimate_notes(deployment: Deployment) -> list[str]:
         return ["Estimates are the least that the hardware allows; engines take longer."]
     if not is_modelled(gpu):
         return [f"Estimates are {Typical().describe(gpu)}."]
+    if gpu.stages:
+        link = "the network" if gpu.network_bandwidth else "PCIe (--network names a network)"
+        return [f"Stages on {gpu.title} are joined by {link}; kernels and intervals are of {gpu.name}, without energy."]
     return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
 
 
@@ -398,7 +411,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
     """Deploy a model on a GPU with settings (``asked``) after changes."""
     model, source, settings = asked.args
     keywords = {**asked.keywords, **changes.options}
-    gpu = load_gpu(changes.gpu) if changes.gpu else source if isinstance(source, Gpu) else load_gpu(source)
+    gpu = load_device(changes.gpu or source, None)
     other = changed_gpu(gpu, changes.properties)
     if other is not gpu:
         predictor = keywords.get("predictor", "learned")

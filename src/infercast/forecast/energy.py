@@ -290,6 +290,8 @@ class Energy(Shown):
 
 def energy_of(forecast: SimulatedRun) -> Energy | None:
     pools = [(pool.deployment, pool.pool.timer, pool.records) for pool in forecast.pools]
+    if any(deployment.gpu.stages for deployment, *_ in pools):
+        return None  # stages on different GPUs have no steps of one board
     window, rates = forecast.window, (forecast.requests_per_second, forecast.output_tokens_per_second)
     seconds = forecast.duration if window is None else window[1] - window[0]
     return energy_of_pools(pools, forecast.workload, forecast.clients, seconds, rates=None if window is None else rates)

@@ -178,6 +178,8 @@ def estimate_step(
     terms that its estimate is made of.
     """
     found = resolve_deployment(deployment, gpu, options)
+    if found.gpu.stages:
+        raise InputError(f"a step on {found.gpu.title} is estimated by stage; use estimate_partition")
     _check_shape(found, shape)
     return estimate_shape(found, shape, explain=explain)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from infercast.engines.base import put_on, require_fit
+from infercast.engines.base import deploy as deploy_resolved
+from infercast.engines.base import require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
@@ -13,6 +14,7 @@ from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, load
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, rank_weight_bytes
+from infercast.predict.learned import make_predictor
 from infercast.shown import Plotted
 
 
@@ -47,6 +49,7 @@ def fit_memory(
     *,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    pp_layer_partition: str | None = None,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
     network: str | None = None,
@@ -62,8 +65,9 @@ def fit_memory(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
     layout = engine.spread(wanted, config, layout, device)
-    config, resolved = put_on(engine, config, device, wanted, layout)
-    memory = engine.plan_memory(config, layout, device, resolved)
+    predictor = make_predictor("learned" if pp_layer_partition else "roofline")
+    found = deploy_resolved(config, device, wanted, layout, predictor, partition=pp_layer_partition, must_fit=False)
+    config, layout, resolved, memory = found.model, found.layout, found.settings, found.memory
     chunk, problem = engine.tokens_under_way(resolved, layout), ""
     try:
         require_fit(engine, config, layout, device, resolved)

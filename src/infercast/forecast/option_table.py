@@ -107,6 +107,7 @@ MEMORY, SWEEP, CURVE, ENERGY, DAY, FLEET, PLAN, WORK = _others
 `COST` what stands around the GPUs, what users are promised, and prices, `CURVE` the page's own form of
 ``--num-requests``, `DAY` a day without a trace, and `WORK` what simulates the candidates of a plan.
 """
+PARALLEL = "tensor_parallel_size pipeline_parallel_size pp_layer_partition data_parallel_size"
 OPTIONS: dict[str, Option] = {option.name: option for group in reversed(GROUPS) for option in reversed(group)}
 """By name; where a group has its own form of an option, the form of the earlier group."""
 

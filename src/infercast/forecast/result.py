@@ -293,9 +293,10 @@ def bottleneck(forecast: Forecast) -> str:
 
 
 def prices_of(forecast: Forecast) -> list[tuple[int, str, GpuPrice | None]]:
-    """GPUs of each pool, how many, and what an hour of one costs."""
-    pools = [(pool.pool.gpus, pool.deployment.gpu.name) for pool in forecast.pools]
-    return [(count, gpu, forecast.tariff.price(gpu, forecast.facility)) for count, gpu in pools]
+    """GPUs of each pool (and stage, where they differ), how many, and what an hour of one costs."""
+    pools = [(pool.pool.gpus, pool.deployment.gpu) for pool in forecast.pools]
+    kinds = [(count // max(1, len(gpu.stages)), each.name) for count, gpu in pools for each in gpu.stages or (gpu,)]
+    return [(count, gpu, forecast.tariff.price(gpu, forecast.facility)) for count, gpu in kinds]
 
 
 def facility_of(forecast: Forecast) -> Facility:

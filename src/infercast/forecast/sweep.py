@@ -344,7 +344,7 @@ def _along_setting(
 
 def _price(point: Point) -> GpuPrice | None:
     run = point.forecast
-    return None if run is None else run.tariff.price(run.deployment.gpu.name, run.facility)
+    return None if run is None or run.deployment.gpu.stages else run.tariff.price(run.deployment.gpu.name, run.facility)
 
 
 def _light_ttft(system: System, workload: Workload, capacity: float) -> float:

@@ -73,12 +73,17 @@ class Gpu(Answer):
     clock_limit: float = 0.0  # Hz: the clock that an operator has locked, which all rates follow already; 0: none
     unlimited: Gpu | None = field(default=None, repr=False)  # The chip itself, where an operator holds it back
     announced: str = ""  # The announcement of its figures, where they could not be checked yet; empty for what is sold
+    stages: tuple[Gpu, ...] = field(default=(), repr=False)  # Of a pipeline's stages, where they differ from this one
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
     def _words(self) -> str:
         memory = format_bytes(self.driver_bytes)
         return f"{self.name}, {self.title}, {memory}, {format_rate(self.dram_bandwidth, 'B/s')}"
+
+    def at(self, stage: int) -> Gpu:
+        """The GPU of a stage of a pipeline."""
+        return self.stages[stage] if self.stages else self
 
     @property
     def sustained_fraction(self) -> float:
@@ -154,6 +159,8 @@ PROPERTIES = (
 
 def changed_gpu(gpu: Gpu, changes: Mapping[str, str]) -> Gpu:
     """The same chip with other numbers: ``1.5x`` of what it has, or SI units (``7.2T``); what follows moves along."""
+    if changes and gpu.stages:
+        raise InputError(f"what-if {', '.join(changes)} is of one kind of GPU, not of {gpu.title}; leave it out")
     for name, text in changes.items():
         if name not in PROPERTIES:
             raise UnknownNameError("GPU property", name, PROPERTIES)

@@ -28,6 +28,8 @@ class ParallelLayout:
     fused_norms: bool = False  # All-reduces carry the norm that follows them in one kernel (``fuse_allreduce_rms``)
     library: str = DEFAULT_LIBRARY  # The library of all-reduces, as in `Collective`
     apart: bool = False  # Each copy has all experts to itself, so that copies share nothing
+    cut: tuple[int, ...] = ()  # Layers of each stage; empty: equal numbers, and what is left over ...
+    extra_last: bool = False  # ... goes to the last stages, not to the last but one and those before it.
 
     @property
     def gpus(self) -> int:

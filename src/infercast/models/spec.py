@@ -359,26 +359,29 @@ def _cuts(config: ModelConfig, stack: Stack, tensor: int, expert_gpus: int) -> I
         yield Cut("feed-forward", sum(spec.dense_widths), tensor)
 
 
-def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage: equal numbers, what is left over one each from the last stage but one backwards."""
+def stage_layers(layers: int, layout: ParallelLayout) -> tuple[int, ...]:
+    """Layers of each stage: as cut, or equal numbers, what is left over one each from the end backwards."""
+    stages = layout.pipeline
+    if len(layout.cut) == stages:
+        return layout.cut
     counts = [layers // stages] * stages
     for position in range(layers % stages):
-        counts[-2 - position] += 1
+        counts[-(1 if layout.extra_last else 2) - position] += 1
     return tuple(counts)
 
 
-def stage_range(layers: int, stages: int, stage: int) -> range:
+def stage_range(layers: int, layout: ParallelLayout, stage: int) -> range:
     """The layers of one stage, by their place in the model."""
-    counts = stage_layers(layers, stages)
+    counts = stage_layers(layers, layout)
     start = sum(counts[:stage])
     return range(start, start + counts[stage])
 
 
-def stage_config(config: ModelConfig, stages: int, stage: int) -> ModelConfig:
-    if stages == 1:
+def stage_config(config: ModelConfig, layout: ParallelLayout, stage: int) -> ModelConfig:
+    if layout.pipeline == 1:
         return config
     order = config.layer_stacks
-    counts = Counter(order[position] for position in stage_range(config.layers, stages, stage))
+    counts = Counter(order[position] for position in stage_range(config.layers, layout, stage))
     stacks = tuple(replace(config.stacks[number], layers=count) for number, count in sorted(counts.items()))
     return replace(config, stacks=stacks, order=())
 
@@ -407,7 +410,7 @@ def stage_weight_bytes(
         values += config.vision.split / layout.tensor + config.vision.whole
     total += values * weights.stored_bytes(weights.base)
     shard = config.shard(layout)
-    for stack in stage_config(config, layout.pipeline, stage).stacks:
+    for stack in stage_config(config, layout, stage).stacks:
         total += stack.layers * layer_bytes(shard, stack, multiples)
     return total
 

@@ -182,7 +182,8 @@ def serve_command(deployment: Deployment, role: str = BOTH) -> str:
     joined = engine.commands.disaggregated
     options |= {joined["flag"]: joined[role]} if role in joined else {}
     options |= engine.commands.pooling if model.pools else {}
-    return shlex.join([*engine.commands.serve, repository_of(model.name), *flag_words(options)])
+    cut = f"{engine.commands.layer_partition}={','.join(map(str, layout.cut))} " if layout.cut else ""
+    return cut + shlex.join([*engine.commands.serve, repository_of(model.name), *flag_words(options)])
 
 
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:

@@ -168,3 +168,16 @@ def test_contexts_beyond_the_models_positions_are_forecast_and_noted_unless_allo
     noted = [note for note in explained.notes if "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in note]
     assert explained.fit.settings.max_model_len == 60000
     assert len(noted) == (0 if variable else 1)
+
+
+@pytest.mark.parametrize(("variable", "words"), [("VLLM", "vllm serve"), ("SGLANG", "sglang serve --model-path")])
+def test_the_cut_of_a_pipeline_is_read_from_the_environment(variable: str, words: str) -> None:
+    flag = "--pipeline-parallel-size 2" if variable == "VLLM" else "--pp-size 2"
+    text = f"{variable}_PP_LAYER_PARTITION=10,18 {words} qwen3-0.6b {flag}"
+    found = explain_command(text, "h100-sxm", synthetic_workload(concurrency=1, count=2), advice=False)
+    assert found.fit.layout.cut == (10, 18)
+    assert found.served[0].forecast.deployment.layout.cut == (10, 18)
+    assert f"{variable}_PP_LAYER_PARTITION cuts the layers into stages of 10,18" in found.notes
+    assert not any("not modelled" in note for note in found.notes)
+    with pytest.raises(InputError, match="28 in all, such as 14,14"):
+        explain_command(text.replace("10,18", "10,19"), "h100-sxm", advice=False)

@@ -19,7 +19,7 @@ from infercast.forecast.calibration import write_calibration
 from infercast.forecast.command.flags import Point, read_flags
 from infercast.forecast.command.pasted import started_engine, text_of, the_command
 from infercast.forecast.deploy import load_device
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, own_options
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, own_options
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
 
@@ -29,7 +29,7 @@ OF_LOAD = ("rate", "concurrency", "num_requests", "input_len", "output_len", "pr
 
 @with_options(
     own_options("calibrate"),
-    "tensor_parallel_size pipeline_parallel_size data_parallel_size",
+    PARALLEL,
     own_options("calibrate_measured"),
     ENGINE_ARGS,
     DEPLOYMENT,

@@ -14,7 +14,7 @@ from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, made_up_da
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.day import plan_day
 from infercast.forecast.deploy import lengths_within, load_model
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PLACE
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PARALLEL, PLACE
 from infercast.report.day import autoscaler_rows
 from infercast.report.files import write_whole
 from infercast.serve.workload.request import check_too_long, refuse_too_long, truncated
@@ -66,7 +66,7 @@ RULES = {
 
 @with_options(
     PLACE,
-    "tensor_parallel_size pipeline_parallel_size data_parallel_size check plot csv export_autoscaler",
+    f"{PARALLEL} check plot csv export_autoscaler",
     "trace rate rate_scale day_profile input_len output_len num_requests too_long seed window",
     COST,
     FLEET,

@@ -1,4 +1,4 @@
-"""``infercast memory``: what fits."""
+"""``infercast memory``: what fits, and ``infercast partition``: into which stages a pipeline is cut."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ import typer
 from infercast.cli.options import settings_of, with_options
 from infercast.cli.outputs import Form, print_answer
 from infercast.errors import InputError
-from infercast.forecast.deploy import taken_by
+from infercast.forecast.deploy import deploy, taken_by
 from infercast.forecast.memory import fit_memory
-from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PLACE
+from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PARALLEL, PLACE, own_options
 
 
-@with_options(PLACE, MEMORY, "tensor_parallel_size pipeline_parallel_size data_parallel_size", ENGINE_ARGS)
+@with_options(PLACE, MEMORY, PARALLEL, ENGINE_ARGS)
 def command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
     if given["context"] < 1:
         raise InputError(f"--context must be at least 1, not {given['context']}")
     fit = fit_memory(given["model"], given["gpu"], settings_of(ctx), **taken_by(fit_memory, given))
     print_answer(form, fit)
+
+
+@with_options(PLACE, own_options("partition"), PARALLEL, ENGINE_ARGS, "network predictor")
+def partition_command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
+    from infercast.forecast.partition import estimate_partition  # noqa: PLC0415 - what fits needs none of it
+
+    load = {"input_len": given["input_len"], "output_len": given["output_len"], "batch": given["decode"]}
+    found = estimate_partition(given["model"], given["gpu"], settings_of(ctx), **load, **taken_by(deploy, given))
+    print_answer(form, found)

@@ -15,15 +15,13 @@ from infercast.cli.options import deployment_of, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError
 from infercast.forecast.calibration import write_calibration
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, own_options
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, own_options
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
 from infercast.report.terminal import Facts
 
 
-@with_options(
-    own_options("watch"), "tensor_parallel_size pipeline_parallel_size data_parallel_size", ENGINE_ARGS, DEPLOYMENT
-)
+@with_options(own_options("watch"), PARALLEL, ENGINE_ARGS, DEPLOYMENT)
 def command(ctx: typer.Context, *, out: Path | None, form: Form, **given: Any) -> None:
     if out is not None:
         check_writable(out, "--out", (".toml",))

@@ -299,6 +299,7 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
         fused = False
     return replace(
         layout,
+        extra_last=layout.pipeline > 1,
         tensor=tensor // data if in_groups else tensor,
         experts=layout.experts or expert_gpus > 1,
         fused_norms=fused,

@@ -33,7 +33,7 @@ class Cells(NamedTuple):
 
 def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, stage: int = 0) -> Cells:
     shard = model.shard(layout)
-    held = stage_range(model.layers, layout.pipeline, stage)
+    held = stage_range(model.layers, layout, stage)
     unsplit = settings.disable_hybrid_swa_memory or model.architecture not in ARCHITECTURES["split_windows"]
     kept: list[Cache] = []
     for position, number in enumerate(model.layer_stacks):
@@ -136,7 +136,7 @@ def weight_bytes(
         return whole
     joined = replace(layout, tensor=layout.tensor * layout.sharing, data=1)
     alone, together = model.shard(layout), model.shard(joined)
-    for stack in stage_config(model, layout.pipeline, stage).stacks:
+    for stack in stage_config(model, layout, stage).stacks:
         if not (stack.feed_forward.experts and layout.all_to_all):
             held = stack.feed_forward.held_bytes
             whole -= stack.layers * (held(alone, multiples) - held(together, multiples))
@@ -230,6 +230,7 @@ class Budget(NamedTuple):
     token_bytes: float
     states: int = 0  # Recurrent states, not included in `kv_bytes` ...
     state_bytes: float = 0.0  # ... and their total bytes.
+    stage: int = 0
 
 
 def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
@@ -254,15 +255,17 @@ def budget(
     settings: SglangSettings,
     static_share: float,
     drafting: Drafting | None = None,
+    stage: int | None = None,
 ) -> Budget:
-    """The pipeline stage with room for the fewest tokens."""
-    free, draft = free_before_loading(gpu, layout), None if drafting is None else drafting.draft
+    """The pipeline stage with room for the fewest tokens, or the one that is asked for."""
+    draft = None if drafting is None else drafting.draft
     width = 0 if drafting is None else drafting.width
     found = []
-    for stage in range(layout.pipeline):
-        weights = weight_bytes(model, layout, gpu, settings, stage) + slots_bytes(model, layout, stage)
+    for number in range(layout.pipeline) if stage is None else (stage,):
+        free = free_before_loading(gpu.at(number), layout)
+        weights = weight_bytes(model, layout, gpu, settings, number) + slots_bytes(model, layout, number)
         weights += draft_weights(drafting, layout, gpu)
-        each = cells(model, layout, settings, stage)
+        each = cells(model, layout, settings, number)
         left = static_share * free - weights
         pool = state_pool(model, layout, settings)
         states = pool.fit(left, settings, layout.sharing if settings.enable_dp_attention else 1, width)
@@ -272,7 +275,7 @@ def budget(
         taken = states * each.state
         if width and states:  # and a state after each verified token
             taken += each.state * width * min(settings.max_running_requests or 1, states // pool.per_request(settings))
-        found.append(Budget(free, weights, left - taken, token, states, taken))
+        found.append(Budget(free, weights, left - taken, token, states, taken, number))
     return min(found, key=lambda one: (one.kv_bytes / max(one.token_bytes, 1.0), -one.weights))
 
 
@@ -282,19 +285,15 @@ def tokens_that_fit(room: Budget, settings: SglangSettings, page_size: int) -> i
     return min(tokens, settings.max_total_tokens or tokens) // page_size * page_size
 
 
-def plan_memory(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSglang) -> Memory:
+def plan_memory(
+    model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSglang, stage: int | None = None
+) -> Memory:
     """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may be 0."""
-    room = budget(model, layout, gpu, settings, settings.mem_fraction_static, settings.drafting)
+    room = budget(model, layout, gpu, settings, settings.mem_fraction_static, settings.drafting, stage)
+    gpu = gpu.at(room.stage)
     reserved = room.free_before * (1.0 - settings.mem_fraction_static)
     graphs = min(reserved, graph_bytes(settings.decode_sizes, settings.prefill_sizes))
-    return Memory(
-        total=gpu.driver_bytes,
-        usable=gpu.driver_bytes,
-        weights=room.weights,
-        activations=reserved - graphs,
-        graphs=graphs,
-        libraries=gpu.driver_bytes - room.free_before,
-        kv=kv_layout(room.token_bytes, settings.page_size),
-        states=room.state_bytes,
-        num_blocks=tokens_that_fit(room, settings, settings.page_size) // settings.page_size,
-    )
+    pages = tokens_that_fit(room, settings, settings.page_size) // settings.page_size
+    parts = room.weights, reserved - graphs, graphs, gpu.driver_bytes - room.free_before
+    kv = kv_layout(room.token_bytes, settings.page_size)
+    return Memory(gpu.driver_bytes, gpu.driver_bytes, *parts, kv, pages, states=room.state_bytes)

@@ -329,7 +329,7 @@ def kv_layout(
     if stage is not None:
         count = config.layers - num_drafting
         behind = range(count, config.layers) if stage == layout.pipeline - 1 else ()
-        held = {*stage_range(count, layout.pipeline, stage), *behind}
+        held = {*stage_range(count, layout, stage), *behind}
     if any(kind.cache.block for _, kind in members):
         return packed_layout(members, held)
     if len({kind.span for _, kind in members}) == 1:

@@ -168,7 +168,7 @@ def _layers(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, stage: int) -
         routed = stack.feed_forward if isinstance(stack.feed_forward, ExpertFeedForward) else None
         experts = (routed.held_bytes(shard, multiples), routed.topk / routed.experts) if routed else (0.0, 1.0)
         kinds.append((layer_bytes(shard, stack, multiples), *experts))
-    return [kinds[config.layer_stacks[number]] for number in stage_range(config.layers, layout.pipeline, stage)]
+    return [kinds[config.layer_stacks[number]] for number in stage_range(config.layers, layout, stage)]
 
 
 def _bytes_read(layer: tuple[float, float, float], tokens: Table) -> Table:
@@ -229,37 +229,31 @@ LIBRARY_BYTES = 100 * MIB
 COMPILED_BYTES = 1.8 * GIB
 
 
-def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
-    """The memory of one GPU of the stage with the least room, as the engine divides it. ``num_blocks`` may be 0."""
-    usable = gpu.driver_bytes * settings.gpu_memory_utilization
+def plan_memory(
+    config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings, stage: int | None = None
+) -> Memory:
+    """The memory of one GPU of a stage, or of the one with the least room, as the engine divides it."""
     activations = peak_activation_bytes(config, layout, settings)
-    graphs = graph_bytes(config, layout, settings)
+    all_graphs = graph_bytes(config, layout, settings)
     multiples = expert_multiples(config, gpu)
     libraries = LIBRARY_BYTES + (COMPILED_BYTES if compiles_kernels(config, layout) else 0.0)
     plans = []
     unbound = 1 + settings.max_num_seqs * -(-settings.max_model_len // settings.block_size)
     cached = cached_model(config, settings)
-    for stage in range(layout.pipeline):
-        weights = stage_weight_bytes(config, layout, stage, multiples) + slots_bytes(config, layout, stage)
-        weights -= bytes_saved(config, layout, gpu, settings, stage)
-        if stage == layout.pipeline - 1:
+    for number in range(layout.pipeline) if stage is None else (stage,):
+        device = gpu.at(number)
+        usable = device.driver_bytes * settings.gpu_memory_utilization
+        graphs = all_graphs * (layout.cut[number] * layout.pipeline / config.layers if layout.cut else 1.0)
+        weights = stage_weight_bytes(config, layout, number, multiples) + slots_bytes(config, layout, number)
+        weights -= bytes_saved(config, layout, gpu, settings, number)
+        if number == layout.pipeline - 1:
             weights += draft_weights(layout, gpu, settings)
         num_drafting = cached.layers - config.layers
-        kv = kv_layout(cached, layout, settings.block_size, stage, settings.state_blocks, num_drafting)
+        kv = kv_layout(cached, layout, settings.block_size, number, settings.state_blocks, num_drafting)
         left = settings.kv_cache_memory_bytes or usable - weights - activations - graphs - libraries
-        plans.append(
-            Memory(
-                total=gpu.driver_bytes,
-                usable=usable,
-                weights=weights,
-                activations=activations,
-                graphs=graphs,
-                libraries=libraries,
-                kv=kv,
-                num_blocks=max(0, int(left // kv.block_bytes)) if kv.block_bytes else unbound if left > 0 else 0,
-                spare_blocks=1,  # the null block
-            )
-        )
+        blocks = max(0, int(left // kv.block_bytes)) if kv.block_bytes else unbound if left > 0 else 0
+        parts = weights, activations, graphs, libraries, kv, blocks
+        plans.append(Memory(device.driver_bytes, usable, *parts, spare_blocks=1))  # the null block
     plan = min(plans, key=lambda memory: (memory.num_blocks, -memory.weights))
     return plan._replace(num_blocks=settings.num_gpu_blocks_override or plan.num_blocks)
 

@@ -392,6 +392,9 @@ def explain_command(
     reading = read_flags(pasted.words, chosen, strict=is_certain)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     notes: list[str] = []
+    if (cut := pasted.environment.get(chosen.commands.layer_partition)) is not None:
+        given = {**given, "pp_layer_partition": cut}
+        notes.append(f"{chosen.commands.layer_partition} cuts the layers into stages of {cut}")
     point = Point.of(reading, load_device(gpu, network), chosen, {**given, "network": network, "predictor": kernels})
     point = replace(point, model=loaded_model(reading))
     try:
@@ -467,7 +470,7 @@ def loaded_model(reading: Reading) -> str:
 
 def _notes(pasted: Pasted, fit: Fit, engine: Engine) -> list[str]:
     found = [fit.model.assumed] if fit.model.assumed else []
-    known = engine.commands.idle_variables
+    known = {*engine.commands.idle_variables, engine.commands.layer_partition}
     own = [name for name in pasted.environment if name.startswith(engine.commands.environment) and name not in known]
     if own:
         found.append(f"environment variables are not modelled: {', '.join(sorted(own))}")

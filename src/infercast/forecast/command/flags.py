@@ -225,13 +225,15 @@ class Point:
         return Point(reading.model, gpu, engine, reading.options, reading.settings, given)
 
     def changed(self, values: Mapping[str, Any]) -> Point:
-        options, settings = dict(self.options), dict(self.settings)
+        options, settings, given = dict(self.options), dict(self.settings), dict(self.given)
+        if "pipeline_parallel_size" in values:  # other stages need another cut
+            given.pop("pp_layer_partition", None)
         for name, value in values.items():
             part = options if name in OF_DEPLOY else settings
             part.pop(name, None)
             if value is not None:
                 part[name] = value
-        return replace(self, options=options, settings=settings)
+        return replace(self, options=options, settings=settings, given=given)
 
     def deploy(self) -> Deployment:
         return deploy(self.model, self.gpu, self.engine.settings(self.settings), **{**self.given, **self.options})
