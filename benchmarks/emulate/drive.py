@@ -9,44 +9,71 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
 from infercast.forecast.deploy import deploy
 from infercast.forecast.system import replicas_of, system_of
+from infercast.serve.workload.request import Request
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 
-async def ask(port: int, tokens: list[int], count: int) -> tuple[float, list[float]]:
-    """When a request was sent, and when each token came."""
-    body = json.dumps({"prompt": tokens, "max_tokens": count, "ignore_eos": True, "stream": True}).encode()
-    lines = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
-    head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    sent, times = time.perf_counter(), list[float]()
-    writer.write(head.encode() + body)
-    while True:
-        part = await reader.read(65536)
-        now = time.perf_counter()
-        times += [now] * part.count(b'"text":"')
-        if not part or b"[DONE]" in part:
-            break
-    writer.close()
-    return sent, times
+class Stream(asyncio.Protocol):
+    """One request: when it was sent, and when each token came."""
+
+    def __init__(self, tokens: list[int], count: int) -> None:
+        document = {"prompt": tokens, "max_tokens": count, "ignore_eos": True, "stream": True}
+        body = json.dumps(document).encode()
+        lines = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+        self._bytes = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+        self.sent, self.times = 0.0, list[float]()
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.sent = time.perf_counter()
+        self._transport.write(self._bytes)
+
+    def data_received(self, data: bytes) -> None:
+        self.times += [time.perf_counter()] * data.count(b'"text":"')
+        if b"[DONE]" in data:
+            self._transport.close()
+            self.done.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(exc or ConnectionError("closed early"))
 
 
-async def drive(port: int, requests: list, speed: float) -> list[tuple[float, list[float]]]:
-    begin, rng = time.perf_counter() + 0.2, np.random.default_rng(0)
-    tasks = []
+async def drive(port: int, requests: list[Request], speed: float) -> list[Stream]:
+    begin, rng, loop = time.perf_counter() + 0.2, np.random.default_rng(0), asyncio.get_running_loop()
+    streams, opening = list[Stream](), set[Any]()
     for request in requests:
         await asyncio.sleep(max(0.0, begin + request.arrival / speed - time.perf_counter()))
-        ids = rng.integers(1, 50_000, request.num_input).tolist()
-        tasks.append(asyncio.create_task(ask(port, ids, request.num_output)))
-    return await asyncio.gather(*tasks)
+        streams.append(Stream(rng.integers(1, 50_000, request.num_input).tolist(), request.num_output))
+        opened = loop.create_task(loop.create_connection(partial(_same, streams[-1]), "127.0.0.1", port))
+        opening.add(opened)
+        opened.add_done_callback(opening.discard)
+    await asyncio.gather(*(each.done for each in streams))
+    return streams
+
+
+def _same(stream: Stream) -> Stream:
+    return stream
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has taken so far, on Linux."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def summary(ttft: np.ndarray, gaps: np.ndarray) -> str:
@@ -91,8 +118,10 @@ def main() -> None:
         assert server.stderr is not None
         print(server.stderr.readline().strip())
         began = time.perf_counter()
-        seen = asyncio.run(drive(args.port, list(workload.requests), args.speed))
-        lasted = time.perf_counter() - began
+        before = processor_seconds(server.pid)
+        streams = asyncio.run(drive(args.port, list(workload.requests), args.speed))
+        lasted, taken = time.perf_counter() - began, processor_seconds(server.pid) - before
+        seen = [(each.sent, each.times) for each in streams]
     finally:
         server.terminate()
         server.wait()
@@ -110,7 +139,8 @@ def main() -> None:
     expected_gaps = np.repeat(*run.clients.gaps)
     asked = sum(each.num_output for each in workload.requests)
     print(
-        f"{len(seen)} requests, {asked:,} tokens in {lasted:.1f} s ({asked / lasted:,.0f} tokens/s), {tokens:,} events"
+        f"{len(seen)} requests, {asked:,} tokens in {lasted:.1f} s ({asked / lasted:,.0f} tokens/s), "
+        f"{tokens:,} events; the server took {taken:.1f} s of a processor"
     )
     print("emulated ", summary(ttft, gaps))
     print("simulated", summary(run.clients.ttft, expected_gaps))

@@ -42,7 +42,7 @@ class Load:
 
 def loads() -> dict[str, Load]:
     """Requests and settings, by name."""
-    small = {"sglang": {"max_total_tokens": 24_000}, "vllm": {"num_gpu_blocks_override": 1_500}}
+    small = {"sglang": {"max_total_tokens": 24_000}, "vllm": {"num_gpu_blocks_override": 1_500, "max_model_len": 8192}}
     crowd = {"input_lengths": "uniform:100:400", "output_lengths": "uniform:200:500", "declared_length": 500}
     alone = {"sglang": {"disable_overlap_schedule": True}, "vllm": {"async_scheduling": False}}
     mixed = {"sglang": {"enable_mixed_chunk": True}, "vllm": {"max_num_batched_tokens": 1024}}

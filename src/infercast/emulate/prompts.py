@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import accumulate
 from typing import Any
 from zlib import crc32
@@ -18,11 +19,11 @@ from infercast.errors import InputError
 from infercast.serve.workload.request import Segment
 
 PIECE = re.compile(r" ?[^\W\d_]{1,5}| ?\d{1,3}| ?[^\w\s]|_+|\s+")
-WORDS = tuple(
+WORDS = re.findall(
+    r" \w+",
     " the of and to in is that for it as was with be by on not he his but at are this have from or had an they which"
-    " one you were her all she there would their we him been has when who will more no if out so what up said its"
-    .replace(" ", ",").strip(",").split(",")
-)  # fmt: skip
+    " one you were her all she there would their we him been has when who will more no if out so what up said its",
+)
 CHUNK = 16  # Tokens of a prompt that are compared together; an engine's blocks have as many or more
 MOST_KEPT = 50_000  # Prompts with their answers that a later prompt may continue
 IDS = 1 << 17
@@ -30,6 +31,9 @@ IDS = 1 << 17
 
 def encode(text: str) -> list[int]:
     return [crc32(piece.encode()) % IDS for piece in PIECE.findall(text)]
+
+
+WORD_IDS = {word: encode(word)[0] for word in WORDS}
 
 
 def encode_chat(messages: Any) -> list[int]:
@@ -61,7 +65,7 @@ def _special(name: str) -> int:
 def answer_words(seed: int, count: int) -> list[str]:
     """The words of an answer, each one token with the space before it."""
     step, first = 1 + seed % 58 | 1, seed // 59
-    return [f" {WORDS[(first + number * step) % len(WORDS)]}" for number in range(count)]
+    return [WORDS[(first + number * step) % len(WORDS)] for number in range(count)]
 
 
 class Contents:
@@ -71,18 +75,19 @@ class Contents:
         self._known: OrderedDict[int, tuple[Segment, ...]] = OrderedDict()
         """By a hash of a whole prompt with its answer: the segments of both."""
 
-    def segments(self, ids: Sequence[int]) -> tuple[Segment, ...]:
-        """A prompt's content; it continues the longest earlier prompt and answer that it begins with."""
-        hashes = [*accumulate(ids, _mixed)]
-        end = next((at + 1 for at in range(len(ids) - 1, -1, -1) if hashes[at] in self._known), 0)
+    def segments(self, ids: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
+        """A prompt's content and the hash of all of it; it continues the longest earlier prompt and answer that it
+        begins with.
+        """
+        hashes, known = [*accumulate(ids, _mixed)], self._known
+        end = next((at + 1 for at in range(len(ids) - 1, -1, -1) if hashes[at] in known), 0)
         found = self._known.get(hashes[end - 1], ()) if end else ()
         chunks = (ids[at : at + CHUNK] for at in range(end, len(ids), CHUNK))
-        return (*found, *(Segment(hash(tuple(chunk)), len(chunk)) for chunk in chunks))
+        return (*found, *(Segment(hash(tuple(chunk)), len(chunk)) for chunk in chunks)), hashes[-1]
 
-    def remember(self, ids: Iterable[int], answer: Iterable[int], segments: tuple[Segment, ...]) -> None:
-        """What a later prompt may begin with: ``segments`` of a prompt with its answer."""
-        *_, whole = accumulate([*ids, *answer], _mixed)
-        self._known[whole] = segments
+    def remember(self, prompt: int, answer: Iterable[str], segments: tuple[Segment, ...]) -> None:
+        """What a later prompt may begin with: ``segments`` of a prompt, by its hash, with the words of its answer."""
+        self._known[reduce(_mixed, map(WORD_IDS.__getitem__, answer), prompt)] = segments
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
 

@@ -9,7 +9,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 import uvicorn
@@ -29,7 +29,7 @@ MOST_CHOICES = 128
 PAGES = ("/v1/models", "/version", "/get_model_info", "/metrics", "/health", "/health_generate", "/ping")
 COMPLETION_TOKENS = 16  # What a completion without max_tokens has, as in vLLM
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[Any]]
 
 
@@ -77,29 +77,23 @@ class Form:
         name = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{number:012x}"
         self._common = {"id": name, "created": int(time.time()), "model": model}
         chunks = "chat.completion.chunk" if kind == "chat" else "text_completion"
-        self._head = json.dumps({**self._common, "object": chunks})[:-1]
+        self._head = f'data: {json.dumps({**self._common, "object": chunks})[:-1]}, "choices":['
 
-    def chunk(self, stream: Stream) -> bytes:
+    def chunk(self, stream: Stream) -> str:
         """The next event of an answer; a chat begins with the role."""
         is_first, text = not stream.num_taken, stream.take()
         if self.kind == "generate":
-            return b"data: %s\n\n" % json.dumps(self._generated(stream)).encode()
-        ended = "null" if stream.finish_reason is None else f'"{stream.finish_reason}"'
-        end, role = f'"logprobs":null,"finish_reason":{ended}', ""
+            return f"data: {json.dumps(self._generated(stream))}\n\n"
+        ended = f'"{reason}"' if (reason := stream.finish_reason) else "null"
+        begin, end = f'{self._head}{{"index":{stream.choice},', f'"logprobs":null,"finish_reason":{ended}}}]}}\n\n'
         if self.kind == "text":
-            return self._event(f'{{"index":{stream.choice},"text":"{text}",{end}}}').encode()
-        if is_first:
-            role = self._event(
-                f'{{"index":{stream.choice},"delta":{{"role":"assistant","content":""}},"finish_reason":null}}'
-            )
-        return (role + self._event(f'{{"index":{stream.choice},"delta":{{"content":"{text}"}},{end}}}')).encode()
+            return f'{begin}"text":"{text}",{end}'
+        role = f'{begin}"delta":{{"role":"assistant","content":""}},"finish_reason":null}}]}}\n\n' if is_first else ""
+        return f'{role}{begin}"delta":{{"content":"{text}"}},{end}'
 
-    def _event(self, choice: str, more: str = "") -> str:
-        return f'data: {self._head}, "choices":[{choice}]{more}}}\n\n'
-
-    def last(self, call: Call, *, with_usage: bool) -> bytes:
-        usage = self._event("", f',"usage":{json.dumps(_usage(call))}') if with_usage else ""
-        return f"{usage}data: [DONE]\n\n".encode()
+    def last(self, call: Call, *, with_usage: bool) -> str:
+        usage = f'{self._head}],"usage":{json.dumps(_usage(call))}}}\n\n' if with_usage else ""
+        return f"{usage}data: [DONE]\n\n"
 
     def whole(self, call: Call) -> dict[str, Any]:
         """All answers in one document."""
@@ -117,6 +111,42 @@ class Form:
         reason, counts = stream.finish_reason, {"prompt_tokens": stream.request.num_input}
         ended = {"completion_tokens": stream.num_taken, "finish_reason": reason and {"type": reason}}
         return {"text": "".join(stream.words[: stream.num_taken]), "meta_info": {**counts, **ended}}
+
+
+class Writer:
+    """Writes the answers of a call as their tokens come, or when all have come.
+
+    It writes from within the emulator's clock and not from a task, which would take longer to wake than to write.
+    """
+
+    def __init__(self, call: Call, form: Form, send: Send, *, is_stream: bool, with_usage: bool) -> None:
+        self._call, self._form, self._send = call, form, send
+        self._is_stream, self._with_usage = is_stream, with_usage
+        self._waiting: Coroutine[Any, Any, None] | None = None  # What a client that reads slowly keeps waiting
+
+    def write(self) -> None:
+        """Send what is new; a client that keeps us waiting gets the rest later, at once."""
+        call = self._call
+        if self._waiting is None and call.fresh and (self._is_stream or call.is_done):
+            self._waiting = self._send_fresh([*call.fresh], is_done=call.is_done)
+            call.fresh.clear()
+            self._go_on()
+
+    def _go_on(self, _: Any = None) -> None:
+        if self._waiting is not None:
+            try:
+                self._waiting.send(None).add_done_callback(self._go_on)
+            except StopIteration:
+                self._waiting = None
+                self.write()
+
+    async def _send_fresh(self, fresh: list[Stream], *, is_done: bool) -> None:
+        if not self._is_stream:
+            await _reply(self._send, self._form.whole(self._call))
+            return
+        parts = [self._form.chunk(each) for each in fresh]
+        parts += [self._form.last(self._call, with_usage=self._with_usage)] if is_done else []
+        await self._send({"type": "http.response.body", "body": "".join(parts).encode(), "more_body": not is_done})
 
 
 class Server:
@@ -196,11 +226,15 @@ class Server:
         for ids in prompts:
             for _ in range(choices):
                 self._begin(call, asked, ids, most)
-        gone = asyncio.ensure_future(self._watch(call, receive))
+        writer = Writer(call, form, send, is_stream=is_stream, with_usage=with_usage)
         try:
-            await self._write(call, form, send, stream=is_stream, with_usage=with_usage)
+            if is_stream:
+                await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+            call.write = writer.write
+            writer.write()
+            while (await receive())["type"] != "http.disconnect":  # the client has left, or has its answer
+                pass
         finally:
-            gone.cancel()
             if not call.is_done:
                 self.emulator.leave(call)
 
@@ -214,29 +248,6 @@ class Server:
         except InputError:
             self.emulator.leave(call)
             raise
-
-    async def _watch(self, call: Call, receive: Receive) -> None:
-        """Wait for the client to leave."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.emulator.leave(call)
-
-    async def _write(self, call: Call, form: Form, send: Send, *, stream: bool, with_usage: bool) -> None:
-        """Write answers as their tokens come, or when all have come; nothing to a client that has left."""
-        if stream:
-            await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-        while not call.has_left:
-            await call.ready.wait()
-            call.ready.clear()
-            fresh, call.fresh, is_done = call.fresh, [], call.is_done
-            if stream:
-                parts = [form.chunk(each) for each in fresh]
-                parts += [form.last(call, with_usage=with_usage)] if is_done else []
-                await send({"type": "http.response.body", "body": b"".join(parts), "more_body": not is_done})
-            elif is_done:
-                await _reply(send, form.whole(call))
-            if is_done:
-                return
 
     async def _generate(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """SGLang's own API."""
