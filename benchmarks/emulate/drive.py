@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,52 +23,63 @@ import numpy as np
 
 from infercast.forecast.deploy import deploy
 from infercast.forecast.system import replicas_of, system_of
-from infercast.serve.workload.request import Request
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 
-class Stream(asyncio.Protocol):
+class Stream:
     """One request: when it was sent, and when each token came."""
 
     def __init__(self, tokens: list[int], count: int) -> None:
-        document = {"prompt": tokens, "max_tokens": count, "ignore_eos": True, "stream": True}
-        body = json.dumps(document).encode()
+        body = json.dumps({"prompt": tokens, "max_tokens": count, "ignore_eos": True, "stream": True}).encode()
         lines = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
-        self._bytes = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+        self.bytes = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
         self.sent, self.times = 0.0, list[float]()
-        self.done = asyncio.get_running_loop().create_future()
+
+
+class Connection(asyncio.Protocol):
+    """A connection that is used again when it is free, as clients keep them."""
+
+    def __init__(self, stream: Stream, idle: list[Connection], ended: Callable[[], None]) -> None:
+        self._stream, self._idle, self._ended = stream, idle, ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.sent = time.perf_counter()
-        self._transport.write(self._bytes)
+        self.ask(self._stream)
+
+    def ask(self, stream: Stream) -> None:
+        self._stream = stream
+        stream.sent = time.perf_counter()
+        self._transport.write(stream.bytes)
 
     def data_received(self, data: bytes) -> None:
-        self.times += [time.perf_counter()] * data.count(b'"text":"')
-        if b"[DONE]" in data:
-            self._transport.close()
-            self.done.set_result(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_exception(exc or ConnectionError("closed early"))
+        self._stream.times += [time.perf_counter()] * data.count(b'"text":"')
+        if data.endswith(b"0\r\n\r\n"):
+            self._idle.append(self)
+            self._ended()
 
 
-async def drive(port: int, requests: list[Request], speed: float) -> list[Stream]:
-    begin, rng, loop = time.perf_counter() + 0.2, np.random.default_rng(0), asyncio.get_running_loop()
-    streams, opening = list[Stream](), set[Any]()
-    for request in requests:
-        await asyncio.sleep(max(0.0, begin + request.arrival / speed - time.perf_counter()))
-        streams.append(Stream(rng.integers(1, 50_000, request.num_input).tolist(), request.num_output))
-        opened = loop.create_task(loop.create_connection(partial(_same, streams[-1]), "127.0.0.1", port))
-        opening.add(opened)
-        opened.add_done_callback(opening.discard)
-    await asyncio.gather(*(each.done for each in streams))
-    return streams
+async def drive(port: int, streams: list[Stream], arrivals: list[float]) -> None:
+    """Send requests at their times, and wait for all answers."""
+    loop, idle, left, opening = asyncio.get_running_loop(), list[Connection](), [len(streams)], set[Any]()
+    is_over = asyncio.Event()
 
+    def ended() -> None:
+        left[0] -= 1
+        if not left[0]:
+            is_over.set()
 
-def _same(stream: Stream) -> Stream:
-    return stream
+    begin = time.perf_counter() + 0.2
+    for stream, arrival in zip(streams, arrivals, strict=True):
+        if (wait := begin + arrival - time.perf_counter()) > 0:
+            await asyncio.sleep(wait)
+        if idle:
+            idle.pop().ask(stream)
+        else:
+            made = partial(Connection, stream, idle, ended)
+            opened = loop.create_task(loop.create_connection(made, "127.0.0.1", port))
+            opening.add(opened)
+            opened.add_done_callback(opening.discard)
+    await is_over.wait()
 
 
 def processor_seconds(pid: int) -> float:
@@ -113,13 +125,15 @@ def main() -> None:
     )  # fmt: skip
     if args.clients:
         workload = workload_from_requests([replace(each, arrival=0.0) for each in workload.requests])
+    rng = np.random.default_rng(0)
+    streams = [Stream(rng.integers(1, 50_000, each.num_input).tolist(), each.num_output) for each in workload.requests]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
         print(server.stderr.readline().strip())
         began = time.perf_counter()
         before = processor_seconds(server.pid)
-        streams = asyncio.run(drive(args.port, list(workload.requests), args.speed))
+        asyncio.run(drive(args.port, streams, [each.arrival / args.speed for each in workload.requests]))
         lasted, taken = time.perf_counter() - began, processor_seconds(server.pid) - before
         seen = [(each.sent, each.times) for each in streams]
     finally:

@@ -56,9 +56,8 @@ class Stream:
 
     def take(self) -> str:
         """The words that came since the last call."""
-        text = "".join(self.words[self.num_taken : self.num_sent])
-        self.num_taken = self.num_sent
-        return text
+        begin, self.num_taken = self.num_taken, self.num_sent
+        return self.words[begin] if self.num_sent == begin + 1 else "".join(self.words[begin : self.num_sent])
 
 
 @dataclass(slots=True, eq=False)
@@ -69,10 +68,11 @@ class Call:
     fresh: dict[Stream, None] = field(default_factory=dict)  # Answers with new tokens
     write: Callable[[], None] = lambda: None  # Called when there are any, as seldom as once for all that are due
     came: float | None = None  # When it reached the server
+    num_open: int = 0  # Answers that are not complete
 
     @property
     def is_done(self) -> bool:
-        return all(each.is_done for each in self.streams.values())
+        return not self.num_open
 
 
 class Emulator:
@@ -143,6 +143,7 @@ class Emulator:
         self._contents.remember(whole, words, (*segments, Segment(name, len(words))))
         stream = Stream(request, words, call, choice, most, seed, began=now)
         call.streams[index] = self._streams[index] = stream
+        call.num_open += 1
         self._recent.append(request)
         self._wake()
         return stream
@@ -198,6 +199,7 @@ class Emulator:
             total += number
             if is_last:
                 stream.is_done = True
+                stream.call.num_open -= 1
                 del streams[index]
                 self._finish(stream, metrics, float(self.live.records[engine].started_at[index]))
             stream.call.fresh[stream] = calls[stream.call] = None

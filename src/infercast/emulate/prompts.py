@@ -80,7 +80,9 @@ class Contents:
         begins with.
         """
         hashes, known = [*accumulate(ids, _mixed)], self._known
-        end = next((at + 1 for at in range(len(ids) - 1, -1, -1) if hashes[at] in known), 0)
+        end = 0
+        if not known.keys().isdisjoint(hashes):
+            end = next(at for at in range(len(ids), 0, -1) if hashes[at - 1] in known)
         found = self._known.get(hashes[end - 1], ()) if end else ()
         chunks = (ids[at : at + CHUNK] for at in range(end, len(ids), CHUNK))
         return (*found, *(Segment(hash(tuple(chunk)), len(chunk)) for chunk in chunks)), hashes[-1]

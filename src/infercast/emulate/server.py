@@ -126,11 +126,17 @@ class Writer:
 
     def write(self) -> None:
         """Send what is new; a client that keeps us waiting gets the rest later, at once."""
-        call = self._call
-        if self._waiting is None and call.fresh and (self._is_stream or call.is_done):
-            self._waiting = self._send_fresh([*call.fresh], is_done=call.is_done)
-            call.fresh.clear()
-            self._go_on()
+        call, form = self._call, self._form
+        if self._waiting is not None or not call.fresh or not (self._is_stream or call.is_done):
+            return
+        if self._is_stream:
+            text, is_done = "".join(map(form.chunk, call.fresh)), call.is_done
+            text += form.last(call, with_usage=self._with_usage) if is_done else ""
+            self._waiting = self._send({"type": "http.response.body", "body": text.encode(), "more_body": not is_done})
+        else:
+            self._waiting = _reply(self._send, form.whole(call))
+        call.fresh.clear()
+        self._go_on()
 
     def _go_on(self, _: Any = None) -> None:
         if self._waiting is not None:
@@ -138,15 +144,8 @@ class Writer:
                 self._waiting.send(None).add_done_callback(self._go_on)
             except StopIteration:
                 self._waiting = None
-                self.write()
-
-    async def _send_fresh(self, fresh: list[Stream], *, is_done: bool) -> None:
-        if not self._is_stream:
-            await _reply(self._send, self._form.whole(self._call))
-            return
-        parts = [self._form.chunk(each) for each in fresh]
-        parts += [self._form.last(self._call, with_usage=self._with_usage)] if is_done else []
-        await self._send({"type": "http.response.body", "body": "".join(parts).encode(), "more_body": not is_done})
+                if self._call.fresh:
+                    self.write()
 
 
 class Server:
@@ -323,8 +322,8 @@ def make_server(emulator: Emulator, names: Sequence[str], host: str, port: int) 
     """The application in uvicorn, and the socket that it listens to."""
     hosts = () if host in ANY_ADDRESS else (*LOCAL_HOSTS, host)
     config = uvicorn.Config(
-        Server(emulator, names, hosts), ws="none", lifespan="off", log_level="warning", access_log=False,
-        server_header=False, date_header=False, timeout_keep_alive=65, timeout_graceful_shutdown=1, backlog=8192,
+        Server(emulator, names, hosts), ws="none", lifespan="off", log_level="warning", access_log=False, backlog=8192,
+        server_header=False, date_header=False, proxy_headers=False, timeout_keep_alive=65, timeout_graceful_shutdown=1,
     )  # fmt: skip
     return uvicorn.Server(config), listen_on(host, port)
 
