@@ -1,6 +1,8 @@
 """The endpoint over HTTP: what clients of OpenAI's API send and get, errors, aborts, metrics."""
 
 import json
+import re
+import socket
 import time
 from collections.abc import Iterator
 
@@ -9,6 +11,7 @@ import pytest
 
 from infercast.calibrate.watch import fetch, parse
 from infercast.emulate.server import emulator
+from infercast.web.server import listen_on
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +139,26 @@ def test_prefixes_are_found_by_the_text(client: httpx.Client) -> None:
     for end in ("first", "second"):
         client.post("/v1/completions", json={"prompt": text + end, "max_tokens": 1})
     assert hits() - before > 150
+
+
+def test_a_client_that_reads_slowly_gets_everything(client: httpx.Client) -> None:
+    document = {"prompt": [1, 2, 3], "n": 8, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    body, address = json.dumps(document).encode(), (client.base_url.host, client.base_url.port)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(address)
+        slow.sendall(head.encode() + body)
+        time.sleep(0.8)
+        assert client.get("/health").status_code == 200
+        read = b""
+        while not read.endswith(b"0\r\n\r\n"):
+            read += slow.recv(1 << 20)
+    assert read.count(b"[DONE]") == 1
+    texts = re.findall(rb'"text":"([^"]*)"', read)
+    assert sum(each.count(b" ") for each in texts) == 8 * 2000
+
+
+def test_short_packets_are_sent_at_once() -> None:
+    with listen_on("127.0.0.1", 0) as listening:
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
