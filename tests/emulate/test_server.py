@@ -1,16 +1,22 @@
 """The endpoint over HTTP: what clients of OpenAI's API send and get, errors, aborts, metrics."""
 
+import asyncio
 import json
 import re
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from infercast.calibrate.watch import fetch, parse
-from infercast.emulate.server import emulator
+from infercast.emulate.emulator import Call, Emulator
+from infercast.emulate.server import Form, Writer, emulator
+from infercast.forecast.deploy import deploy
+from infercast.forecast.system import system_of
+from infercast.serve.workload.distributions import parse_lengths
 from infercast.web.server import listen_on
 
 
@@ -141,22 +147,36 @@ def test_prefixes_are_found_by_the_text(client: httpx.Client) -> None:
     assert hits() - before > 150
 
 
-def test_a_client_that_reads_slowly_gets_everything(client: httpx.Client) -> None:
-    document = {"prompt": [1, 2, 3], "n": 8, "max_tokens": 2000, "ignore_eos": True, "stream": True}
-    body, address = json.dumps(document).encode(), (client.base_url.host, client.base_url.port)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    with socket.socket() as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.connect(address)
-        slow.sendall(head.encode() + body)
-        time.sleep(0.8)
-        assert client.get("/health").status_code == 200
-        read = b""
-        while not read.endswith(b"0\r\n\r\n"):
-            read += slow.recv(1 << 20)
-    assert read.count(b"[DONE]") == 1
-    texts = re.findall(rb'"text":"([^"]*)"', read)
-    assert sum(each.count(b" ") for each in texts) == 8 * 2000
+def test_a_client_that_reads_slowly_gets_everything_later() -> None:
+    now, sent = [0.0], list[bytes]()
+    system = system_of(deploy("qwen3-0.6b", "h200-sxm"))
+    emulated = Emulator(system, parse_lengths("20", ""), clock=lambda: now[0])
+
+    async def serve() -> None:
+        is_free = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            if sent:
+                await is_free.wait()  # its buffer is full after the first event
+            sent.append(message["body"])
+
+        call = Call()
+        emulated.start(call, 0, [1, 2, 3], 50, ignore_eos=True)
+        call.write = Writer(call, Form("text", 1, "m"), send, is_stream=True, with_usage=False).write
+        for number in range(100):
+            now[0] = 0.01 * number
+            emulated.catch_up()
+            await asyncio.sleep(0)
+        assert call.is_done
+        assert len(sent) == 1
+        is_free.set()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(serve())
+    assert len(sent) == 3  # the first, the one that waited, and all that came meanwhile
+    assert b"".join(sent).count(b'"text":" ') == 3
+    assert sum(text.count(b" ") for text in re.findall(rb'"text":"([^"]*)"', b"".join(sent))) == 50
+    assert sent[-1].endswith(b"data: [DONE]\n\n")
 
 
 def test_short_packets_are_sent_at_once() -> None:
