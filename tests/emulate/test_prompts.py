@@ -24,7 +24,7 @@ def test_a_conversation_continues_its_prompt_and_answer() -> None:
     ids, words = encode_chat(turn), answer_words(7, 25)
     segments, whole = contents.segments(ids)
     answered = (*segments, Segment(99, len(words)))
-    contents.remember(whole, words, answered)
+    contents.remember(ids, whole, words, answered)
     again = [*turn, {"role": "assistant", "content": "".join(words)}, {"role": "user", "content": "and then?"}]
     found, _ = contents.segments(encode_chat(again))
     assert found[: len(answered)] == answered

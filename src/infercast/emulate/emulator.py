@@ -70,10 +70,6 @@ class Call:
     came: float | None = None  # When it reached the server
     num_open: int = 0  # Answers that are not complete
 
-    @property
-    def is_done(self) -> bool:
-        return not self.num_open
-
 
 class Emulator:
     """A system that serves clients; its times are those of the simulation, divided by ``speed``."""
@@ -140,7 +136,7 @@ class Emulator:
             now, len(ids), len(words), segments, name, declared=most, stops=len(words) < most, priority=priority
         )
         index = self.live.submit(request, now)
-        self._contents.remember(whole, words, (*segments, Segment(name, len(words))))
+        self._contents.remember(ids, whole, words, (*segments, Segment(name, len(words))))
         stream = Stream(request, words, call, choice, most, seed, began=now)
         call.streams[index] = self._streams[index] = stream
         call.num_open += 1

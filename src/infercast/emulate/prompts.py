@@ -72,26 +72,41 @@ class Contents:
     """Names for what prompts hold: equal tokens after an equal beginning have equal names."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, tuple[Segment, ...]] = OrderedDict()
-        """By a hash of a whole prompt with its answer: the segments of both."""
+        self._known: OrderedDict[int, dict[tuple[int, ...], tuple[Segment, ...]]] = OrderedDict()
+        """Segments of prompts with their answers: by a hash of all whole chunks, and by the tokens after these."""
 
     def segments(self, ids: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
-        """A prompt's content and the hash of all of it; it continues the longest earlier prompt and answer that it
-        begins with.
-        """
-        hashes, known = [*accumulate(ids, _mixed)], self._known
-        end = 0
-        if not known.keys().isdisjoint(hashes):
-            end = next(at for at in range(len(ids), 0, -1) if hashes[at - 1] in known)
-        found = self._known.get(hashes[end - 1], ()) if end else ()
-        chunks = (ids[at : at + CHUNK] for at in range(end, len(ids), CHUNK))
-        return (*found, *(Segment(hash(tuple(chunk)), len(chunk)) for chunk in chunks)), hashes[-1]
+        """A prompt's content, after the longest earlier prompt and answer that it continues; a hash of its chunks."""
+        names = _names(ids)
+        hashes = [*accumulate(names[: len(ids) // CHUNK], _mixed, initial=0)]
+        end, found = 0, tuple[Segment, ...]()
+        if not self._known.keys().isdisjoint(hashes):
+            end, found = self._longest(ids, hashes)
+            names = _names(ids[end:]) if end else names
+        sizes = (min(CHUNK, len(ids) - at) for at in range(end, len(ids), CHUNK))
+        return (*found, *map(Segment, names, sizes)), hashes[-1]
 
-    def remember(self, prompt: int, answer: Iterable[str], segments: tuple[Segment, ...]) -> None:
-        """What a later prompt may begin with: ``segments`` of a prompt, by its hash, with the words of its answer."""
-        self._known[reduce(_mixed, map(WORD_IDS.__getitem__, answer), prompt)] = segments
-        while len(self._known) > MOST_KEPT:
-            self._known.popitem(last=False)
+    def _longest(self, ids: Sequence[int], hashes: list[int]) -> tuple[int, tuple[Segment, ...]]:
+        for number in range(len(hashes) - 1, -1, -1):
+            begin, known = number * CHUNK, self._known.get(hashes[number], {})
+            for end in range(min(begin + CHUNK, len(ids)), begin - 1, -1) if known else ():
+                if (found := known.get(tuple(ids[begin:end]))) is not None:
+                    return end, found
+        return 0, ()
+
+    def remember(self, ids: Sequence[int], whole: int, answer: Iterable[str], segments: tuple[Segment, ...]) -> None:
+        """What a later prompt may continue: ``segments`` of a prompt, whose chunks have a hash, with its answer."""
+        rest = [*ids[len(ids) // CHUNK * CHUNK :], *map(WORD_IDS.__getitem__, answer)]
+        end = len(rest) // CHUNK * CHUNK
+        known = self._known.setdefault(reduce(_mixed, _names(rest[:end]), whole), {})
+        for full in (known, self._known):
+            if len(full) >= MOST_KEPT:
+                del full[next(iter(full))]  # type: ignore[arg-type]
+        known[tuple(rest[end:])] = segments
+
+
+def _names(ids: Sequence[int]) -> list[int]:
+    return [hash(tuple(ids[at : at + CHUNK])) for at in range(0, len(ids), CHUNK)]
 
 
 def _mixed(total: int, token: int) -> int:

@@ -60,11 +60,12 @@ class Asked:
         if isinstance(given, str):
             return [encode(given)]
         if isinstance(given, list) and given:
-            if all(isinstance(each, int) and not isinstance(each, bool) for each in given):
+            kinds = {*map(type, given)}
+            if kinds == {int}:
                 return [given]
-            if all(isinstance(each, str) for each in given):
+            if kinds == {str}:
                 return [encode(each) for each in given]
-            if all(isinstance(each, list) and all(isinstance(token, int) for token in each) for each in given):
+            if kinds == {list} and all({*map(type, each)} <= {int} for each in given):
                 return given
         raise InputError("prompt must be a text, a list of tokens, or a list of texts or of lists of tokens")
 
@@ -127,10 +128,10 @@ class Writer:
     def write(self) -> None:
         """Send what is new; a client that keeps us waiting gets the rest later, at once."""
         call, form = self._call, self._form
-        if self._waiting is not None or not call.fresh or not (self._is_stream or call.is_done):
+        if self._waiting is not None or not call.fresh or (call.num_open and not self._is_stream):
             return
         if self._is_stream:
-            text, is_done = "".join(map(form.chunk, call.fresh)), call.is_done
+            text, is_done = "".join(map(form.chunk, call.fresh)), not call.num_open
             text += form.last(call, with_usage=self._with_usage) if is_done else ""
             self._waiting = self._send({"type": "http.response.body", "body": text.encode(), "more_body": not is_done})
         else:
@@ -234,7 +235,7 @@ class Server:
             while (await receive())["type"] != "http.disconnect":  # the client has left, or has its answer
                 pass
         finally:
-            if not call.is_done:
+            if call.num_open:
                 self.emulator.leave(call)
             call.streams.clear()  # they know it, too: what knows each other waits for the garbage collector
             call.write = lambda: None
