@@ -179,6 +179,26 @@ def test_a_client_that_reads_slowly_gets_everything_later() -> None:
     assert sent[-1].endswith(b"data: [DONE]\n\n")
 
 
+def test_a_broken_connection_does_not_stop_the_clock() -> None:
+    now, sent = [0.0], list[bytes]()
+    emulated = Emulator(system_of(deploy("qwen3-0.6b", "h200-sxm")), parse_lengths("20", ""), clock=lambda: now[0])
+
+    async def broken(_: Any) -> None:
+        raise RuntimeError("the connection is broken")
+
+    async def send(message: Any) -> None:
+        sent.append(message["body"])
+
+    for each in (broken, send):
+        call = Call()
+        emulated.start(call, 0, [1, 2, 3], 50, ignore_eos=True)
+        call.write = Writer(call, Form("text", 1, "m"), each, is_stream=True, with_usage=False).write
+    for number in range(100):
+        now[0] = 0.01 * number
+        emulated.catch_up()
+    assert sent[-1].endswith(b"data: [DONE]\n\n")
+
+
 def test_short_packets_are_sent_at_once() -> None:
     with listen_on("127.0.0.1", 0) as listening:
         assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

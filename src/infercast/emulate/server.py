@@ -147,6 +147,8 @@ class Writer:
                 self._waiting = None
                 if self._call.fresh:
                     self.write()
+            except Exception:  # a broken connection must not stop the clock of the others
+                self._call.write = lambda: None
 
 
 class Server:
