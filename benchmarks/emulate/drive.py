@@ -9,10 +9,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,32 +26,66 @@ from infercast.forecast.system import replicas_of, system_of
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 
-async def ask(port: int, tokens: list[int], count: int) -> tuple[float, list[float]]:
-    """When a request was sent, and when each token came."""
-    body = json.dumps({"prompt": tokens, "max_tokens": count, "ignore_eos": True, "stream": True}).encode()
-    lines = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
-    head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    sent, times = time.perf_counter(), list[float]()
-    writer.write(head.encode() + body)
-    while True:
-        part = await reader.read(65536)
-        now = time.perf_counter()
-        times += [now] * part.count(b'"text":"')
-        if not part or b"[DONE]" in part:
-            break
-    writer.close()
-    return sent, times
+class Stream:
+    """One request: when it was sent, and when each token came."""
+
+    def __init__(self, tokens: list[int], count: int) -> None:
+        body = json.dumps({"prompt": tokens, "max_tokens": count, "ignore_eos": True, "stream": True}).encode()
+        lines = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+        self.bytes = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+        self.sent, self.times = 0.0, list[float]()
 
 
-async def drive(port: int, requests: list, speed: float) -> list[tuple[float, list[float]]]:
-    begin, rng = time.perf_counter() + 0.2, np.random.default_rng(0)
-    tasks = []
-    for request in requests:
-        await asyncio.sleep(max(0.0, begin + request.arrival / speed - time.perf_counter()))
-        ids = rng.integers(1, 50_000, request.num_input).tolist()
-        tasks.append(asyncio.create_task(ask(port, ids, request.num_output)))
-    return await asyncio.gather(*tasks)
+class Connection(asyncio.Protocol):
+    """A connection that is used again when it is free, as clients keep them."""
+
+    def __init__(self, stream: Stream, idle: list[Connection], ended: Callable[[], None]) -> None:
+        self._stream, self._idle, self._ended = stream, idle, ended
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.ask(self._stream)
+
+    def ask(self, stream: Stream) -> None:
+        self._stream = stream
+        stream.sent = time.perf_counter()
+        self._transport.write(stream.bytes)
+
+    def data_received(self, data: bytes) -> None:
+        self._stream.times += [time.perf_counter()] * data.count(b'"text":"')
+        if data.endswith(b"0\r\n\r\n"):
+            self._idle.append(self)
+            self._ended()
+
+
+async def drive(port: int, streams: list[Stream], arrivals: list[float]) -> None:
+    """Send requests at their times, and wait for all answers."""
+    loop, idle, left, opening = asyncio.get_running_loop(), list[Connection](), [len(streams)], set[Any]()
+    is_over = asyncio.Event()
+
+    def ended() -> None:
+        left[0] -= 1
+        if not left[0]:
+            is_over.set()
+
+    begin = time.perf_counter() + 0.2
+    for stream, arrival in zip(streams, arrivals, strict=True):
+        if (wait := begin + arrival - time.perf_counter()) > 0:
+            await asyncio.sleep(wait)
+        if idle:
+            idle.pop().ask(stream)
+        else:
+            made = partial(Connection, stream, idle, ended)
+            opened = loop.create_task(loop.create_connection(made, "127.0.0.1", port))
+            opening.add(opened)
+            opened.add_done_callback(opening.discard)
+    await is_over.wait()
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has taken so far, on Linux."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def summary(ttft: np.ndarray, gaps: np.ndarray) -> str:
@@ -86,13 +125,17 @@ def main() -> None:
     )  # fmt: skip
     if args.clients:
         workload = workload_from_requests([replace(each, arrival=0.0) for each in workload.requests])
+    rng = np.random.default_rng(0)
+    streams = [Stream(rng.integers(1, 50_000, each.num_input).tolist(), each.num_output) for each in workload.requests]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
         print(server.stderr.readline().strip())
         began = time.perf_counter()
-        seen = asyncio.run(drive(args.port, list(workload.requests), args.speed))
-        lasted = time.perf_counter() - began
+        before = processor_seconds(server.pid)
+        asyncio.run(drive(args.port, streams, [each.arrival / args.speed for each in workload.requests]))
+        lasted, taken = time.perf_counter() - began, processor_seconds(server.pid) - before
+        seen = [(each.sent, each.times) for each in streams]
     finally:
         server.terminate()
         server.wait()
@@ -110,7 +153,8 @@ def main() -> None:
     expected_gaps = np.repeat(*run.clients.gaps)
     asked = sum(each.num_output for each in workload.requests)
     print(
-        f"{len(seen)} requests, {asked:,} tokens in {lasted:.1f} s ({asked / lasted:,.0f} tokens/s), {tokens:,} events"
+        f"{len(seen)} requests, {asked:,} tokens in {lasted:.1f} s ({asked / lasted:,.0f} tokens/s), "
+        f"{tokens:,} events; the server took {taken:.1f} s of a processor"
     )
     print("emulated ", summary(ttft, gaps))
     print("simulated", summary(run.clients.ttft, expected_gaps))

@@ -1,12 +1,21 @@
 """A running engine beside its forecast: an emulated one whose host is slow, or whose prompts share less."""
 
+import contextlib
+import json
+import sys
 from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+import infercast.calibrate.watch as watch_module
 from infercast.calibrate.watch import Watched, between, fetch, judge, lengths_of, parse
+from infercast.cli.main import run
 from infercast.emulate.emulator import Call, Emulator
+from infercast.engines.base import Deployment, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.intervals import slowed
@@ -15,9 +24,10 @@ from infercast.serve.workload.distributions import parse_lengths
 from infercast.serve.workload.synthetic import synthetic_workload
 
 
-def watched(engine: str = "vllm", host: float = 1.0, shared_later: float = 0.6, count: int = 300) -> Watched:
-    """An emulated engine on a clock without a wall, with two snapshots of its metrics."""
-    deployment = deploy("qwen3-0.6b", "h200-sxm", engine=engine)
+def metrics_of(
+    deployment: Deployment, host: float = 1.0, shared_later: float = 0.6, count: int = 300
+) -> tuple[str, str, float]:
+    """An emulated engine on a clock without a wall: two snapshots of its metrics, and the seconds between them."""
     system = system_of(deployment)
     pool = system.pools[0]
     system = system._replace(pools=(pool.of(slowed(pool.replica, host=host)),))
@@ -37,7 +47,12 @@ def watched(engine: str = "vllm", host: float = 1.0, shared_later: float = 0.6, 
             shared = int((shared_later if first else 0.6) * length)
             ids = [*common[:shared], *rng.integers(1, 50_000, length - shared).tolist()]
             emulator.start(Call(), 0, ids, 1000)
-    return judge(deployment, first, emulator.metrics_text(), time[0] - begin, lambda _: None)
+    return first, emulator.metrics_text(), time[0] - begin
+
+
+def watched(engine: str = "vllm", **given: Any) -> Watched:
+    deployment = deploy("qwen3-0.6b", "h200-sxm", engine=engine)
+    return judge(deployment, *metrics_of(deployment, **given), lambda _: None)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -46,6 +61,36 @@ def test_a_slow_host_is_found(engine: str) -> None:
     assert any("host time" in each and "above" in each for each in found.deviations)
     assert found.calibration.host.value == pytest.approx(1.2, rel=0.08)
     assert found.outputs.mean == pytest.approx(60, rel=0.15)
+
+
+def test_a_calibration_that_watch_writes_forecasts_the_slow_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = ("qwen3-0.6b", "--gpu", "h200-sxm"), tmp_path / "found.toml"
+    first, second, seconds = metrics_of(deploy("qwen3-0.6b", "h200-sxm"), host=1.2)
+    pages, clock = iter([first, second]), iter([0.0, seconds])
+    monkeypatch.setattr(watch_module, "fetch", lambda *_: next(pages))
+    monkeypatch.setattr(
+        watch_module, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None)
+    )
+
+    def asked(*words: object) -> Any:
+        monkeypatch.setattr(sys, "argv", ["infercast", *map(str, words), "--json"])
+        with contextlib.suppress(SystemExit):
+            run()
+        return json.loads(capsys.readouterr().out)
+
+    asked("watch", "http://localhost:8000", "--model", *model, "--out", out)
+    # With 8 clients a step of the small model takes what the host takes.
+    load = {"concurrency": 8, "input_len": 200, "output_len": 100}
+    options = [word for name, value in load.items() for word in (f"--{name.replace('_', '-')}", value)]
+    before, after = asked("simulate", *model, *options), asked("simulate", *model, *options, "--calibration", out)
+    slow = deploy("qwen3-0.6b", "h200-sxm", host=engine_named("vllm").default_host().sped_up(1 / 1.2, "slow"))
+    workload = synthetic_workload(concurrency=8, count=400, input_lengths=200, output_lengths=100)
+    truth = 1000 * float(np.median(system_of(slow).serve(workload).clients.tpot))
+    assert truth > 1.1 * before["tpot_ms"]["p50"]
+    assert after["tpot_ms"]["p50"] == pytest.approx(truth, rel=0.05)
+    assert any("calibrated with found.toml" in text for text in after["caveats"])
 
 
 def test_fewer_prefix_hits_are_found_and_a_host_as_forecast_is_not() -> None:

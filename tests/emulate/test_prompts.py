@@ -22,18 +22,18 @@ def test_a_conversation_continues_its_prompt_and_answer() -> None:
     contents = Contents()
     turn = [{"role": "user", "content": "a long question " * 30}]
     ids, words = encode_chat(turn), answer_words(7, 25)
-    segments = contents.segments(ids)
+    segments, whole = contents.segments(ids)
     answered = (*segments, Segment(99, len(words)))
-    contents.remember(ids, [encode(word)[0] for word in words], answered)
+    contents.remember(ids, whole, words, answered)
     again = [*turn, {"role": "assistant", "content": "".join(words)}, {"role": "user", "content": "and then?"}]
-    found = contents.segments(encode_chat(again))
+    found, _ = contents.segments(encode_chat(again))
     assert found[: len(answered)] == answered
     assert sum(each.num_tokens for each in found) == len(encode_chat(again))
 
 
 def test_equal_beginnings_have_equal_names_and_others_do_not() -> None:
     contents = Contents()
-    first, second = (contents.segments([*range(64), *rest]) for rest in ([1] * 20, [2] * 20))
+    first, second = (contents.segments([*range(64), *rest])[0] for rest in ([1] * 20, [2] * 20))
     assert first[:4] == second[:4]
     assert first[4] != second[4]
 

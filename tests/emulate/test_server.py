@@ -1,14 +1,23 @@
 """The endpoint over HTTP: what clients of OpenAI's API send and get, errors, aborts, metrics."""
 
+import asyncio
 import json
+import re
+import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from infercast.calibrate.watch import fetch, parse
-from infercast.emulate.server import emulator
+from infercast.emulate.emulator import Call, Emulator
+from infercast.emulate.server import Form, Writer, emulator
+from infercast.forecast.deploy import deploy
+from infercast.forecast.system import system_of
+from infercast.serve.workload.distributions import parse_lengths
+from infercast.web.server import listen_on
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +145,60 @@ def test_prefixes_are_found_by_the_text(client: httpx.Client) -> None:
     for end in ("first", "second"):
         client.post("/v1/completions", json={"prompt": text + end, "max_tokens": 1})
     assert hits() - before > 150
+
+
+def test_a_client_that_reads_slowly_gets_everything_later() -> None:
+    now, sent = [0.0], list[bytes]()
+    system = system_of(deploy("qwen3-0.6b", "h200-sxm"))
+    emulated = Emulator(system, parse_lengths("20", ""), clock=lambda: now[0])
+
+    async def serve() -> None:
+        is_free = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            if sent:
+                await is_free.wait()  # its buffer is full after the first event
+            sent.append(message["body"])
+
+        call = Call()
+        emulated.start(call, 0, [1, 2, 3], 50, ignore_eos=True)
+        call.write = Writer(call, Form("text", 1, "m"), send, is_stream=True, with_usage=False).write
+        for number in range(100):
+            now[0] = 0.01 * number
+            emulated.catch_up()
+            await asyncio.sleep(0)
+        assert not call.num_open
+        assert len(sent) == 1
+        is_free.set()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(serve())
+    assert len(sent) == 3  # the first, the one that waited, and all that came meanwhile
+    assert b"".join(sent).count(b'"text":" ') == 3
+    assert sum(text.count(b" ") for text in re.findall(rb'"text":"([^"]*)"', b"".join(sent))) == 50
+    assert sent[-1].endswith(b"data: [DONE]\n\n")
+
+
+def test_a_broken_connection_does_not_stop_the_clock() -> None:
+    now, sent = [0.0], list[bytes]()
+    emulated = Emulator(system_of(deploy("qwen3-0.6b", "h200-sxm")), parse_lengths("20", ""), clock=lambda: now[0])
+
+    async def broken(_: Any) -> None:
+        raise RuntimeError("the connection is broken")
+
+    async def send(message: Any) -> None:
+        sent.append(message["body"])
+
+    for each in (broken, send):
+        call = Call()
+        emulated.start(call, 0, [1, 2, 3], 50, ignore_eos=True)
+        call.write = Writer(call, Form("text", 1, "m"), each, is_stream=True, with_usage=False).write
+    for number in range(100):
+        now[0] = 0.01 * number
+        emulated.catch_up()
+    assert sent[-1].endswith(b"data: [DONE]\n\n")
+
+
+def test_short_packets_are_sent_at_once() -> None:
+    with listen_on("127.0.0.1", 0) as listening:
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

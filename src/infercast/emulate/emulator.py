@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from infercast.emulate.metrics import Metrics
-from infercast.emulate.prompts import Contents, answer_words, encode
+from infercast.emulate.metrics import EngineMetrics, Metrics
+from infercast.emulate.prompts import Contents, answer_words
 from infercast.errors import InputError
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import bottleneck
@@ -56,9 +56,8 @@ class Stream:
 
     def take(self) -> str:
         """The words that came since the last call."""
-        text = "".join(self.words[self.num_taken : self.num_sent])
-        self.num_taken = self.num_sent
-        return text
+        begin, self.num_taken = self.num_taken, self.num_sent
+        return self.words[begin] if self.num_sent == begin + 1 else "".join(self.words[begin : self.num_sent])
 
 
 @dataclass(slots=True, eq=False)
@@ -66,14 +65,10 @@ class Call:
     """One request over HTTP, with one answer or several."""
 
     streams: dict[int, Stream] = field(default_factory=dict)  # By the index of the request in the system
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    fresh: list[Stream] = field(default_factory=list)  # Answers with new tokens
-    has_left: bool = False
+    fresh: dict[Stream, None] = field(default_factory=dict)  # Answers with new tokens
+    write: Callable[[], None] = lambda: None  # Called when there are any, as seldom as once for all that are due
     came: float | None = None  # When it reached the server
-
-    @property
-    def is_done(self) -> bool:
-        return all(each.is_done for each in self.streams.values())
+    num_open: int = 0  # Answers that are not complete
 
 
 class Emulator:
@@ -134,30 +129,29 @@ class Emulator:
         natural = most if ignore_eos else max(min_tokens, int(self._lengths.sample(1, self._random)[0]))
         seed = int(self._random.integers(1 << 30))
         words = answer_words(seed, min(most, natural))
-        segments, now = self._contents.segments(ids), self.now() if came is None else came - self._lead
+        segments, whole = self._contents.segments(ids)
+        now = self.now() if came is None else came - self._lead
         name = hash(("answer", seed, self.live.num_requests))
         request = Request(
             now, len(ids), len(words), segments, name, declared=most, stops=len(words) < most, priority=priority
         )
         index = self.live.submit(request, now)
-        written = [encode(word)[0] for word in words]
-        self._contents.remember(ids, written, (*segments, Segment(name, len(words))))
+        self._contents.remember(ids, whole, words, (*segments, Segment(name, len(words))))
         stream = Stream(request, words, call, choice, most, seed, began=now)
         call.streams[index] = self._streams[index] = stream
+        call.num_open += 1
         self._recent.append(request)
         self._wake()
         return stream
 
     def leave(self, call: Call) -> None:
         """The client has gone: its answers are not written any further."""
-        call.has_left = True
         for index, stream in call.streams.items():
             if not stream.is_done and self._streams.pop(index, None) is not None:
                 self.live.abort(index, self.now())
                 metrics = self.metrics.engines[0]
                 metrics.finished["abort"] += 1
                 metrics.counters["aborted"] += 1
-        call.ready.set()
 
     # The clock.
 
@@ -170,12 +164,13 @@ class Emulator:
 
     def catch_up(self) -> None:
         """Let the system catch up with the clock, and hand out tokens."""
-        now = self.now() + self._lead
-        for emission in self.live.advance(now):
-            self.lag = max(0.0, now - self._lead - emission.time) / self.speed
+        now, calls = self.now() + self._lead, dict[Call, None]()
+        for at, _, engine, tokens in self.live.advance(now):
+            self.lag = max(0.0, now - self._lead - at) / self.speed
             self.longest_lag = max(self.longest_lag, self.lag)
-            for tokens in emission.tokens:
-                self._hand_out(tokens, emission.time, emission.engine)
+            self._hand_out(tokens, at, engine, calls)
+        for call in calls:
+            call.write()
 
     def _tick(self) -> None:
         self.catch_up()
@@ -183,35 +178,39 @@ class Emulator:
         wait = min(LONGEST_SLEEP, (ahead - self.now() - self._lead) / self.speed) if ahead < inf else LONGEST_SLEEP
         self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
 
-    def _hand_out(self, tokens: Tokens, at: float, engine: int) -> None:
-        stream = self._streams.get(tokens.request)
-        if stream is None:
-            return
-        metrics, request = self.metrics.engines[engine], stream.request
-        if stream.first is None:
-            stream.first = at
-            cached = self.live.records[engine].num_cached.pop(tokens.request, 0)
-            metrics.counters.update(
-                prompt_tokens=request.num_input, prefix_queries=request.num_input, prefix_hits=cached
-            )
-            path, token = self._server
-            stream.entered = stream.began + path + token * request.num_input
-            metrics.observe("ttft", at - stream.entered)
-        else:
-            metrics.observe("gap", (at - stream.last) / max(1, tokens.number), tokens.number)
-        stream.last = at
-        stream.num_sent += tokens.number
-        metrics.counters["generation_tokens"] += tokens.number
-        if tokens.is_last:
-            stream.is_done = True
-            del self._streams[tokens.request]
-            self._finish(stream, metrics, float(self.live.records[engine].started_at[tokens.request]))
-        call = stream.call
-        if stream not in call.fresh:
-            call.fresh.append(stream)
-        call.ready.set()
+    def _hand_out(self, tokens: list[Tokens], at: float, engine: int, calls: dict[Call, None]) -> None:
+        """The tokens of a step; adds the calls that get any."""
+        metrics, streams, total = self.metrics.engines[engine], self._streams, 0
+        gaps: dict[float, int] = {}  # Of tokens, most of which waited as long as others did
+        for index, number, is_last in tokens:
+            if (stream := streams.get(index)) is None:
+                continue
+            if stream.first is None:
+                self._begin(stream, metrics, at, self.live.records[engine].num_cached.pop(index, 0))
+            else:
+                gap = (at - stream.last) / (number or 1)
+                gaps[gap] = gaps.get(gap, 0) + number
+            stream.last = at
+            stream.num_sent += number
+            total += number
+            if is_last:
+                stream.is_done = True
+                stream.call.num_open -= 1
+                del streams[index]
+                self._finish(stream, metrics, float(self.live.records[engine].started_at[index]))
+            stream.call.fresh[stream] = calls[stream.call] = None
+        for gap, number in gaps.items():
+            metrics.observe("gap", gap, number)
+        metrics.counters["generation_tokens"] += total
 
-    def _finish(self, stream: Stream, metrics: Any, started: float) -> None:
+    def _begin(self, stream: Stream, metrics: EngineMetrics, at: float, cached: int) -> None:
+        """An answer has its first token."""
+        stream.first, count, (path, token) = at, stream.request.num_input, self._server
+        metrics.counters.update(prompt_tokens=count, prefix_queries=count, prefix_hits=cached)
+        stream.entered = stream.began + path + token * count
+        metrics.observe("ttft", at - stream.entered)
+
+    def _finish(self, stream: Stream, metrics: EngineMetrics, started: float) -> None:
         request, first = stream.request, stream.first or 0.0
         reason = "length" if len(stream.words) >= stream.max_tokens else "stop"
         metrics.finished[reason] += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import accumulate
 from typing import Any
 from zlib import crc32
@@ -18,11 +19,11 @@ from infercast.errors import InputError
 from infercast.serve.workload.request import Segment
 
 PIECE = re.compile(r" ?[^\W\d_]{1,5}| ?\d{1,3}| ?[^\w\s]|_+|\s+")
-WORDS = tuple(
+WORDS = re.findall(
+    r" \w+",
     " the of and to in is that for it as was with be by on not he his but at are this have from or had an they which"
-    " one you were her all she there would their we him been has when who will more no if out so what up said its"
-    .replace(" ", ",").strip(",").split(",")
-)  # fmt: skip
+    " one you were her all she there would their we him been has when who will more no if out so what up said its",
+)
 CHUNK = 16  # Tokens of a prompt that are compared together; an engine's blocks have as many or more
 MOST_KEPT = 50_000  # Prompts with their answers that a later prompt may continue
 IDS = 1 << 17
@@ -30,6 +31,9 @@ IDS = 1 << 17
 
 def encode(text: str) -> list[int]:
     return [crc32(piece.encode()) % IDS for piece in PIECE.findall(text)]
+
+
+WORD_IDS = {word: encode(word)[0] for word in WORDS}
 
 
 def encode_chat(messages: Any) -> list[int]:
@@ -61,30 +65,48 @@ def _special(name: str) -> int:
 def answer_words(seed: int, count: int) -> list[str]:
     """The words of an answer, each one token with the space before it."""
     step, first = 1 + seed % 58 | 1, seed // 59
-    return [f" {WORDS[(first + number * step) % len(WORDS)]}" for number in range(count)]
+    return [WORDS[(first + number * step) % len(WORDS)] for number in range(count)]
 
 
 class Contents:
     """Names for what prompts hold: equal tokens after an equal beginning have equal names."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, tuple[Segment, ...]] = OrderedDict()
-        """By a hash of a whole prompt with its answer: the segments of both."""
+        self._known: OrderedDict[int, dict[tuple[int, ...], tuple[Segment, ...]]] = OrderedDict()
+        """Segments of prompts with their answers: by a hash of all whole chunks, and by the tokens after these."""
 
-    def segments(self, ids: Sequence[int]) -> tuple[Segment, ...]:
-        """A prompt's content; it continues the longest earlier prompt and answer that it begins with."""
-        hashes = [*accumulate(ids, _mixed)]
-        end = next((at + 1 for at in range(len(ids) - 1, -1, -1) if hashes[at] in self._known), 0)
-        found = self._known.get(hashes[end - 1], ()) if end else ()
-        chunks = (ids[at : at + CHUNK] for at in range(end, len(ids), CHUNK))
-        return (*found, *(Segment(hash(tuple(chunk)), len(chunk)) for chunk in chunks))
+    def segments(self, ids: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
+        """A prompt's content, after the longest earlier prompt and answer that it continues; a hash of its chunks."""
+        names = _names(ids)
+        hashes = [*accumulate(names[: len(ids) // CHUNK], _mixed, initial=0)]
+        end, found = 0, tuple[Segment, ...]()
+        if not self._known.keys().isdisjoint(hashes):
+            end, found = self._longest(ids, hashes)
+            names = _names(ids[end:]) if end else names
+        sizes = (min(CHUNK, len(ids) - at) for at in range(end, len(ids), CHUNK))
+        return (*found, *map(Segment, names, sizes)), hashes[-1]
 
-    def remember(self, ids: Iterable[int], answer: Iterable[int], segments: tuple[Segment, ...]) -> None:
-        """What a later prompt may begin with: ``segments`` of a prompt with its answer."""
-        *_, whole = accumulate([*ids, *answer], _mixed)
-        self._known[whole] = segments
-        while len(self._known) > MOST_KEPT:
-            self._known.popitem(last=False)
+    def _longest(self, ids: Sequence[int], hashes: list[int]) -> tuple[int, tuple[Segment, ...]]:
+        for number in range(len(hashes) - 1, -1, -1):
+            begin, known = number * CHUNK, self._known.get(hashes[number], {})
+            for end in range(min(begin + CHUNK, len(ids)), begin - 1, -1) if known else ():
+                if (found := known.get(tuple(ids[begin:end]))) is not None:
+                    return end, found
+        return 0, ()
+
+    def remember(self, ids: Sequence[int], whole: int, answer: Iterable[str], segments: tuple[Segment, ...]) -> None:
+        """What a later prompt may continue: ``segments`` of a prompt, whose chunks have a hash, with its answer."""
+        rest = [*ids[len(ids) // CHUNK * CHUNK :], *map(WORD_IDS.__getitem__, answer)]
+        end = len(rest) // CHUNK * CHUNK
+        known = self._known.setdefault(reduce(_mixed, _names(rest[:end]), whole), {})
+        for full in (known, self._known):
+            if len(full) >= MOST_KEPT:
+                del full[next(iter(full))]  # type: ignore[arg-type]
+        known[tuple(rest[end:])] = segments
+
+
+def _names(ids: Sequence[int]) -> list[int]:
+    return [hash(tuple(ids[at : at + CHUNK])) for at in range(0, len(ids), CHUNK)]
 
 
 def _mixed(total: int, token: int) -> int:

@@ -9,7 +9,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 import uvicorn
@@ -29,7 +29,7 @@ MOST_CHOICES = 128
 PAGES = ("/v1/models", "/version", "/get_model_info", "/metrics", "/health", "/health_generate", "/ping")
 COMPLETION_TOKENS = 16  # What a completion without max_tokens has, as in vLLM
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[Any]]
 
 
@@ -60,11 +60,12 @@ class Asked:
         if isinstance(given, str):
             return [encode(given)]
         if isinstance(given, list) and given:
-            if all(isinstance(each, int) and not isinstance(each, bool) for each in given):
+            kinds = {*map(type, given)}
+            if kinds == {int}:
                 return [given]
-            if all(isinstance(each, str) for each in given):
+            if kinds == {str}:
                 return [encode(each) for each in given]
-            if all(isinstance(each, list) and all(isinstance(token, int) for token in each) for each in given):
+            if kinds == {list} and all({*map(type, each)} <= {int} for each in given):
                 return given
         raise InputError("prompt must be a text, a list of tokens, or a list of texts or of lists of tokens")
 
@@ -77,29 +78,23 @@ class Form:
         name = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{number:012x}"
         self._common = {"id": name, "created": int(time.time()), "model": model}
         chunks = "chat.completion.chunk" if kind == "chat" else "text_completion"
-        self._head = json.dumps({**self._common, "object": chunks})[:-1]
+        self._head = f'data: {json.dumps({**self._common, "object": chunks})[:-1]}, "choices":['
 
-    def chunk(self, stream: Stream) -> bytes:
+    def chunk(self, stream: Stream) -> str:
         """The next event of an answer; a chat begins with the role."""
         is_first, text = not stream.num_taken, stream.take()
         if self.kind == "generate":
-            return b"data: %s\n\n" % json.dumps(self._generated(stream)).encode()
-        ended = "null" if stream.finish_reason is None else f'"{stream.finish_reason}"'
-        end, role = f'"logprobs":null,"finish_reason":{ended}', ""
+            return f"data: {json.dumps(self._generated(stream))}\n\n"
+        ended = f'"{reason}"' if (reason := stream.finish_reason) else "null"
+        begin, end = f'{self._head}{{"index":{stream.choice},', f'"logprobs":null,"finish_reason":{ended}}}]}}\n\n'
         if self.kind == "text":
-            return self._event(f'{{"index":{stream.choice},"text":"{text}",{end}}}').encode()
-        if is_first:
-            role = self._event(
-                f'{{"index":{stream.choice},"delta":{{"role":"assistant","content":""}},"finish_reason":null}}'
-            )
-        return (role + self._event(f'{{"index":{stream.choice},"delta":{{"content":"{text}"}},{end}}}')).encode()
+            return f'{begin}"text":"{text}",{end}'
+        role = f'{begin}"delta":{{"role":"assistant","content":""}},"finish_reason":null}}]}}\n\n' if is_first else ""
+        return f'{role}{begin}"delta":{{"content":"{text}"}},{end}'
 
-    def _event(self, choice: str, more: str = "") -> str:
-        return f'data: {self._head}, "choices":[{choice}]{more}}}\n\n'
-
-    def last(self, call: Call, *, with_usage: bool) -> bytes:
-        usage = self._event("", f',"usage":{json.dumps(_usage(call))}') if with_usage else ""
-        return f"{usage}data: [DONE]\n\n".encode()
+    def last(self, call: Call, *, with_usage: bool) -> str:
+        usage = f'{self._head}],"usage":{json.dumps(_usage(call))}}}\n\n' if with_usage else ""
+        return f"{usage}data: [DONE]\n\n"
 
     def whole(self, call: Call) -> dict[str, Any]:
         """All answers in one document."""
@@ -117,6 +112,43 @@ class Form:
         reason, counts = stream.finish_reason, {"prompt_tokens": stream.request.num_input}
         ended = {"completion_tokens": stream.num_taken, "finish_reason": reason and {"type": reason}}
         return {"text": "".join(stream.words[: stream.num_taken]), "meta_info": {**counts, **ended}}
+
+
+class Writer:
+    """Writes the answers of a call as their tokens come, or when all have come.
+
+    It writes from within the emulator's clock and not from a task, which would take longer to wake than to write.
+    """
+
+    def __init__(self, call: Call, form: Form, send: Send, *, is_stream: bool, with_usage: bool) -> None:
+        self._call, self._form, self._send = call, form, send
+        self._is_stream, self._with_usage = is_stream, with_usage
+        self._waiting: Coroutine[Any, Any, None] | None = None  # What a client that reads slowly keeps waiting
+
+    def write(self) -> None:
+        """Send what is new; a client that keeps us waiting gets the rest later, at once."""
+        call, form = self._call, self._form
+        if self._waiting is not None or not call.fresh or (call.num_open and not self._is_stream):
+            return
+        if self._is_stream:
+            text, is_done = "".join(map(form.chunk, call.fresh)), not call.num_open
+            text += form.last(call, with_usage=self._with_usage) if is_done else ""
+            self._waiting = self._send({"type": "http.response.body", "body": text.encode(), "more_body": not is_done})
+        else:
+            self._waiting = _reply(self._send, form.whole(call))
+        call.fresh.clear()
+        self._go_on()
+
+    def _go_on(self, _: Any = None) -> None:
+        if self._waiting is not None:
+            try:
+                self._waiting.send(None).add_done_callback(self._go_on)
+            except StopIteration:
+                self._waiting = None
+                if self._call.fresh:
+                    self.write()
+            except Exception:  # a broken connection must not stop the clock of the others
+                self._call.write = lambda: None
 
 
 class Server:
@@ -196,13 +228,19 @@ class Server:
         for ids in prompts:
             for _ in range(choices):
                 self._begin(call, asked, ids, most)
-        gone = asyncio.ensure_future(self._watch(call, receive))
+        writer = Writer(call, form, send, is_stream=is_stream, with_usage=with_usage)
         try:
-            await self._write(call, form, send, stream=is_stream, with_usage=with_usage)
+            if is_stream:
+                await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+            call.write = writer.write
+            writer.write()
+            while (await receive())["type"] != "http.disconnect":  # the client has left, or has its answer
+                pass
         finally:
-            gone.cancel()
-            if not call.is_done:
+            if call.num_open:
                 self.emulator.leave(call)
+            call.streams.clear()  # they know it, too: what knows each other waits for the garbage collector
+            call.write = lambda: None
 
     def _begin(self, call: Call, asked: Asked, ids: Sequence[int], most: int | None) -> Stream:
         try:
@@ -214,29 +252,6 @@ class Server:
         except InputError:
             self.emulator.leave(call)
             raise
-
-    async def _watch(self, call: Call, receive: Receive) -> None:
-        """Wait for the client to leave."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.emulator.leave(call)
-
-    async def _write(self, call: Call, form: Form, send: Send, *, stream: bool, with_usage: bool) -> None:
-        """Write answers as their tokens come, or when all have come; nothing to a client that has left."""
-        if stream:
-            await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-        while not call.has_left:
-            await call.ready.wait()
-            call.ready.clear()
-            fresh, call.fresh, is_done = call.fresh, [], call.is_done
-            if stream:
-                parts = [form.chunk(each) for each in fresh]
-                parts += [form.last(call, with_usage=with_usage)] if is_done else []
-                await send({"type": "http.response.body", "body": b"".join(parts), "more_body": not is_done})
-            elif is_done:
-                await _reply(send, form.whole(call))
-            if is_done:
-                return
 
     async def _generate(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """SGLang's own API."""
@@ -312,8 +327,8 @@ def make_server(emulator: Emulator, names: Sequence[str], host: str, port: int) 
     """The application in uvicorn, and the socket that it listens to."""
     hosts = () if host in ANY_ADDRESS else (*LOCAL_HOSTS, host)
     config = uvicorn.Config(
-        Server(emulator, names, hosts), ws="none", lifespan="off", log_level="warning", access_log=False,
-        server_header=False, date_header=False, timeout_keep_alive=65, timeout_graceful_shutdown=1, backlog=8192,
+        Server(emulator, names, hosts), ws="none", lifespan="off", log_level="warning", access_log=False, backlog=8192,
+        server_header=False, date_header=False, proxy_headers=False, timeout_keep_alive=65, timeout_graceful_shutdown=1,
     )  # fmt: skip
     return uvicorn.Server(config), listen_on(host, port)
 
@@ -326,6 +341,7 @@ def serve(
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()  # what is loaded stays, and is not looked through again while clients wait
+    gc.set_threshold(1000, 3, 3000)  # a millisecond at a time; everything that was ever asked once in many minutes
     tell(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(server.serve([listening]))
