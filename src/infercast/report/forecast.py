@@ -176,25 +176,17 @@ def _server_words(server: Server, pue: float) -> str:
 
 
 def _energy_dict(energy: Energy) -> dict[str, Any]:
-    shares = {name: value / energy.joules for name, value in energy.by_part.items()}
-    watts = {"watts_per_gpu": "mean_watts", "peak_watts_per_gpu": "peak_watts"}
-    phase = {"phase": "name", "joules": "joules", "watts_per_gpu": "watts", "burst_watts_per_gpu": "burst_watts"}
-    return {
-        "joules": energy.joules,
-        "joules_interval": [energy.low, energy.high],
-        "joules_per_output_token_interval": [energy.joules_per_output_token * each for each in energy.interval],
-        **pick(energy, idle_watts_per_gpu="idle_watts", limit_watts_per_gpu="limit_watts", source="source"),
-        "parts": [{"part": name, "joules": energy.by_part[name], "share": share} for name, share in shares.items()],
-        "pools": [pick(pool, "gpus", **watts) for pool in energy.pools],
-        "phases": [pick(each, **phase, joules_per_token="joules_per_token") for each in energy.phases],
-    }
+    return quantities.document(
+        "energy", energy,
+        ends=lambda energy: [energy.low, energy.high],
+        ends_per_token=lambda energy: [energy.joules_per_output_token * each for each in energy.interval],
+        parts=lambda parts: [{"part": name, "joules": joules, "share": joules / energy.joules}
+                             for name, joules in parts.items()],
+    )  # fmt: skip
 
 
 def wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
-    def servers(found: Iterable[Server]) -> list[dict[str, Any]]:
-        return [pick(server, "kind gpus base_watts factor fitted") for server in found]
-
-    return quantities.document("wall", wall, ends=lambda wall: [wall.low, wall.high], servers=servers)
+    return quantities.document("wall", wall, ends=lambda wall: [wall.low, wall.high])
 
 
 def _limit_words(limits: Iterable[tuple[str, float]]) -> str:

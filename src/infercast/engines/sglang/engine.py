@@ -473,14 +473,6 @@ def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Map
 
 
 OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
-TRIED = (
-    (),
-    (("chunked_prefill_size", 512),),
-    (("chunked_prefill_size", 2048),),
-    (("chunked_prefill_size", 16384),),
-    (("max_running_requests", 128),),
-    (("enable_mixed_chunk", True),),
-)  # What a plan tries: the defaults, smaller and larger chunks, fewer requests, mixed chunks
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 
@@ -502,7 +494,6 @@ class Sglang(Engine):
     settings_type = SglangSettings
     bounds = BOUNDS
     shown = (*BOUNDS, "mem_fraction_static", "disable_radix_cache")
-    tried = TRIED
     oldest_gpu = OLDEST, "Turing, such as t4"
     own_drafts = "--speculative-algorithm NEXTN"
     expert_launches = EXPERT_LAUNCHES
