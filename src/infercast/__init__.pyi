@@ -26,9 +26,10 @@ from infercast.forecast.deploy import deploy as deploy, load_model as load_model
 from infercast.forecast.energy import Energy as Energy, Facility as Facility, FacilityEnergy as FacilityEnergy
 from infercast.forecast.estimate import estimate as estimate, estimate_power as estimate_power
 from infercast.forecast.explain.breakdown import Breakdown as Breakdown, explain_run as explain_run
-from infercast.forecast.explain.diagnose import Diagnosis as Diagnosis, diagnose as diagnose
-from infercast.forecast.explain.profile import (
+from infercast.forecast.explain.diagnose import (
+    Diagnosis as Diagnosis,
     ProfileDiagnosis as ProfileDiagnosis,
+    diagnose as diagnose,
     diagnose_profile as diagnose_profile,
 )
 from infercast.forecast.intervals import Intervals as Intervals, forecast_intervals as forecast_intervals
