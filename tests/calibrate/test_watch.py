@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from infercast.calibrate.watch import Watched, between, fetch, judge, lengths_of, parse
+from infercast.calibrate.learn import Watched, between, fetch, judge, lengths_of, parse
 from infercast.emulate.emulator import Call, Emulator
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy

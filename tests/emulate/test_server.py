@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from infercast.calibrate.watch import fetch, parse
+from infercast.calibrate.learn import fetch, parse
 from infercast.emulate.server import emulator
 
 
