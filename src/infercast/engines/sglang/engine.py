@@ -16,26 +16,8 @@ from infercast.engines.base import Deployment, Engine, Tell, Version
 from infercast.engines.host import Launch
 from infercast.engines.memory import slots_of
 from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, read_setting
+from infercast.engines.sglang import kernels, memory
 from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
-from infercast.engines.sglang.kernels import (
-    EAGER_BACKENDS,
-    EXPERT_LAUNCHES,
-    attention_backend,
-    check_backend,
-    choose_kernels,
-    expert_multiples,
-    page_size,
-)
-from infercast.engines.sglang.memory import (
-    Reserved,
-    budget,
-    by_memory,
-    cells,
-    offload_of,
-    plan_memory,
-    state_pool,
-    tokens_that_fit,
-)
 from infercast.engines.sglang.settings import (
     ARCHITECTURES,
     ENGINES,
@@ -231,20 +213,20 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
         raise InputError(
             f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
         )
-    backend = attention_backend(model, gpu, asked.attention_backend)
+    backend = kernels.attention_backend(model, gpu, asked.attention_backend)
     if asked.speculative_algorithm is not None:
         backend = draft_backend(asked, model, gpu, backend)
         asked = replace(
             asked, max_running_requests=asked.max_running_requests or DRAFTING_SEQUENCES, enable_mixed_chunk=False
         )
-    check_backend(backend, gpu)
-    page = page_size(model, backend, asked.page_size)
+    kernels.check_backend(backend, gpu)
+    page = kernels.page_size(model, backend, asked.page_size)
     drafting = _drafting(asked, model, layout, backend, page)
     context = asked.context_length or model.max_positions
     groups = layout.sharing if asked.enable_dp_attention else 1
-    usual_chunk, largest_graph = by_memory(gpu, layout.tensor * groups)
+    usual_chunk, largest_graph = memory.by_memory(gpu, layout.tensor * groups)
     chunk = asked.chunked_prefill_size or usual_chunk
-    without = asked.disable_cuda_graph or backend in EAGER_BACKENDS
+    without = asked.disable_cuda_graph or backend in kernels.EAGER_BACKENDS
     graphs = not (without or (layout.all_to_all and asked.deepep_mode == "normal"))
     decode = _decode_sizes(asked, largest_graph)
     replays = graphs and not asked.disable_decode_cuda_graph
@@ -253,7 +235,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     )
     share = asked.mem_fraction_static
     if share is None:
-        reserved = Reserved(
+        reserved = memory.Reserved(
             tokens=chunk if chunk > 0 else asked.max_prefill_tokens,
             gpus=layout.tensor * groups * layout.pipeline,
             largest_graph=max(decode),
@@ -264,9 +246,9 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             deepep=layout.all_to_all,
         )
         share = reserved.static_share(gpu) * static_factor(model)
-    states = state_pool(model, layout, asked)
-    room = budget(model, layout, gpu, asked, share, drafting)
-    tokens = tokens_that_fit(room, asked, page)
+    states = memory.state_pool(model, layout, asked)
+    room = memory.budget(model, layout, gpu, asked, share, drafting)
+    tokens = memory.tokens_that_fit(room, asked, page)
     running = _running(asked, tokens, context, groups)
     if states.state_bytes:
         running = min(running, room.states // states.per_request(asked))
@@ -496,7 +478,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         first_ratio=first,
         least_ratio=first * LEAST_SHARE,
         ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
-        tries_always=cells(deployment.model, deployment.layout, settings).windowed > 0,
+        tries_always=memory.cells(deployment.model, deployment.layout, settings).windowed > 0,
         # Requests that declare what they produce come from benchmarks, which ignore EOS; it matters only without a
         # radix cache.
         ignores_end=True,
@@ -521,7 +503,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
-        offload=offload_of(
+        offload=memory.offload_of(
             settings,
             deployment.memory.kv.shape,
             deployment.memory.kv.block_bytes,
@@ -578,7 +560,7 @@ class Sglang(Engine):
     shown = (*BOUNDS, "mem_fraction_static", "disable_radix_cache")
     oldest_gpu = OLDEST, "Turing, such as t4"
     own_drafts = "--speculative-algorithm NEXTN"
-    expert_launches = EXPERT_LAUNCHES
+    expert_launches = kernels.EXPERT_LAUNCHES
     ties_groups = False
     tuned_since = TUNED_SINCE
     host_type = SglangHost
@@ -588,9 +570,9 @@ class Sglang(Engine):
     spread = staticmethod(spread)
     sizes_for = staticmethod(sizes_for)
     fuses_norms = staticmethod(fuses_norms)
-    choose_kernels = staticmethod(choose_kernels)
-    expert_multiples = staticmethod(expert_multiples)
-    plan_memory = staticmethod(plan_memory)
+    choose_kernels = staticmethod(kernels.choose_kernels)
+    expert_multiples = staticmethod(kernels.expert_multiples)
+    plan_memory = staticmethod(memory.plan_memory)
     host_model = staticmethod(SglangHostModel)
     replica = staticmethod(sglang_replica)
     measured_setup = staticmethod(measured_setup)
