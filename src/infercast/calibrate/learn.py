@@ -3,6 +3,8 @@
 Logarithms of results are those of the simulation with the right factors, but for what runs differ by, what a simulation
 gets wrong, and luck. Before anything is seen, factors are 1, as wide as intervals. The most likely point is found by
 linearising (Gauss and Newton), its uncertainty by the curvature there (Laplace).
+
+A running engine is watched by two snapshots of its metrics: the load between them, and what deviates from its forecast.
 """
 
 from __future__ import annotations

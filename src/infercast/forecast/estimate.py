@@ -1,4 +1,7 @@
-"""Estimates of single kernels: time and power of one shape, of arrays of shapes, or of a table's rows."""
+"""Estimates of single kernels: time and power of one shape, of arrays of shapes, or of a table's rows.
+
+Kernels have names: plain PyTorch operators, and products, attention and experts by the library that runs them.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,6 @@ from infercast.predict.operators import GPU, estimate_op, known
 from infercast.predict.roofline import Predictor
 
 OPERATORS = "operators"  # What rests on calls of PyTorch, in data/kernel_options.toml
-
-
 SIDES = ("batch", "channels", "size", "out_channels", "kernel_size", "stride")
 
 

@@ -1,4 +1,8 @@
-"""SGLang, release by release: flags, data-parallel layouts, measured setups, and the simulated replica."""
+"""SGLang, release by release: flags, data-parallel layouts, measured setups, and the simulated replica.
+
+``--speculative-*`` says the method, the tree of drafts, and the KV slots of a sequence. Facts of SGLang 0.5.16:
+``arg_groups/speculative_hook.py`` (defaults), ``mem_cache/allocation_sizing.py`` (slots).
+"""
 
 from __future__ import annotations
 
