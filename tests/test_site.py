@@ -11,7 +11,7 @@ import pytest
 import infercast
 from infercast.cli.app import COMMANDS
 from infercast.glossary import glossary
-from infercast.web.openapi import document
+from infercast.web.answers import openapi_document
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "docs" / "_site"
@@ -72,7 +72,7 @@ def test_the_glossary_has_every_term(pages: ModuleType) -> None:
 
 def test_the_http_reference_has_every_path_and_field(pages: ModuleType) -> None:
     text = pages.GENERATED["reference-http.md"]()
-    described = document()
+    described = openapi_document()
     for path in described["paths"]:
         assert f"/api/v1{path}`" in text
     for field in described["components"]["schemas"]["State"]["properties"]:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from tried import GPU, TABLE, Array, TriedShape, halves, read_trial
 
-from infercast.forecast.tune import spearman
 from infercast.predict.ceilings import default_ceilings
 from infercast.predict.learned import make_predictor
 
@@ -31,6 +30,13 @@ HEAD = (
     "first now",
     "order now",
 )
+
+
+def spearman(first: list[float], second: list[float]) -> float:
+    if len(first) < 3:
+        return float("nan")
+    ranks = np.array([np.argsort(np.argsort(values)) for values in (first, second)], dtype=np.float64)
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def attained(shape: TriedShape) -> float:

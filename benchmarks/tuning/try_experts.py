@@ -15,12 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tried import COLUMNS, GPU, SHAPE
 
 from infercast.engines.base import FILE_KEYS, Configuration
 from infercast.engines.vllm.kernels import EXPERT_LAUNCHES
 from infercast.forecast.deploy import load_model
-from infercast.forecast.tune import TunedShape, drawn, experts_of, layer_of, tune_shape
+from infercast.forecast.tune import TunedShape, experts_of, layer_of, runnable, tune_shape
 from infercast.lab.measure.sweep import trial_cases, try_configurations
 from infercast.models.layout import ParallelLayout
 from infercast.predict.expert_launch import tiles_of, time_tiles
@@ -57,6 +58,13 @@ def shape_of(model: str, gpus: int, quantization: str | None, tokens: int) -> Tu
     return tune_shape(replace(op, tokens=tokens), GPU, TOP, EXPERT_LAUNCHES)
 
 
+def drawn(shape: TunedShape, count: int) -> list[Configuration]:
+    """Configurations that can run, by lot: to see what the ranking misses."""
+    tiles, _ = runnable(shape.op, GPU)
+    lots = np.random.default_rng(0).permutation(len(tiles.rows))[:count]
+    return [Configuration(*tiles.one(int(number))) for number in lots]
+
+
 def table_rows(model: str, gpus: int, shape: TunedShape, rows: list[dict[str, Any]]) -> list[list[Any]]:
     """A shape's lines of the table: the default, as often as it was measured, the ranked, and those drawn by lot."""
     layer = layer_of(shape)
@@ -80,7 +88,7 @@ def main(out: Path, seconds: float) -> None:
     for model, gpus, quantization, tokens, lots in SHAPES:
         shape = shape_of(model, gpus, quantization, tokens)
         best = [each.configuration for each in shape.best]
-        others = [each for each in drawn(shape, GPU, LOTS) if each not in best] if lots else []
+        others = [each for each in drawn(shape, LOTS) if each not in best] if lots else []
         ranked += trial_cases(layer_of(shape), [None, *(each.as_file() for each in best), None])
         lots_too += trial_cases(layer_of(shape), [each.as_file() for each in others])
         plan.append((model, gpus, shape))

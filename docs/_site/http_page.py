@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from infercast.web.openapi import document
+from infercast.web.answers import openapi_document
 
 INTRODUCTION = """# Reference: HTTP API
 
@@ -22,7 +22,7 @@ curl -s http://127.0.0.1:8000/api/v1/simulate -H 'Content-Type: application/json
 
 def page() -> str:
     """Paths, then the fields of a state, then errors."""
-    whole = document()
+    whole = openapi_document()
     parts = [INTRODUCTION, "## Paths\n", "| path | what it does |", "| --- | --- |"]
     errors: dict[str, str] = {}
     for path, methods in whole["paths"].items():

@@ -9,7 +9,7 @@ import pytest
 import infercast
 from infercast.calibrate.learn import calibrate
 from infercast.calibrate.readers import read_results
-from infercast.calibrate.save import result_text, saved_result
+from infercast.calibrate.result import result_text, saved_result
 from infercast.engines.corrections import Corrections, Factor
 from infercast.errors import InputError
 from infercast.forecast.calibration import Calibration, Fingerprint, carried, read_calibration, write_calibration

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import infercast
-from infercast.calibrate.watch import fetch, parse
+from infercast.calibrate.learn import fetch, parse
 from infercast.engines.base import engine_named
 
 

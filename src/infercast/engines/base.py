@@ -6,7 +6,7 @@ See docs/extending.md for how to add an engine.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
@@ -84,7 +84,6 @@ class Engine(ABC):
     bounds: ClassVar[tuple[str, str, str]]
     """Settings that limit the tokens and sequences of a step, and the tokens of a sequence."""
     shown: ClassVar[tuple[str, ...]]  # Settings in reports
-    tried: ClassVar[Sequence[tuple[tuple[str, Any], ...]]] = ((),)  # Settings tried by a plan, each in order of names
     oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")
     """The lowest supported compute capability, and an example of it."""
     own_drafts: ClassVar[str] = ""

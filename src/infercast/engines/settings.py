@@ -199,6 +199,7 @@ class Commands(NamedTuple):
     elsewhere: Mapping[str, str] = {}  # Its names in orchestration systems
     several_nodes: Mapping[str, Sequence[str]] = {}
     """Flags of each node of a multi-node replica: of ``stages``, of ``copies``, and of ``others`` than the first."""
+    tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)  # Settings tried by a plan, each in order of names
     on_the_fly: Mapping[str, str] = {}
     """Weight formats it can quantise any checkpoint to, and the flag's value for each."""
 

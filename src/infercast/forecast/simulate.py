@@ -10,6 +10,7 @@ from typing import Unpack
 
 import numpy as np
 
+from infercast.forecast import steady as steadiness
 from infercast.forecast.deploy import (
     Deployable,
     GpuSource,
@@ -25,24 +26,6 @@ from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, link_run, outcome_of, part_of, pool_run
 from infercast.forecast.slo import Slo
-from infercast.forecast.steady import (
-    AGAIN,
-    ENOUGH,
-    LEAST_REQUESTS,
-    MOST_FOR_PRECISION,
-    MOST_REQUESTS,
-    ONWARD,
-    State,
-    SteadyState,
-    find_state,
-    find_steady,
-    full_rate,
-    further_requests,
-    judged,
-    kept_full,
-    two_digits,
-    typical,
-)
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
@@ -130,7 +113,7 @@ def simulate_system(
     require_workload(workload)
     workload = system.as_served(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
-    ask = partial(further_requests, slo=slo, medians=medians, rejects=rejects)
+    ask = partial(steadiness.further_requests, slo=slo, medians=medians, rejects=rejects)
     while True:
         course = _Course(system, workload, most, ask, check)
         if run is None:
@@ -140,7 +123,7 @@ def simulate_system(
         records = [record for records in run.records for record in records]
         steady_state, state, count = course.judge(run.clients, workload, records)
         if count is not None and course.is_precise and steady_state.reached:
-            steady_state, count = steady_state._replace(stopped=ENOUGH), None
+            steady_state, count = steady_state._replace(stopped=steadiness.ENOUGH), None
         if count is None:
             break
         workload, run = extended(workload, count, longest_taken(workload, system.pools[-1].replica)), None
@@ -177,13 +160,19 @@ class _Course:
         self._capacity, self._ask, self._check = capacity, ask, check
 
     def judge(
-        self, clients: Served, workload: Workload, records: Sequence[Record], within: tuple[float, float] = AGAIN
-    ) -> tuple[SteadyState, State, int | None]:
+        self,
+        clients: Served,
+        workload: Workload,
+        records: Sequence[Record],
+        within: tuple[float, float] = steadiness.AGAIN,
+    ) -> tuple[steadiness.SteadyState, steadiness.State, int | None]:
         """Whether it is steady, how the system copes, and how many requests it should have; None: no more."""
         self._check(clients)
-        steady = find_steady(clients, workload)
-        state = find_state(self._first, workload, clients, steady, engines=self._engines, capacity=self._capacity)
-        steady = judged(steady, state)
+        steady = steadiness.find_steady(clients, workload)
+        state = steadiness.find_state(
+            self._first, workload, clients, steady, engines=self._engines, capacity=self._capacity
+        )
+        steady = steadiness.judged(steady, state)
         if not workload.open_ended or workload.drawn is None:
             return steady, state, None
         planned = sum(phase.stretches for record in records for phase in record.phases.values())
@@ -194,16 +183,16 @@ class _Course:
         """More requests, unless those that have ended when the last one is sent are enough."""
         clients, count = Served(records), len(self.workload.requests)
         done = int(np.argmax(np.isnan(clients.last_token)))
-        if done < LEAST_REQUESTS:
+        if done < steadiness.LEAST_REQUESTS:
             return None
         known = replace(self.workload, requests=self.workload.requests[:done])
-        steady, _, needed = self.judge(clients.first(done), known, records, ONWARD)
-        self.is_precise = steady.stopped == ENOUGH
+        steady, _, needed = self.judge(clients.first(done), known, records, steadiness.ONWARD)
+        self.is_precise = steady.stopped == steadiness.ENOUGH
         if needed is None:
             return None
         # Those that have not ended would not have either at the end of the longer run.
-        most = MOST_FOR_PRECISION if steady.reached else MOST_REQUESTS
-        wanted = min(two_digits(needed + count - done), most)
+        most = steadiness.MOST_FOR_PRECISION if steady.reached else steadiness.MOST_REQUESTS
+        wanted = min(steadiness.two_digits(needed + count - done), most)
         if wanted <= count:
             return None
         longer = continued(self.workload, wanted, longest_taken(self.workload, self._replica))
@@ -211,7 +200,7 @@ class _Course:
         return longer
 
 
-def _within(run: Run, part: SteadyState | None) -> tuple[tuple[Record, ...], ...]:
+def _within(run: Run, part: steadiness.SteadyState | None) -> tuple[tuple[Record, ...], ...]:
     """What each replica did, summed up over the steady part if results are those of it."""
     if part is None:
         return run.records
@@ -228,9 +217,9 @@ def most_requests_per_second(system: System, workload: Workload) -> float:
     pool = system.pools[0].engines
     first, engines = pool.replicas[0], len(pool.replicas)
     if not pool.lockstep:
-        return engines * full_rate(first, workload)
+        return engines * steadiness.full_rate(first, workload)
     # Replicas in lockstep serve less than each of them could alone.
-    return kept_full(first, workload, lambda requests: system.serve(requests).clients, engines)
+    return steadiness.kept_full(first, workload, lambda requests: system.serve(requests).clients, engines)
 
 
 def _slowest_part(system: System, workload: Workload) -> float:
@@ -238,13 +227,13 @@ def _slowest_part(system: System, workload: Workload) -> float:
     (prefill, decode), wire = (pool.engines.replicas for pool in system.pools), system.wire
     assert wire is not None
     second = receiving(decode[0])
-    mix = typical(workload, second)
+    mix = steadiness.typical(workload, second)
     prompts = replace(
         mix, requests=tuple(replace(each, num_output=1, declared=None, stops=False) for each in mix.requests)
     )
     size = float(np.array(system.sequence_sizes(workload)).mean())
     return min(
-        len(prefill) * full_rate(prefill[0], prompts),
-        len(decode) * full_rate(second, mix),
+        len(prefill) * steadiness.full_rate(prefill[0], prompts),
+        len(decode) * steadiness.full_rate(second, mix),
         min(len(prefill) * wire.sending, wire.receiving) / size,
     )

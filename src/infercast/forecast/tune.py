@@ -220,7 +220,7 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Tried:
     configuration: Configuration
-    rank: int | None  # Its place in the ranking, from 1; 0 is the engine's own choice, None one that was drawn by lot
+    rank: int  # Its place in the ranking, from 1; 0 is the engine's own choice
     predicted: float
     measured: float | None  # Seconds; None if it did not run
 
@@ -236,47 +236,25 @@ class Trial:
         return next(each for each in self.tried if each.rank == 0)
 
     @property
-    def ran(self) -> list[Tried]:
-        return [each for each in self.tried if each.measured is not None]
-
-    @property
-    def best_ranked(self) -> Tried:
-        """The fastest of those that the ranking proposed, the default among them: what a user ends with."""
-        return min((each for each in self.ran if each.rank is not None), key=lambda each: each.measured or np.inf)
+    def fastest(self) -> Tried:
+        """Of those that the ranking proposed, the default among them: what a user ends with."""
+        ran = (each for each in self.tried if each.measured is not None)
+        return min(ran, key=lambda each: each.measured or np.inf)
 
     @property
     def recommended(self) -> Tried:
         """The fastest that was proposed, if it is clearly faster than the default."""
-        return self.best_ranked if self.speedup > 1.0 + max(self.noise, CLEAR) else self.default
+        return self.fastest if self.speedup > 1.0 + max(self.noise, CLEAR) else self.default
 
     @property
     def speedup(self) -> float:
-        return (self.default.measured or np.nan) / (self.best_ranked.measured or np.nan)
+        return (self.default.measured or np.nan) / (self.fastest.measured or np.nan)
 
     @property
     def first_speedup(self) -> float | None:
         """Of the first of the ranking alone, untried, as measured; None if it did not run."""
         first = next((each for each in self.tried if each.rank == 1), None)
         return None if first is None or not first.measured else (self.default.measured or np.nan) / first.measured
-
-    @property
-    def rank_correlation(self) -> float:
-        ran = self.ran
-        return spearman([each.predicted for each in ran], [each.measured or 0.0 for each in ran])
-
-
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    if len(first) < 3:
-        return float("nan")
-    ranks = np.array([np.argsort(np.argsort(values)) for values in (first, second)], dtype=np.float64)
-    return float(np.asarray(np.corrcoef(ranks))[0, 1])
-
-
-def drawn(shape: TunedShape, gpu: Gpu, count: int, seed: int = 0) -> list[Configuration]:
-    """Configurations that can run, by lot: to see what a ranking misses."""
-    tiles, _ = runnable(shape.op, gpu)
-    generator = np.random.default_rng(seed)
-    return [Configuration(*tiles.one(int(number))) for number in generator.permutation(len(tiles.rows))[:count]]
 
 
 def layer_of(shape: TunedShape) -> dict[str, Any]:
@@ -285,7 +263,7 @@ def layer_of(shape: TunedShape) -> dict[str, Any]:
     return sizes | {"dtype": op.dtype, "routing": op.routing}
 
 
-def judge(shape: TunedShape, gpu: Gpu, rows: Iterable[Row], others: Sequence[Configuration] = ()) -> Trial | None:
+def judge(shape: TunedShape, gpu: Gpu, rows: Iterable[Row]) -> Trial | None:
     """Compare a shape's measured rows with the prediction; None if the default did not run."""
     layer = layer_of(shape)
     own = [row for row in rows if all(row[name] == value for name, value in layer.items())]
@@ -296,10 +274,8 @@ def judge(shape: TunedShape, gpu: Gpu, rows: Iterable[Row], others: Sequence[Con
     times = [1e-6 * row["latency_us"] for row in usual]
     running = _configuration(usual[0]["ran"]) if "ran" in usual[0] else shape.default.configuration
     asked = [(each.configuration, rank) for rank, each in enumerate(shape.best, start=1)]
-    known = {configuration for configuration, _ in asked}
-    lots = [(each, None) for each in others if each not in known]
     tried = [Tried(running, 0, _seconds(shape, gpu, running), float(np.mean(times)))]
-    tried += [Tried(each, rank, _seconds(shape, gpu, each), seconds.get(each)) for each, rank in [*asked, *lots]]
+    tried += [Tried(each, rank, _seconds(shape, gpu, each), seconds.get(each)) for each, rank in asked]
     return Trial(shape, tuple(tried), max(times) / min(times) - 1.0)
 
 

@@ -24,7 +24,6 @@ from infercast.report.terminal import (
     at,
     cells,
     named_first,
-    pick,
     styled,
 )
 from infercast.units import format_seconds
@@ -208,48 +207,14 @@ def _caution(answers: bool, gpus: float) -> str:
 
 def explained_dict(explained: Explained) -> dict[str, Any]:
     meanings = {id(each.flag): each for each in explained.meanings}
-    advised = explained.advised
-    return {
-        **pick(explained, "command", read_from="pasted.where", model="reading.model", gpu="fit.gpu.name"),
-        "engine": explained.engine.name,
-        "flags": [
-            {
-                **pick(flag, "status", flag="name"),
-                "value": flag.text or None,
-                "note": flag.note or None,
-                **{key: at(path)(meanings.get(id(flag))) for key, path in (("default", "default"), ("means", "text"))},
-            }
-            for flag in explained.reading.flags
-        ],
-        "environment": sorted(explained.pasted.environment),
-        "notes": list(explained.notes),
-        "memory": fit_dict(explained.fit),
-        "problem": explained.problem or None,
-        "would_fit": [pick(each, change="label", values="values") for each in explained.would_fit],
-        "requests_per_s_at_most": explained.capacity,
-        "loads": [
-            {"load": each.load.name, "forecast": forecast_dict(each.forecast, each.intervals)}
-            for each in explained.served
-        ],
-        "advice": None if advised is None else _advised_dict(advised),
-        "recommended": explained.recommended,
-    }
-
-
-def _advised_dict(advised: Advised) -> dict[str, Any]:
-    return {
-        **{name: list(map(_advice_dict, getattr(advised, name))) for name in ("ranked", "other_gpus", "worse")},
-        "without_effect": list(advised.without_effect),
-        "refused": [{"change": label, "reason": reason} for label, reason in advised.refused],
-        "applied": advised.applied,
-        "together": None if advised.together is None else _advice_dict(advised.together),
-    }
-
-
-def _advice_dict(advice: Advice) -> dict[str, Any]:
-    def ratio(logarithm: float) -> float:
-        return exp(logarithm) - 1.0
-
     return document(
-        "advice", advice, ratio=ratio, effects=lambda found: [document("effects", each, ratio=ratio) for each in found]
+        "explained",
+        explained,
+        default=lambda flag: at("default")(meanings.get(id(flag))),
+        means=lambda flag: at("text")(meanings.get(id(flag))),
+        memory=fit_dict,
+        forecast=lambda each: forecast_dict(each.forecast, each.intervals),
+        refused=lambda refused: [{"change": label, "reason": reason} for label, reason in refused],
+        ratio=lambda logarithm: exp(logarithm) - 1.0,
+        sorted=sorted,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from typing import Any
 
+from infercast import units
 from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, host_bound_share
@@ -50,16 +51,6 @@ from infercast.report.terminal import (
     pick,
     record,
     styled,
-)
-from infercast.units import (
-    GIGA,
-    format_dollars,
-    format_gpus,
-    format_joules,
-    format_odds,
-    format_percent,
-    format_seconds,
-    format_watts,
 )
 
 LIMIT_FIELDS = quantities.declared("limits")
@@ -148,14 +139,14 @@ def _pool_rows(forecast: Forecast, energy: Energy) -> list[tuple[str, str]]:
         return []
     words = "{} per GPU on average, {} at most"
     return [
-        (f"{pool.role} pool", words.format(format_watts(drawn.mean_watts), format_watts(drawn.peak_watts)))
+        (f"{pool.role} pool", words.format(units.format_watts(drawn.mean_watts), units.format_watts(drawn.peak_watts)))
         for pool, drawn in zip(forecast.pools, energy.pools, strict=True)
     ]
 
 
 def energy_interval(energy: Energy) -> str:
     """The ends of the joules of an output token, with one unit if they share it."""
-    low, high = (format_joules(energy.joules_per_output_token * factor) for factor in energy.interval)
+    low, high = (units.format_joules(energy.joules_per_output_token * factor) for factor in energy.interval)
     return f"{low.removesuffix(f' {high.split()[-1]}')} to {high}"
 
 
@@ -165,7 +156,7 @@ def part_words(energy: Energy) -> str:
     rest = sum(shares.values()) - sum(told.values())
     if rest >= 0.0005:
         told["other"] = rest
-    return ", ".join(f"{name} {format_percent(share)}" for name, share in told.items())
+    return ", ".join(f"{name} {units.format_percent(share)}" for name, share in told.items())
 
 
 def _server_words(server: Server, pue: float) -> str:
@@ -176,29 +167,21 @@ def _server_words(server: Server, pue: float) -> str:
 
 
 def _energy_dict(energy: Energy) -> dict[str, Any]:
-    shares = {name: value / energy.joules for name, value in energy.by_part.items()}
-    watts = {"watts_per_gpu": "mean_watts", "peak_watts_per_gpu": "peak_watts"}
-    phase = {"phase": "name", "joules": "joules", "watts_per_gpu": "watts", "burst_watts_per_gpu": "burst_watts"}
-    return {
-        "joules": energy.joules,
-        "joules_interval": [energy.low, energy.high],
-        "joules_per_output_token_interval": [energy.joules_per_output_token * each for each in energy.interval],
-        **pick(energy, idle_watts_per_gpu="idle_watts", limit_watts_per_gpu="limit_watts", source="source"),
-        "parts": [{"part": name, "joules": energy.by_part[name], "share": share} for name, share in shares.items()],
-        "pools": [pick(pool, "gpus", **watts) for pool in energy.pools],
-        "phases": [pick(each, **phase, joules_per_token="joules_per_token") for each in energy.phases],
-    }
+    return quantities.document(
+        "energy", energy,
+        ends=lambda energy: [energy.low, energy.high],
+        ends_per_token=lambda energy: [energy.joules_per_output_token * each for each in energy.interval],
+        parts=lambda parts: [{"part": name, "joules": joules, "share": joules / energy.joules}
+                             for name, joules in parts.items()],
+    )  # fmt: skip
 
 
 def wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
-    def servers(found: Iterable[Server]) -> list[dict[str, Any]]:
-        return [pick(server, "kind gpus base_watts factor fitted") for server in found]
-
-    return quantities.document("wall", wall, ends=lambda wall: [wall.low, wall.high], servers=servers)
+    return quantities.document("wall", wall, ends=lambda wall: [wall.low, wall.high])
 
 
 def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} < {format_seconds(seconds)}" for name, seconds in limits) or "-"
+    return ", ".join(f"{name} < {units.format_seconds(seconds)}" for name, seconds in limits) or "-"
 
 
 TURN_FIELDS, CLASS_FIELDS = quantities.declared("turns"), quantities.declared("classes", limits=_limit_words)
@@ -210,10 +193,10 @@ def session_rows(sessions: SessionsRun) -> list[tuple[str, str]]:
         ("sessions", f"{sessions.count:,}, {sessions.turns_each:.1f} turns each on average"),
         (
             "session time",
-            f"p50 {format_seconds(time.p50)}, p95 {format_seconds(time.p95)}; "
-            f"{format_percent(sessions.waiting_share)} of it waiting for answers",
+            f"p50 {units.format_seconds(time.p50)}, p95 {units.format_seconds(time.p95)}; "
+            f"{units.format_percent(sessions.waiting_share)} of it waiting for answers",
         ),
-        ("prefix cache", f"{format_percent(sessions.hit_share)} of the sessions' prompt tokens found"),
+        ("prefix cache", f"{units.format_percent(sessions.hit_share)} of the sessions' prompt tokens found"),
     ]
 
 
@@ -236,17 +219,14 @@ def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
     tier = pool.tier
     if tier is None:
         return []
-    on_gpu = pool.prefix_hit_rate - tier.hit_rate
+    shares = (pool.prefix_hit_rate - tier.hit_rate, tier.hit_rate, tier.peak_use)
+    found = "{} of prompt tokens found on the GPU, {} in host memory, which was filled to {}"
     rows = [
-        (
-            "KV cache tiers",
-            f"{format_percent(on_gpu)} of prompt tokens found on the GPU, {format_percent(tier.hit_rate)} in host "
-            f"memory, which was filled to {format_percent(tier.peak_use)}",
-        ),
+        ("KV cache tiers", found.format(*map(units.format_percent, shares))),
         ("KV copies", f"{_words(tier.load, 'loaded')}; {_words(tier.store, 'stored')}"),
     ]
     if tier.num_loaded:
-        wait = format_seconds(tier.mean_wait)
+        wait = units.format_seconds(tier.mean_wait)
         rows.append(
             ("KV loads", f"{tier.num_loaded:,} requests waited {wait} each, from the lookup to their first step")
         )
@@ -263,7 +243,7 @@ def tier_dict(tier: TierRun | None) -> dict[str, Any] | None:
 
 
 def _words(way: TierTransfer, done: str) -> str:
-    return f"{way.num_bytes / GIGA:,.1f} GB {done}, the link in use {format_percent(way.use)} of the run"
+    return f"{way.num_bytes / units.GIGA:,.1f} GB {done}, the link in use {units.format_percent(way.use)} of the run"
 
 
 def request_rows(forecast: Forecast) -> Iterator[str]:
@@ -317,7 +297,7 @@ def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableT
             if each.name in BRIEF and values is not None and not (pools and each.name == "ttft")]  # fmt: skip
     table = Grid(
         ("", *IN_BRIEF, "80 % interval of p50", "of p99"),
-        [(name, *(format_seconds(getattr(values, each)) for each in IN_BRIEF),
+        [(name, *(units.format_seconds(getattr(values, each)) for each in IN_BRIEF),
           *(quantities.format_interval(getattr(band.low, each), getattr(band.high, each)) for each in ("p50", "p99")))
          for name, values, band in rows],
     )  # fmt: skip
@@ -375,19 +355,19 @@ EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 def _promise_words(verdict: Verdict | None, example: str) -> str:
     if verdict is None:
         return f'none given; --slo "{example}" says whether it is kept, and the odds'
-    limits = (f"{each.limit.name} {format_seconds(each.value)} of {format_seconds(each.limit.seconds)}"
+    limits = (f"{each.limit.name} {units.format_seconds(each.value)} of {units.format_seconds(each.limit.seconds)}"
               for each in verdict.limits if each.value is not None)  # fmt: skip
-    odds = "" if verdict.odds is None else f", odds {format_odds(verdict.odds)}"
+    odds = "" if verdict.odds is None else f", odds {units.format_odds(verdict.odds)}"
     return f"{slo_title(verdict).removeprefix('SLO: ')}{odds}; {', '.join(limits)}"
 
 
 def _cost_words(forecast: Forecast) -> str:
-    gpus, cost, energy = format_gpus(forecast.gpus), forecast.cost, forecast.energy
+    gpus, cost, energy = units.format_gpus(forecast.gpus), forecast.cost, forecast.energy
     if cost is None:
         return "; ".join(dict.fromkeys([gpus, *(text for _, text in cost_rows(forecast))]))
-    money = f"{format_dollars(cost.per_hour)} per hour for {gpus}, {format_dollars(cost.per_million_output_tokens)}"
-    drawn = "" if energy is None else f"; {format_joules(energy.joules_per_output_token)} per {_result(forecast)}"
-    return f"{money} per million {_result(forecast)}s{drawn}"
+    hourly, each = (units.format_dollars(dollars) for dollars in (cost.per_hour, cost.per_million_output_tokens))
+    drawn = "" if energy is None else f"; {units.format_joules(energy.joules_per_output_token)} per {_result(forecast)}"
+    return f"{hourly} per hour for {gpus}, {each} per million {_result(forecast)}s{drawn}"
 
 
 def _result(forecast: Forecast) -> str:
@@ -403,7 +383,7 @@ def brief_changes(forecast: Forecast) -> list[str]:
     if model.prediction is not None and (flags := deployment.engine.own_drafts) and deployment.drafting is None:
         rest.append(f"{flags} drafts by itself (MTP)")
     can_be_fp8 = model.weights.name == model.weights.base and "fp8" in deployment.gpu.tensor_flops
-    half = f"{phase.name} steps up to {format_percent(0.5 * family.seconds / phase.whole)} shorter"
+    half = f"{phase.name} steps up to {units.format_percent(0.5 * family.seconds / phase.whole)} shorter"
     if state.word == OVERLOADED and state.capacity and state.offered:
         times = ceil(state.offered / (USABLE * state.capacity))
         found = f"{times} x as many GPUs, such as --data-parallel-size {times * deployment.layout.data}"
@@ -433,7 +413,7 @@ def _first_to_break(forecast: Forecast) -> str:
         (forecast.kv_usage.peak, "KV cache ({} full)"),
         (forecast.running.peak / seats, "max_num_seqs ({} in use)"),
     ]
-    words = (text.format(format_percent(share)) for share, text in sorted(shares, reverse=True))
+    words = (text.format(units.format_percent(share)) for share, text in sorted(shares, reverse=True))
     return "{}, then {}, {}".format(*words)
 
 
@@ -501,7 +481,7 @@ def system_facts(forecast: Forecast) -> list[tuple[str, list[tuple[str, str]]]]:
     """What was simulated, by sections: one, or one for each pool and one for what they share."""
     shared = [("workload", f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated")]
     if forecast.link is not None:
-        use = f"{format_percent(forecast.link.use)} of the run in use by its busiest sender"
+        use = f"{units.format_percent(forecast.link.use)} of the run in use by its busiest sender"
         shared.insert(0, ("link", f"{forecast.link.name}, {use}"))
     if len(forecast.pools) == 1:
         return [("What was simulated", [*pool_facts(forecast.pools[0]), *shared])]
@@ -521,7 +501,7 @@ def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
     if found is None:
         return []
     counts = found.counts
-    rates = ", ".join(format_percent(rate) for rate in counts.rates_by_position)
+    rates = ", ".join(units.format_percent(rate) for rate in counts.rates_by_position)
     words = (
         f"{counts.acceptance_length:.2f} tokens per step; {counts.num_accepted:,} of {counts.num_draft_tokens:,} drafts"
     )
@@ -529,7 +509,7 @@ def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
         ("acceptance length", words),
         ("", f"by position {rates}"),
         ("drafts", f"{found.drafted_per_second:,.0f}/s, {found.accepted_per_second:,.0f}/s of them accepted"),
-        ("decode steps", ", ".join(f"{name} {format_percent(share)}" for name, share in found.parts.items())),
+        ("decode steps", ", ".join(f"{name} {units.format_percent(share)}" for name, share in found.parts.items())),
     ]
 
 
@@ -574,12 +554,12 @@ def _ends(engines: Sequence[EngineLoad]) -> list[str]:
 def latency_cells(values: Percentiles | None) -> list[str]:
     if values is None:
         return ["-"] * len(NAMES)
-    return [format_seconds(getattr(values, name)) for name in NAMES]
+    return [units.format_seconds(getattr(values, name)) for name in NAMES]
 
 
 def phase_title(pool: PoolRun, phase: Phase) -> str:
     words = TAKING_IN if pool.role == DECODE and phase.name == "prefill" else TITLES[phase.name]
-    return f"{words}: {phase.steps:,} steps, {format_seconds(phase.seconds / phase.steps)} each"
+    return f"{words}: {phase.steps:,} steps, {units.format_seconds(phase.seconds / phase.steps)} each"
 
 
 def phase_cells(phase: Phase) -> list[list[str]]:
@@ -590,8 +570,8 @@ def phase_cells(phase: Phase) -> list[list[str]]:
     return [
         [
             name,
-            format_percent(seconds / phase.whole),
-            format_seconds(seconds / phase.steps),
+            units.format_percent(seconds / phase.whole),
+            units.format_seconds(seconds / phase.steps),
             bound,
             source,
             ", ".join(kernel for kernel, _ in kernels[:4]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -18,7 +18,7 @@ from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
-from infercast.report.quantities import LATENCIES, declared, milliseconds
+from infercast.report.quantities import LATENCIES, declared, document
 from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, at, cells, pick, record
 from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
@@ -240,29 +240,13 @@ def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[t
 
 
 def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
-    return {
-        "duration_s": breakdown.duration,
-        "side_by_side": breakdown.side_by_side,
-        "steps": breakdown.steps,
-        "kernels": [
-            {"kernel": part.name, "family": part.family, "seconds": part.seconds} for part in breakdown.kernels
-        ],
-        "host_seconds": breakdown.host.seconds,
-        "idle_seconds": breakdown.idle_seconds,
-        "ttft": _parts_dict(breakdown.first_tokens),
-        "tpot": None if breakdown.later_tokens is None else _parts_dict(breakdown.later_tokens),
-        "by_tokens_generated": [
-            {
-                **pick(each, "first last requests tokens"),
-                "ms": each.seconds / MILLI,
-                "families_ms": {family: seconds / MILLI for family, seconds in each.families.items()},
-            }
-            for each in (() if breakdown.composition is None else breakdown.composition.ranges)
-        ],
-    }
+    return document("breakdown", breakdown, parts=_parts_dict)
 
 
-def _parts_dict(parts: RequestParts) -> dict[str, Any]:
+def _parts_dict(parts: RequestParts | None) -> dict[str, Any] | None:
+    if parts is None:
+        return None
+
     def request(position: int) -> dict[str, Any]:
         each = {name: float(part[position]) / MILLI for name, part in parts.parts.items()}
         return {"request": int(parts.requests[position]), "ms": float(parts.total[position]) / MILLI, "parts_ms": each}
@@ -341,11 +325,11 @@ def _saved(saving: Saving) -> str:
     return f"{text}, for {format_percent(saving.throughput)} more tokens/s" if saving.throughput >= 0.005 else text
 
 
-GAP_FIELDS = declared(
-    "gaps",
-    place=PLACES.__getitem__,
-    hard_limit=lambda seconds: format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us",
-)
+GAP_WORDS: dict[str, Callable[..., str]] = {
+    "place": PLACES.__getitem__,
+    "hard_limit": lambda seconds: format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us",
+}
+GAP_FIELDS = declared("gaps", **GAP_WORDS)
 
 
 def _gap_table(diagnosis: Diagnosis) -> RenderableType:
@@ -357,25 +341,7 @@ def _gap_table(diagnosis: Diagnosis) -> RenderableType:
 
 
 def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
-    forecast = diagnosis.forecast
-    return {
-        "deployment": deployment_dict(forecast.deployment),
-        "workload": workload_dict(forecast.workload),
-        "ttft_ms": milliseconds(forecast.ttft),
-        "tpot_ms": milliseconds(forecast.tpot),
-        "output_tokens_per_s": forecast.output_tokens_per_second,
-        "ceiling": CEILING,
-        "findings": [
-            {
-                **pick(finding, "family source", kernel="name"),
-                "saving": asdict(finding.saving),
-                "gaps": [record(GAP_FIELDS, gap) for gap in finding.gaps],
-                "sentence": _sentence(finding),
-            }
-            for finding in diagnosis.findings
-        ],
-        "all_gaps_closed": asdict(diagnosis.everything),
-        "free_host": asdict(diagnosis.host),
-        "not_judged": list(diagnosis.not_judged),
-        "caveats": caveats(forecast),
-    }
+    return document(
+        "diagnosis", diagnosis, deployment=deployment_dict, workload=workload_dict, sentence=_sentence,
+        ceiling=lambda _: CEILING, caveats=caveats, **GAP_WORDS,
+    )  # fmt: skip

@@ -7,13 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from infercast.models.spec import (
-    ModelConfig,
-    active_parameter_count,
-    parameter_count,
-    prediction_parameter_count,
-    weight_bytes,
-)
+from infercast.models import spec
 from infercast.report.terminal import Column, Facts, FittingTable, RenderableType, Section, styled
 from infercast.units import format_bytes, format_count
 
@@ -25,27 +19,25 @@ COLUMNS = (
         4,
         words=True,
     ),
-    Column("total", lambda model: format_count(parameter_count(model))),
-    Column("active", lambda model: format_count(active_parameter_count(model))),
+    Column("total", lambda model: format_count(spec.parameter_count(model))),
+    Column("active", lambda model: format_count(spec.active_parameter_count(model))),
     Column("layers", lambda model: f"{model.layers}", 3),
     Column("heads", lambda model: model.stacks[0].mixer.label, 2, words=True),
     Column("weights", lambda model: model.weights.name, 1, words=True),
 )
 
 
-def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
+def render_models(models: Iterable[spec.ModelConfig]) -> list[RenderableType]:
     legend = "active: parameters one token uses. heads: query/key-value x width; of a latent (MLA); of a state."
     return [FittingTable(COLUMNS, list(models)), styled(legend, style="dim")]
 
 
-def render_model(model: ModelConfig) -> list[RenderableType]:
-    weights = weight_bytes(model)
+def render_model(model: spec.ModelConfig) -> list[RenderableType]:
+    weights = spec.weight_bytes(model)
+    parameters, active = (format_count(count(model)) for count in (spec.parameter_count, spec.active_parameter_count))
     rows = [
         ("architecture", model.architecture),
-        (
-            "parameters",
-            f"{format_count(parameter_count(model))}, {format_count(active_parameter_count(model))} per token",
-        ),
+        ("parameters", f"{parameters}, {active} per token"),
         ("weights", f"{model.weights.name}, {format_bytes(weights.total)}"),
         ("hidden size", f"{model.hidden:,}"),
         ("vocabulary", f"{model.vocabulary:,}{' (head shares the embedding)' if model.tied_embedding else ''}"),
@@ -61,24 +53,24 @@ def render_model(model: ModelConfig) -> list[RenderableType]:
     return [Section(model.name, Facts(rows))]
 
 
-def _prediction_rows(model: ModelConfig) -> list[tuple[str, str]]:
+def _prediction_rows(model: spec.ModelConfig) -> list[tuple[str, str]]:
     part = model.prediction
     if part is None:
         return []
     halves = [half for stack in part.stacks for half in (stack.mixer, stack.feed_forward) if not half.is_empty]
-    counted = format_count(prediction_parameter_count(model))
+    counted = format_count(spec.prediction_parameter_count(model))
     words = "; ".join(half.description for half in halves)
     return [("prediction", f"{part.heads} head{'s' if part.heads > 1 else ''}, {counted} parameters: {words}")]
 
 
-def model_dict(model: ModelConfig) -> dict[str, Any]:
-    counts = {"parameters": parameter_count(model), "active_parameters": active_parameter_count(model)}
+def model_dict(model: spec.ModelConfig) -> dict[str, Any]:
+    counts = {"parameters": spec.parameter_count(model), "active_parameters": spec.active_parameter_count(model)}
     values = asdict(model)
     values["stacks"] = _named_stacks(values["stacks"])
     if values["prediction"]:
         values["prediction"]["stacks"] = _named_stacks(values["prediction"]["stacks"])
-        counts["prediction_parameters"] = prediction_parameter_count(model)
-    return {**values, **counts, "weight_bytes": weight_bytes(model).total}
+        counts["prediction_parameters"] = spec.prediction_parameter_count(model)
+    return {**values, **counts, "weight_bytes": spec.weight_bytes(model).total}
 
 
 def _named_stacks(stacks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

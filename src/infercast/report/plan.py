@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +15,7 @@ from infercast.forecast.plan.question import Plan
 from infercast.forecast.slo import NAMES
 from infercast.report import quantities
 from infercast.report.caveats import FORECASTS, SENTENCES, brief_doubts
-from infercast.report.deployment import LAYOUT, flag_words, repository_of
+from infercast.report.deployment import flag_words, repository_of
 from infercast.report.files import csv_lines
 from infercast.report.quantities import declared
 from infercast.report.terminal import (
@@ -30,7 +30,6 @@ from infercast.report.terminal import (
     cells,
     columns,
     named_first,
-    pick,
     record,
     styled,
 )
@@ -206,43 +205,23 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 
 
 def row_dict(row: Row) -> dict[str, Any]:
-    return {
-        **_candidate_dict(row.candidate),
-        "prefill": None if row.candidate.prefill is None else _candidate_dict(row.candidate.prefill),
-        **pick(row, "headroom", total_gpus="gpus", cost_per_hour="cost", stage="stage.value", slo_holds="holds"),
-        "reason": row.reason or None,
-        "most_requests_per_s": row.rate,
-        **({} if row.figures is None else _figures_dict(row.figures)),
-    }
+    candidate: dict[str, Callable[..., Any]] = {"options": Candidate.options, "settings": dict}
+    found = quantities.document("plan_row", row, **candidate)
+    found = {**quantities.document("candidate", row.candidate, **candidate), **found}
+    return found if row.figures is None else found | _figures_dict(row.figures)
 
 
-def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
-    return {
-        **pick(candidate, "engine gpu replicas quantization kv_cache_dtype", power_limit_w="power_limit"),
-        **pick(candidate, tensor_parallel_size="layout.tensor", **LAYOUT),
-        "settings": dict(candidate.settings),
-        "options": candidate.options(),
-    }
+def _figures_dict(figures: Figures) -> dict[str, Any]:
+    found = quantities.document(
+        "plan_figures", figures, drawn=lambda drawn: None if drawn is None else _drawn_dict(drawn)
+    )
+    return {**found, **quantities.interval_fields(figures.intervals)}
 
 
 def _drawn_dict(drawn: PowerDraw) -> dict[str, Any]:
     found = asdict(drawn)
     ends = [drawn.joules_per_output_token * found.pop(end) for end in ("low", "high")]
     return {**found, "joules_per_output_token_interval": ends}
-
-
-def _figures_dict(figures: Figures) -> dict[str, Any]:
-    return {
-        **{f"{name}_ms": quantities.milliseconds(getattr(figures, name)) for name in LATENCIES},
-        **pick(
-            figures, "attainment goodput tightest odds state busy kv_peak bottleneck source",
-            output_tokens_per_s="output_tokens_per_second", requests_per_s="requests_per_second",
-            capacity_requests_per_s="capacity",
-        ),
-        "beyond_budget": figures.beyond or None,
-        "energy": None if figures.drawn is None else _drawn_dict(figures.drawn),
-        **quantities.interval_fields(figures.intervals),
-    }  # fmt: skip
 
 
 CANDIDATE_COLUMNS = declared(

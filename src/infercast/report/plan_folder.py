@@ -17,19 +17,9 @@ from infercast.errors import InputError
 from infercast.forecast.plan.candidate import Row
 from infercast.forecast.plan.evaluate import Check, checks_of
 from infercast.forecast.plan.question import Plan, deployed
+from infercast.report import manifests
 from infercast.report.deployment import repository_of
 from infercast.report.files import write_whole
-from infercast.report.manifests import (
-    SCRIPTS,
-    command_lines,
-    compose_file,
-    dynamo_graph,
-    llm_d_values,
-    manifests,
-    plain_name,
-    pools_of,
-    serve_script,
-)
 from infercast.report.plan import candidates_csv
 from infercast.units import MILLI, format_percent, format_seconds
 
@@ -38,7 +28,7 @@ KEYS = {"p50": "median", "p99": "p99", "mean": "mean"}  # as the benchmark names
 
 def bench_script(checks: Sequence[Check], commands: Commands, model: str, title: str) -> str:
     bench = shlex.join(commands.bench)
-    scripts = read_data(SCRIPTS)
+    scripts = read_data(manifests.SCRIPTS)
     text = str(scripts["bench"]).format(title=title, port=commands.port, model=model)
     for check in checks:
         values = {name: getattr(check, name) for name in ("rate", "requests", "num_input", "num_output")}
@@ -107,7 +97,7 @@ def pareto_svg(plan: Plan) -> str | None:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="Candidates of a plan: {label} against TTFT and TPOT">',
-        f"<style>{read_data(SCRIPTS)['pareto_style']}</style>",
+        f"<style>{read_data(manifests.SCRIPTS)['pareto_style']}</style>",
         f'<text class="title" x="{LEFT}" y="24">{escape(title)}</text>',
         f'<text class="small" x="{LEFT}" y="42">{escape(legend)}</text>',
     ]
@@ -227,24 +217,24 @@ def plan_files(plan: Plan, command: str) -> dict[str, str | Iterable[str]]:
 
 def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | None]]:
     question, candidate = plan.question, winner.candidate
-    pools, model = pools_of(candidate), repository_of(question.model)
-    name, title = plain_name(question.model), f"{question.model}: {candidate}"
+    pools, model = manifests.pools_of(candidate), repository_of(question.model)
+    name, title = manifests.plain_name(question.model), f"{question.model}: {candidate}"
     memories = [deployed(question.shared, pool.unit).memory for pool in candidate.pools]
     weights = max(
         memory.weights * pool.layout.replica_gpus for memory, pool in zip(memories, candidate.pools, strict=True)
     )
-    return command_lines(pools, model), {
-        "serve.sh": serve_script(pools, model, title),
-        "compose.yaml": compose_file(pools, model, title),
-        "kubernetes.yaml": manifests(pools, model, name, title, weights),
-        "llm-d-values.yaml": llm_d_values(pools, model, weights, title),
-        "dynamo.yaml": dynamo_graph(pools, model, name, title, weights),
+    return manifests.command_lines(pools, model), {
+        "serve.sh": manifests.serve_script(pools, model, title),
+        "compose.yaml": manifests.compose_file(pools, model, title),
+        "kubernetes.yaml": manifests.manifests(pools, model, name, title, weights),
+        "llm-d-values.yaml": manifests.llm_d_values(pools, model, weights, title),
+        "dynamo.yaml": manifests.dynamo_graph(pools, model, name, title, weights),
         "bench.sh": bench_script(checks_of(question, candidate), pools[-1].commands, model, title),
     }
 
 
 def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
-    question, winner, scripts = plan.question, plan.winner, read_data(SCRIPTS)
+    question, winner, scripts = plan.question, plan.winner, read_data(manifests.SCRIPTS)
     text = f"# {question.model} for {question.rate:.3g} requests/s within {question.slo}\n\n"
     text += f"Requests: {question.workload.description or f'{len(question.workload.requests):,} requests'}.\n\n"
     if winner is None or winner.figures is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from infercast import units
@@ -221,7 +221,10 @@ def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:
 
 
 def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
-    """The fields of a table of data/fields.json; ``own`` are functions of its module that it names."""
+    """The fields of a table of data/fields.json; ``own`` are functions of its module that it names.
+
+    A value that is itself a ``record``, or many ``rows``, names the table of their fields.
+    """
     named = {each.__name__: each for each in (milliseconds, ends_ms, format_ends, format_rates)} | own
     fields = []
     for row in _tables()[table]:
@@ -230,9 +233,19 @@ def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
         given |= {name: row[name] for name in ("title", "rank") if name in row}
         given |= {"matters": any_has(row["needs"])} if "needs" in row else {}
         given |= {"matters": own[row["matters"]]} if "matters" in row else {}
+        for name, write in (("record", _record), ("rows", _records)):
+            given |= {"data": partial(write, declared(row[name], **own))} if name in row else {}
         read = (lambda row, of=of: of(row) or None) if "blank" in row else of
         fields.append(Field(row.get("key", ""), read, **given))
     return tuple(fields)
+
+
+def _record(fields: Sequence[Field], owner: Any) -> dict[str, Any] | None:
+    return None if owner is None else record(fields, owner)
+
+
+def _records(fields: Sequence[Field], owners: Iterable[Any] | None) -> list[dict[str, Any]]:
+    return [record(fields, each) for each in owners or ()]
 
 
 def document(table: str, owner: Any, **own: Callable[..., Any]) -> dict[str, Any]:

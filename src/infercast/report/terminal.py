@@ -447,8 +447,8 @@ class Column(NamedTuple):
 
 
 def at(path: str) -> Callable[[Any], Any]:
-    """Reads a path of attributes such as ``energy.mean_watts``; None where a part of it is None."""
-    names = path.split(".")
+    """Reads a path of attributes such as ``energy.mean_watts``; None where a part of it is None. Empty: the owner."""
+    names = path.split(".") if path else []
 
     def read(owner: Any) -> Any:
         for name in names:
@@ -494,6 +494,7 @@ DATA_FORMS: dict[str, Callable[[Any], Any]] = {
     "text": lambda value: None if value is None else str(value),
     "fields": lambda value: value and (value._asdict() if hasattr(value, "_asdict") else asdict(value)),
     "yes_or_no": lambda value: "yes" if value else "no",
+    "each_ms": lambda values: {name: seconds / MILLI for name, seconds in values.items()},
 }
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from infercast.engines.base import Deployment
 from infercast.engines.host import Launch
+from infercast.engines.sglang.engine import draft_slots
 from infercast.engines.sglang.settings import SglangSettings
-from infercast.engines.sglang.speculation import slots_of
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate
@@ -43,9 +43,9 @@ def test_its_defaults(model: str, given: dict[str, Any], steps: int, width: int,
 
 
 def test_slots_of_branches_are_whole_pages() -> None:
-    assert slots_of(3, 4, 8, 1, has_cache=True) == 24
-    assert slots_of(3, 4, 8, 16, has_cache=True) == 2 * 32 * 4
-    assert slots_of(3, 1, 4, 64, has_cache=True) == 8
+    assert draft_slots(3, 4, 8, 1, has_cache=True) == 24
+    assert draft_slots(3, 4, 8, 16, has_cache=True) == 2 * 32 * 4
+    assert draft_slots(3, 1, 4, 64, has_cache=True) == 8
 
 
 def test_a_step_is_one_graph_of_all_its_tokens() -> None:

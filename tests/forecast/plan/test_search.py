@@ -239,4 +239,4 @@ def test_a_row_has_one_verdict(ask: Ask, changes: dict[str, Any], verdict: str) 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_small_steps_are_tried_on_every_gpu(name: str) -> None:
     engine = engine_named(name)
-    assert {dict(each).get(engine.bounds[0]) for each in engine.tried} >= {512, 2048, 16384}
+    assert {dict(each).get(engine.bounds[0]) for each in engine.commands.tried} >= {512, 2048, 16384}

@@ -15,8 +15,8 @@ from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.day import plan_day
 from infercast.forecast.deploy import lengths_within, load_model
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PARALLEL, PLACE
-from infercast.report.day import autoscaler_rows
 from infercast.report.files import write_whole
+from infercast.report.sweep import autoscaler_rows
 from infercast.serve.workload.request import check_too_long, refuse_too_long, truncated
 from infercast.units import GIGA
 

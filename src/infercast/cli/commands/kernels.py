@@ -99,7 +99,7 @@ def diagnose_command(
     if (given["model"] is None) == (profile is None):
         raise InputError("say what to diagnose: a MODEL to simulate, or --profile FILE of kernels that ran")
     if profile is not None:
-        from infercast.forecast.explain.profile import diagnose_profile  # noqa: PLC0415 - few have one
+        from infercast.forecast.explain.diagnose import diagnose_profile  # noqa: PLC0415 - few have one
 
         _refuse_idle(ctx, {**given, "what_if": what_if}, "--profile")
         print_answer(form, diagnose_profile(profile, given["gpu"]))
@@ -207,7 +207,7 @@ def fit_command(*, action: str, rows: Path, gpu: str, out: Path, form: Form, **g
 
 
 def _print_kernels(form: Form) -> None:
-    from infercast.forecast.operators import list_kernels  # noqa: PLC0415 - few ask for it
+    from infercast.forecast.estimate import list_kernels  # noqa: PLC0415 - few ask for it
 
     rows = list_kernels()
     cells = [[*map(str, list(row.values())[:-1]), f"{100 * row['error']:.1f}"] for row in rows]

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
-from infercast.engines.base import engine_named
+from infercast.engines.base import Configuration, engine_named
 from infercast.errors import InputError
 from infercast.forecast import tune
 from infercast.forecast.deploy import load_model
@@ -21,8 +21,9 @@ from infercast.hardware import load_gpu
 from infercast.lab.measure.device import gpu_name
 from infercast.lab.measure.sweep import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import Facts, Grid, Section, per, pick
-from infercast.units import MICRO, format_seconds
+from infercast.report.quantities import document
+from infercast.report.terminal import Facts, Grid, Section
+from infercast.units import format_seconds
 
 EXCLUDED = {
     "shared memory": "shared memory",
@@ -102,29 +103,17 @@ def _rows(shape: tune.TunedShape) -> list[tuple[str, ...]]:
 
 
 def tuning_dict(tuning: tune.Tuning) -> dict[str, Any]:
-    op = tuning.op
-    return {
-        **pick(tuning, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
-        "layer": pick(op, "inter hidden topk dtype", experts="num_local"),
-        "file": tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
-        f"{tuning.engine.family}_has_tuned_file": tuning.has_file,
-        "needs_trial": tuning.needs_trial or None,
-        "shapes": [
-            {
-                **pick(shape, "tokens estimated excluded"),
-                "default": _ranked_dict(shape.default),
-                "recommended": tuning.recommended(shape).configuration.as_file(),
-                "change": tuning.recommended(shape) is not shape.default,
-                "best": [_ranked_dict(each) for each in shape.best],
-            }
-            for shape in tuning.shapes
-        ],
-    }
-
-
-def _ranked_dict(ranked: tune.Ranked) -> dict[str, Any]:
-    configuration = ranked.configuration.as_file()
-    return {"configuration": configuration, "us": ranked.seconds / MICRO, **pick(ranked, "speedup reason")}
+    op, best = tuning.op, tuning.recommended
+    found = document(
+        "tuning", tuning,
+        as_file=Configuration.as_file,
+        recommended=lambda shape: best(shape).configuration.as_file(),
+        change=lambda shape: best(shape) is not shape.default,
+        file=lambda tuning: tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
+    )  # fmt: skip
+    shapes = found.pop("shapes")
+    known = {f"{tuning.engine.family}_has_tuned_file": tuning.has_file, "needs_trial": tuning.needs_trial or None}
+    return {**found, **known, "shapes": shapes}
 
 
 def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[RenderableType]:
@@ -155,19 +144,7 @@ def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[Ren
 
 
 def trial_dict(trial: tune.Trial) -> dict[str, Any]:
-    return {
-        **pick(trial, "speedup first_speedup noise", tokens="shape.tokens"),
-        "recommended": trial.recommended.configuration.as_file(),
-        "tried": [
-            {
-                "rank": each.rank,
-                "configuration": each.configuration.as_file(),
-                "predicted_us": each.predicted / MICRO,
-                "measured_us": per(MICRO)(each.measured),
-            }
-            for each in trial.tried
-        ],
-    }
+    return document("trial", trial, as_file=Configuration.as_file)
 
 
 MOST_TOKENS = 1 << 20  # steps of a million tokens are above what any engine plans

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from infercast import __version__
-from infercast.calibrate.watch import Watched, fetch, watch
+from infercast.calibrate.learn import Watched, fetch, watch
 from infercast.cli.options import deployment_of, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError

@@ -1,38 +1,27 @@
-"""SGLang, release by release: flags, data-parallel layouts, measured setups, and the simulated replica."""
+"""SGLang, release by release: flags, data-parallel layouts, measured setups, and the simulated replica.
+
+``--speculative-*`` says the method, the tree of drafts, and the KV slots of a sequence. Facts of SGLang 0.5.16:
+``arg_groups/speculative_hook.py`` (defaults), ``mem_cache/allocation_sizing.py`` (slots).
+"""
 
 from __future__ import annotations
 
 import bisect
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
+from infercast.engines import speculation as drafts
 from infercast.engines.base import Deployment, Engine, Tell, Version
 from infercast.engines.host import Launch
 from infercast.engines.memory import slots_of
 from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, read_setting
+from infercast.engines.sglang import kernels, memory
 from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
-from infercast.engines.sglang.kernels import (
-    EAGER_BACKENDS,
-    EXPERT_LAUNCHES,
-    attention_backend,
-    check_backend,
-    choose_kernels,
-    expert_multiples,
-    page_size,
-)
-from infercast.engines.sglang.memory import (
-    Reserved,
-    budget,
-    by_memory,
-    cells,
-    offload_of,
-    plan_memory,
-    state_pool,
-    tokens_that_fit,
-)
 from infercast.engines.sglang.settings import (
     ARCHITECTURES,
     ENGINES,
@@ -44,7 +33,7 @@ from infercast.engines.sglang.settings import (
     rules_of,
 )
 from infercast.engines.speculation import Drafting
-from infercast.errors import InputError
+from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
@@ -56,6 +45,87 @@ from infercast.serve.scheduler.base import Priorities
 from infercast.serve.speculation import MOST_DRAFTS
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD
+
+ALGORITHMS = {
+    "EAGLE": drafts.EAGLE, "NEXTN": drafts.EAGLE, "EAGLE3": drafts.EAGLE_3, "STANDALONE": drafts.DRAFT_MODEL,
+    "NGRAM": drafts.NGRAM,
+}  # fmt: skip
+OWN_HEADS = ("nextn", "mtp")  # In names of checkpoints with the target's own prediction heads
+TREE_BACKENDS = ("flashinfer", "fa3", "triton")
+LOOKED_UP, BREADTH = 12, 10  # Tokens verified and branches of n-gram lookups
+
+
+def tree_of(asked: SglangSettings, target: ModelConfig, method: str) -> tuple[int, int, int]:
+    """Steps, branches and verified tokens, with the engine's defaults."""
+    steps, branches, tokens = (
+        asked.speculative_num_steps, asked.speculative_eagle_topk, asked.speculative_num_draft_tokens
+    )  # fmt: skip
+    if method == drafts.NGRAM:
+        tokens = tokens or LOOKED_UP
+        return steps or max(1, tokens // BREADTH), BREADTH, tokens
+    if steps is branches is tokens is None:
+        branched = method != drafts.DRAFT_MODEL and target.architecture in ARCHITECTURES["branched"]
+        return (5, 4, 8) if branched else (3, 1, 4)
+    if steps is None or branches is None or (branches > 1 and tokens is None):
+        raise InputError(
+            "SGLang needs all or none of speculative_num_steps, speculative_eagle_topk and, above 1 branch, "
+            f"speculative_num_draft_tokens, which are {steps}, {branches} and {tokens}"
+        )
+    return steps, branches, steps + 1 if branches == 1 else tokens or 0
+
+
+def draft_slots(steps: int, branches: int, tokens: int, page: int, *, has_cache: bool) -> int:
+    """KV slots beyond a sequence's tokens: of two steps, as the last one's result is not known."""
+    if has_cache and page > 1 and branches > 1:  # each branch has pages of its own
+        steps = (2 * (page - 1) + steps) // page * page
+    return 2 * max(steps * branches, tokens)
+
+
+def drafting_of(
+    asked: SglangSettings, target: ModelConfig, layout: ParallelLayout, backend: str, page: int
+) -> drafts.Drafting:
+    """What the engine does with its flags; an error where it does not start."""
+    name, path = str(asked.speculative_algorithm).upper(), asked.speculative_draft_model_path
+    if (method := ALGORITHMS.get(name, "")) == "":
+        raise UnknownNameError("speculative_algorithm", name, ALGORITHMS)
+    steps, branches, tokens = tree_of(asked, target, method)
+    by_tree = TREE_BACKENDS[:1] if method == drafts.NGRAM else TREE_BACKENDS
+    failing = {
+        "pipeline parallelism": layout.pipeline > 1,
+        "enable_dp_attention": asked.enable_dp_attention and method in (drafts.DRAFT_MODEL, drafts.NGRAM),
+        "LoRA adapters": asked.has_adapters and method != drafts.NGRAM,
+        f"{branches} branches of drafts in pages of {page}": branches > 1 and page > 1 and backend not in by_tree,
+    }
+    if reason := next((each for each, fails in failing.items() if fails), ""):
+        raise InputError(f"SGLang does not start with speculative_algorithm {name} and {reason}; leave one out")
+    if method == drafts.EAGLE and target.prediction is not None:
+        method = drafts.MTP if path is None or any(each in path.lower() for each in OWN_HEADS) else method
+    if path is None and method not in (drafts.MTP, drafts.NGRAM):
+        raise InputError(f"speculative_algorithm {name} needs speculative_draft_model_path")
+    if path is not None and path.startswith((".", "/", "~")) and not os.path.exists(path):
+        path = PurePosixPath(path).name  # a folder of another machine
+    draft, note = drafts.draft_of(method, path, target, asked.speculative_draft_model_quantization)
+    is_lookup = method == drafts.NGRAM
+    num_drafts = tokens - 1 if is_lookup else steps
+    accepted = drafts.usual(target.name, method, num_drafts)
+    if asked.acceptance:
+        accepted = drafts.read_acceptance(asked.acceptance, num_drafts)
+    elif is_lookup:
+        accepted = accepted._replace(rates=tuple(drafts.MATCH_SHARE * rate for rate in accepted.rates))
+    return drafts.Drafting(
+        method,
+        num_drafts,
+        accepted,
+        draft,
+        layout.tensor,
+        num_verified=tokens,
+        branches=1 if is_lookup else branches,
+        lookahead=draft_slots(steps, branches, tokens, page, has_cache=not is_lookup),
+        drops_block=method in drafts.BY_HEADS,
+        heads_all=True,
+        note=note,
+    )
+
 
 PREFILL_STRETCHES = (
     (4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256),
@@ -147,20 +217,20 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
         raise InputError(
             f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
         )
-    backend = attention_backend(model, gpu, asked.attention_backend)
+    backend = kernels.attention_backend(model, gpu, asked.attention_backend)
     if asked.speculative_algorithm is not None:
         backend = draft_backend(asked, model, gpu, backend)
         asked = replace(
             asked, max_running_requests=asked.max_running_requests or DRAFTING_SEQUENCES, enable_mixed_chunk=False
         )
-    check_backend(backend, gpu)
-    page = page_size(model, backend, asked.page_size)
+    kernels.check_backend(backend, gpu)
+    page = kernels.page_size(model, backend, asked.page_size)
     drafting = _drafting(asked, model, layout, backend, page)
     context = asked.context_length or model.max_positions
     groups = layout.sharing if asked.enable_dp_attention else 1
-    usual_chunk, largest_graph = by_memory(gpu, layout.tensor * groups)
+    usual_chunk, largest_graph = memory.by_memory(gpu, layout.tensor * groups)
     chunk = asked.chunked_prefill_size or usual_chunk
-    without = asked.disable_cuda_graph or backend in EAGER_BACKENDS
+    without = asked.disable_cuda_graph or backend in kernels.EAGER_BACKENDS
     graphs = not (without or (layout.all_to_all and asked.deepep_mode == "normal"))
     decode = _decode_sizes(asked, largest_graph)
     replays = graphs and not asked.disable_decode_cuda_graph
@@ -169,7 +239,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     )
     share = asked.mem_fraction_static
     if share is None:
-        reserved = Reserved(
+        reserved = memory.Reserved(
             tokens=chunk if chunk > 0 else asked.max_prefill_tokens,
             gpus=layout.tensor * groups * layout.pipeline,
             largest_graph=max(decode),
@@ -180,9 +250,9 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             deepep=layout.all_to_all,
         )
         share = reserved.static_share(gpu) * static_factor(model)
-    states = state_pool(model, layout, asked)
-    room = budget(model, layout, gpu, asked, share, drafting)
-    tokens = tokens_that_fit(room, asked, page)
+    states = memory.state_pool(model, layout, asked)
+    room = memory.budget(model, layout, gpu, asked, share, drafting)
+    tokens = memory.tokens_that_fit(room, asked, page)
     running = _running(asked, tokens, context, groups)
     if states.state_bytes:
         running = min(running, room.states // states.per_request(asked))
@@ -224,8 +294,6 @@ def _drafting(
         return None
     if asked.enable_hierarchical_cache:
         raise InputError("enable_hierarchical_cache is not modelled with speculative_algorithm; leave one out")
-    from infercast.engines.sglang.speculation import drafting_of  # noqa: PLC0415 - few engines draft
-
     return drafting_of(asked, model, layout, backend, page)
 
 
@@ -415,7 +483,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         first_ratio=first,
         least_ratio=first * LEAST_SHARE,
         ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
-        tries_always=cells(deployment.model, deployment.layout, settings).windowed > 0,
+        tries_always=memory.cells(deployment.model, deployment.layout, settings).windowed > 0,
         # Requests that declare what they produce come from benchmarks, which ignore EOS; it matters only without a
         # radix cache.
         ignores_end=True,
@@ -440,7 +508,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
-        offload=offload_of(
+        offload=memory.offload_of(
             settings,
             deployment.memory.kv.shape,
             deployment.memory.kv.block_bytes,
@@ -474,14 +542,6 @@ def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Map
 
 
 OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
-TRIED = (
-    (),
-    (("chunked_prefill_size", 512),),
-    (("chunked_prefill_size", 2048),),
-    (("chunked_prefill_size", 16384),),
-    (("max_running_requests", 128),),
-    (("enable_mixed_chunk", True),),
-)  # What a plan tries: the defaults, smaller and larger chunks, fewer requests, mixed chunks
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 
@@ -503,10 +563,9 @@ class Sglang(Engine):
     settings_type = SglangSettings
     bounds = BOUNDS
     shown = (*BOUNDS, "mem_fraction_static", "disable_radix_cache")
-    tried = TRIED
     oldest_gpu = OLDEST, "Turing, such as t4"
     own_drafts = "--speculative-algorithm NEXTN"
-    expert_launches = EXPERT_LAUNCHES
+    expert_launches = kernels.EXPERT_LAUNCHES
     ties_groups = False
     tuned_since = TUNED_SINCE
     host_type = SglangHost
@@ -516,9 +575,9 @@ class Sglang(Engine):
     spread = staticmethod(spread)
     sizes_for = staticmethod(sizes_for)
     fuses_norms = staticmethod(fuses_norms)
-    choose_kernels = staticmethod(choose_kernels)
-    expert_multiples = staticmethod(expert_multiples)
-    plan_memory = staticmethod(plan_memory)
+    choose_kernels = staticmethod(kernels.choose_kernels)
+    expert_multiples = staticmethod(kernels.expert_multiples)
+    plan_memory = staticmethod(memory.plan_memory)
     host_model = staticmethod(SglangHostModel)
     replica = staticmethod(sglang_replica)
     measured_setup = staticmethod(measured_setup)

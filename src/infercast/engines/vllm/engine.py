@@ -236,14 +236,6 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
 OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
 FUSING_KERNELS = ("hopper", "blackwell")
 """Where FlashInfer has a fused all-reduce and norm kernel, which vLLM then uses."""
-TRIED = (
-    (),
-    (("max_num_batched_tokens", 512),),
-    (("max_num_batched_tokens", 2048),),
-    (("max_num_batched_tokens", 16384),),
-    (("max_num_seqs", 128),),
-    (("enable_chunked_prefill", False),),
-)  # What a plan tries: the defaults, smaller and larger steps, fewer sequences, whole prompts
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
@@ -312,7 +304,6 @@ class Vllm(Engine):
     settings_type = EngineSettings
     bounds = BOUNDS
     shown = (*BOUNDS, "gpu_memory_utilization", "enable_prefix_caching")
-    tried = TRIED
     oldest_gpu = OLDEST, "Volta, such as v100-sxm"
     own_drafts = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
     expert_launches = EXPERT_LAUNCHES

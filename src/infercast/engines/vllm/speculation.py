@@ -11,30 +11,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.engines.speculation import (
-    BY_HEADS,
-    DRAFT_MODEL,
-    EAGLE,
-    EAGLE_3,
-    MATCH_SHARE,
-    MTP,
-    NGRAM,
-    NGRAM_GPU,
-    Acceptance,
-    Drafting,
-    by_length,
-    by_position,
-    draft_of,
-    read_acceptance,
-    usual,
-)
+from infercast.engines import speculation as drafts
 from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
 from infercast.serve.speculation import MOST_DRAFTS
 
-METHODS = (NGRAM, NGRAM_GPU, EAGLE, EAGLE_3, MTP, DRAFT_MODEL)
+METHODS = (drafts.NGRAM, drafts.NGRAM_GPU, drafts.EAGLE, drafts.EAGLE_3, drafts.MTP, drafts.DRAFT_MODEL)
 _DATA = read_data("engines/vllm/drafts.toml")
 UNMODELLED: dict[str, str] = _DATA["unmodelled"]  # Methods of vLLM that are rejected, and what they do
 READ, UNREAD = set(_DATA["read"]), set(_DATA["unread"])  # Fields of the config
@@ -47,7 +31,7 @@ class Asked(NamedTuple):
     tensor: int | None
     quantization: str | None
     by_batch: tuple[tuple[int, int], ...]
-    acceptance: Acceptance | None
+    acceptance: drafts.Acceptance | None
 
 
 def read_config(text: str, target: ModelConfig) -> Asked:
@@ -64,7 +48,7 @@ def read_config(text: str, target: ModelConfig) -> Asked:
     method = _method(values)
     by_batch = _by_batch(values.get("num_speculative_tokens_per_batch_size"))
     num_drafts = _count(values, "num_speculative_tokens")
-    if num_drafts is None and method == MTP and target.prediction is not None:
+    if num_drafts is None and method == drafts.MTP and target.prediction is not None:
         num_drafts = target.prediction.heads
     if num_drafts is None:
         raise InputError("--speculative-config needs num_speculative_tokens, the drafts of a sequence and step")
@@ -82,27 +66,27 @@ def read_config(text: str, target: ModelConfig) -> Asked:
 def most_tokens(text: str | None) -> int:
     """Maximum tokens a step may yield per sequence under a config, which may be missing or invalid."""
     try:
-        drafts = json.loads(text)["num_speculative_tokens"] if text else 0
+        asked = json.loads(text)["num_speculative_tokens"] if text else 0
     except (ValueError, TypeError, KeyError):
         return MOST_DRAFTS  # parsed, or rejected, later
-    return 1 + drafts if isinstance(drafts, int) else MOST_DRAFTS
+    return 1 + asked if isinstance(asked, int) else MOST_DRAFTS
 
 
 def _method(values: Mapping[str, Any]) -> str:
     """The method, or the one implied by the model."""
     method, model = values.get("method"), values.get("model")
     if method is None:
-        method = NGRAM if model in (NGRAM, f"[{NGRAM}]") else DRAFT_MODEL
+        method = drafts.NGRAM if model in (drafts.NGRAM, f"[{drafts.NGRAM}]") else drafts.DRAFT_MODEL
     method = str(method).strip("[]")
-    if method != MTP and method.endswith("_mtp"):
-        method = MTP
+    if method != drafts.MTP and method.endswith("_mtp"):
+        method = drafts.MTP
     if method in UNMODELLED:
         raise InputError(
             f"speculative method {method!r} is not modelled ({UNMODELLED[method]}); known: {', '.join(METHODS)}"
         )
     if method not in METHODS:
         raise UnknownNameError("speculative method", method, METHODS)
-    if method in (EAGLE, EAGLE_3, DRAFT_MODEL) and not isinstance(model, str):
+    if method in (drafts.EAGLE, drafts.EAGLE_3, drafts.DRAFT_MODEL) and not isinstance(model, str):
         raise InputError(f"--speculative-config of method {method} needs model, what drafts: a name, id or folder")
     return method
 
@@ -128,10 +112,10 @@ def _by_batch(value: Any) -> tuple[tuple[int, int], ...]:
             "num_speculative_tokens_per_batch_size of --speculative-config must be a list of [first, last, drafts], "
             f"not {value!r}"
         )
-    return tuple((first, drafts) for first, _, drafts in sorted(value))
+    return tuple((first, count) for first, _, count in sorted(value))
 
 
-def _synthetic(values: Mapping[str, Any], num_drafts: int) -> Acceptance | None:
+def _synthetic(values: Mapping[str, Any], num_drafts: int) -> drafts.Acceptance | None:
     """The acceptance of vLLM's synthetic mode, which is part of the config."""
     rates, length = values.get("synthetic_acceptance_rates"), values.get("synthetic_acceptance_length")
     if values.get("rejection_sample_method") != "synthetic":
@@ -139,9 +123,9 @@ def _synthetic(values: Mapping[str, Any], num_drafts: int) -> Acceptance | None:
             raise InputError('synthetic acceptance needs "rejection_sample_method": "synthetic"')
         return None
     if isinstance(rates, list) and length is None and all(isinstance(rate, int | float) for rate in rates):
-        return Acceptance(by_position(rates, num_drafts), "synthetic rates of the config")
+        return drafts.Acceptance(drafts.by_position(rates, num_drafts), "synthetic rates of the config")
     if isinstance(length, int | float) and rates is None:
-        return Acceptance(by_length(float(length), num_drafts), "a synthetic length of the config")
+        return drafts.Acceptance(drafts.by_length(float(length), num_drafts), "a synthetic length of the config")
     raise InputError("synthetic acceptance is one of synthetic_acceptance_rates and synthetic_acceptance_length")
 
 
@@ -159,41 +143,42 @@ def drafting_of(
     asynchronous: bool,
     v2_target: bool,
     dummy_weights: bool = False,
-) -> Drafting:
+) -> drafts.Drafting:
     """What a release does with a config; ``acceptance`` as a user writes it, overriding the config's own."""
     asked = read_config(text, target)
     method, num_drafts = asked.method, asked.num_drafts
-    is_sync = method == NGRAM or (method == DRAFT_MODEL and not version.v2_for_all)
+    is_sync = method == drafts.NGRAM or (method == drafts.DRAFT_MODEL and not version.v2_for_all)
     if layout.pipeline > 1:
         _check_pipeline(method, is_sync=is_sync or not asynchronous)
     _check_heads(asked, target)
-    draft, note = draft_of(method, asked.model, target, asked.quantization, dummy_weights=dummy_weights)
+    draft, note = drafts.draft_of(method, asked.model, target, asked.quantization, dummy_weights=dummy_weights)
     tensor = asked.tensor or layout.tensor
     if tensor not in (1, layout.tensor):
         raise InputError(f"draft_tensor_parallel_size must be 1 or the target's {layout.tensor}, not {tensor}")
-    accepted = read_acceptance(acceptance, num_drafts) if acceptance else asked.acceptance
-    looked_up = method in (NGRAM, NGRAM_GPU)
-    return Drafting(
+    accepted = drafts.read_acceptance(acceptance, num_drafts) if acceptance else asked.acceptance
+    looked_up = method in (drafts.NGRAM, drafts.NGRAM_GPU)
+    return drafts.Drafting(
         method,
         num_drafts,
-        accepted or usual(target.name, method, num_drafts),
+        accepted or drafts.usual(target.name, method, num_drafts),
         draft,
         tensor,
-        match=MATCH_SHARE if looked_up else 1.0,
+        match=drafts.MATCH_SHARE if looked_up else 1.0,
         by_batch=asked.by_batch,
-        v2_runner=version.v2_for_all or (v2_target and method in BY_HEADS and target.architecture not in V2_FAILS),
+        v2_runner=version.v2_for_all
+        or (v2_target and method in drafts.BY_HEADS and target.architecture not in V2_FAILS),
         asynchronous=asynchronous and not is_sync,
         lookahead=0 if looked_up else num_drafts,
-        drops_block=method in BY_HEADS,
+        drops_block=method in drafts.BY_HEADS,
         read_ahead=num_drafts if version.reads_ahead and _num_heads(asked, target) > 1 else 0,
-        slots_taken=1 if method == DRAFT_MODEL else 0,
+        slots_taken=1 if method == drafts.DRAFT_MODEL else 0,
         note=note,
     )
 
 
 def _check_pipeline(method: str, *, is_sync: bool) -> None:
     """Reject what vLLM rejects or fails with in a pipeline (0.25: ``v1/worker/gpu/model_runner.py``, ``sched``)."""
-    if method == EAGLE_3:
+    if method == drafts.EAGLE_3:
         raise InputError(
             "vLLM does not support eagle3 with pipeline parallelism: the last stage has no hidden states of layers "
             "before it; use tensor parallelism, or another method"
@@ -206,13 +191,13 @@ def _check_pipeline(method: str, *, is_sync: bool) -> None:
 
 
 def _num_heads(asked: Asked, target: ModelConfig) -> int:
-    return min(target.prediction.heads, asked.num_drafts) if asked.method == MTP and target.prediction else 1
+    return min(target.prediction.heads, asked.num_drafts) if asked.method == drafts.MTP and target.prediction else 1
 
 
 def _check_heads(asked: Asked, target: ModelConfig) -> None:
     """Reject numbers of drafts that are not a multiple of the prediction heads."""
     heads = target.prediction.heads if target.prediction is not None else 1
-    if asked.method == MTP and asked.num_drafts > heads and asked.num_drafts % heads:
+    if asked.method == drafts.MTP and asked.num_drafts > heads and asked.num_drafts % heads:
         raise InputError(
             f"num_speculative_tokens {asked.num_drafts} must be a multiple of the {heads} prediction heads of "
             f"{target.name}"

@@ -1,26 +1,41 @@
-"""Bottleneck kernels: how far each is from the best of its shape, and what closing that gap alone would save."""
+"""Bottleneck kernels of a run or a profile: how far each is from the best of its shape, and what that gap costs.
+
+A profile is a trace of PyTorch, or CSV of Nsight Systems or Compute.
+"""
 
 from __future__ import annotations
 
-from math import inf
-from typing import Unpack
+import csv
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from math import inf, prod
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from infercast.engines.base import Deployment
-from infercast.errors import InputError
+from infercast.errors import FileFormatError, InputError
 from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servable, resolve_run
+from infercast.forecast.estimate import build_op
 from infercast.forecast.kernels import step_calls
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, outcome_of
 from infercast.forecast.simulate import simulate
+from infercast.hardware import Gpu, load_gpu
 from infercast.lazy_classes import dataclass, replace
+from infercast.ops import Attention, Op
+from infercast.ops.op import BYTES, copy
 from infercast.predict.ceilings import AtCeiling, Ceilings, Signature, default_ceilings, signature_of
+from infercast.predict.identity import OTHER, family_of_kernel
 from infercast.predict.roofline import limit_seconds
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.record import PhaseTotals
 from infercast.serve.step import StepShape
 from infercast.shown import Answer
+from infercast.units import MICRO
 
 LEAST_LOSS = 0.002  # Gaps below this share of a phase's GPU time are not looked at one by one
 EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)
@@ -193,3 +208,145 @@ def _saving(base: Forecast, changed: Outcome) -> Saving:
         end_to_end=1.0 - changed.end_to_end.mean / base.end_to_end.mean,
         throughput=changed.output_tokens_per_second / base.output_tokens_per_second - 1.0,
     )
+
+
+MOST_BYTES = 2**30  # Of a file, unpacked
+UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter: exports write ns, nsecond and so on
+FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "c10::Float8_e4m3fn": "fp8"}
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm")
+SELECTIVE = ("conv", "embedding", "index", "gather", "scatter", "sort", "topk", "lstm", "attention")
+"""In names of operators that do more or less than move their inputs once."""
+
+
+class Kernel(NamedTuple):
+    name: str
+    operator: str = ""
+    dims: tuple[tuple[int, ...], ...] = ()  # Of its operator's inputs, where a trace has them
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ProfileDiagnosis(Answer):
+    """Kernels of a profile, those first that lose most time against the best of their shape."""
+
+    file: str
+    gpu: str
+    kernels: tuple[dict[str, Any], ...]
+    """kernel, family, shape, launches, total_us, share, best_us (None: unknown), best_is_hard_limit, lost_share."""
+
+    def _words(self) -> str:
+        return f"{self.file} on {self.gpu}: {len(self.kernels)} kernels"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **{"file": self.file, "gpu": self.gpu, "total_us": sum(each["total_us"] for each in self.kernels)},
+            "lost_share": sum(each["lost_share"] for each in self.kernels),
+            "shapeless_share": sum((each["share"] for each in self.kernels if each["best_us"] is None), 0.0),
+            "unmatched_share": sum((each["share"] for each in self.kernels if each["family"] == OTHER), 0.0),
+            "kernels": list(self.kernels),
+        }
+
+
+def diagnose_profile(path: Path | str, gpu: str | Path | Gpu) -> ProfileDiagnosis:
+    """Rank the kernels of a profile by the time that they lose against the best kernels of their shape.
+
+    Read are traces of ``torch.profiler`` (better with ``record_shapes=True``), and what ``nsys stats --format csv`` and
+    ``ncu --csv`` print. Without inputs in the profile, kernels have a family and a share alone.
+    """
+    device, path = gpu if isinstance(gpu, Gpu) else load_gpu(gpu), Path(path)
+    sums: dict[Kernel, Any] = defaultdict(lambda: np.zeros(2))
+    try:
+        for kernel, launches, seconds in _profiled(path):
+            sums[kernel] += launches, seconds
+    except FileFormatError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as problem:
+        raise FileFormatError(path, f"cannot be read as a profile: {type(problem).__name__} {problem}") from None
+    total = float(sum(seconds for _, seconds in sums.values()))
+    if not 0 < total < np.inf:
+        raise FileFormatError(path, "has no kernels of a GPU")
+    found = [_judged(kernel, int(many), float(seconds), device, total) for kernel, (many, seconds) in sums.items()]
+    found.sort(key=lambda each: (-each["lost_share"], -each["share"]))
+    return ProfileDiagnosis(str(path), device.name, tuple(found))
+
+
+def _judged(kernel: Kernel, many: int, seconds: float, gpu: Gpu, total: float) -> dict[str, Any]:
+    family, op, best = family_of_kernel(kernel.name, has_experts="moe" in kernel.operator), _op_of(kernel), None
+    known = op is not None and default_ceilings().knows(op)
+    if op is not None:
+        each = default_ceilings().seconds(op, gpu) if known else limit_seconds(op, gpu)
+        best, family = many * float(np.ravel(each)[0]), op.family if family == OTHER else family
+    dims = ("x".join(map(str, each)) for each in kernel.dims if each)
+    shape = " ".join([kernel.operator.removeprefix("aten::"), *dims, kernel.dtype]).strip()
+    share, lost = seconds / total, 0.0 if best is None else max(0.0, 1.0 - best / seconds)
+    return {
+        **{"kernel": kernel.name, "family": family, "shape": shape, "launches": many, "total_us": seconds / MICRO},
+        **{"share": share, "best_us": None if best is None else best / MICRO},
+        **{"best_is_hard_limit": None if best is None else not known, "lost_share": lost * share},
+    }
+
+
+def _op_of(kernel: Kernel) -> Op | None:
+    """The operator that the inputs of a PyTorch operator describe: a product, attention, or what moves them once."""
+    dims, name = [each for each in kernel.dims if each], kernel.operator
+    if kernel.dtype not in BYTES or not dims or min(map(min, dims)) < 1:
+        return None
+    try:
+        if name in PRODUCTS:
+            first, second = [each for each in dims if len(each) >= 2][-2:]
+            many, n = (1, second[-2]) if name == "aten::linear" else (prod(second[:-2]), second[-1])
+            sizes = {"m": prod(first[:-1]) // many, "n": n * many, "k": first[-1]}
+            return build_op("gemm", {**sizes, "dtype": kernel.dtype})
+        if "attention" in name and len(dims) >= 2 and len(dims[0]) == len(dims[1]) == 4:
+            (batch, heads, queries, width), (_, kv_heads, keys, _) = dims[:2]
+            lengths = np.full(batch, queries), np.full(batch, max(keys, queries))
+            return Attention(*lengths, heads, kv_heads, width, width, dtype=kernel.dtype, kv_dtype=kernel.dtype)
+        if not name.startswith("aten::") or any(each in name for each in SELECTIVE):
+            return None
+        rows, sizes_of = max(prod(dims[0][:-1]), 1), [prod(each) * BYTES[kernel.dtype] for each in dims]
+        return copy(rows, sum(sizes_of) / rows, max(sizes_of) / rows)
+    except (InputError, ValueError):
+        return None
+
+
+def _profiled(path: Path) -> Iterator[tuple[Kernel, int, float]]:
+    """Kernels, launches and seconds."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError) as problem:
+        raise FileFormatError(path, f"cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
+    if len(raw) > MOST_BYTES:
+        raise FileFormatError(path, "is larger than 1 GiB; profile fewer steps")
+    text = raw.decode("utf-8", "replace")
+    return _of_trace(json.loads(text)) if text.lstrip()[:1] in ("{", "[") else _of_csv(path, text)
+
+
+def _of_trace(document: Any) -> Iterator[tuple[Kernel, int, float]]:
+    listed = document if isinstance(document, list) else document["traceEvents"]
+    events = [each for each in listed if each.get("args")]
+    inputs = {each["args"].get("External id"): each for each in events if each.get("cat") == "cpu_op"}
+    for event in (each for each in events if each.get("cat") == "kernel"):
+        kernel, by = Kernel(str(event["name"])), inputs.get(event["args"].get("External id"))
+        if by is not None and "Input Dims" in by["args"]:
+            dims = tuple(tuple(int(n) for n in each if not isinstance(n, list)) for each in by["args"]["Input Dims"])
+            formats = [FORMATS[each] for each in by["args"].get("Input type", ()) if each in FORMATS]
+            kernel = Kernel(kernel.name, str(by["name"]), dims, formats[0] if formats else "")
+        yield kernel, 1, MICRO * float(event["dur"])
+
+
+def _of_csv(path: Path, text: str) -> Iterator[tuple[Kernel, int, float]]:
+    """Sums by kernel, single kernels, or metrics of single kernels; other lines may come before the header."""
+    lines = text.splitlines()
+    heads = (number for number, line in enumerate(lines) if "Name" in line and line.count(",") >= 3)
+    rows = list(csv.DictReader(lines[next(heads, len(lines)) :]))
+    columns = {name.partition(" (")[0]: name for name in (rows[0] if rows else ()) if name}
+    name = columns.get("Kernel Name", columns.get("Name", ""))
+    total = columns.get("Total Time", columns.get("Duration", "Metric Value"))
+    if not name or total not in rows[0]:
+        what = "neither a Chrome trace of torch.profiler, nor CSV of `nsys stats` or `ncu --csv`"
+        raise FileFormatError(path, f"is no profile: {what}")
+    for row in rows:
+        unit = row.get("Metric Unit") or total.partition(" (")[2] or "ns"
+        if row[name] and row[total] and row.get("Metric Name", "Duration") in ("Duration", "gpu__time_duration.sum"):
+            yield Kernel(row[name]), int(row.get("Instances") or 1), float(row[total].replace(",", "")) * UNITS[unit[0]]

@@ -108,7 +108,7 @@ def _layouts(question: Question, candidate: Candidate) -> Iterable[ParallelLayou
 
 
 def _settings(question: Question, candidate: Candidate) -> Iterable[tuple[tuple[str, Any], ...]]:
-    return engine_named(candidate.engine).tried if question.settings is None else question.settings
+    return engine_named(candidate.engine).commands.tried if question.settings is None else question.settings
 
 
 def setting_axis(name: str, values: tuple[Any, ...]) -> Axis:

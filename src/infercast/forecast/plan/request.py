@@ -97,7 +97,8 @@ def drafts_tried(
             raise InputError(
                 f"--{fixed[-1][0].replace('_', '-')} is no option of {each.title}; plan without that engine"
             )
-    return tuple(tuple(sorted([*tried, *fixed])) for tried in (((),) if varies else engine_named(engines[0]).tried))
+    settings = ((),) if varies else engine_named(engines[0]).commands.tried
+    return tuple(tuple(sorted([*tried, *fixed])) for tried in settings)
 
 
 def plan(

@@ -7,28 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from infercast.errors import UnsupportedModelError
-from infercast.models.families.fields import (
-    ACTIVATION_KEYS,
-    EXPERT_KEYS,
-    Answer,
-    Fields,
-    Layer,
-    checked_kv_heads,
-    dense_feed_forward,
-    expert_networks,
-    grouped_attention,
-    listed_windows,
-    rotary_dim,
-    routed_experts,
-    useful_window,
-)
+from infercast.models.families import fields as parts
 from infercast.models.feed_forward import DenseFeedForward, FeedForward
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer
 
 
-def plain_networks(fields: Fields, bias: Answer = False, gated: Answer = True) -> list[FeedForward]:
-    return [dense_feed_forward(fields, fields.answer(bias), fields.answer(gated))] * fields.layers
+def plain_networks(fields: parts.Fields, bias: parts.Answer = False, gated: parts.Answer = True) -> list[FeedForward]:
+    return [parts.dense_feed_forward(fields, fields.answer(bias), fields.answer(gated))] * fields.layers
 
 
 PLAIN = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast", "gelu_python", "quick_gelu", "xielu")
@@ -36,19 +22,19 @@ PLAIN = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast", "gelu_python", "quick
 
 
 def read_layers(
-    fields: Fields,
+    fields: parts.Fields,
     *,
     windows: str = "none",
     experts: Mapping[str, Any] = {},
-    gated: Answer | None = True,
-    mlp_bias: Answer = False,
+    gated: parts.Answer | None = True,
+    mlp_bias: parts.Answer = False,
     norms: int = 2,
-    parallel: Answer = False,
+    parallel: parts.Answer = False,
     rotary: bool = True,
     gate: str = "",
     latent: bool = False,
-    **attention: Answer,
-) -> list[Layer]:
+    **attention: parts.Answer,
+) -> list[parts.Layer]:
     """Layers of grouped or latent attention and a network, dense or of experts where the fields count any.
 
     The options are what the fields leave open, as rows of ``data/model_families.json`` have them.
@@ -57,27 +43,28 @@ def read_layers(
         each = [0] * fields.layers
         kinds: dict[int, Mixer] = {0: LatentAttention(**latent_sizes(fields))}
     else:
-        plain = grouped_attention(fields, **{name: fields.answer(said) for name, said in attention.items()})
+        plain = parts.grouped_attention(fields, **{name: fields.answer(said) for name, said in attention.items()})
         width = {"": 0, "heads": 1, "values": plain.value_dim}[gate]
         plain = replace(plain, gate_width=width, rotary_dim=plain.rotary_dim if rotary else 0)
         each = WINDOWS[windows](fields)
-        kinds = {window: replace(plain, window=useful_window(fields, window)) for window in set(each)}
-    gated = str(fields.raw(*ACTIVATION_KEYS)) not in PLAIN if gated is None else gated
-    has_experts = fields.count(*EXPERT_KEYS) > 1
-    networks = expert_networks(fields, **experts) if has_experts else plain_networks(fields, mlp_bias, gated)
+        kinds = {window: replace(plain, window=parts.useful_window(fields, window)) for window in set(each)}
+    gated = str(fields.raw(*parts.ACTIVATION_KEYS)) not in PLAIN if gated is None else gated
+    has_experts = fields.count(*parts.EXPERT_KEYS) > 1
+    networks = parts.expert_networks(fields, **experts) if has_experts else plain_networks(fields, mlp_bias, gated)
     beside = fields.answer(parallel)
     norms = norms if beside else max(norms, 2)
     return [
-        Layer(kinds[window], network, norms, parallel=beside) for window, network in zip(each, networks, strict=True)
+        parts.Layer(kinds[window], network, norms, parallel=beside)
+        for window, network in zip(each, networks, strict=True)
     ]
 
 
-def _windowed(rule: Callable[[Fields, int], bool]) -> Callable[[Fields], list[int]]:
+def _windowed(rule: Callable[[parts.Fields, int], bool]) -> Callable[[parts.Fields], list[int]]:
     """The window of each layer: ``sliding_window`` where layer_types, or else a rule, has a windowed layer."""
 
-    def windows(fields: Fields) -> list[int]:
+    def windows(fields: parts.Fields) -> list[int]:
         otherwise = [rule(fields, index) for index in range(fields.layers)]
-        windowed = listed_windows(fields) or otherwise
+        windowed = parts.listed_windows(fields) or otherwise
         window = fields.positive("sliding_window") if any(windowed) else 0
         return [window if here else 0 for here in windowed]
 
@@ -86,7 +73,7 @@ def _windowed(rule: Callable[[Fields, int], bool]) -> Callable[[Fields], list[in
 
 PERIOD = ("sliding_window_pattern", "_sliding_window_pattern")
 _upper = _windowed(lambda fields, index: index >= fields.count("max_window_layers", default=fields.layers))
-WINDOWS: dict[str, Callable[[Fields], list[int]]] = {
+WINDOWS: dict[str, Callable[[parts.Fields], list[int]]] = {
     "none": lambda fields: [0] * fields.layers,
     "every layer": _windowed(lambda fields, _: fields.count("sliding_window") > 0),
     "every other layer": _windowed(lambda _, index: index % 2 == 0),
@@ -107,46 +94,46 @@ WINDOWS: dict[str, Callable[[Fields], list[int]]] = {
 }
 
 
-def read_step(fields: Fields) -> list[Layer]:
+def read_step(fields: parts.Fields) -> list[parts.Layer]:
     """Windowed layers may have heads of their own; the first layers are dense."""
-    windowed = listed_windows(fields) or [False] * fields.layers
+    windowed = parts.listed_windows(fields) or [False] * fields.layers
     everywhere = _attention(fields, fields)
     # Newer files say nothing of heads that differ.
     other = fields.section("attention_other_setting")
     local = replace(
         _attention(fields, other) if other.values else everywhere,
-        window=useful_window(fields, fields.positive("sliding_window")) if any(windowed) else 0,
+        window=parts.useful_window(fields, fields.positive("sliding_window")) if any(windowed) else 0,
     )
     sparse_layers = _sparse_layers(fields)
-    experts = routed_experts(
+    experts = parts.routed_experts(
         fields,
         "moe_num_experts" if fields.raw("moe_num_experts") is not None else "num_experts",
         "moe_intermediate_size",
         shared_inter=fields.count("share_expert_dim"),
         router_bias="use_moe_router_bias",
     )
-    dense = dense_feed_forward(fields)
+    dense = parts.dense_feed_forward(fields)
     return [
-        Layer(local if here else everywhere, experts if index in sparse_layers else dense)
+        parts.Layer(local if here else everywhere, experts if index in sparse_layers else dense)
         for index, here in enumerate(windowed)
     ]
 
 
-def windowed_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
+def windowed_head(fields: parts.Fields, layers: Sequence[parts.Layer]) -> list[parts.Layer]:
     """What predicts further tokens: windowed attention and a dense network."""
     windowed = (layer.mixer for layer in layers if getattr(layer.mixer, "window", 0))
-    return [Layer(next(windowed, layers[-1].mixer), dense_feed_forward(fields))]
+    return [parts.Layer(next(windowed, layers[-1].mixer), parts.dense_feed_forward(fields))]
 
 
-def _attention(fields: Fields, sizes: Fields) -> GroupedAttention:
+def _attention(fields: parts.Fields, sizes: parts.Fields) -> GroupedAttention:
     values = {**fields.values, **sizes.values}
     values["num_key_value_heads"] = values.get("num_attention_groups", values.get("num_key_value_heads"))
     flags = {"qk_norm": True, "qkv_bias": fields.flag("attention_bias")}
-    attention = grouped_attention(fields._replace(values=values), **flags)
+    attention = parts.grouped_attention(fields._replace(values=values), **flags)
     return replace(attention, gate_width=1 if fields.flag("use_head_wise_attn_gate") else 0)
 
 
-def _sparse_layers(fields: Fields) -> set[int]:
+def _sparse_layers(fields: parts.Fields) -> set[int]:
     """Layers with experts: a list of numbers in one string, or all after the first few."""
     listed = fields.word("moe_layers_enum")
     if not listed:
@@ -157,48 +144,48 @@ def _sparse_layers(fields: Fields) -> set[int]:
     return {int(number) for number in numbers}
 
 
-def latent_sizes(fields: Fields) -> dict[str, Any]:
+def latent_sizes(fields: parts.Fields) -> dict[str, Any]:
     """The sizes of latent attention, from the keys that DeepSeek gave them."""
     sizes = fields.sizes(kv_lora_rank="kv_lora_rank", nope_dim="qk_nope_head_dim", rope_dim="qk_rope_head_dim")
     sizes |= fields.sizes(heads="num_attention_heads", value_dim="v_head_dim")
     return {**sizes, "q_lora_rank": fields.count("q_lora_rank")}
 
 
-def read_gemma4(fields: Fields) -> list[Layer]:
+def read_gemma4(fields: parts.Fields) -> list[parts.Layer]:
     """Gemma 4: layers that see everything have wider and fewer heads; experts may run parallel to the dense half."""
     if fields.count("hidden_size_per_layer_input"):
         raise UnsupportedModelError(f"{fields.where}: per-layer embeddings (Gemma 4 E2B, E4B) are not modelled yet")
     if fields.count("num_kv_shared_layers"):
         raise UnsupportedModelError(f"{fields.where}: layers that share a KV cache are not modelled yet")
-    windowed = listed_windows(fields) or [(index + 1) % 6 != 0 for index in range(fields.layers)]
-    local = grouped_attention(fields, window=fields.positive("sliding_window"), qk_norm=True)
+    windowed = parts.listed_windows(fields) or [(index + 1) % 6 != 0 for index in range(fields.layers)]
+    local = parts.grouped_attention(fields, window=fields.positive("sliding_window"), qk_norm=True)
     everywhere = _global_attention(fields, local)
-    network: FeedForward = dense_feed_forward(fields)
+    network: FeedForward = parts.dense_feed_forward(fields)
     norms = 4
     if fields.flag("enable_moe_block"):
         keys = ("num_experts", "moe_intermediate_size", "expert_intermediate_size")
-        network = routed_experts(fields, *keys, dense_inter=network.inter)
+        network = parts.routed_experts(fields, *keys, dense_inter=network.inter)
         norms = 7  # with experts, a layer norms the input and output of either feed-forward once more
-    return [Layer(local if here else everywhere, network, norms) for here in windowed]
+    return [parts.Layer(local if here else everywhere, network, norms) for here in windowed]
 
 
-def _global_attention(fields: Fields, local: GroupedAttention) -> GroupedAttention:
+def _global_attention(fields: parts.Fields, local: GroupedAttention) -> GroupedAttention:
     head_dim = fields.positive("global_head_dim", default=local.head_dim)
     shared = fields.flag("attention_k_eq_v")
     # Only layers with keys that serve as values have a head count of their own.
     key = "num_global_key_value_heads" if shared else "num_key_value_heads"
     return replace(
         local,
-        kv_heads=checked_kv_heads(fields, key, local.heads) if fields.raw(key) is not None else local.kv_heads,
+        kv_heads=parts.checked_kv_heads(fields, key, local.heads) if fields.raw(key) is not None else local.kv_heads,
         head_dim=head_dim,
         value_dim=head_dim,
-        rotary_dim=rotary_dim(fields.section("rope_parameters").section("full_attention"), head_dim),
+        rotary_dim=parts.rotary_dim(fields.section("rope_parameters").section("full_attention"), head_dim),
         window=0,
         shared_key_value=shared,
     )
 
 
-def read_llama4(fields: Fields) -> list[Layer]:
+def read_llama4(fields: parts.Fields) -> list[parts.Layer]:
     """Llama 4: attention in chunks where there are rotary positions, experts in every n-th layer."""
     layers = fields.layers
     rotated = fields.numbers("no_rope_layers") or [int((index + 1) % 4 != 0) for index in range(layers)]
@@ -207,33 +194,33 @@ def read_llama4(fields: Fields) -> list[Layer]:
     listed = fields.numbers("moe_layers")
     sparse_layers = set(range(step - 1, layers, step) if listed is None else listed)
     bias = fields.flag("attention_bias")
-    attention = grouped_attention(fields, qkv_bias=bias, output_bias=bias)
+    attention = parts.grouped_attention(fields, qkv_bias=bias, output_bias=bias)
     everywhere = replace(attention, rotary_dim=0)
-    window = useful_window(fields, fields.count("attention_chunk_size", default=8192))
+    window = parts.useful_window(fields, fields.count("attention_chunk_size", default=8192))
     chunked = replace(attention, window=window, qk_norm=fields.flag("use_qk_norm"), chunked=window > 0)
     inter = fields.positive("intermediate_size")
-    sparse = routed_experts(fields, "num_local_experts", "intermediate_size", shared_inter=inter)
+    sparse = parts.routed_experts(fields, "num_local_experts", "intermediate_size", shared_inter=inter)
     dense = DenseFeedForward(fields.positive("intermediate_size_mlp", default=inter))
     return [
-        Layer(chunked if rotated[index] else everywhere, sparse if index in sparse_layers else dense)
+        parts.Layer(chunked if rotated[index] else everywhere, sparse if index in sparse_layers else dense)
         for index in range(layers)
     ]
 
 
-def read_mimo_v2_flash(fields: Fields) -> list[Layer]:
+def read_mimo_v2_flash(fields: parts.Fields) -> list[parts.Layer]:
     """MiMo-V2-Flash: windowed layers with sinks and more key-value heads, values narrower than keys."""
     windowed = fields.a_layer("hybrid_layer_pattern", fields.numbers("hybrid_layer_pattern") or [0] * fields.layers)
     everywhere = _mimo_attention(fields, "", "add_full_attention_sink_bias", 0)
     sliding = _mimo_attention(fields, "swa_", "add_swa_attention_sink_bias", fields.positive("sliding_window"))
     return [
-        Layer(sliding if window else everywhere, network)
-        for window, network in zip(windowed, expert_networks(fields), strict=True)
+        parts.Layer(sliding if window else everywhere, network)
+        for window, network in zip(windowed, parts.expert_networks(fields), strict=True)
     ]
 
 
-def _mimo_attention(fields: Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:
+def _mimo_attention(fields: parts.Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:
     own = {key: fields.raw(f"{prefix}{key}", key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim")}
     flags = {"qkv_bias": fields.flag("attention_bias"), "sinks": fields.flag(sinks)}
-    attention = grouped_attention(fields._replace(values={**fields.values, **own}), window=window, **flags)
+    attention = parts.grouped_attention(fields._replace(values={**fields.values, **own}), window=window, **flags)
     value_dim = fields.positive(f"{prefix}v_head_dim", "v_head_dim", default=attention.head_dim)
     return replace(attention, value_dim=value_dim)

@@ -21,6 +21,7 @@ class LatentAttention(Mixer):
     value_dim: int
 
     modules = ("self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "self_attn.o_proj")
+    divided = ("heads",)
     is_composed = True
 
     @property
@@ -63,9 +64,6 @@ class LatentAttention(Mixer):
         expansion = heads * self.kv_lora_rank * self.expanded_dim
         copied = 0.0 if weights.attention == weights.base else expansion * weights.stored_bytes(weights.base)
         return values * weights.stored_bytes(weights.attention) + copied
-
-    def divides(self, tensor: int) -> bool:
-        return self.heads % tensor == 0
 
     @property
     def split_widths(self) -> dict[str, int]:

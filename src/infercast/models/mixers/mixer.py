@@ -101,6 +101,9 @@ class Mixer(ABC):
     is_composed: ClassVar[bool] = False
     """Whether an engine makes it of many small operations in Python, which the host pays for outside full graphs."""
 
+    divided: ClassVar[tuple[str, ...]] = ()  # Numbers, such as that of its heads, that GPUs have to split evenly ...
+    split: ClassVar[tuple[str, str] | None] = None  # ... and a width of `split_widths`: what it is, and its field
+
     label_text: ClassVar[str] = ""
     description_text: ClassVar[str] = ""  # Formats of its label and description, with the mixer as their one argument
 
@@ -128,12 +131,12 @@ class Mixer(ABC):
 
     def divides(self, tensor: int) -> bool:
         """Whether it splits evenly over ``tensor`` GPUs."""
-        return True
+        return all(getattr(self, name) % tensor == 0 for name in self.divided)
 
     @property
     def split_widths(self) -> Mapping[str, int]:
         """Widths that GPUs split, by what people call them, where weights in blocks must be cut between blocks."""
-        return {}
+        return {} if self.split is None else {self.split[0]: getattr(self, self.split[1])}
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Kernels that need only the number of tokens in the step: projections, norms, the write to the cache."""

@@ -137,6 +137,8 @@ class GatedDeltaNet(RecurrentMixer):
 
     # Published checkpoints treat its two wide products alike and leave the narrow one of the gates alone.
     modules = ("linear_attn.out_proj",)
+    divided = ("heads", "key_heads")
+    split = ("delta net output", "_value_width")
     label_text = "GDN {0.heads} x {0.value_dim}"
     description_text = "gated delta net, {0.heads}/{0.key_heads} heads of {0.value_dim}"
 
@@ -162,13 +164,6 @@ class GatedDeltaNet(RecurrentMixer):
         """The product of both gates, which stays in the base format, the convolution, and the decay of each head."""
         convolution = self.taps * (2 * self._key_width + self._value_width)
         return 2 * hidden * self.heads + convolution + 2 * self.heads + self.value_dim
-
-    def divides(self, tensor: int) -> bool:
-        return self.heads % tensor == 0 and self.key_heads % tensor == 0
-
-    @property
-    def split_widths(self) -> dict[str, int]:
-        return {"delta net output": self._value_width}
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Two products before, the gated norm of each head and one product after."""
@@ -206,6 +201,8 @@ class KimiDeltaAttention(RecurrentMixer):
     taps: int = 4
     full_rank_gate: bool = False  # The gate of the output is one product (Kimi-K3), not two by way of a narrow vector
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+    divided = ("heads",)
+    split = ("delta attention output", "_width")
     convolutions = 3
     scans_decoding = True
     label_text = "KDA {0.heads} x {0.head_dim}"
@@ -252,13 +249,6 @@ class KimiDeltaAttention(RecurrentMixer):
         split = self._split_matrices(shard.hidden) / shard.layout.tensor
         weights = shard.weights
         return (self._whole_matrices(shard.hidden) + split) * weights.stored_bytes(weights.recurrent)
-
-    def divides(self, tensor: int) -> bool:
-        return self.heads % tensor == 0
-
-    @property
-    def split_widths(self) -> dict[str, int]:
-        return {"delta attention output": self._width}
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Queries, keys and values one by one, both gates, the gated norm of each head and the output."""
@@ -314,12 +304,8 @@ class Mamba2(RecurrentMixer):
     takes_quantised = True
     convolves_decoding = False
     copies = 1  # the scan starts from zero in most prompts
-
-    @property
-    def exported(self) -> bool:
-        """By the scan's own kernel."""
-        return True
-
+    exported = True  # by the scan's own kernel
+    split = ("Mamba output", "_width")
     label_text = "SSM {0.heads} x {0.head_dim}"
     description_text = "Mamba2, {0.heads} heads of {0.head_dim}, state {0.state_size}"
 
@@ -357,10 +343,6 @@ class Mamba2(RecurrentMixer):
     def divides(self, tensor: int) -> bool:
         """Heads must, and groups unless there is one."""
         return self.heads % tensor == 0 and (self.groups == 1 or self.groups % tensor == 0)
-
-    @property
-    def split_widths(self) -> dict[str, int]:
-        return {"Mamba output": self._width}
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """The product before, the gate with its norm over each group, the product after."""
@@ -441,6 +423,8 @@ class GatedConvolution(RecurrentMixer):
     taps: int = 3
     bias: bool = False
     modules = ("conv.in_proj", "conv.out_proj")
+    divided = ("channels",)
+    split = ("convolution output", "channels")
     convolves_decoding = False
     label_text = "conv {0.channels} x {0.taps}"
     description_text = "short convolution, {0.channels:,} channels of {0.taps} taps"
@@ -453,13 +437,6 @@ class GatedConvolution(RecurrentMixer):
 
     def vectors(self, hidden: int) -> int:
         return self.taps * self.channels + (4 * self.channels + hidden if self.bias else 0)
-
-    def divides(self, tensor: int) -> bool:
-        return self.channels % tensor == 0
-
-    @property
-    def split_widths(self) -> dict[str, int]:
-        return {"convolution output": self.channels}
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         weights, width = shard.weights, shard.layout.share(self.channels)

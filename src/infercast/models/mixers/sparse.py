@@ -348,6 +348,7 @@ class CompressedAttention(Mixer):
     indexer: Indexer | None = None  # None: all compressed tokens are looked at
     head_multiple: int = 1  # Kernels compute heads in multiples of this, as the engine chooses them for a GPU
     modules = ("attn.wq_b", "attn.wkv", "attn.wo_a", "attn.wo_b")
+    divided = ("heads", "o_groups")
     is_composed = True
 
     @property
@@ -386,9 +387,6 @@ class CompressedAttention(Mixer):
         values = self._whole_matrices(hidden) + self._split_matrices(hidden) / shard.layout.tensor
         index = self.indexer.held_bytes(shard) if self.indexer else 0.0
         return values * weights.stored_bytes(weights.attention) + index
-
-    def divides(self, tensor: int) -> bool:
-        return self.heads % tensor == 0 and self.o_groups % tensor == 0
 
     @property
     def split_widths(self) -> dict[str, int]:

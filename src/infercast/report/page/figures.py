@@ -17,11 +17,11 @@ from infercast.forecast.sweep import BreakEven, Sweep
 from infercast.report import comparison
 from infercast.report import sweep as curves
 from infercast.report.caveats import caveats, caveats_of, shared_first
-from infercast.report.day import POLICY_FIELDS, answer_of, basis_rows, day_caveats, replica_rows, title_of
 from infercast.report.deployment import drafting_words
 from infercast.report.forecast import system_facts
 from infercast.report.page import canvas, elements
 from infercast.report.page.charts import COLOURS, HOST, OTHERS
+from infercast.report.sweep import POLICY_FIELDS, answer_of, basis_rows, day_caveats, replica_rows, title_of
 from infercast.report.terminal import Chart, cells
 from infercast.units import MILLI, format_seconds
 
