@@ -114,7 +114,6 @@ class PublishedRun:
     gaps: bool = False  # Whether TPOT is the median of all times between tokens, because nothing else was published
     steady: bool = False
     """Whether only the time was measured in which as many requests as may run did, and others waited."""
-    stand_for: int = 0  # Requests that were sent, if only the first are simulated; 0: all are
     pipeline: int = 1
     instances: int = 1  # Servers of this kind, each for itself behind a load balancer
     copies: int = 1  # Servers that take turns, of which one is simulated with its part of the requests
