@@ -260,7 +260,7 @@ PATIENCE = 2.0  # seconds that a run may take before a bar is shown
 
 @contextmanager
 def bar_of(task: Mapping[str, Any], *columns: str, **options: Any) -> Iterator[Callable[..., None] | None]:
-    """What updates a bar on standard error, which goes when it is done; ``columns``: rich's, or texts. None if piped."""
+    """What updates a bar of these columns (rich's, or texts) on standard error; None if piped."""
     if not sys.stderr.isatty():
         yield None
         return
