@@ -37,8 +37,7 @@ from infercast.forecast.system import System
 from infercast.lab.validate.compare import compare_joules, deployment_of, energy_of_record
 from infercast.lab.validate.measured import WARM_UP, read_measured
 from infercast.lab.validate.published.compare import started, system_for
-from infercast.lab.validate.published.load import RowReader
-from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
 from infercast.serve import Request, simulate
 from infercast.serve.workload.synthetic import workload_from_requests

@@ -26,8 +26,7 @@ from infercast.forecast.intervals import LEVEL, MOST_REQUESTS, MOST_STEP_BY_STEP
 from infercast.forecast.system import busiest
 from infercast.forecast.uncertainty import Spread, is_older, kernel_widths, widened
 from infercast.lab.validate.published.compare import started, system_for
-from infercast.lab.validate.published.load import RowReader
-from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
 from pages import as_published
 

@@ -27,7 +27,7 @@ from infercast.forecast.estimate import read_rows
 from infercast.forecast.kernels import decode_shape, prefill_shape, step_calls
 from infercast.hardware import load_gpu
 from infercast.lab.validate.published.compare import deployment_of
-from infercast.lab.validate.published.load import RowReader
+from infercast.lab.validate.published.run import RowReader
 from infercast.lab.validate.published.table import read_collected
 from infercast.ops import Gemm, MoE
 from infercast.predict.roofline import MOVING, launch_floor, pipes_of

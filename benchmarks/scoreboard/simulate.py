@@ -16,8 +16,7 @@ from infercast.forecast.estimate import read_rows
 from infercast.forecast.system import System
 from infercast.lab.validate.compare import Comparison
 from infercast.lab.validate.published.compare import PublishedComparison, compare_run, started, system_for
-from infercast.lab.validate.published.load import RowReader
-from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
 from pages import as_published
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from infercast.lab.validate.published.compare import compare_published, compare_run, set_up, system_for
-from infercast.lab.validate.published.load import RowReader
-from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import known_model, read_collected
 
 ROW = {
