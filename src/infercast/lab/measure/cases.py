@@ -68,7 +68,7 @@ def flops_of(family: str, shape: Shape) -> float:
     return 2.0 * float(shape["heads"] * (shape["head_dim"] + shape["value_dim"])) * pairs
 
 
-# A sweep: columns of shapes by family, chosen by `benchmarks/measure/choose_shapes.py`, with FLOP where those are known.
+# Shapes of a sweep: columns by family, which `benchmarks/measure/choose_shapes.py` chooses.
 
 SHAPES = DATA / "lab" / "shapes.json.gz"
 SHARES: dict[str, float] = read_data("lab/sweep.toml")["shares"]
