@@ -1,24 +1,69 @@
-"""``infercast emulate``: an endpoint that behaves like the deployment."""
+"""``infercast web`` and ``infercast emulate``: a page and an API over HTTP, and an endpoint like the deployment's."""
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from infercast.cli.options import deployment_of, with_options
-from infercast.cli.outputs import note, print_json
+from infercast.cli.outputs import Form, note, print_json
 from infercast.errors import InputError, need
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, LAYOUT, PLACE, own_options
 from infercast.forecast.system import PROXY_ROUTER, System, system_of, two_pools
 
+MOST_WORKERS = 64
+
+
+@with_options(own_options("web"))
+def web(
+    *, host: str, port: int, workers: int | None, allow_host: list[str], static: Path | None, form: Form, **_: Any
+) -> None:
+    if static is not None:
+        write_static(static, form)
+        return
+    need("infercast web", "web")
+    for option, names in (("--host", [host]), ("--allow-host", allow_host)):
+        if not all(name.strip() for name in names):  # an empty address would be every network
+            raise InputError(f"{option} must be an address or a name, not an empty text")
+    _check_port(port)
+    number = min(4, os.cpu_count() or 1) if workers is None else workers
+    if not 1 <= number <= MOST_WORKERS:
+        raise InputError(f"--workers must be from 1 to {MOST_WORKERS}, not {number}")
+    from infercast.web.server import serve  # noqa: PLC0415 - the packages of infercast[web] may be missing
+
+    def tell(address: str) -> None:
+        if form.is_data:
+            print_json({"page": f"{address}/", "api": f"{address}/api/v1"})
+            sys.stdout.flush()
+        else:
+            note(f"{address}/ is the page, {address}/api/v1 the API; Ctrl+C ends it")
+
+    serve(host, port, workers=number, allowed=tuple(allow_host), tell=tell)
+
+
+def write_static(folder: Path, form: Form) -> None:
+    from infercast.web.static_site import build_twin  # noqa: PLC0415 - it loads all that answers
+
+    size = build_twin(folder, note)
+    if form.is_data:
+        print_json({"folder": str(folder), "bytes": size})
+    else:
+        note(f"{folder} holds the page, {size / 1e6:.1f} MB; try it with: python -m http.server -d {folder}")
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port <= 65535:
+        raise InputError(f"--port must be from 0 to 65535, not {port}")
+
 
 @with_options(PLACE, LAYOUT, own_options("emulate"), ENGINE_ARGS, DEPLOYMENT)
-def command(ctx: typer.Context, **given: Any) -> None:
+def emulate(ctx: typer.Context, **given: Any) -> None:
     need("infercast emulate", "web")
-    if not 0 <= given["port"] <= 65535:
-        raise InputError(f"--port must be from 0 to 65535, not {given['port']}")
+    _check_port(given["port"])
     if not given["listen"].strip():
         raise InputError("--listen must be an address or a name, not an empty text")
     system = _system(ctx, given)
