@@ -225,10 +225,6 @@ def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
     return replace(run, workload=workload, assumptions=(*run.assumptions, assumed))
 
 
-def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:
-    return set_up(run, predictor, host)[1]
-
-
 def set_up(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> tuple[PublishedRun, Deployment]:
     """The engine of a run, and the run with what had to be assumed for it to start."""
     costs = None if host is None else read_host(host, engine_named(run.engine).host_type)
