@@ -12,6 +12,7 @@ from infercast import __version__
 from infercast.cli.options import deployment_of, is_given, refuse_idle_router, with_options, workload_of
 from infercast.cli.outputs import Form, check_files, print_answer, print_result, runs_bar, write_plot
 from infercast.errors import InputError
+from infercast.forecast import sweep as sweeps
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.option_table import (
     COST,
@@ -25,21 +26,10 @@ from infercast.forecast.option_table import (
     WORKLOAD,
     own_options,
 )
-from infercast.forecast.sweep import (
-    CONCURRENCY,
-    HALVINGS,
-    RATE,
-    USUAL_CLIENTS,
-    VALUES,
-    break_even,
-    parse_numbers,
-    save_energy,
-    sweep,
-)
 from infercast.report.sweep import break_even_dict, render_break_even
 from infercast.serve.workload.request import Workload
 
-AXES = {RATE: "rates", CONCURRENCY: "concurrencies"}  # Options with several values, by those with one
+AXES = {sweeps.RATE: "rates", sweeps.CONCURRENCY: "concurrencies"}  # Options with several values, by those with one
 
 
 def _run(ctx: typer.Context, run: Callable[..., Any], given: dict[str, Any], bar: str, total: int, **along: Any) -> Any:
@@ -67,7 +57,7 @@ def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Fo
         if given[option]:
             along = {option: _loads(ctx, load, given[option])}
     total = len(vary[1]) if vary else len(next(iter(along.values())))
-    found = _run(ctx, sweep, given, "sweep", total, **along)
+    found = _run(ctx, sweeps.sweep, given, "sweep", total, **along)
     print_answer(form, found, plot=plot, csv=csv)
 
 
@@ -87,11 +77,11 @@ def _split_settings(ctx: typer.Context, given: list[str]) -> tuple[str, list[str
 
 def _loads(ctx: typer.Context, load: str, text: str) -> list[Any]:
     """The values of a load, the first of which makes the workload that the others are variants of."""
-    option, whole = f"--{AXES[load]}", load == CONCURRENCY
+    option, whole = f"--{AXES[load]}", load == sweeps.CONCURRENCY
     for other in AXES:
         if is_given(ctx, other):
             raise InputError(f"--{other} has no meaning with {option}")
-    numbers = parse_numbers(text, option, whole=whole)
+    numbers = sweeps.parse_numbers(text, option, whole=whole)
     values = [int(number) for number in numbers] if whole else list(numbers)
     if values and not (ctx.params["trace"] is not None and whole):
         ctx.params[load] = values[0]
@@ -107,11 +97,11 @@ def energy_command(ctx: typer.Context, *, csv: Path | None, form: Form, **given:
     if (value := given[varied.name]) is not None:
         raise InputError(f"{varied.spelled} {value:g} is one value of what is varied here; leave it out")
     check_files(None, ("--csv", csv))
-    limits = None if power_limits is None else parse_numbers(power_limits, "--power-limits")
-    clocks = None if gpu_clocks is None else parse_numbers(gpu_clocks, "--gpu-clocks")
-    total = len(limits or clocks or range(VALUES)) + 2 * HALVINGS
+    limits = None if power_limits is None else sweeps.parse_numbers(power_limits, "--power-limits")
+    clocks = None if gpu_clocks is None else sweeps.parse_numbers(gpu_clocks, "--gpu-clocks")
+    total = len(limits or clocks or range(sweeps.VALUES)) + 2 * sweeps.HALVINGS
     along = {"power_limits": limits, "clocks": clocks, "least_odds": given["least_odds"]}
-    found = _run(ctx, save_energy, given, "energy", total, **along)
+    found = _run(ctx, sweeps.save_energy, given, "energy", total, **along)
     print_answer(form, found, csv=csv)
 
 
@@ -130,10 +120,10 @@ def speculate_command(
     check_files(plot)
     numbers = None
     if concurrencies is not None:
-        numbers = [int(each) for each in parse_numbers(concurrencies, "--concurrencies", whole=True)]
+        numbers = [int(each) for each in sweeps.parse_numbers(concurrencies, "--concurrencies", whole=True)]
     asked = deployment_of(ctx)
-    with runs_bar("loads", len(numbers or USUAL_CLIENTS)) as tell:
-        found = break_even(asked, _clients(ctx), numbers, tell)
+    with runs_bar("loads", len(numbers or sweeps.USUAL_CLIENTS)) as tell:
+        found = sweeps.break_even(asked, _clients(ctx), numbers, tell)
     if plot is not None:
         from infercast.report.page.figures import break_even_plot  # noqa: PLC0415 - only where it is asked for
 
