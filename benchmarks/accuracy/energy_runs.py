@@ -24,6 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 
+from shorten import shortened, weighed
+
 from infercast.engines.base import Deployment, engine_named
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InfercastError
@@ -34,9 +36,8 @@ from infercast.forecast.simulate import simulate as forecast_of
 from infercast.forecast.system import System
 from infercast.lab.validate.compare import compare_joules, deployment_of, energy_of_record
 from infercast.lab.validate.measured import WARM_UP, read_measured
-from infercast.lab.validate.published.compare import results_of, shortened, started, system_for
-from infercast.lab.validate.published.load import RowReader
-from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.compare import started, system_for
+from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
 from infercast.serve import Request, simulate
 from infercast.serve.workload.synthetic import workload_from_requests
@@ -132,9 +133,10 @@ def _published(line: int, path: Path, row: dict[str, str], systems: dict[str, Sy
         systems.clear()
         systems[key] = system_for(run, deployment)
     system = systems[key]
-    run = shortened(replace(run, output_tokens_per_second=1.0), system)
+    whole = replace(run, output_tokens_per_second=1.0)
+    run = shortened(whole, system)
     served = system.serve(run.workload)
-    rate = float(results_of(run)(served.clients)[3]) / run.copies
+    rate = float(weighed(run, whole)(served.clients)[3]) / run.copies
     clients = served.clients
     duration = float(clients.last_token.max() - clients.sent_at.min())
     pools = zip(system.pools, served.records, strict=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from infercast.engines.base import engine_named
-from infercast.lab.validate.published.compare import compare_published, deployment_of
+from infercast.lab.validate.published.compare import compare_published, set_up
 from infercast.lab.validate.published.run import PublishedRun
 from infercast.lab.validate.published.table import read_published
 from infercast.predict.families import collective
@@ -28,7 +28,7 @@ def server_errors(runs: list[PublishedRun], grid: list[tuple[float, float]]) -> 
     """Error of the mean TTFT of each run (rows) with each server (columns)."""
     host, errors = engine_named().default_host(), []
     for run in runs:
-        deployment = deployment_of(run)
+        deployment = set_up(run)[1]
         replica = deployment.replica()
         for path, token in grid:
             served = replace(

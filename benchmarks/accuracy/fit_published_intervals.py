@@ -18,14 +18,15 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
+from shorten import shortened, weighed
+
 from infercast.errors import InfercastError
 from infercast.forecast.estimate import read_rows
 from infercast.forecast.intervals import LEVEL, MOST_REQUESTS, MOST_STEP_BY_STEP, jumps_over, slowed
 from infercast.forecast.system import busiest
 from infercast.forecast.uncertainty import Spread, is_older, kernel_widths, widened
-from infercast.lab.validate.published.compare import results_of, shortened, started, system_for
-from infercast.lab.validate.published.load import RowReader
-from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.compare import started, system_for
+from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
 from pages import as_published
 
@@ -64,8 +65,8 @@ class Values:
 def look_at(run: PublishedRun) -> Values:
     run, deployment = started(run)
     system = system_for(run, deployment)
-    run = shortened(run, system)
-    served, summed_up = system.serve(run.workload), results_of(run)
+    whole, run = run, shortened(run, system)
+    served, summed_up = system.serve(run.workload), weighed(run, whole)
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
     short = replace(run.workload, requests=run.workload.requests[:most])
 

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 from infercast.forecast.estimate import read_rows
 from infercast.forecast.kernels import decode_shape, prefill_shape, step_calls
 from infercast.hardware import load_gpu
-from infercast.lab.validate.published.compare import deployment_of
-from infercast.lab.validate.published.load import RowReader
+from infercast.lab.validate.published.compare import set_up
+from infercast.lab.validate.published.run import RowReader
 from infercast.lab.validate.published.table import read_collected
 from infercast.ops import Gemm, MoE
 from infercast.predict.roofline import MOVING, launch_floor, pipes_of
@@ -134,7 +134,7 @@ class Cell:
 
     def __init__(self, run, token_seconds):
         """``run`` stands for all of them."""
-        deployment = deployment_of(run)
+        deployment = set_up(run)[1]
         requests, clients = run.workload.requests, run.workload.concurrency
         prompt, answer = (
             round(np.mean([getattr(each, name) for each in requests])) for name in ("num_input", "num_output")

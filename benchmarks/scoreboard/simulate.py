@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from reasons import reason_of
+from shorten import shortened, weighed
 
 from infercast.errors import InfercastError, InputError
 from infercast.forecast.estimate import read_rows
 from infercast.forecast.system import System
 from infercast.lab.validate.compare import Comparison
-from infercast.lab.validate.published.compare import PublishedComparison, compare_run, shortened, started, system_for
-from infercast.lab.validate.published.load import RowReader
-from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.compare import PublishedComparison, compare_run, started, system_for
+from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
 from pages import as_published
 
@@ -63,7 +63,8 @@ class Board:
                 self._systems[engine] = system_for(run, deployment)
             told = replace(run, ttft=1.0, tpot=1.0, end_to_end=1.0, output_tokens_per_second=1.0)
             system = self._systems[engine]
-            self._compared[key] = compare_run(shortened(told, system), system)
+            short = shortened(told, system)
+            self._compared[key] = compare_run(short, system, weighed(short, told))
         return _measured(run, self._compared[key])
 
 

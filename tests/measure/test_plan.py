@@ -1,21 +1,31 @@
 """Which shapes a sweep measures, and in which order."""
 
+import gzip
+import json
 from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infercast.errors import UnknownNameError
-from infercast.lab.measure.cases import (
-    FAMILIES,
-    LARGEST_WEIGHT,
-    LONGEST_FLOPS,
-    MOST_KEYS,
-    MOST_ROWS,
-    SHARES,
-    Case,
-    sweep_cases,
-    weight_shapes,
-)
+from infercast.lab.measure.cases import FAMILIES, SHAPES, SHARES, Case, sweep_cases
+
+CHOSEN = Path(__file__).parents[2] / "benchmarks" / "measure"
+LONGEST_FLOPS, LARGEST_WEIGHT, MOST_KEYS, MOST_ROWS = 8e12, 2**31, 1_000_000, 131_072
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Any:
+    if not CHOSEN.is_dir():
+        pytest.skip("benchmarks are not part of a source distribution")
+    monkeypatch.syspath_prepend(str(CHOSEN))
+    return import_module("choose_shapes")
+
+
+def test_shapes_are_those_that_are_chosen(chosen: Any) -> None:
+    assert json.loads(gzip.decompress(SHAPES.read_bytes())) == json.loads(json.dumps(chosen.tables()))
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +114,10 @@ def test_experts_and_the_rest_are_within_their_limits(cases: list[Case]) -> None
             assert shape["rows"] <= 1.2 * 256 or shape["op"] not in ("sample", "to_float")
 
 
-def test_weight_shapes_are_spread_and_any_number_of_them_begins_the_same() -> None:
-    pairs = list(weight_shapes(320))
+def test_weight_shapes_are_spread_and_any_number_of_them_begins_the_same(chosen: Any) -> None:
+    pairs = list(chosen.weight_shapes(320))
     assert len(set(pairs)) == 320
-    assert list(weight_shapes(40)) == pairs[:40]
+    assert list(chosen.weight_shapes(40)) == pairs[:40]
     # Half of the layers' pairs on either side of the middle of log(n).
     layers = [n for n, k in pairs if 512 < n < 32_000]
     assert 0.35 < sum(n < 5_000 for n in layers) / len(layers) < 0.65

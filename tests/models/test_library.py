@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from infercast.bundled import read_data
 from infercast.errors import UnknownNameError, UnsupportedModelError
-from infercast.models.library import bundled_config, bundled_name, model_names, refused, refused_names, relatives
+from infercast.models.library import bundled_config, bundled_name, model_names, refused
 from infercast.models.read import read_model
 from infercast.models.spec import active_parameter_count, parameter_count, weight_bytes
 
@@ -97,10 +98,11 @@ def test_what_comes_nearest_is_named(name, nearest):
 
 
 def test_refused_names_name_refused_architectures():
-    assert set(refused_names().values()) <= set(refused())
-    assert set(relatives()) <= set(refused())
-    assert set(relatives().values()) <= set(model_names())
-    assert not any(name.startswith(tuple(refused_names())) for name in model_names())
+    names, nearest = (read_data("refused_models.toml")[table] for table in ("names", "nearest"))
+    assert set(names.values()) <= set(refused())
+    assert set(nearest) <= set(refused())
+    assert set(nearest.values()) <= set(model_names())
+    assert not any(name.startswith(tuple(names)) for name in model_names())
 
 
 def test_guesses_are_few_and_never_of_another_generation():

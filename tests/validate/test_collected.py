@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infercast.lab.validate.published.compare import compare_published, deployment_of
+from infercast.lab.validate.published.compare import compare_published, set_up
 from infercast.lab.validate.published.table import read_published
 
 ROW = {
@@ -46,7 +46,7 @@ def test_lengths_are_those_that_the_benchmark_draws(table: Any) -> None:
 
 def test_flags_of_the_command_are_the_engine_s_settings(table: Any) -> None:
     (run,) = read_published(table({}))
-    deployment = deployment_of(run, "roofline")
+    deployment = set_up(run, "roofline")[1]
     settings: Any = deployment.settings
     assert (deployment.engine.name, deployment.layout.tensor) == ("sglang@0.5.16", 2)
     assert settings.mem_fraction_static == 0.7
@@ -55,7 +55,7 @@ def test_flags_of_the_command_are_the_engine_s_settings(table: Any) -> None:
 
 def test_older_releases_had_no_graphs_of_prompts(table: Any) -> None:
     (run,) = read_published(table({"version": "v0.5.5.post1"}))
-    settings: Any = deployment_of(run, "roofline").settings
+    settings: Any = set_up(run, "roofline")[1].settings
     assert run.version == (0, 5, 5)
     assert settings.prefill_sizes == ()
 
@@ -116,7 +116,7 @@ def test_requests_come_at_a_stated_rate(table: Any) -> None:
 def test_older_releases_ran_triton_for_experts_in_bf16(table: Any) -> None:
     change = {"infercast_model": "qwen3-30b-a3b", "model": "Qwen/Qwen3-30B-A3B", "infercast_gpu": "b200-sxm"}
     older, newer = read_published(table({**change, "version": "0.5.6"}, change))
-    kernels = [deployment_of(run, "roofline").model.weights.experts_kernel for run in (older, newer)]
+    kernels = [set_up(run, "roofline")[1].model.weights.experts_kernel for run in (older, newer)]
     assert kernels == ["triton", "trtllm"]
 
 
@@ -127,5 +127,5 @@ def test_older_releases_planned_steps_of_recurrent_models_one_by_one(table: Any)
         "infercast_gpu": "b200-sxm",
     }
     older, newer = read_published(table({**change, "version": "0.5.12"}, change))
-    ahead: list[Any] = [deployment_of(run, "roofline").settings for run in (older, newer)]
+    ahead: list[Any] = [set_up(run, "roofline")[1].settings for run in (older, newer)]
     assert [settings.disable_overlap_schedule for settings in ahead] == [True, False]

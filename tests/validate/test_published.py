@@ -11,7 +11,7 @@ import pytest
 
 from infercast.cli import main
 from infercast.errors import FileFormatError
-from infercast.lab.validate.published.compare import compare_published, deployment_of, summarise
+from infercast.lab.validate.published.compare import compare_published, set_up, summarise
 from infercast.lab.validate.published.run import read_server_flags
 from infercast.lab.validate.published.table import read_published
 
@@ -44,7 +44,7 @@ def test_a_row_becomes_an_engine_and_its_load(table: Any) -> None:
     assert (run.gpu, run.tensor, run.layout, run.version) == ("h100-sxm", 2, "TP2", (0, 18, 0))
     assert (run.workload.concurrency, len(run.workload.requests)) == (4, 40)
     assert {(request.num_input, request.num_output) for request in run.workload.requests} == {(500, 10)}
-    settings = deployment_of(run, "roofline").settings
+    settings = set_up(run, "roofline")[1].settings
     assert (settings.max_num_batched_tokens, settings.max_num_seqs, settings.block_size) == (1000, 4, 32)
     assert settings.gpu_memory_utilization == 0.8
     assert not settings.enable_prefix_caching

@@ -1,13 +1,13 @@
 """What is read from rows of published runs that say little, say it oddly, or say what cannot be."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infercast.lab.validate.published.compare import compare_published, set_up
-from infercast.lab.validate.published.load import RowReader
-from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.compare import compare_published, compare_run, set_up, system_for
+from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import known_model, read_collected
 
 ROW = {
@@ -17,6 +17,7 @@ ROW = {
     "len_dist": "random fixed", "server_cmd": "vllm serve Qwen/Qwen3-8B", "ttft_p50": "30", "tpot_p50": "7",
     "output_tok_s": "550",
 }  # fmt: skip
+SCOREBOARD = Path(__file__).parents[2] / "benchmarks" / "scoreboard"
 CAPPED = {"load_kind": "saturated, capped batch", "num_requests": ""}
 
 
@@ -193,17 +194,14 @@ def test_a_full_batch_is_summed_up_while_it_is_full() -> None:
     assert steps == pytest.approx(8, rel=0.1)
 
 
-def test_long_closed_loops_are_shortened_and_weighed() -> None:
-    from infercast.lab.validate.published.compare import (  # noqa: PLC0415
-        compare_run,
-        shortened,
-        system_for,
-    )
-
+@pytest.mark.skipif(not SCOREBOARD.is_dir(), reason="benchmarks are not part of a source distribution")
+def test_long_closed_loops_are_shortened_and_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCOREBOARD))
+    shorten = import_module("shorten")
     run, deployment = set_up(read(num_requests="160", concurrency_or_rate="concurrency 8"), "roofline")
     system = system_for(run, deployment)
-    less = shortened(run, system)
-    whole, part = (compare_run(each, system) for each in (run, less))
+    less = shorten.shortened(run, system)
+    whole, part = compare_run(run, system), compare_run(less, system, shorten.weighed(less, run))
     assert len(less.workload.requests) == 64
     for name in ("ttft", "tpot", "output_tokens_per_second"):
         ends: list[Any] = [getattr(each, name).predicted for each in (whole, part)]

@@ -259,15 +259,15 @@ PATIENCE = 2.0  # seconds that a run may take before a bar is shown
 
 
 @contextmanager
-def _bar(task: Mapping[str, Any], *columns: str, **options: Any) -> Iterator[Callable[..., None] | None]:
-    """What updates a bar of these columns on standard error, which goes when it is done; None if piped."""
+def bar_of(task: Mapping[str, Any], *columns: str, **options: Any) -> Iterator[Callable[..., None] | None]:
+    """What updates a bar of these columns (rich's, or texts) on standard error; None if piped."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich import progress  # noqa: PLC0415 - most runs are over before a bar would show
     from rich.console import Console  # noqa: PLC0415
 
-    made = [progress.TextColumn(each) if "{" in each else getattr(progress, each)() for each in columns]
+    made = [getattr(progress, each)() if hasattr(progress, each) else progress.TextColumn(each) for each in columns]
     with progress.Progress(*made, console=Console(stderr=True), transient=True, **options) as bar:
         yield partial(bar.update, bar.add_task(**task))
 
@@ -277,7 +277,7 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
     """Progress callback of a run of ``total`` requests: requests sent, simulated time; None if piped."""
     shown = "{task.completed:,.0f} of {task.total:,.0f} requests{task.description}"
     task = {"description": "", "total": total, "visible": False}
-    with _bar(task, "BarColumn", shown, auto_refresh=False) as update:
+    with bar_of(task, "BarColumn", shown, auto_refresh=False) as update:
         start = time.monotonic()
 
         def tell(sent: int, simulated: float) -> None:
@@ -292,7 +292,7 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
 @contextmanager
 def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
     """Progress callback of several runs: the name of each as it begins; None if piped."""
-    with _bar({"description": doing, "total": total}) as update:
+    with bar_of({"description": doing, "total": total}) as update:
         yield None if update is None else lambda label: update(advance=1, description=label)
 
 
@@ -300,7 +300,7 @@ def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
 def stages_bar(patience: float = PATIENCE) -> Iterator[Callable[[str], None] | None]:
     """Progress callback of work of unknown length: the current stage; shown after a while, None if piped."""
     task = {"description": "", "total": None, "visible": False}
-    with _bar(task, "SpinnerColumn", "{task.description}", "TimeElapsedColumn") as update:
+    with bar_of(task, "SpinnerColumn", "{task.description}", "TimeElapsedColumn") as update:
         start = time.monotonic()
         yield (
             None

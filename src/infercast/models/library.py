@@ -65,18 +65,6 @@ def refused() -> dict[str, str]:
     return {name: reason for reason, names in read_data("refused_models.toml")["reasons"].items() for name in names}
 
 
-@cache
-def refused_names() -> dict[str, str]:
-    """Prefixes of the names of published models with such an architecture in their config.json."""
-    return dict(read_data("refused_models.toml")["names"])
-
-
-@cache
-def relatives() -> dict[str, str]:
-    """For such architectures the bundled model of the same makers or the same size that is most alike."""
-    return dict(read_data("refused_models.toml")["nearest"])
-
-
 def stand_in(name: str | None) -> str:
     """The end of a sentence that names a model to forecast with instead."""
     return f"; the nearest bundled model is {name}" if name else ""
@@ -86,9 +74,10 @@ def unknown_model(name: str, bundled: Mapping[str, Mapping[str, Any]]) -> InputE
     """One sentence about a model that is not among those ``bundled``, of which the files are given."""
     plain = _plain(name)
     sizes = {each: int(values["infercast"]["parameters"]) for each, values in bundled.items()}
-    architecture = next((value for begin, value in refused_names().items() if plain.startswith(begin)), "")
+    tables = read_data("refused_models.toml")
+    architecture = next((value for begin, value in tables["names"].items() if plain.startswith(begin)), "")
     if reason := refused().get(architecture):
-        instead = stand_in(relatives().get(architecture) or nearest_size(plain, sizes))
+        instead = stand_in(tables["nearest"].get(architecture) or nearest_size(plain, sizes))
         return UnsupportedModelError(f"{name} ({architecture}) is not supported: {reason}{instead}")
     # Never another generation: qwen2.5 is no guess for qwen3.5.
     same = [each for each in bundled if _generation(each) in (_generation(plain), "")]

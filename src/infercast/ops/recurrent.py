@@ -10,7 +10,6 @@ from infercast.lazy_classes import dataclass
 from infercast.ops.op import ComputedInDtype, Lengths, Quantity, Size, bytes_of, sum_batch
 
 GATED_DELTA, KIMI_DELTA, MAMBA2 = "gdn", "kda", "mamba2"
-KINDS = (GATED_DELTA, KIMI_DELTA, MAMBA2)
 """A delta rule with one gate a head, one with a gate a channel, and a state space."""
 
 

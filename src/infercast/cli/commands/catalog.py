@@ -16,11 +16,12 @@ from infercast.report import catalog
 from infercast.report.terminal import LINES
 
 
+def _one(known: str, about: str) -> Any:
+    return typer.Argument(metavar="[NAME]", autocompletion=offer(known), help=about)
+
+
 def gpus(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", autocompletion=offer("gpus"), help="One GPU in full, or your own TOML file."),
-    ] = None,
+    name: Annotated[str | None, _one("gpus", "One GPU in full, or your own TOML file.")] = None,
     form: Form = Form.TABLE,
 ) -> None:
     if name is None:
@@ -30,14 +31,7 @@ def gpus(
 
 
 def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            autocompletion=offer("models"),
-            help="One model in full: a bundled name or a config.json.",
-        ),
-    ] = None,
+    name: Annotated[str | None, _one("models", "One model in full: a bundled name or a config.json.")] = None,
     form: Form = Form.TABLE,
 ) -> None:
     from infercast.forecast.deploy import load_model  # noqa: PLC0415 - GPUs and hosts are shown without numpy

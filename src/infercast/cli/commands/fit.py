@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from infercast.bundled import read_data
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError, UnknownNameError, need
@@ -34,17 +35,7 @@ def _cells(statistics: dict[str, Any]) -> tuple[str, ...]:
     return (f"{statistics['rows']:,}", *errors)
 
 
-SPARSE = ("index_scores", "paged_scores", "top_k", "compressed_top_k", "mla_attention", "hca_attention")
-MODULES = ("dsa", "csa", "hca", "msa")
-FAMILIES = (
-    *("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective"),
-    *SPARSE,
-    "hyper_connection",
-    "encoder_attention",
-    *("gdn", "kda", "mamba2"),
-    *(f"{kind}_{phase}_attention" for kind in MODULES for phase in ("prompt", "decode")),
-    *(f"{kind}_{phase}_module" for kind in MODULES for phase in ("prompt", "decode")),
-)
+FAMILIES: tuple[str, ...] = read_data("lab/fit.toml")["families"]
 TIERS = ("measured", "few-shot", "sibling", "unseen")
 
 

@@ -28,7 +28,7 @@ from infercast.forecast.estimate import (
 )
 from infercast.forecast.explain.diagnose import diagnose
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape, verify_shape
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, OPTIONS, PLACE, WORKLOAD, Option, own_options
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PLACE, WORKLOAD, Option, own_options
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
@@ -128,23 +128,10 @@ _TABLES = read_data("kernel_options.toml")
 KERNEL_SIZES, KERNEL_FORMATS = _TABLES["sizes"], _TABLES["formats"]
 SIZES = {*KERNEL_SIZES, *KERNEL_FORMATS, "kernel"}
 KERNEL = (
-    Option(
-        "family",
-        list,
-        (),
-        "FAMILY",
-        f"One of {', '.join((*SHAPES, *_TABLES['operators']))}; DIMENSION=N of your own.",
-        argument=True,
-    ),
-    OPTIONS["gpu"]._replace(default=None),
-    Option(
-        "kernel", str, None, "NAME", "The kernel, where it is not the usual one: fa2, triton, cudnn, cutlass, gelu."
-    ),
-    Option("list_kernels", bool, False, None, "List the kernels that can be named, and what they rest on."),
+    *own_options("estimate", families=", ".join((*SHAPES, *_TABLES["operators"]))),
     *(Option(*(name, int, None, "N", what), "Sizes", shows_default=False) for name, what in KERNEL_SIZES.items()),
     *(Option(*(name, str, None, "T", what), "Formats", shows_default=False) for name, what in KERNEL_FORMATS.items()),
-    Option("table", Path, None, "FILE", "A CSV of shapes; prints CSV.", flag="--csv"),
-    Option("kernel_file", Path, None, "FILE", "A kernel of your own, of `infercast kernel fit`."),
+    *own_options("estimate_files"),
 )
 
 

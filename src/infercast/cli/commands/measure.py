@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import typer
 
 from infercast.cli.options import known_names, with_options
-from infercast.cli.outputs import Form, print_result
+from infercast.cli.outputs import Form, bar_of, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.option_table import own_options
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
@@ -72,23 +71,16 @@ def _families(text: str | None) -> tuple[str, ...] | None:
 @contextmanager
 def _bar(budget: float) -> Iterator[Progress | None]:
     """A bar with the time left, where standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
-    from rich.progress import BarColumn, TextColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
-    columns = TextColumn("measuring"), BarColumn(), TextColumn("{task.description}")
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("getting ready", total=1.0)
+    task = {"description": "getting ready", "total": 1.0}
+    with bar_of(task, "measuring", "BarColumn", "{task.description}") as update:
 
         def tell(finished: int, total: int, used: float) -> None:
             left = seconds_left(finished, total, used, budget)
             text = f"{finished:,} of {total:,} shapes, {left // 60:.0f}:{left % 60:02.0f} left"
-            bar.update(task, completed=used / max(used + left, 1e-9), description=text)
+            if update is not None:
+                update(completed=used / max(used + left, 1e-9), description=text)
 
-        yield tell
+        yield None if update is None else tell
 
 
 def seconds_left(finished: int, total: int, used: float, budget: float) -> float:

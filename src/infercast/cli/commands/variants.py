@@ -21,7 +21,6 @@ SEARCH = (
         Option(name, str, str(DEFAULTS[name]) if name in DEFAULTS else ..., "VALUES", what, CHANGES)
         for name, what in SIZES.items()
     ),
-    Option("samples", int, None, "N", "So many drawn at random, in place of all combinations.", CHANGES),
     *own_options("variants", fronts=" or ".join(FRONTS)),
 )
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError
-from infercast.lab.measure.cases import GRIDS, Case, Shape, anchor_cases, sweep_cases
+from infercast.lab.measure.cases import Case, Shape, anchor_cases, sweep_cases
 from infercast.lab.measure.device import Monitor, State, choose_engine, describe, gpu_name, require_gpu
 from infercast.lab.measure.isolated import FAMILIES as ISOLATED
 from infercast.lab.measure.isolated import measure_isolated
@@ -105,7 +106,8 @@ class Meta:
     def __init__(self, folder: Path, facts: Mapping[str, Any], before: State) -> None:
         earlier = read_meta(folder)
         self._folder, self._minutes_before = folder, float(earlier.get("minutes", 0.0))
-        self._facts = {**facts, "protocol": GRIDS["protocol"], "date": time.strftime("%Y-%m-%d"), **revision()}
+        protocol, date = read_data("lab/sweep.toml")["protocol"], time.strftime("%Y-%m-%d")
+        self._facts = {**facts, "protocol": protocol, "date": date, **revision()}
         self._facts |= {"minutes": self._minutes_before, "rows": earlier.get("rows", 0), **_state(before, "before")}
         write_meta(folder, self._facts)
 

@@ -41,9 +41,6 @@ def results_of(run: PublishedRun) -> Callable[[Served], Array]:
 
     def summed_up(served: Served) -> Array:
         found = _summed_up(served, np.median if run.median else np.mean)
-        clients = run.workload.concurrency or 0
-        if run.stand_for and served.sent_at.size > clients:
-            found = _all_of_them(served, clients, run.stand_for, median=run.median)
         window = None
         if run.steady and (last := float(served.sent_at.max())) > float(served.sent_at.min()):
             window = SETTLED * last, last
@@ -71,30 +68,6 @@ def _summed_up(served: Served, middle: Callable[..., Any], chosen: Array | None 
         every = [served.ttft[chosen], served.tpot[chosen[served.num_output > 1]], served.end_to_end[chosen]]
     latencies = [float(middle(values)) if values.size else np.nan for values in every]  # one token has no second one
     return np.array([*latencies, float(served.num_output.sum()) / duration])
-
-
-def _all_of_them(served: Served, clients: int, count: int, *, median: bool) -> Array:
-    """What all requests of a closed loop show, where only the first are simulated: later ones stand for the rest."""
-    simulated = served.sent_at.size
-    order = np.argsort(served.sent_at, kind="stable")
-    weights = np.ones(simulated)
-    weights[order[clients:]] = (count - clients) / (simulated - clients)
-    several = served.num_output > 1
-    every = ((served.ttft, weights), (served.tpot, weights[several]), (served.end_to_end, weights))
-    middle = _weighted_median if median else np.average
-    latencies = [float(middle(values, weights=each)) if values.size else np.nan for values, each in every]
-    # Every client has a request under way at any time, until the last ones are alone.
-    middle_ones = order[clients : simulated - clients] if simulated > 2 * clients else order[clients:]
-    between = float(served.end_to_end[middle_ones].mean()) / clients
-    duration = float(served.last_token.max() - served.sent_at.min()) + (count - simulated) * between
-    tokens = float(np.sum(served.num_output * weights))
-    return np.array([*latencies, tokens / duration])
-
-
-def _weighted_median(values: Array, weights: Array) -> float:
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])
 
 
 def _full_from_to(served: Served) -> tuple[float, float] | None:
@@ -252,31 +225,6 @@ def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
     return replace(run, workload=workload, assumptions=(*run.assumptions, assumed))
 
 
-# Fewer requests of a long closed loop: the first of each client, and enough of the rest to show how it goes on.
-
-TURNS, LEAST = 5, 64  # Requests of each client that are simulated, and in all, of a loop that has more ...
-TURNS_STEP_BY_STEP, LEAST_STEP_BY_STEP = 2, 32
-"""... and where no stretch of steps can be jumped over, which takes ten times as long."""
-
-
-def shortened(run: PublishedRun, system: System) -> PublishedRun:
-    """The run with the first requests of a closed loop, which are then weighed to stand for all of them."""
-    pool, clients, count = system.pools[0], run.workload.concurrency, len(run.workload.requests)
-    if clients is None:
-        return run
-    plain = pool.replica.stages is None and pool.replica.policy.repeats and not pool.engines.lockstep
-    most = max(TURNS * clients, LEAST) if plain else max(TURNS_STEP_BY_STEP * clients, LEAST_STEP_BY_STEP)
-    if count <= most:
-        return run
-    assumed = f"the first {most:,} of {count:,} requests are simulated, and the rest is like the last of them"
-    workload = replace(run.workload, requests=run.workload.requests[:most])
-    return replace(run, workload=workload, stand_for=count, assumptions=(*run.assumptions, assumed))
-
-
-def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:
-    return set_up(run, predictor, host)[1]
-
-
 def set_up(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> tuple[PublishedRun, Deployment]:
     """The engine of a run, and the run with what had to be assumed for it to start."""
     costs = None if host is None else read_host(host, engine_named(run.engine).host_type)
@@ -388,12 +336,15 @@ def system_for(run: PublishedRun, deployment: Deployment) -> System:
     return system_of(deployment, instances=run.instances)
 
 
-def compare_run(run: PublishedRun, system: System) -> PublishedComparison:
+def compare_run(
+    run: PublishedRun, system: System, summed_up: Callable[[Served], Array] | None = None
+) -> PublishedComparison:
+    """``summed_up`` makes the quantities of what clients saw, where it is not as the source does."""
     deployment = system.pools[0].deployment
     served = system.serve(run.workload)
     uncertainty = uncertainty_of(deployment, busiest(served.records[0]), run.version)
     slower = slower_by([deployment], run.workload, run.version)
-    summed_up = results_of(run)
+    summed_up = summed_up or results_of(run)
     predicted = summed_up(served.clients)
     widths = system_half_widths(system, run.workload, [uncertainty], summed_up, np.zeros(predicted.size))
     slower_in = [slower, slower, slower, -slower]

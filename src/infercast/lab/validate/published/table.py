@@ -19,7 +19,7 @@ from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.estimate import read_rows
 from infercast.hardware import load_gpu
 from infercast.lab.validate.published import run
-from infercast.lab.validate.published.load import OPEN, RowReader, read_arguments, read_load, read_workload
+from infercast.lab.validate.published.run import OPEN, RowReader, read_arguments, read_load, read_workload
 from infercast.models.library import bundled_name, checkpoint
 from infercast.serve.workload.request import Request, Workload
 from infercast.units import MILLI
