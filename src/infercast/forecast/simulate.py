@@ -115,7 +115,7 @@ def simulate_system(
     run: Run | None = None,
     capacity: Callable[[], float] | None = None,
     slo: Slo | None = None,
-    medians: bool = True,
+    medians: Callable[[], bool] = lambda: True,
     rejects: float = inf,
     check: Callable[[Served], None] = lambda _: None,
 ) -> Forecast:
@@ -125,14 +125,14 @@ def simulate_system(
     ``run`` is a run of the workload that was made before. ``capacity`` is the request rate of the system at saturation,
     for callers that simulate many rates and compute it once. The run goes on until ``slo`` and, with ``medians``, the
     median latencies are known well, no longer than until it misses the SLO by ``rejects`` standard errors. ``check`` is
-    told what clients saw whenever the run is judged, and may raise.
+    told what clients saw whenever the run is judged, before ``medians`` is asked, and may raise.
     """
     require_workload(workload)
     workload = system.as_served(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
-    ask = partial(further_requests, slo=slo, medians=medians, rejects=rejects)
+    ask = partial(further_requests, slo=slo, rejects=rejects)
     while True:
-        course = _Course(system, workload, most, ask, check)
+        course = _Course(system, workload, most, ask, medians, check)
         if run is None:
             go_on = course.go_on if workload.open_ended or steady else None
             run = system.serve(workload, watch(workload), progress, go_on)
@@ -169,12 +169,13 @@ class _Course:
         workload: Workload,
         capacity: Callable[[], float],
         ask: Callable[..., tuple[int | None, str]],
+        medians: Callable[[], bool],
         check: Callable[[Served], None],
     ) -> None:
         self.workload, self.is_precise = workload, False
         self._replica, self._engines = system.pools[-1].replica, len(system.pools[-1].engines.replicas)
         self._first = self._replica if system.wire is None else receiving(self._replica)
-        self._capacity, self._ask, self._check = capacity, ask, check
+        self._capacity, self._ask, self._medians, self._check = capacity, ask, medians, check
 
     def judge(
         self, clients: Served, workload: Workload, records: Sequence[Record], within: tuple[float, float] = AGAIN
@@ -187,7 +188,8 @@ class _Course:
         if not workload.open_ended or workload.drawn is None:
             return steady, state, None
         planned = sum(phase.stretches for record in records for phase in record.phases.values())
-        count, stopped = self._ask(clients, workload, steady, state, planned, within=within)
+        asked = {"medians": self._medians(), "within": within}
+        count, stopped = self._ask(clients, workload, steady, state, planned, **asked)
         return steady._replace(stopped=stopped), state, count
 
     def go_on(self, records: Sequence[Record]) -> Workload | None:

@@ -23,7 +23,8 @@ are cut and packed, and is off by a fifth or so: good enough to order candidates
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import groupby, product
@@ -466,13 +467,20 @@ class PoolSpec(NamedTuple):
     most: int  # Replicas that can be simulated together: copies that share experts are one
 
 
-def pool_options(question: Question, single: Sequence[Option]) -> list[Option]:
-    """Pairs of pools, with the ratio that each kind of replica can take."""
+def pool_options(question: Question, single: Sequence[Option], most: float) -> list[Option]:
+    """Pairs of pools that may take up to ``most``, with the ratio that each kind of replica can take."""
     mix = mix_of(question.lengths, 0.0)
+    known = question.goal.known or (lambda *_: 0.0)
     options: dict[Candidate, Option] = {}
     for units in _kinds(single).values():
-        pools = (_cheapest(question, _pool_specs(question, units, mix, role)) for role in ("prefill", "decode"))
-        for first, second in product(*pools):
+        values = {unit: known(question, unit) for unit in units}
+        specs = [
+            pair
+            for unit, value in values.items()
+            if value + min(values.values()) <= most and (pair := _pool_specs(question, unit, mix)) is not None
+        ]
+        pools = (_cheapest(question, role) for role in zip(*specs, strict=True))
+        for first, second in product(*pools) if specs else ():
             for option in _pairs(question, first, second, mix):
                 options.setdefault(option.candidate, option)
     return list(options.values())
@@ -488,35 +496,40 @@ def _kinds(single: Sequence[Option]) -> dict[tuple[object, ...], list[Candidate]
     return {formats: list(units) for formats, units in found.items()}
 
 
-def _pool_specs(question: Question, units: Sequence[Candidate], mix: Mix, role: str) -> list[PoolSpec]:
-    found = []
-    for unit in units:
-        try:
-            deployment = deployed(question.shared, unit)
-        except InfercastError:
-            continue
-        engine = Engine(deployment, Steps(own_timer(question.shared, unit), mix), role)
-        most = 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus
-        found.append(PoolSpec(unit, engine, most))
-    return found
+def _pool_specs(question: Question, unit: Candidate, mix: Mix) -> tuple[PoolSpec, PoolSpec] | None:
+    """The unit in a prefill pool and in a decode pool, which share step times."""
+    try:
+        deployment = deployed(question.shared, unit)
+    except InfercastError:
+        return None
+    steps = Steps(own_timer(question.shared, unit), mix)
+    most = 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus
+    first, second = (PoolSpec(unit, Engine(deployment, steps, role), most) for role in ("prefill", "decode"))
+    return first, second
 
 
 def _cheapest(question: Question, specs: Sequence[PoolSpec]) -> list[PoolSpec]:
     """Of each GPU the kinds that need least for the rate by themselves."""
 
     def needed(spec: PoolSpec) -> float:
-        for count in range(1, spec.most + 1):
-            if spec.engine.load(question.rate / count) is not None:
-                cost = question.cost(spec.unit.times(count))
-                return float(spec.unit.times(count).gpus) if cost is None else cost
-        return float("inf")
+        count = _first(spec.most, lambda count: spec.engine.load(question.rate / count) is not None)
+        if count is None:
+            return inf
+        cost = question.cost(spec.unit.times(count))
+        return float(spec.unit.times(count).gpus) if cost is None else cost
 
     values = {spec.unit: needed(spec) for spec in specs}
     kept: list[PoolSpec] = []
     for gpu in dict.fromkeys(spec.unit.gpu for spec in specs):
-        own = [spec for spec in specs if spec.unit.gpu == gpu and values[spec.unit] < float("inf")]
+        own = [spec for spec in specs if spec.unit.gpu == gpu and values[spec.unit] < inf]
         kept += sorted(own, key=lambda spec: (values[spec.unit], str(spec.unit)))[:BEST]
     return kept
+
+
+def _first(most: int, suffices: Callable[[int], bool]) -> int | None:
+    """The least of the numbers from 1 to ``most`` that suffices, if more are never worse; None if none does."""
+    found = 1 + bisect_left(range(1, most + 1), True, key=suffices)
+    return found if found <= most else None
 
 
 def _pairs(question: Question, first: PoolSpec, second: PoolSpec, mix: Mix) -> list[Option]:
@@ -541,7 +554,7 @@ def _pairs(question: Question, first: PoolSpec, second: PoolSpec, mix: Mix) -> l
     options = []
     for room in ROOM:
         for prefills in range(1, first.most + 1):
-            enough = next((count for count in range(1, second.most + 1) if ask(prefills, count).headroom >= room), None)
+            enough = _first(second.most, lambda count: ask(prefills, count).headroom >= room)  # noqa: B023 - used here
             if enough is None:
                 continue
             pair = replace(second.unit.times(enough), prefill=first.unit.times(prefills))
