@@ -27,6 +27,7 @@ from infercast.forecast.run import Outcome, link_run, outcome_of, part_of, pool_
 from infercast.forecast.slo import Slo
 from infercast.forecast.steady import (
     AGAIN,
+    CLEAR,
     ENOUGH,
     LEAST_REQUESTS,
     MOST_FOR_PRECISION,
@@ -117,6 +118,7 @@ def simulate_system(
     slo: Slo | None = None,
     medians: Callable[[], bool] = lambda: True,
     rejects: float = inf,
+    accepts: float = CLEAR,
     check: Callable[[Served], None] = lambda _: None,
 ) -> Forecast:
     """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
@@ -124,13 +126,14 @@ def simulate_system(
     ``watch`` returns for each pool one step observer a replica, which may see more requests than the workload has.
     ``run`` is a run of the workload that was made before. ``capacity`` is the request rate of the system at saturation,
     for callers that simulate many rates and compute it once. The run goes on until ``slo`` and, with ``medians``, the
-    median latencies are known well, no longer than until it misses the SLO by ``rejects`` standard errors. ``check`` is
-    told what clients saw whenever the run is judged, before ``medians`` is asked, and may raise.
+    median latencies are known well, no longer than until it misses the SLO by ``rejects`` standard errors; without,
+    until it keeps it by ``accepts``. ``check`` is told what clients saw whenever the run is judged, before ``medians``
+    is asked, and may raise.
     """
     require_workload(workload)
     workload = system.as_served(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
-    ask = partial(further_requests, slo=slo, rejects=rejects)
+    ask = partial(further_requests, slo=slo, rejects=rejects, accepts=accepts)
     while True:
         course = _Course(system, workload, most, ask, medians, check)
         if run is None:

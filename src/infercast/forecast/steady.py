@@ -122,12 +122,13 @@ def further_requests(
     slo: Slo | None = None,
     medians: bool = True,
     rejects: float = inf,
+    accepts: float = CLEAR,
     within: tuple[float, float] = AGAIN,
 ) -> tuple[int | None, str]:
     """How many requests a longer run should have; or None, and why this one ends.
 
     ``stretches``: batches planned. ``within``: the least and the most times that it is longer. A run goes no
-    further that misses the SLO by ``rejects`` standard errors.
+    further that misses the SLO by ``rejects`` standard errors, or, without ``medians``, keeps it by ``accepts``.
     """
     if state.word == OVERLOADED:
         return None, OVERLOAD
@@ -137,7 +138,9 @@ def further_requests(
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
         # Factors on the length of the steady part.
         precision = LIMIT_PRECISION if medians else ROUGH_LIMITS * LIMIT_PRECISION
-        limits = [] if slo is None else list(_for_slo(batches, slo, precision))
+        limits = (
+            [] if slo is None else list(_for_slo(batches, slo, precision, CLEAR if medians else min(CLEAR, rejects)))
+        )
         asked = [times for times, _ in limits]
         if medians:
             for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
@@ -158,7 +161,7 @@ def further_requests(
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _for_slo(batches: Batches, slo: Slo, precision: float) -> Iterator[tuple[float, float]]:
+def _for_slo(batches: Batches, slo: Slo, precision: float, clear: float) -> Iterator[tuple[float, float]]:
     """For each limit the factor on the length that it takes to decide about it, and the errors that it is missed by."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
@@ -166,7 +169,7 @@ def _for_slo(batches: Batches, slo: Slo, precision: float) -> Iterator[tuple[flo
             value = float(values.mean()) if fraction is None else quantile(values, fraction)
             error = batches.error(limit.quantity, fraction)
             room = log(limit.seconds / max(value, 1e-12))
-            sure, missed_by = abs(room) / CLEAR, -room / max(error, 1e-12)
+            sure, missed_by = abs(room) / clear, -room / max(error, 1e-12)
             yield 0.0 if sure > error else (error / max(precision, sure)) ** 2, missed_by
 
 

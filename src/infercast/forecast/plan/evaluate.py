@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from infercast.errors import InfercastError
 from infercast.forecast.intervals import Intervals, forecast_intervals
@@ -86,9 +86,17 @@ def _forecast(candidate: Candidate, question: Question, whole_from: float) -> tu
     # Whether it could keep up in the long run no longer matters where an SLO is missed.
     wants_all, least = whole_from < 0.0, CLEARLY if workload.open_ended else 1.0
     look = _Look(question.slo, -inf if wants_all else least, whole_from if workload.open_ended else -inf)
-    rejects = inf if wants_all else MISSES if question.least_odds > 0.5 else CLEAR
+    accepts = MISSES if whole_from == inf else CLEAR  # where one more rate is tried, nothing depends on it alone
+    rejects = inf if wants_all else MISSES if question.least_odds > 0.5 else accepts
     made = simulate_system(
-        system, workload, progress=check_time, slo=question.slo, medians=look.is_whole, rejects=rejects, check=look
+        system,
+        workload,
+        progress=check_time,
+        slo=question.slo,
+        medians=look.is_whole,
+        rejects=rejects,
+        accepts=accepts,
+        check=look,
     )
     forecast = replace(made, facility=question.facility)
     room, tightest = min(
@@ -151,6 +159,7 @@ MOST_CLOSE = 3  # Kinds of replicas of one price of which other settings are tri
 LEFT = (
     0.95  # A headroom that is expected of a candidate, from those that missed the SLO before it, below which it is left
 )
+CLOSE = 0.1  # Odds that are missed by less are computed from a whole run
 PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are looked at before the others
 
 
@@ -227,6 +236,9 @@ class SimulationStage:
             if share and share * short < LEFT:
                 return False
             (row,) = self.simulate([option.candidate])
+            odds = None if row.figures is None else row.figures.odds
+            if not row.holds and row.stage is Stage.JUDGED and (odds or 0.0) > self.question.least_odds - CLOSE:
+                (row,) = self.look_closely([option.candidate])
             if row.holds:
                 return True
             share = max(share, (row.headroom or 0.0) / max(short, 1e-12))
@@ -287,8 +299,9 @@ def climb(
         ones, promising = [each[0] for each in kinds.values()], list[Option]()
         for first in range(0, len(ones), PORTION):
             found = stage.screen(ones[first : first + PORTION])
-            others = [option for each in found[:1] for option in kinds[each.candidate.stem][1:]]
-            promising += [*found, *stage.screen(others)]
+            if found and stage.short[found[0].candidate] < SURE:
+                found += stage.screen(kinds[found[0].candidate.stem][1:])
+            promising += found
             if stage.one_holds(option for option in promising if stage.short[option.candidate] >= SURE):
                 return
         best = [option.candidate.stem for option in stage.ranked(promising)[:MOST_CLOSE]]

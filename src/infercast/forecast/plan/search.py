@@ -140,7 +140,7 @@ Point = tuple[float, ...]
 Each = TypeVar("Each")
 
 FRONT_HEADROOM = 1.1  # A headroom by the quick estimate at which a candidate is simulated for its place on the front
-MOST = 5  # Candidates that are simulated for it
+MOST = 3  # Candidates that are simulated for it
 SAME = 1.02  # Times that differ by less are the same
 ALIKE = 0.05  # Points with smaller differences of times are one
 
@@ -161,16 +161,15 @@ def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Ro
     return _undominated(ordered, point, SAME)
 
 
-def likely_front(options: Sequence[Option], most: float) -> list[Candidate]:
-    """A few candidates that cost up to ``most`` and are on the front by the quick estimate, from end to end."""
+def likely_front(options: Sequence[Option], best: Row) -> list[Candidate]:
+    """A few candidates that cost more than the best and are on the front by the quick estimate, from end to end."""
 
     def point(option: Option) -> Point:
         return _money(option.cost, option.candidate.gpus), option.estimate.ttft, option.estimate.tpot
 
+    least = _money(best.cost, best.gpus)
     sure = [
-        each
-        for each in options
-        if each.estimate.headroom >= FRONT_HEADROOM and (each.cost is None or each.cost <= most)
+        each for each in options if each.estimate.headroom >= FRONT_HEADROOM and least < point(each)[0] <= REACH * least
     ]
     found = _undominated(sorted(sure, key=lambda option: (point(option), str(option.candidate))), point)
     thinned = [found[0]] if found else []
@@ -293,7 +292,7 @@ NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this facto
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
 TRIES, FINE = 6, 1.06  # Rates that are tried at most, and the ratio of two between which none is
-STEEP = 1.5  # How headroom falls with the rate, as a power, where nothing is known of it
+STEEP = 1.0  # How headroom falls with the rate, as a power, where nothing is known of it
 SLOWED = 0.97  # A rate that was found is lowered to this if the run of `simulate` misses the SLO there
 
 
@@ -352,8 +351,7 @@ class _Search:
             stage.simulate(each.candidate for each in like if stage.short[each.candidate] > least)
             _rivals(stage, self.options, best)
             stage.simulate(_as_good(question, self.options, best))
-            dearest = REACH * (inf if best.cost is None else best.cost)
-            stage.simulate(likely_front(self.options, dearest))
+            stage.simulate(likely_front(self.options, best))
         self._settle()
         self._show()
         if (best := stage.best()) is not None:
@@ -448,7 +446,7 @@ class _Search:
         if not stage.held and stage.first is not None and when:
             stage.rows[stage.first.candidate] = stage.first
         best, front, runner_up = self.shown or self._chosen()
-        kept = [] if best is None else [best.candidate]
+        kept, held = [] if best is None else [best.candidate], stage.held
         stage.rows = {each: row if each in kept else row.without_figures for each, row in stage.rows.items()}
         best, runner_up = (None if row is None else stage.rows[row.candidate] for row in (best, runner_up))
         others = [*self.others, *_unlooked(question, self.left)]
@@ -460,7 +458,7 @@ class _Search:
             rows=rows,
             runner_up=runner_up,
             why=self._why(rows, best, runner_up, cut=bool(when)),
-            changes=() if best is None else changes_of(question, best, stage.held, self.most),
+            changes=() if best is None else changes_of(question, best, held, self.most),
             nearest=self.nearest,
             notes=notes_of(question, rows),
             num_candidates=max(_count(question), len(rows)),
