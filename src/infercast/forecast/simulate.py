@@ -27,7 +27,6 @@ from infercast.forecast.run import Outcome, link_run, outcome_of, part_of, pool_
 from infercast.forecast.slo import Slo
 from infercast.forecast.steady import (
     AGAIN,
-    CLEAR,
     ENOUGH,
     LEAST_REQUESTS,
     MOST_FOR_PRECISION,
@@ -118,7 +117,6 @@ def simulate_system(
     slo: Slo | None = None,
     medians: Callable[[], bool] = lambda: True,
     rejects: float = inf,
-    accepts: float = CLEAR,
     check: Callable[[Served], None] = lambda _: None,
 ) -> Forecast:
     """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
@@ -126,16 +124,15 @@ def simulate_system(
     ``watch`` returns for each pool one step observer a replica, which may see more requests than the workload has.
     ``run`` is a run of the workload that was made before. ``capacity`` is the request rate of the system at saturation,
     for callers that simulate many rates and compute it once. The run goes on until ``slo`` and, with ``medians``, the
-    median latencies are known well, no longer than until it misses the SLO by ``rejects`` standard errors; without,
-    until it keeps it by ``accepts``. ``check`` is told what clients saw whenever the run is judged, before ``medians``
-    is asked, and may raise.
+    median latencies are known well, no longer than until it misses the SLO by ``rejects`` standard errors. ``check`` is
+    told what clients saw whenever the run is judged, before ``medians`` is asked, and may raise.
     """
     require_workload(workload)
     workload = system.as_served(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
-    ask = partial(further_requests, slo=slo, rejects=rejects, accepts=accepts)
+    ask = partial(further_requests, slo=slo, medians=medians, rejects=rejects)
     while True:
-        course = _Course(system, workload, most, ask, medians, check)
+        course = _Course(system, workload, most, ask, check)
         if run is None:
             go_on = course.go_on if workload.open_ended or steady else None
             run = system.serve(workload, watch(workload), progress, go_on)
@@ -172,13 +169,12 @@ class _Course:
         workload: Workload,
         capacity: Callable[[], float],
         ask: Callable[..., tuple[int | None, str]],
-        medians: Callable[[], bool],
         check: Callable[[Served], None],
     ) -> None:
         self.workload, self.is_precise = workload, False
         self._replica, self._engines = system.pools[-1].replica, len(system.pools[-1].engines.replicas)
         self._first = self._replica if system.wire is None else receiving(self._replica)
-        self._capacity, self._ask, self._medians, self._check = capacity, ask, medians, check
+        self._capacity, self._ask, self._check = capacity, ask, check
 
     def judge(
         self, clients: Served, workload: Workload, records: Sequence[Record], within: tuple[float, float] = AGAIN
@@ -191,8 +187,7 @@ class _Course:
         if not workload.open_ended or workload.drawn is None:
             return steady, state, None
         planned = sum(phase.stretches for record in records for phase in record.phases.values())
-        asked = {"medians": self._medians(), "within": within}
-        count, stopped = self._ask(clients, workload, steady, state, planned, **asked)
+        count, stopped = self._ask(clients, workload, steady, state, planned, within=within)
         return steady._replace(stopped=stopped), state, count
 
     def go_on(self, records: Sequence[Record]) -> Workload | None:

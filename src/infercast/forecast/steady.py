@@ -120,15 +120,14 @@ def further_requests(
     state: State,
     stretches: int,
     slo: Slo | None = None,
-    medians: bool = True,
+    medians: Callable[[], bool] = lambda: True,
     rejects: float = inf,
-    accepts: float = CLEAR,
     within: tuple[float, float] = AGAIN,
 ) -> tuple[int | None, str]:
     """How many requests a longer run should have; or None, and why this one ends.
 
     ``stretches``: batches planned. ``within``: the least and the most times that it is longer. A run goes no
-    further that misses the SLO by ``rejects`` standard errors, or, without ``medians``, keeps it by ``accepts``.
+    further that misses the SLO by ``rejects`` standard errors.
     """
     if state.word == OVERLOADED:
         return None, OVERLOAD
@@ -137,12 +136,10 @@ def further_requests(
         start = float(served.sent_at.min())
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
         # Factors on the length of the steady part.
-        precision = LIMIT_PRECISION if medians else ROUGH_LIMITS * LIMIT_PRECISION
-        limits = (
-            [] if slo is None else list(_for_slo(batches, slo, precision, CLEAR if medians else min(CLEAR, rejects)))
-        )
+        precision = LIMIT_PRECISION if medians() else ROUGH_LIMITS * LIMIT_PRECISION
+        limits = [] if slo is None else list(_for_slo(batches, slo, precision))
         asked = [times for times, _ in limits]
-        if medians:
+        if medians():
             for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
                 asked.append((batches.error(name, fraction) / target) ** 2)
             asked.append((batches.rate_error() / RATE_PRECISION) ** 2)
@@ -156,12 +153,12 @@ def further_requests(
     wanted = count * min(max(1.15 * times, within[0]), within[1])
     precise = MOST_FOR_PRECISION if workload.concurrency is None else max(MOST_IN_LOOP, ROUNDS * workload.concurrency)
     requests = min(precise, MOST_FOR_PRECISION) if steady.reached else MOST_REQUESTS
-    requests = requests if medians else min(requests, LONG)
+    requests = requests if medians() else min(requests, LONG)
     most = min(float(requests), count * MOST_STRETCHES / max(stretches, 1))
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _for_slo(batches: Batches, slo: Slo, precision: float, clear: float) -> Iterator[tuple[float, float]]:
+def _for_slo(batches: Batches, slo: Slo, precision: float) -> Iterator[tuple[float, float]]:
     """For each limit the factor on the length that it takes to decide about it, and the errors that it is missed by."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
@@ -169,7 +166,7 @@ def _for_slo(batches: Batches, slo: Slo, precision: float, clear: float) -> Iter
             value = float(values.mean()) if fraction is None else quantile(values, fraction)
             error = batches.error(limit.quantity, fraction)
             room = log(limit.seconds / max(value, 1e-12))
-            sure, missed_by = abs(room) / clear, -room / max(error, 1e-12)
+            sure, missed_by = abs(room) / CLEAR, -room / max(error, 1e-12)
             yield 0.0 if sure > error else (error / max(precision, sure)) ** 2, missed_by
 
 

@@ -225,11 +225,10 @@ class Row(Shown):
 
     @property
     def without_figures(self) -> Row:
-        """What a run that was ended says in words: its figures are not those of `simulate`."""
+        """The same in words if its figures are those of a run that ended early, and not those of `simulate`."""
         if self.stage is not Stage.JUDGED or self.figures is None:
             return self
-        room = float(f"{self.headroom or 0.0:.2g}")
-        return replace(self, figures=None, headroom=room, reason=f"{self.verdict}, in a run that ended early")
+        return replace(self, figures=None, headroom=float(f"{self.headroom:.2g}"), reason=f"{self.verdict}, by a shorter run")
 
     @property
     def verdict(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from infercast.errors import InfercastError
 from infercast.forecast.intervals import Intervals, forecast_intervals
@@ -40,11 +40,7 @@ MOST_FORECASTS = 8  # Runs that are kept
 def evaluate(
     candidate: Candidate, question: Question, *, factor: float = 1.0, intervals: bool = False, whole_from: float = 0.0
 ) -> Row:
-    """Simulate the whole workload on a candidate, ``factor`` times as fast.
-
-    A run whose first requests have a smaller headroom than ``whole_from`` ends when it is clear whether it keeps the
-    SLO; others are as long as that of `simulate`.
-    """
+    """Simulate a workload ``factor`` times as fast; below a first headroom of ``whole_from`` only to judge the SLO."""
     question, cost = question.at_rate(factor), question.cost(candidate)
     try:
         forecast, times, stage = _forecast(candidate, question, -inf if intervals else whole_from)
@@ -75,28 +71,27 @@ _forecasts: OrderedDict[Candidate, tuple[Question, Forecast, int, Stage]] = Orde
 
 
 def _forecast(candidate: Candidate, question: Question, whole_from: float) -> tuple[Forecast, int, Stage]:
-    """A run of a candidate, how many such parts it has, and whether it is that of `simulate`.
-
-    It is no longer than it takes to reject it, unless the whole is wanted whatever its headroom.
-    """
+    """A run of a candidate, how many such parts it has, and how far it came; for a negative headroom always whole."""
     known = _forecasts.get(candidate)
     if known is not None and known[0] == question and (known[3] is Stage.SIMULATED or whole_from > 0.0):
         return known[1:]
     system, times, workload = _simulated_part(candidate, question)
     # Whether it could keep up in the long run no longer matters where an SLO is missed.
-    wants_all, least = whole_from < 0.0, CLEARLY if workload.open_ended else 1.0
-    look = _Look(question.slo, -inf if wants_all else least, whole_from if workload.open_ended else -inf)
-    accepts = MISSES if whole_from == inf else CLEAR  # where one more rate is tried, nothing depends on it alone
-    rejects = inf if wants_all else MISSES if question.least_odds > 0.5 else accepts
+    least = -inf if whole_from < 0.0 else CLEARLY if workload.open_ended else 1.0
+    rejects = inf if whole_from < 0.0 else MISSES if question.least_odds > 0.5 else CLEAR
+    rooms: list[float] = []  # The first decides whether a run is whole, since its next lengths follow from each other
+
+    def check(clients: Served) -> None:
+        room, tightest = served_headroom(clients, question.slo)
+        if room <= least:
+            raise _Missed(room, tightest)
+        rooms.append(room if workload.open_ended else inf)
+
+    def is_whole() -> bool:
+        return rooms[0] >= whole_from
+
     made = simulate_system(
-        system,
-        workload,
-        progress=check_time,
-        slo=question.slo,
-        medians=look.is_whole,
-        rejects=rejects,
-        accepts=accepts,
-        check=look,
+        system, workload, progress=check_time, slo=question.slo, medians=is_whole, rejects=rejects, check=check
     )
     forecast = replace(made, facility=question.facility)
     room, tightest = min(
@@ -104,29 +99,12 @@ def _forecast(candidate: Candidate, question: Question, whole_from: float) -> tu
     )
     if made.steady.stopped == MISSED:
         raise _Missed(room, tightest)
-    stage = Stage.SIMULATED if look.is_whole() else Stage.JUDGED
+    stage = Stage.SIMULATED if is_whole() else Stage.JUDGED
     if room > 1.0:
         _forecasts[candidate] = question, forecast, times, stage
         while len(_forecasts) > MOST_FORECASTS:
             _forecasts.popitem(last=False)
     return forecast, times, stage
-
-
-class _Look:
-    """What a plan sees of a run that goes on: whether it is of interest, and whether it is to be that of `simulate`."""
-
-    def __init__(self, slo: Slo, least: float, whole_from: float) -> None:
-        self._slo, self._least, self._whole_from, self._first = slo, least, whole_from, 0.0
-
-    def __call__(self, clients: Served) -> None:
-        room, tightest = served_headroom(clients, self._slo)
-        if room <= self._least:
-            raise _Missed(room, tightest)
-        self._first = self._first or room
-
-    def is_whole(self) -> bool:
-        """As the first look has it: lengths follow from each other, so that later would be too late."""
-        return self._first >= self._whole_from
 
 
 def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, int, Workload]:
@@ -151,15 +129,12 @@ SHORT = 200  # Requests of a short simulation
 FIRST = 500  # Requests of the first answer
 LIKELY = 0.98  # A headroom by the quick estimate from which on the best of other GPUs is looked for
 PROMISING, PROMISING_ODDS = 0.9, 1.0
-"""Headrooms in a short simulation from which on the whole workload is simulated, the second if the SLO is to hold more
-likely than not. Short runs are mostly too good: of 120 candidates, the lowest of those that then kept their SLO had
-1.02."""
+"""Headrooms in a short simulation from which on the whole workload is simulated, the second for odds above 0.5. Short
+runs are mostly too good: of 120 candidates, the lowest of those that then kept their SLO had 1.02."""
 SURE = 1.25  # One with which a candidate is simulated before others are looked at
 MOST_CLOSE = 3  # Kinds of replicas of one price of which other settings are tried, too
-LEFT = (
-    0.95  # A headroom that is expected of a candidate, from those that missed the SLO before it, below which it is left
-)
-CLOSE = 0.1  # Odds that are missed by less are computed from a whole run
+LEFT = 0.95  # A headroom below which a candidate is left, as those that missed the SLO before it lead to expect it
+CLOSE = 0.1  # Odds that are closer to those asked for are computed from a whole run
 PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are looked at before the others
 
 
@@ -213,8 +188,7 @@ class SimulationStage:
         return self.ranked(option for option in options if self.short[option.candidate] >= least)
 
     def ranked(self, options: Iterable[Option]) -> list[Option]:
-        """By their short simulations, the best first."""
-        return sorted(options, key=lambda option: -self.short[option.candidate])
+        return sorted(dict.fromkeys(options), key=lambda option: -self.short[option.candidate])
 
     def simulate(self, candidates: Iterable[Candidate]) -> list[Row]:
         asked, goal = list(candidates), self.question.goal
@@ -230,18 +204,19 @@ class SimulationStage:
 
     def one_holds(self, options: Iterable[Option]) -> bool:
         """Simulate those with the best short simulations until one keeps the SLO, or the others are too far behind."""
-        share = 0.0  # What was left of the headroom of a short simulation, at best
+        share = inf  # What is left of the headroom of a short simulation, at best
         for option in self.ranked(options):
             short = self.short[option.candidate]
-            if share and share * short < LEFT:
+            if share * short < LEFT:
                 return False
             (row,) = self.simulate([option.candidate])
             odds = None if row.figures is None else row.figures.odds
-            if not row.holds and row.stage is Stage.JUDGED and (odds or 0.0) > self.question.least_odds - CLOSE:
+            if row.stage is Stage.JUDGED and odds is not None and abs(odds - self.question.least_odds) < CLOSE:
                 (row,) = self.look_closely([option.candidate])
             if row.holds:
                 return True
-            share = max(share, (row.headroom or 0.0) / max(short, 1e-12))
+            left = (row.headroom or 0.0) / max(short, 1e-12)
+            share = left if share == inf else max(share, left)
         return False
 
     def look_closely(self, candidates: Iterable[Candidate]) -> list[Row]:
@@ -260,10 +235,7 @@ def _evaluate_at(asked: tuple[Candidate, float], question: Question, *, interval
 
 
 def at_rate(stage: SimulationStage, candidate: Candidate, factor: float, room: float = 0.0) -> Row:
-    """Simulate a candidate at a multiple of the question's rate, for its SLO alone.
-
-    ``room``: a headroom that stands for the odds, so that these need not be computed.
-    """
+    """Simulate a candidate at a multiple of the rate, for the SLO alone; ``room``: a headroom that stands for odds."""
     question = stage.question
     if room:
         limits = (replace(limit, seconds=limit.seconds / room) for limit in question.slo.limits)
@@ -304,9 +276,8 @@ def climb(
             promising += found
             if stage.one_holds(option for option in promising if stage.short[option.candidate] >= SURE):
                 return
-        best = [option.candidate.stem for option in stage.ranked(promising)[:MOST_CLOSE]]
-        others = [option for stem in dict.fromkeys(best) for option in kinds[stem][1:]]
-        if stage.one_holds({*promising, *stage.screen(others)}):
+        best = dict.fromkeys(option.candidate.stem for option in stage.ranked(promising)[:MOST_CLOSE])
+        if stage.one_holds([*promising, *stage.screen([option for stem in best for option in kinds[stem][1:]])]):
             return
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf, log
 from typing import TypeVar
 
@@ -14,15 +14,7 @@ from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, fo
 from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
-from infercast.forecast.plan.screening import (
-    HOPELESS,
-    Option,
-    ReplicaSpec,
-    Screened,
-    look_at,
-    pool_options,
-    stems_of,
-)
+from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
 from infercast.hardware import load_gpu
 from infercast.lazy_classes import dataclass, field, replace
@@ -292,8 +284,7 @@ NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this facto
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
 TRIES, FINE = 6, 1.06  # Rates that are tried at most, and the ratio of two between which none is
-STEEP = 1.0  # How headroom falls with the rate, as a power, where nothing is known of it
-SLOWED = 0.97  # A rate that was found is lowered to this if the run of `simulate` misses the SLO there
+SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
 
 def plan(
@@ -339,12 +330,10 @@ class _Search:
         stage, question = self.stage, self.stage.question
         stage.say(stage.doing)
         self.waiting, self.others = stems_of(question)
-        self._look()
         best = self._search()
         # What was left may be better if what was all but sure did not hold.
         while more := [each for each in self.left if best is None or self._least(each) < self._value(best.candidate)]:
             self.left, self.waiting, self.sure = [each for each in self.left if each not in more], more, {}
-            self._look()
             best = self._search()
         if best is not None and not question.goal.finds_rate:
             least, like = ROOMIER * (best.headroom or 0.0), stage.screen(_like(best.candidate, self.options))
@@ -368,61 +357,63 @@ class _Search:
     def _least(self, stem: ReplicaSpec) -> float:
         return self._value(stem.least)
 
+    def _search(self) -> Row | None:
+        """The best of what may cost least, alone and in pools."""
+        stage, question = self.stage, self.stage.question
+        self._look()
+        if question.disaggregate:
+            alone = [option for option in self.options if option.candidate.prefill is None]
+            self.options = [*alone, *pool_options(question, alone, REACH * min(self.sure.values(), default=inf))]
+        _simulate(stage, self.options)
+        return self._settle()
+
     def _look(self) -> None:
-        """Estimate stems, those first that may cost least, until the rest cost more than the best of their GPU."""
+        """Estimate stems, those first that may cost least; those that cost more than the best of their GPU are left."""
         stage, question = self.stage, self.stage.question
 
         def size(stem: ReplicaSpec) -> int:
             return sum(question.max_gpus // unit.layout.gpus for unit in stem.units)
 
-        def is_left(stem: ReplicaSpec) -> bool:
-            best = REACH * min(self.sure.values(), default=inf)
-            return self._least(stem) > min(best, self.sure.get(stem.units[0].gpu, inf))
+        def is_wanted(stem: ReplicaSpec) -> bool:
+            reach = REACH * min(self.sure.values(), default=inf)
+            return self._least(stem) <= min(reach, self.sure.get(stem.units[0].gpu, inf))
 
         self.waiting.sort(key=self._least)
+        stage.num_left = sum(map(size, self.waiting))
         while self.waiting:
-            self.left += filter(is_left, self.waiting)
-            self.waiting = [stem for stem in self.waiting if not is_left(stem)]
-            stage.num_left, wave = sum(map(size, self.waiting)), self.waiting[:WAVE]
+            wave = [*takewhile(is_wanted, self.waiting[:WAVE])]
             if wave:
                 stage.say(f"estimates of {wave[0].units[0].gpu}")
+            else:
+                self.left.append(self.waiting.pop(0))
+                stage.num_left -= size(self.left[-1])
             for looked in stage.workers.map(partial(look_at, question=question), wave):
-                self._take(self.waiting.pop(0).units[0].gpu, looked)
-        stage.num_left = 0
+                stem = self.waiting.pop(0)
+                stage.num_left -= size(stem)
+                self.options += looked.options
+                self.others += looked.rows
+                self._first_of(stem.units[0].gpu, looked.options)
 
-    def _take(self, gpu: str, looked: Screened) -> None:
-        stage = self.stage
-        self.options += looked.options
-        self.others += looked.rows
-        sure = [option for option in looked.options if option.estimate.headroom >= SURE_HEADROOM]
-        if stage.question.goal.known is not None and sure:
-            self.sure[gpu] = min(self.sure.get(gpu, inf), *(self._value(each.candidate) for each in sure))
-            likely = [option for option in sure if option.estimate.headroom >= FIRST_HEADROOM]
-            if stage.first is None and likely:
-                stage.show_first(min(likely, key=lambda each: self._value(each.candidate)))
-
-    def _search(self) -> Row | None:
-        """The best of what has an estimate, alone and in pools."""
-        question = self.stage.question
-        if question.disaggregate:
-            alone = [option for option in self.options if option.candidate.prefill is None]
-            most = REACH * min(self.sure.values(), default=inf)
-            self.options = [*alone, *pool_options(question, alone, most)]
-        _simulate(self.stage, self.options)
-        return self._settle()
+    def _first_of(self, gpu: str, options: Sequence[Option]) -> None:
+        """Note what is all but sure to hold, and show the first that is more than that."""
+        sure = [option for option in options if option.estimate.headroom >= SURE_HEADROOM]
+        if self.stage.question.goal.known is None or not sure:
+            return
+        self.sure[gpu] = min(self.sure.get(gpu, inf), *(self._value(each.candidate) for each in sure))
+        likely = [option for option in sure if option.estimate.headroom >= FIRST_HEADROOM]
+        if self.stage.first is None and likely:
+            self.stage.show_first(min(likely, key=lambda each: self._value(each.candidate)))
 
     def _settle(self) -> Row | None:
         """The best by the run of `simulate`; if that misses the SLO after all, the search goes on."""
         stage = self.stage
         while (best := stage.best()) is not None and not _is_shown(best):
             (found,) = stage.look_closely([best.candidate])
-            if not found.holds and found.rate is None:
-                _simulate(stage, self.options)
+            if not found.holds and found.rate is not None:
+                row = at_rate(stage, best.candidate, SLOWED * found.rate / stage.question.rate)
+                stage.rows[best.candidate] = replace(row, rate=SLOWED * found.rate)
             elif not found.holds:
-                rate = SLOWED * (found.rate or 0.0)
-                stage.rows[best.candidate] = replace(
-                    at_rate(stage, best.candidate, rate / stage.question.rate), rate=rate
-                )
+                _simulate(stage, self.options)
         return best
 
     def _show(self) -> None:
@@ -476,11 +467,9 @@ class _Search:
         stage = self.stage
         gpus = ", ".join(dict.fromkeys(stem.units[0].gpu for stem in self.waiting))
         unseen = f"{found.num_unseen:,} of {found.num_candidates:,} candidates were not looked at"
-        few = "; the winner's run ended when it was clear that it keeps the SLO"
-        if found.winner is stage.first:
-            few = f"; the winner has served its first {FIRST} requests only"
-        elif found.winner is None or found.winner.stage is Stage.SIMULATED:
-            few = ""
+        few = f"; the winner has served its first {FIRST} requests only" if found.winner is stage.first else ""
+        if found.winner is not None and found.winner.stage is Stage.JUDGED:
+            few = "; the winner's run ended when it was clear that it keeps the SLO"
         return (
             f"The search was cut {when}, at {stage.doing}: {unseen}{f' ({gpus})' if gpus else ''}, and "
             f"{found.count(Stage.ESTIMATED):,} have a quick estimate and no simulation{few}."
@@ -535,13 +524,13 @@ def _most_between(
 ) -> float | None:
     """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
 
-    ``row``: the result at the least, where that is known. The headrooms say which rate to try next.
+    ``row``: the result at the least, where it is known. Headrooms say which rate to try next.
     """
     row = row or at_rate(stage, candidate, low)
     if not row.holds:
         return None
     needed = _room_for_odds(row, stage.question.least_odds)
-    room, steep = (row.headroom or 1.0) / needed, STEEP
+    room, steep = (row.headroom or 1.0) / needed, 1.0
     for _ in range(TRIES):
         if high / low <= FINE:
             break
