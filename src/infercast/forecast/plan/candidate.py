@@ -224,13 +224,6 @@ class Row(Shown):
         return self.stage in (Stage.JUDGED, Stage.SIMULATED) and self.figures is not None and self.figures.holds
 
     @property
-    def without_figures(self) -> Row:
-        """The same in words if its figures are those of a run that ended early, and not those of `simulate`."""
-        if self.stage is not Stage.JUDGED or self.figures is None:
-            return self
-        return replace(self, figures=None, headroom=float(f"{self.headroom:.2g}"), reason=f"{self.verdict}, by a shorter run")
-
-    @property
     def verdict(self) -> str:
         """The result in a few words that follow its name."""
         figures = self.figures

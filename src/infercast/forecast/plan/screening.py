@@ -23,8 +23,7 @@ are cut and packed, and is off by a fifth or so: good enough to order candidates
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import groupby, product
@@ -512,11 +511,11 @@ def _cheapest(question: Question, specs: Sequence[PoolSpec]) -> list[PoolSpec]:
     """Of each GPU the kinds that need least for the rate by themselves."""
 
     def needed(spec: PoolSpec) -> float:
-        count = _first(spec.most, lambda count: spec.engine.load(question.rate / count) is not None)
-        if count is None:
-            return inf
-        cost = question.cost(spec.unit.times(count))
-        return float(spec.unit.times(count).gpus) if cost is None else cost
+        for count in range(1, spec.most + 1):
+            if spec.engine.load(question.rate / count) is not None:
+                cost = question.cost(spec.unit.times(count))
+                return float(spec.unit.times(count).gpus) if cost is None else cost
+        return inf
 
     values = {spec.unit: needed(spec) for spec in specs}
     kept: list[PoolSpec] = []
@@ -524,12 +523,6 @@ def _cheapest(question: Question, specs: Sequence[PoolSpec]) -> list[PoolSpec]:
         own = [spec for spec in specs if spec.unit.gpu == gpu and values[spec.unit] < inf]
         kept += sorted(own, key=lambda spec: (values[spec.unit], str(spec.unit)))[:BEST]
     return kept
-
-
-def _first(most: int, suffices: Callable[[int], bool]) -> int | None:
-    """The least of the numbers from 1 to ``most`` that suffices, if more are never worse; None if none does."""
-    found = 1 + bisect_left(range(1, most + 1), True, key=suffices)
-    return found if found <= most else None
 
 
 def _pairs(question: Question, first: PoolSpec, second: PoolSpec, mix: Mix) -> list[Option]:
@@ -554,7 +547,7 @@ def _pairs(question: Question, first: PoolSpec, second: PoolSpec, mix: Mix) -> l
     options = []
     for room in ROOM:
         for prefills in range(1, first.most + 1):
-            enough = _first(second.most, lambda count: ask(prefills, count).headroom >= room)  # noqa: B023 - used here
+            enough = next((count for count in range(1, second.most + 1) if ask(prefills, count).headroom >= room), None)
             if enough is None:
                 continue
             pair = replace(second.unit.times(enough), prefill=first.unit.times(prefills))

@@ -134,7 +134,7 @@ Each = TypeVar("Each")
 FRONT_HEADROOM = 1.1  # A headroom by the quick estimate at which a candidate is simulated for its place on the front
 MOST = 3  # Candidates that are simulated for it
 SAME = 1.02  # Times that differ by less are the same
-ALIKE = 0.05  # Points with smaller differences of times are one
+ALIKE = 0.05  # Points with smaller differences are one
 
 
 def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
@@ -160,15 +160,11 @@ def likely_front(options: Sequence[Option], best: Row) -> list[Candidate]:
         return _money(option.cost, option.candidate.gpus), option.estimate.ttft, option.estimate.tpot
 
     least = _money(best.cost, best.gpus)
-    sure = [
-        each for each in options if each.estimate.headroom >= FRONT_HEADROOM and least < point(each)[0] <= REACH * least
-    ]
-    found = _undominated(sorted(sure, key=lambda option: (point(option), str(option.candidate))), point)
-    thinned = [found[0]] if found else []
-    for option in found[1:]:
-        pairs = [zip(point(option)[1:], point(each)[1:], strict=True) for each in thinned]
-        if all(any(abs(one - other) > ALIKE * max(one, other) for one, other in pair) for pair in pairs):
-            thinned.append(option)
+    near = [each for each in options if least < point(each)[0] <= REACH * least]
+    sure = sorted(
+        (each for each in near if each.estimate.headroom >= FRONT_HEADROOM), key=lambda each: (point(each), str(each))
+    )
+    thinned = _undominated(sure, point, 1.0 + ALIKE)
     step = max(1.0, (len(thinned) - 1) / max(1, MOST - 1))
     chosen = {round(number * step) for number in range(min(MOST, len(thinned)))}
     return [thinned[number].candidate for number in sorted(chosen) if number < len(thinned)]
@@ -392,17 +388,12 @@ class _Search:
                 stage.num_left -= size(stem)
                 self.options += looked.options
                 self.others += looked.rows
-                self._first_of(stem.units[0].gpu, looked.options)
-
-    def _first_of(self, gpu: str, options: Sequence[Option]) -> None:
-        """Note what is all but sure to hold, and show the first that is more than that."""
-        sure = [option for option in options if option.estimate.headroom >= SURE_HEADROOM]
-        if self.stage.question.goal.known is None or not sure:
-            return
-        self.sure[gpu] = min(self.sure.get(gpu, inf), *(self._value(each.candidate) for each in sure))
-        likely = [option for option in sure if option.estimate.headroom >= FIRST_HEADROOM]
-        if self.stage.first is None and likely:
-            self.stage.show_first(min(likely, key=lambda each: self._value(each.candidate)))
+                sure = [option for option in looked.options if option.estimate.headroom >= SURE_HEADROOM]
+                if question.goal.known is not None and sure:
+                    gpu, likely = stem.units[0].gpu, [each for each in sure if each.estimate.headroom >= FIRST_HEADROOM]
+                    self.sure[gpu] = min(self.sure.get(gpu, inf), *(self._value(each.candidate) for each in sure))
+                    if stage.first is None and likely:
+                        stage.show_first(min(likely, key=lambda each: self._value(each.candidate)))
 
     def _settle(self) -> Row | None:
         """The best by the run of `simulate`; if that misses the SLO after all, the search goes on."""
@@ -437,8 +428,12 @@ class _Search:
         if not stage.held and stage.first is not None and when:
             stage.rows[stage.first.candidate] = stage.first
         best, front, runner_up = self.shown or self._chosen()
-        kept, held = [] if best is None else [best.candidate], stage.held
-        stage.rows = {each: row if each in kept else row.without_figures for each, row in stage.rows.items()}
+        held = stage.held
+        for row in [*stage.rows.values()]:
+            # What a run that ended early says is said in words: its figures are not those of `simulate`.
+            if row is not best and row.stage is Stage.JUDGED and row.figures is not None:
+                room, reason = float(f"{row.headroom:.2g}"), f"{row.verdict}, by a shorter run"
+                stage.rows[row.candidate] = replace(row, figures=None, headroom=room, reason=reason)
         best, runner_up = (None if row is None else stage.rows[row.candidate] for row in (best, runner_up))
         others = [*self.others, *_unlooked(question, self.left)]
         rows = _ranked(question, stage, self.options, others, best)
@@ -458,7 +453,7 @@ class _Search:
 
     def _why(self, rows: Sequence[Row], best: Row | None, runner_up: Row | None, *, cut: bool) -> str:
         question = self.stage.question
-        if cut and (best is None or runner_up is None):
+        if cut and (best is None or runner_up is None or runner_up.figures is None):
             return f"The search was cut before {'anything' if best is None else 'anything else'} kept the SLO."
         return why_none(question, rows) if best is None else why_lost(question, best, runner_up)
 
@@ -487,9 +482,10 @@ def _simulate(stage: SimulationStage, options: list[Option]) -> None:
         for option in islice((each for each in ranked if each.rate > 0), FEW):
             factor = option.rate / question.rate
             rate = _most_between(stage, option.candidate, 0.7 * factor, 1.4 * factor)
-            if rate is not None:
+            while rate is not None and rate >= 0.7 * option.rate:
                 row = at_rate(stage, option.candidate, rate / question.rate)
                 stage.rows[option.candidate] = replace(row, rate=rate)
+                rate = None if row.holds else SLOWED * rate
 
 
 def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
@@ -597,14 +593,7 @@ def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
         least = stem.least
         cost = question.cost(least)
         words = format_gpus(least.gpus) if cost is None else f"{cost:,.2f} per hour"
-        rows.append(
-            Row(
-                least,
-                Stage.BOUND,
-                cost,
-                reason=f"takes at least {words}, more than others",
-            )
-        )
+        rows.append(Row(least, Stage.BOUND, cost, reason=f"takes at least {words}, more than others"))
     return rows
 
 
