@@ -58,9 +58,8 @@ def _command(model: object, row: dict[str, Any]) -> list[object]:
         return ["simulate", model, "--gpu", row["gpu"], *copies, *words]
     sizes: list[object] = []
     for role, pool in (("prefill", row["prefill"]), ("decode", row)):
-        layout = (pool["replicas"], pool["tensor_parallel_size"], pool["data_parallel_size"])
-        sizes += [f"--{role}-gpu", pool["gpu"]]
-        sizes += [word for name, size in zip(("engines", "tp", "dp"), layout) for word in (f"--{role}-{name}", size)]
+        names = {"gpu": "gpu", "engines": "replicas", "tp": "tensor_parallel_size", "dp": "data_parallel_size"}
+        sizes += [word for name, key in names.items() for word in (f"--{role}-{name}", pool[key])]
     return ["disaggregate", model, *sizes, *(word for word in words if "parallel" not in str(word))]
 
 
