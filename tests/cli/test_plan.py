@@ -26,6 +26,43 @@ def test_a_plan(answered: Any) -> None:
         assert words in text
 
 
+QUESTIONS = {
+    "replicas": ("llama-3.1-8b", "--gpu", "l40s,h100-sxm", "--max-gpus", 4, "--rate", 12, "--output-len", 60),
+    "pools": ("qwen3-30b-a3b", "--gpu", "h100-sxm", "--max-gpus", 2, "--rate", 6, "--disaggregate"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_every_row_is_what_simulate_says(answered: Any, question: tuple[object, ...]) -> None:
+    model, _, gpus, _, most, *load = question
+    load = [*load, "--input-len", "lognormal:400:0.6:16:2000", "--slo", "ttft_p99<1s,tpot_p95<30ms", "--json"]
+    plan = answered("plan", model, "--gpu", gpus, "--max-gpus", most, "--workers", 1, *load).json
+    shown = [plan["winner"], plan["runner_up"], *plan["front"], *plan["simulated"], *plan["by_odds"]]
+    assert all(row["stage"] == "simulated" for row in shown)
+    rows = {(row["gpu"], row["replicas"], str(row["options"]), str(row["prefill"])): row for row in shown}
+    assert len(rows) > 2
+    for row in rows.values():
+        told = answered(*_command(model, row), *[word for word in load if word != "--disaggregate"]).json
+        names = ("ttft_ms", "tpot_ms", "end_to_end_ms", "output_tokens_per_s", "requests_per_s", "ttft_ms_interval")
+        for name, value in {**{name: told[name] for name in names}, "odds": told["slo_odds"]}.items():
+            assert row[name] in (value, None), (name, row["options"])
+        assert row["headroom"] == told["slo_headroom"]
+
+
+def _command(model: object, row: dict[str, Any]) -> list[object]:
+    """What a row has in its columns, as a command."""
+    flags = {f"--{name}": value for name, value in row["options"].items()}
+    words = [word for name, value in flags.items() for word in ((name,) if value is True else (name, value))]
+    if row["prefill"] is None:
+        copies = [] if "--data-parallel-size" in flags else ["--data-parallel-size", row["replicas"]]
+        return ["simulate", model, "--gpu", row["gpu"], *copies, *words]
+    sizes: list[object] = []
+    for role, pool in (("prefill", row["prefill"]), ("decode", row)):
+        names = {"gpu": "gpu", "engines": "replicas", "tp": "tensor_parallel_size", "dp": "data_parallel_size"}
+        sizes += [word for name, key in names.items() for word in (f"--{role}-{name}", pool[key])]
+    return ["disaggregate", model, *sizes, *(word for word in words if "parallel" not in str(word))]
+
+
 def test_no_answer_is_an_answer(answered: Any) -> None:
     result = answered(*SMALL, "--slo", "ttft_p99<1s,tpot_p95<1ms", "--json").json
     assert result["winner"] is None

@@ -180,7 +180,7 @@ def compare_layouts(
                 continue
             system = system_of(deployment, router if layout.data > 1 else None)
             # Where every step is planned by itself, as in a pipeline, a run ends as soon as it is steady.
-            made = simulate_system(system, load, slo=slo, medians=jumps_over(system))
+            made = simulate_system(system, load, slo=slo, medians=partial(jumps_over, system))
             forecast = replace(made, tariff=tariff, facility=facility)
             if slo is not None and forecast.state.is_steady:
                 forecast = forecast.promised(slo)

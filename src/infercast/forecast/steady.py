@@ -120,7 +120,7 @@ def further_requests(
     state: State,
     stretches: int,
     slo: Slo | None = None,
-    medians: bool = True,
+    medians: Callable[[], bool] = lambda: True,
     rejects: float = inf,
     within: tuple[float, float] = AGAIN,
 ) -> tuple[int | None, str]:
@@ -136,10 +136,10 @@ def further_requests(
         start = float(served.sent_at.min())
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
         # Factors on the length of the steady part.
-        precision = LIMIT_PRECISION if medians else ROUGH_LIMITS * LIMIT_PRECISION
+        precision = LIMIT_PRECISION if medians() else ROUGH_LIMITS * LIMIT_PRECISION
         limits = [] if slo is None else list(_for_slo(batches, slo, precision))
         asked = [times for times, _ in limits]
-        if medians:
+        if medians():
             for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
                 asked.append((batches.error(name, fraction) / target) ** 2)
             asked.append((batches.rate_error() / RATE_PRECISION) ** 2)
@@ -153,7 +153,7 @@ def further_requests(
     wanted = count * min(max(1.15 * times, within[0]), within[1])
     precise = MOST_FOR_PRECISION if workload.concurrency is None else max(MOST_IN_LOOP, ROUNDS * workload.concurrency)
     requests = min(precise, MOST_FOR_PRECISION) if steady.reached else MOST_REQUESTS
-    requests = requests if medians else min(requests, LONG)
+    requests = requests if medians() else min(requests, LONG)
     most = min(float(requests), count * MOST_STRETCHES / max(stretches, 1))
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 

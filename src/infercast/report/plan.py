@@ -113,7 +113,8 @@ def render_plan(plan: Plan) -> list[RenderableType]:
         parts += _render_odds(plan)
         sentences = [plan.why, *plan.changes]
         parts.append(Section("why, and what would change it", Paragraph("\n".join(sentences), WIDEST)))
-    others = [row for row in plan.rows if row.stage is Stage.SIMULATED and row not in plan.front][:SHOWN]
+    stages = (Stage.JUDGED, Stage.SIMULATED)
+    others = [row for row in plan.rows if row.stage in stages and row not in plan.front][:SHOWN]
     if others:
         parts.append(Section("others that were simulated", Grid(*cells(OTHERS, others), notes_at=(4,))))
     parts.append(styled(_effort(plan), style="dim"))
@@ -185,7 +186,7 @@ def _effort(plan: Plan) -> str:
         f"{plan.num_candidates:,} candidates: {plan.num_unseen:,} not examined{why}, "
         f"{counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
         f"by bounds, {counts[Stage.ESTIMATED]:,} by a quick estimate, {counts[Stage.SCREENED]:,} by a short "
-        f"simulation; {counts[Stage.SIMULATED]:,} simulated in full"
+        f"simulation, {counts[Stage.JUDGED]:,} by a longer one; {counts[Stage.SIMULATED]:,} simulated in full"
     )
 
 

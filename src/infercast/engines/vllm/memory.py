@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -296,8 +297,7 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     sizes = settings.capture_sizes
     if not sizes:
         return 0.0
-    one = np.array([1])
-    num_kernels = sum(call.count for call in step_calls(config, layout, one, one, sampled=1))
+    num_kernels = _num_kernels(config, layout)
     num_full = settings.graphs.num_full
     num_graphs = {"full_decode_only": num_full, "piecewise": len(sizes)}.get(
         settings.cudagraph_mode, len(sizes) + num_full
@@ -312,6 +312,13 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
         return recorded
     a_graph = max(LEAST_PROFILED_BYTES, PROFILED_BYTES_A_KERNEL * num_kernels / layout.pipeline)
     return recorded + num_graphs * a_graph
+
+
+@lru_cache
+def _num_kernels(config: ModelConfig, layout: ParallelLayout) -> int:
+    """Kernels of a step: the same for all settings that a plan tries."""
+    one = np.array([1])
+    return sum(call.count for call in step_calls(config, layout, one, one, sampled=1))
 
 
 def _newly_reserves(config: ModelConfig, settings: ResolvedSettings) -> bool:

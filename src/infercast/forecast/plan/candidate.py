@@ -195,7 +195,8 @@ class Stage(Enum):
     BOUND = "bound"  # No hardware of this kind can keep the promise, or not for less than what is known to keep it
     ESTIMATED = "estimated"  # A quick estimate placed it behind others
     SCREENED = "screened"  # A short simulation placed it behind others
-    SIMULATED = "simulated"
+    JUDGED = "judged"  # A simulation ended when it was clear whether it keeps the SLO
+    SIMULATED = "simulated"  # With the figures of `simulate`
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -219,8 +220,8 @@ class Row(Shown):
 
     @property
     def holds(self) -> bool:
-        """Whether the whole workload was simulated and the SLO held."""
-        return self.stage is Stage.SIMULATED and self.figures is not None and self.figures.holds
+        """Whether a simulation was long enough to tell, and the SLO held."""
+        return self.stage in (Stage.JUDGED, Stage.SIMULATED) and self.figures is not None and self.figures.holds
 
     @property
     def verdict(self) -> str:

@@ -33,18 +33,19 @@ CLEARLY = 0.75
 MISSES = 1.0
 """... or where it misses one by as many standard errors, if the SLO is to hold more likely than not: such odds take
 about as much room on the other side."""
+KEPT = 1.15  # A headroom of the first requests with which a run goes on until it is that of `simulate`
 MOST_FORECASTS = 8  # Runs that are kept
 
 
 def evaluate(
-    candidate: Candidate, question: Question, *, factor: float = 1.0, intervals: bool = False, medians: bool = True
+    candidate: Candidate, question: Question, *, factor: float = 1.0, intervals: bool = False, whole_from: float = 0.0
 ) -> Row:
-    """Simulate the whole workload on a candidate, ``factor`` times as fast; without ``medians`` only for the SLO."""
+    """Simulate a workload ``factor`` times as fast; below a first headroom of ``whole_from`` only to judge the SLO."""
     question, cost = question.at_rate(factor), question.cost(candidate)
     try:
-        forecast, times = _forecast(candidate, question, whole=intervals, medians=medians)
+        forecast, times, stage = _forecast(candidate, question, -inf if intervals else whole_from)
     except _Missed as missed:
-        return Row(candidate, Stage.SIMULATED, cost, headroom=missed.room, reason=str(missed))
+        return Row(candidate, Stage.JUDGED, cost, headroom=float(f"{missed.room:.2g}"), reason=str(missed))
     except InfercastError as problem:
         return Row(candidate, Stage.REFUSED, cost, reason=str(problem))
     figures = figures_of(forecast, question.slo, times, intervals=intervals)
@@ -54,34 +55,43 @@ def evaluate(
         figures = replace(figures, asked_odds=question.least_odds)
     cost = question.whole_cost(candidate, figures.drawn)
     beyond = beyond_budget(question, cost, figures.drawn)
-    return Row(candidate, Stage.SIMULATED, cost, replace(figures, beyond=beyond), figures.headroom, beyond)
+    return Row(candidate, stage, cost, replace(figures, beyond=beyond), figures.headroom, beyond)
 
 
 class _Missed(Exception):  # noqa: N818 - an answer and no error
     """A run that misses the SLO so clearly, in its first requests or in its steady part, that no others matter."""
 
     def __init__(self, room: float, tightest: str) -> None:
-        super().__init__(f"misses {tightest} by {100 / room - 100:.0f} %")
+        super().__init__(f"misses {tightest} by about {100 / room - 100:.2g} %")
         self.room = room
 
 
-_forecasts: OrderedDict[tuple[Candidate, bool], tuple[Question, Forecast, int]] = OrderedDict()
+_forecasts: OrderedDict[Candidate, tuple[Question, Forecast, int, Stage]] = OrderedDict()
 """The last runs of this process that kept their SLO: those shown are asked for their intervals later."""
 
 
-def _forecast(candidate: Candidate, question: Question, *, whole: bool, medians: bool) -> tuple[Forecast, int]:
-    """A run of a candidate and how many such parts it has; unless ``whole``, no longer than it takes to reject it."""
-    medians = medians and question.workload.open_ended
-    known = _forecasts.get((candidate, medians))
-    if known is not None and known[0] == question:
+def _forecast(candidate: Candidate, question: Question, whole_from: float) -> tuple[Forecast, int, Stage]:
+    """A run of a candidate, how many such parts it has, and how far it came; for a negative headroom always whole."""
+    known = _forecasts.get(candidate)
+    if known is not None and known[0] == question and (known[3] is Stage.SIMULATED or whole_from > 0.0):
         return known[1:]
     system, times, workload = _simulated_part(candidate, question)
     # Whether it could keep up in the long run no longer matters where an SLO is missed.
-    least = -inf if whole else CLEARLY if workload.open_ended else 1.0
-    check = partial(_check_headroom, question.slo, least)
-    rejects = inf if whole else MISSES if question.least_odds > 0.5 else CLEAR
+    least = -inf if whole_from < 0.0 else CLEARLY if workload.open_ended else 1.0
+    rejects = inf if whole_from < 0.0 else MISSES if question.least_odds > 0.5 else CLEAR
+    rooms: list[float] = []  # The first decides whether a run is whole, since its next lengths follow from each other
+
+    def check(clients: Served) -> None:
+        room, tightest = served_headroom(clients, question.slo)
+        if room <= least:
+            raise _Missed(room, tightest)
+        rooms.append(room if workload.open_ended else inf)
+
+    def is_whole() -> bool:
+        return rooms[0] >= whole_from
+
     made = simulate_system(
-        system, workload, progress=check_time, slo=question.slo, medians=medians, rejects=rejects, check=check
+        system, workload, progress=check_time, slo=question.slo, medians=is_whole, rejects=rejects, check=check
     )
     forecast = replace(made, facility=question.facility)
     room, tightest = min(
@@ -89,17 +99,12 @@ def _forecast(candidate: Candidate, question: Question, *, whole: bool, medians:
     )
     if made.steady.stopped == MISSED:
         raise _Missed(room, tightest)
+    stage = Stage.SIMULATED if is_whole() else Stage.JUDGED
     if room > 1.0:
-        _forecasts[candidate, medians] = question, forecast, times
+        _forecasts[candidate] = question, forecast, times, stage
         while len(_forecasts) > MOST_FORECASTS:
             _forecasts.popitem(last=False)
-    return forecast, times
-
-
-def _check_headroom(slo: Slo, least: float, clients: Served) -> None:
-    room, tightest = served_headroom(clients, slo)
-    if room <= least:
-        raise _Missed(room, tightest)
+    return forecast, times, stage
 
 
 def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, int, Workload]:
@@ -123,12 +128,14 @@ def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, i
 SHORT = 200  # Requests of a short simulation
 FIRST = 500  # Requests of the first answer
 LIKELY = 0.98  # A headroom by the quick estimate from which on the best of other GPUs is looked for
-PROMISING = 0.9
-"""A headroom in a short simulation from which on the whole workload is simulated. Short runs are mostly too good: of
-120 candidates, the lowest of those that then kept their SLO had 1.02."""
-CLOSE = 0.88  # A headroom from which on other settings are tried, too ...
-MOST_CLOSE = 3  # ... for at most this many kinds of replicas.
-PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are simulated before the others
+PROMISING, PROMISING_ODDS = 0.9, 1.0
+"""Headrooms in a short simulation from which on the whole workload is simulated, the second for odds above 0.5. Short
+runs are mostly too good: of 120 candidates, the lowest of those that then kept their SLO had 1.02."""
+SURE = 1.25  # One with which a candidate is simulated before others are looked at
+MOST_CLOSE = 3  # Kinds of replicas of one price of which other settings are tried, too
+LEFT = 0.95  # A headroom below which a candidate is left, as those that missed the SLO before it lead to expect it
+CLOSE = 0.1  # Odds that are closer to those asked for are computed from a whole run
+PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are looked at before the others
 
 
 @dataclass
@@ -139,10 +146,9 @@ class SimulationStage:
     workers: Executor
     tell: Callable[[str], None]
     rows: dict[Candidate, Row] = field(default_factory=dict)  # The latest result of each candidate
+    short: dict[Candidate, float] = field(default_factory=dict)  # Headrooms in short simulations
     first: Row | None = None
     """The first that kept the SLO, for as many requests as give an answer at once; counts where no other does."""
-    precise: set[Candidate] = field(default_factory=set)
-    """Those whose run was as long as that of `simulate`; others end when it is clear whether they keep the SLO."""
     num_left: int = 0  # Candidates that nothing is known of
     doing: str = "a list of candidates"
 
@@ -170,51 +176,72 @@ class SimulationStage:
 
     def screen(self, options: Sequence[Option]) -> list[Option]:
         """Those that a short simulation finds promising, the best first."""
-        asked = [option for option in options if option.candidate not in self.rows]
+        asked = [option for option in options if option.candidate not in self.short]
         if asked:
             self.say(f"{len(asked)} short simulations")
-        known = [option for option in options if option.candidate in self.rows]
-        kept = [(room, each) for each in known if (room := self.rows[each.candidate].headroom or 0.0) >= PROMISING]
-        for option, room in zip(
-            asked, self.workers.map(partial(short_headroom, question=self.question), asked), strict=True
-        ):
+        rooms = self.workers.map(partial(short_headroom, question=self.question), asked)
+        for (candidate, cost, *_), room in zip(asked, rooms, strict=True):
+            self.short[candidate] = room
             reason = f"a short simulation has a headroom of {room:.2f}"
-            self.rows[option.candidate] = Row(option.candidate, Stage.SCREENED, option.cost, None, room, reason)
-            if room >= PROMISING:
-                kept.append((room, option))
-        return [option for _, option in sorted(kept, key=lambda pair: -pair[0])]
+            self.rows.setdefault(candidate, Row(candidate, Stage.SCREENED, cost, None, room, reason))
+        least = PROMISING if self.question.least_odds <= 0.5 else PROMISING_ODDS
+        return self.ranked(option for option in options if self.short[option.candidate] >= least)
 
-    def simulate(self, candidates: Iterable[Candidate], *, medians: bool = False) -> list[Row]:
+    def ranked(self, options: Iterable[Option]) -> list[Option]:
+        return sorted(dict.fromkeys(options), key=lambda option: -self.short[option.candidate])
+
+    def simulate(self, candidates: Iterable[Candidate]) -> list[Row]:
         asked, goal = list(candidates), self.question.goal
-        medians = medians or goal.known is None or goal.rough  # where latencies or energy decide what is best
-        done = {each for each, row in self.rows.items() if row.stage in (Stage.SIMULATED, Stage.REFUSED)}
-        new = [each for each in dict.fromkeys(asked) if each not in done]
+        # Where latencies or energy decide what is best, all runs are whole.
+        task = partial(evaluate, question=self.question, whole_from=0.0 if goal.known is None or goal.rough else KEPT)
+        done = (Stage.JUDGED, Stage.SIMULATED, Stage.REFUSED)
+        new = [each for each in dict.fromkeys(asked) if each not in self.rows or self.rows[each].stage not in done]
         if new:
             self.say(f"{len(new)} simulations")
-        self.precise |= set(new) if medians else set()
-        for row in self.workers.map(partial(evaluate, question=self.question, medians=medians), new):
+        for row in self.workers.map(task, new):
             self.rows[row.candidate] = row
         return [self.rows[each] for each in asked]
 
+    def one_holds(self, options: Iterable[Option]) -> bool:
+        """Simulate those with the best short simulations until one keeps the SLO, or the others are too far behind."""
+        share = inf  # What is left of the headroom of a short simulation, at best
+        for option in self.ranked(options):
+            short = self.short[option.candidate]
+            if share * short < LEFT:
+                return False
+            (row,) = self.simulate([option.candidate])
+            odds = None if row.figures is None else row.figures.odds
+            if row.stage is Stage.JUDGED and odds is not None and abs(odds - self.question.least_odds) < CLOSE:
+                (row,) = self.look_closely([option.candidate])
+            if row.holds:
+                return True
+            left = (row.headroom or 0.0) / max(short, 1e-12)
+            share = left if share == inf else max(share, left)
+        return False
+
     def look_closely(self, candidates: Iterable[Candidate]) -> list[Row]:
-        """Simulate these once more for their intervals and odds, each at the rate that was found for it."""
+        """Simulate these as `simulate` would, with intervals and odds, each at the rate that was found for it."""
         rate = self.question.rate
-        chosen = [(each, (self.rows[each].rate or rate) / rate, each in self.precise) for each in candidates]
+        chosen = [(each, (self.rows[each].rate or rate) / rate) for each in candidates]
         self.say(f"{len(chosen)} intervals")
         for row in self.workers.map(partial(_evaluate_at, question=self.question, intervals=True), chosen):
             self.rows[row.candidate] = replace(row, rate=self.rows[row.candidate].rate)
-        return [self.rows[candidate] for candidate, *_ in chosen]
+        return [self.rows[candidate] for candidate, _ in chosen]
 
 
-def _evaluate_at(asked: tuple[Candidate, float, bool], question: Question, *, intervals: bool = False) -> Row:
-    candidate, factor, medians = asked
-    return evaluate(candidate, question, factor=factor, intervals=intervals, medians=medians)
+def _evaluate_at(asked: tuple[Candidate, float], question: Question, *, intervals: bool = False) -> Row:
+    candidate, factor = asked
+    return evaluate(candidate, question, factor=factor, intervals=intervals, whole_from=inf)
 
 
-def at_rates(stage: SimulationStage, candidate: Candidate, *factors: float) -> list[Row]:
-    """Simulate a candidate at multiples of the question's rate, for its SLO alone."""
-    asked = [(candidate, factor, False) for factor in factors]
-    return list(stage.workers.map(partial(_evaluate_at, question=stage.question), asked))
+def at_rate(stage: SimulationStage, candidate: Candidate, factor: float, room: float = 0.0) -> Row:
+    """Simulate a candidate at a multiple of the rate, for the SLO alone; ``room``: a headroom that stands for odds."""
+    question = stage.question
+    if room:
+        limits = (replace(limit, seconds=limit.seconds / room) for limit in question.slo.limits)
+        question = replace(question, slo=Slo(tuple(limits)), least_odds=0.0)
+    (row,) = stage.workers.map(partial(_evaluate_at, question=question), [(candidate, factor)])
+    return row
 
 
 def short_headroom(option: Option, question: Question) -> float:
@@ -232,12 +259,8 @@ def climb(
 ) -> None:
     """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO.
 
-    At each value one candidate of every kind is simulated, first shortly; kinds that come close, with other settings.
+    At each value one candidate of every kind is simulated shortly; then other settings of the best kinds.
     """
-
-    def one_holds(promising: Sequence[Option]) -> bool:
-        return any(stage.simulate([option.candidate], medians=not is_rival)[0].holds for option in promising)
-
     least = LIKELY if is_rival else HOPELESS
     hopeful = [option for option in options if option.estimate.headroom >= least]
     hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
@@ -248,12 +271,13 @@ def climb(
         ones, promising = [each[0] for each in kinds.values()], list[Option]()
         for first in range(0, len(ones), PORTION):
             found = stage.screen(ones[first : first + PORTION])
-            if one_holds(found):
-                return
+            if found and stage.short[found[0].candidate] < SURE:
+                found += stage.screen(kinds[found[0].candidate.stem][1:])
             promising += found
-        close = [option.candidate for option in promising if (stage.rows[option.candidate].headroom or 0.0) >= CLOSE]
-        others = [option for each in close[:MOST_CLOSE] for option in kinds[each.stem][1:]]
-        if one_holds(stage.screen(others)):
+            if stage.one_holds(option for option in promising if stage.short[option.candidate] >= SURE):
+                return
+        best = dict.fromkeys(option.candidate.stem for option in stage.ranked(promising)[:MOST_CLOSE])
+        if stage.one_holds([*promising, *stage.screen([option for stem in best for option in kinds[stem][1:]])]):
             return
 
 

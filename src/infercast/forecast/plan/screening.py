@@ -466,13 +466,20 @@ class PoolSpec(NamedTuple):
     most: int  # Replicas that can be simulated together: copies that share experts are one
 
 
-def pool_options(question: Question, single: Sequence[Option]) -> list[Option]:
-    """Pairs of pools, with the ratio that each kind of replica can take."""
+def pool_options(question: Question, single: Sequence[Option], most: float) -> list[Option]:
+    """Pairs of pools that may take up to ``most``, with the ratio that each kind of replica can take."""
     mix = mix_of(question.lengths, 0.0)
+    known = question.goal.known or (lambda *_: 0.0)
     options: dict[Candidate, Option] = {}
     for units in _kinds(single).values():
-        pools = (_cheapest(question, _pool_specs(question, units, mix, role)) for role in ("prefill", "decode"))
-        for first, second in product(*pools):
+        values = {unit: known(question, unit) for unit in units}
+        specs = [
+            pair
+            for unit, value in values.items()
+            if value + min(values.values()) <= most and (pair := _pool_specs(question, unit, mix)) is not None
+        ]
+        pools = (_cheapest(question, role) for role in zip(*specs, strict=True))
+        for first, second in product(*pools) if specs else ():
             for option in _pairs(question, first, second, mix):
                 options.setdefault(option.candidate, option)
     return list(options.values())
@@ -488,17 +495,16 @@ def _kinds(single: Sequence[Option]) -> dict[tuple[object, ...], list[Candidate]
     return {formats: list(units) for formats, units in found.items()}
 
 
-def _pool_specs(question: Question, units: Sequence[Candidate], mix: Mix, role: str) -> list[PoolSpec]:
-    found = []
-    for unit in units:
-        try:
-            deployment = deployed(question.shared, unit)
-        except InfercastError:
-            continue
-        engine = Engine(deployment, Steps(own_timer(question.shared, unit), mix), role)
-        most = 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus
-        found.append(PoolSpec(unit, engine, most))
-    return found
+def _pool_specs(question: Question, unit: Candidate, mix: Mix) -> tuple[PoolSpec, PoolSpec] | None:
+    """The unit in a prefill pool and in a decode pool, which share step times."""
+    try:
+        deployment = deployed(question.shared, unit)
+    except InfercastError:
+        return None
+    steps = Steps(own_timer(question.shared, unit), mix)
+    most = 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus
+    first, second = (PoolSpec(unit, Engine(deployment, steps, role), most) for role in ("prefill", "decode"))
+    return first, second
 
 
 def _cheapest(question: Question, specs: Sequence[PoolSpec]) -> list[PoolSpec]:
@@ -509,12 +515,12 @@ def _cheapest(question: Question, specs: Sequence[PoolSpec]) -> list[PoolSpec]:
             if spec.engine.load(question.rate / count) is not None:
                 cost = question.cost(spec.unit.times(count))
                 return float(spec.unit.times(count).gpus) if cost is None else cost
-        return float("inf")
+        return inf
 
     values = {spec.unit: needed(spec) for spec in specs}
     kept: list[PoolSpec] = []
     for gpu in dict.fromkeys(spec.unit.gpu for spec in specs):
-        own = [spec for spec in specs if spec.unit.gpu == gpu and values[spec.unit] < float("inf")]
+        own = [spec for spec in specs if spec.unit.gpu == gpu and values[spec.unit] < inf]
         kept += sorted(own, key=lambda spec: (values[spec.unit], str(spec.unit)))[:BEST]
     return kept
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, takewhile
-from math import inf
+from math import inf, log
 from typing import TypeVar
 
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rates, climb, halve
+from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
@@ -89,7 +89,7 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
     if not tried:
         reason = rows[0].reason if rows else "no layout is allowed"
         return f"Nothing fits on up to {format_gpus(question.max_gpus)}: {reason}"
-    simulated = [row for row in tried if row.stage is Stage.SIMULATED]
+    simulated = [row for row in tried if row.stage in (Stage.JUDGED, Stage.SIMULATED)]
     seen = [row for row in simulated if row.figures is not None] or simulated
     within = format_gpus(question.max_gpus) + ("" if question.budget is None else f" and {money(question.budget)}")
     within += "" if question.power_budget is None else f" and {format_watts(question.power_budget)}"
@@ -132,9 +132,9 @@ Point = tuple[float, ...]
 Each = TypeVar("Each")
 
 FRONT_HEADROOM = 1.1  # A headroom by the quick estimate at which a candidate is simulated for its place on the front
-MOST = 5  # Candidates that are simulated for it
+MOST = 3  # Candidates that are simulated for it
 SAME = 1.02  # Times that differ by less are the same
-ALIKE = 0.05  # Points with smaller differences of times are one
+ALIKE = 0.05  # Points with smaller differences are one
 
 
 def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
@@ -153,23 +153,18 @@ def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Ro
     return _undominated(ordered, point, SAME)
 
 
-def likely_front(options: Sequence[Option], most: float) -> list[Candidate]:
-    """A few candidates that cost up to ``most`` and are on the front by the quick estimate, from end to end."""
+def likely_front(options: Sequence[Option], best: Row) -> list[Candidate]:
+    """A few candidates that cost more than the best and are on the front by the quick estimate, from end to end."""
 
     def point(option: Option) -> Point:
         return _money(option.cost, option.candidate.gpus), option.estimate.ttft, option.estimate.tpot
 
-    sure = [
-        each
-        for each in options
-        if each.estimate.headroom >= FRONT_HEADROOM and (each.cost is None or each.cost <= most)
-    ]
-    found = _undominated(sorted(sure, key=lambda option: (point(option), str(option.candidate))), point)
-    thinned = [found[0]] if found else []
-    for option in found[1:]:
-        pairs = [zip(point(option)[1:], point(each)[1:], strict=True) for each in thinned]
-        if all(any(abs(one - other) > ALIKE * max(one, other) for one, other in pair) for pair in pairs):
-            thinned.append(option)
+    least = _money(best.cost, best.gpus)
+    near = [each for each in options if least < point(each)[0] <= REACH * least]
+    sure = sorted(
+        (each for each in near if each.estimate.headroom >= FRONT_HEADROOM), key=lambda each: (point(each), str(each))
+    )
+    thinned = _undominated(sure, point, 1.0 + ALIKE)
     step = max(1.0, (len(thinned) - 1) / max(1, MOST - 1))
     chosen = {round(number * step) for number in range(min(MOST, len(thinned)))}
     return [thinned[number].candidate for number in sorted(chosen) if number < len(thinned)]
@@ -283,8 +278,9 @@ ROOMIER = 1.05
 REACH = 2.0  # More expensive candidates, relative to the best, are not looked at
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
-TRISECTIONS = 3
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
+TRIES, FINE = 6, 1.06  # Rates that are tried at most, and the ratio of two between which none is
+SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
 
 def plan(
@@ -319,76 +315,106 @@ class _Search:
     options: list[Option] = field(default_factory=list)
     others: list[Row] = field(default_factory=list)  # Ruled out by bounds, or refused
     waiting: list[ReplicaSpec] = field(default_factory=list)  # Stems without an estimate
+    left: list[ReplicaSpec] = field(default_factory=list)  # Those that cost more than what is all but sure to hold
+    sure: dict[str, float] = field(default_factory=dict)  # The value of that, by GPU
     shown: tuple[Row | None, list[Row], Row | None] | None = None
     """The winner, the front and the runner-up, once they are chosen."""
     most: float | None = None
     nearest: tuple[Nearest, ...] = ()
 
     def run(self) -> None:
-        stage, question, options = self.stage, self.stage.question, self.options
+        stage, question = self.stage, self.stage.question
         stage.say(stage.doing)
-        stems, self.others = stems_of(question)
-        self._look(stems)
-        if question.disaggregate:
-            options += pool_options(question, options)
-        _simulate(stage, options)
-        best = self._settle()
+        self.waiting, self.others = stems_of(question)
+        best = self._search()
+        # What was left may be better if what was all but sure did not hold.
+        while more := [each for each in self.left if best is None or self._least(each) < self._value(best.candidate)]:
+            self.left, self.waiting, self.sure = [each for each in self.left if each not in more], more, {}
+            best = self._search()
         if best is not None and not question.goal.finds_rate:
-            least, like = ROOMIER * (best.headroom or 0.0), stage.screen(_like(best.candidate, options))
-            stage.simulate(each.candidate for each in like if (stage.rows[each.candidate].headroom or 0.0) > least)
-            _rivals(stage, options, best)
-            stage.simulate(_as_good(question, options, best))
-            dearest = REACH * (inf if best.cost is None else best.cost)
-            stage.simulate(likely_front(options, dearest))
-        best = self._settle()
-        _, front, runner_up = self.shown = self._chosen()
-        shown = [row for row in (best, *front, runner_up) if row is not None]
-        rest = dict.fromkeys(row.candidate for row in shown if row.figures is None or row.figures.intervals is None)
-        if rest:
-            stage.look_closely(rest)
-        if best is not None:
+            least, like = ROOMIER * (best.headroom or 0.0), stage.screen(_like(best.candidate, self.options))
+            stage.simulate(each.candidate for each in like if stage.short[each.candidate] > least)
+            _rivals(stage, self.options, best)
+            stage.simulate(_as_good(question, self.options, best))
+            stage.simulate(likely_front(self.options, best))
+        self._settle()
+        self._show()
+        if (best := stage.best()) is not None:
             stage.say("the most requests per second")
-            self.most = _most_rate(stage, stage.rows[best.candidate])
+            self.most = _most_rate(stage, best)
         else:
-            self.nearest = nearest_of(stage, options, _most_rate)
+            self.nearest = nearest_of(stage, self.options, _most_rate)
 
-    def _look(self, stems: list[ReplicaSpec]) -> None:
-        """Estimate stems, those first that may cost least, until the rest cost too much."""
-        stage, options = self.stage, self.options
-        question, known = stage.question, stage.question.goal.known
+    def _value(self, candidate: Candidate) -> float:
+        """The value of the objective, as far as the candidate alone says."""
+        known = self.stage.question.goal.known
+        return 0.0 if known is None else known(self.stage.question, candidate)
 
-        def least(stem: ReplicaSpec) -> float:
-            return 0.0 if known is None else known(question, stem.least)
+    def _least(self, stem: ReplicaSpec) -> float:
+        return self._value(stem.least)
+
+    def _search(self) -> Row | None:
+        """The best of what may cost least, alone and in pools."""
+        stage, question = self.stage, self.stage.question
+        self._look()
+        if question.disaggregate:
+            alone = [option for option in self.options if option.candidate.prefill is None]
+            self.options = [*alone, *pool_options(question, alone, REACH * min(self.sure.values(), default=inf))]
+        _simulate(stage, self.options)
+        return self._settle()
+
+    def _look(self) -> None:
+        """Estimate stems, those first that may cost least; those that cost more than the best of their GPU are left."""
+        stage, question = self.stage, self.stage.question
 
         def size(stem: ReplicaSpec) -> int:
             return sum(question.max_gpus // unit.layout.gpus for unit in stem.units)
 
-        self.waiting, best = sorted(stems, key=least), inf
-        stage.num_left = sum(map(size, stems))
-        while self.waiting and least(self.waiting[0]) <= REACH * best:
-            wave = self.waiting[:WAVE]
-            stage.say(f"estimates of {wave[0].units[0].gpu}")
+        def is_wanted(stem: ReplicaSpec) -> bool:
+            reach = REACH * min(self.sure.values(), default=inf)
+            return self._least(stem) <= min(reach, self.sure.get(stem.units[0].gpu, inf))
+
+        self.waiting.sort(key=self._least)
+        stage.num_left = sum(map(size, self.waiting))
+        while self.waiting:
+            wave = [*takewhile(is_wanted, self.waiting[:WAVE])]
+            if wave:
+                stage.say(f"estimates of {wave[0].units[0].gpu}")
+            else:
+                self.left.append(self.waiting.pop(0))
+                stage.num_left -= size(self.left[-1])
             for looked in stage.workers.map(partial(look_at, question=question), wave):
-                stage.num_left -= size(self.waiting.pop(0))
-                options += looked.options
+                stem = self.waiting.pop(0)
+                stage.num_left -= size(stem)
+                self.options += looked.options
                 self.others += looked.rows
                 sure = [option for option in looked.options if option.estimate.headroom >= SURE_HEADROOM]
-                if known is not None and sure:
-                    best = min(best, *(known(question, each.candidate) for each in sure))
-                    likely = [option for option in sure if option.estimate.headroom >= FIRST_HEADROOM]
+                if question.goal.known is not None and sure:
+                    gpu, likely = stem.units[0].gpu, [each for each in sure if each.estimate.headroom >= FIRST_HEADROOM]
+                    self.sure[gpu] = min(self.sure.get(gpu, inf), *(self._value(each.candidate) for each in sure))
                     if stage.first is None and likely:
-                        stage.show_first(min(likely, key=lambda each: known(question, each.candidate)))
-        stage.num_left = 0
+                        stage.show_first(min(likely, key=lambda each: self._value(each.candidate)))
 
     def _settle(self) -> Row | None:
-        """The best by a run as long as that of `simulate`; if that misses the SLO after all, the search goes on."""
+        """The best by the run of `simulate`; if that misses the SLO after all, the search goes on."""
         stage = self.stage
-        while (best := stage.best()) is not None and best.candidate not in stage.precise:
-            stage.precise.add(best.candidate)
+        while (best := stage.best()) is not None and not _is_shown(best):
             (found,) = stage.look_closely([best.candidate])
-            if not found.holds and not stage.question.goal.finds_rate:
+            if not found.holds and found.rate is not None:
+                row = at_rate(stage, best.candidate, SLOWED * found.rate / stage.question.rate)
+                stage.rows[best.candidate] = replace(row, rate=SLOWED * found.rate)
+            elif not found.holds:
                 _simulate(stage, self.options)
         return best
+
+    def _show(self) -> None:
+        """Choose what is shown, all of it with the figures of `simulate`."""
+        while True:
+            best, front, runner_up = self.shown = self._chosen()
+            rest = [row for row in (best, *front, runner_up) if row is not None and not _is_shown(row)]
+            if not rest:
+                return
+            self.stage.look_closely(dict.fromkeys(row.candidate for row in rest))
 
     def _chosen(self) -> tuple[Row | None, list[Row], Row | None]:
         stage, goal = self.stage, self.stage.question.goal
@@ -402,17 +428,23 @@ class _Search:
         if not stage.held and stage.first is not None and when:
             stage.rows[stage.first.candidate] = stage.first
         best, front, runner_up = self.shown or self._chosen()
+        held = stage.held
+        for row in [*stage.rows.values()]:
+            # What a run that ended early says is said in words: its figures are not those of `simulate`.
+            if row is not best and row.stage is Stage.JUDGED and row.figures is not None:
+                room, reason = float(f"{row.headroom:.2g}"), f"{row.verdict}, by a shorter run"
+                stage.rows[row.candidate] = replace(row, figures=None, headroom=room, reason=reason)
         best, runner_up = (None if row is None else stage.rows[row.candidate] for row in (best, runner_up))
-        others = self.others if when else [*self.others, *_unlooked(question, self.waiting)]
+        others = [*self.others, *_unlooked(question, self.left)]
         rows = _ranked(question, stage, self.options, others, best)
         found = Plan(
             question=question,
             winner=best,
-            front=tuple(stage.rows[row.candidate] for row in front),
+            front=tuple(row for each in front if (row := stage.rows[each.candidate]).figures is not None),
             rows=rows,
             runner_up=runner_up,
             why=self._why(rows, best, runner_up, cut=bool(when)),
-            changes=() if best is None else changes_of(question, best, stage.held, self.most),
+            changes=() if best is None else changes_of(question, best, held, self.most),
             nearest=self.nearest,
             notes=notes_of(question, rows),
             num_candidates=max(_count(question), len(rows)),
@@ -421,7 +453,7 @@ class _Search:
 
     def _why(self, rows: Sequence[Row], best: Row | None, runner_up: Row | None, *, cut: bool) -> str:
         question = self.stage.question
-        if cut and (best is None or runner_up is None):
+        if cut and (best is None or runner_up is None or runner_up.figures is None):
             return f"The search was cut before {'anything' if best is None else 'anything else'} kept the SLO."
         return why_none(question, rows) if best is None else why_lost(question, best, runner_up)
 
@@ -431,6 +463,8 @@ class _Search:
         gpus = ", ".join(dict.fromkeys(stem.units[0].gpu for stem in self.waiting))
         unseen = f"{found.num_unseen:,} of {found.num_candidates:,} candidates were not looked at"
         few = f"; the winner has served its first {FIRST} requests only" if found.winner is stage.first else ""
+        if found.winner is not None and found.winner.stage is Stage.JUDGED:
+            few = "; the winner's run ended when it was clear that it keeps the SLO"
         return (
             f"The search was cut {when}, at {stage.doing}: {unseen}{f' ({gpus})' if gpus else ''}, and "
             f"{found.count(Stage.ESTIMATED):,} have a quick estimate and no simulation{few}."
@@ -447,10 +481,11 @@ def _simulate(stage: SimulationStage, options: list[Option]) -> None:
         ranked = sorted(options, key=lambda option: (-option.rate, str(option.candidate)))
         for option in islice((each for each in ranked if each.rate > 0), FEW):
             factor = option.rate / question.rate
-            rate = _bisect(stage, option.candidate, 0.7 * factor, 1.4 * factor)
-            if rate is not None:
-                (row,) = at_rates(stage, option.candidate, rate / question.rate)
+            rate = _most_between(stage, option.candidate, 0.7 * factor, 1.4 * factor)
+            while rate is not None and rate >= 0.7 * option.rate:
+                row = at_rate(stage, option.candidate, rate / question.rate)
                 stage.rows[option.candidate] = replace(row, rate=rate)
+                rate = None if row.holds else SLOWED * rate
 
 
 def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
@@ -480,28 +515,42 @@ def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[C
     return list(kinds.values())[:MANY]
 
 
-def _bisect(
-    stage: SimulationStage, candidate: Candidate, low: float, high: float, *, known: bool = False
+def _most_between(
+    stage: SimulationStage, candidate: Candidate, low: float, high: float, row: Row | None = None
 ) -> float | None:
     """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
 
-    ``known``: the least is known to. Two rates are tried at once by two workers.
+    ``row``: the result at the least, where it is known. Headrooms say which rate to try next.
     """
-
-    def hold(*factors: float) -> list[bool]:
-        """Whether each of these rates is kept; without a second worker, up to the first that is not."""
-        if stage.workers.width > 1:
-            return [row.holds for row in at_rates(stage, candidate, *factors)]
-        return [*takewhile(bool, (at_rates(stage, candidate, factor)[0].holds for factor in factors))]
-
-    if not known and not any(hold(low)):
+    row = row or at_rate(stage, candidate, low)
+    if not row.holds:
         return None
-    for _ in range(TRISECTIONS):
-        third = (high / low) ** (1 / 3)
-        edges = [low, low * third, low * third * third, high]
-        part = sum(takewhile(bool, hold(*edges[1:3])))
-        low, high = edges[part], edges[part + 1]
+    needed = _room_for_odds(row, stage.question.least_odds)
+    room, steep = (row.headroom or 1.0) / needed, 1.0
+    for _ in range(TRIES):
+        if high / low <= FINE:
+            break
+        factor = low * min(max(room ** (1.0 / steep), FINE**0.5), high / low / FINE**0.5)
+        row = at_rate(stage, candidate, factor, needed)
+        found = max(row.headroom or 0.0, 0.01)
+        steep = min(max(log(room / found) / log(factor / low), 0.3), 20.0)
+        low, room, high = (factor, found, high) if row.holds else (low, room, factor)
     return low * stage.question.rate
+
+
+def _room_for_odds(row: Row, asked: float) -> float:
+    """The headroom that has the odds asked for, from a row that has as many: logarithms are Student's, as in `odds`."""
+    figures = row.figures
+    if figures is None or not asked > 0.5 or not (figures.odds or 0.0) > asked:
+        return 1.0
+    wanted, has = (2.0 * each - 1.0 for each in (asked, min(figures.odds or 0.0, 0.9999)))
+    share = wanted / has * ((1.0 - has**2) / (1.0 - wanted**2)) ** 0.5
+    return float(figures.headroom**share)
+
+
+def _is_shown(row: Row) -> bool:
+    """Whether it has all that is shown of a candidate."""
+    return row.stage is Stage.SIMULATED and row.figures is not None and row.figures.intervals is not None
 
 
 def _most_rate(stage: SimulationStage, row: Row) -> float | None:
@@ -511,11 +560,11 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
     if row.holds:
         capacity = row.figures.capacity if row.figures is not None else None
         most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / stage.question.rate))
-        return _bisect(stage, row.candidate, 1.0, most, known=True)
+        return _most_between(stage, row.candidate, 1.0, most, row)
     low = 1.0
     while low > 1e-3:
         low /= MOST_TIMES
-        if (rate := _bisect(stage, row.candidate, low, MOST_TIMES * low)) is not None:
+        if (rate := _most_between(stage, row.candidate, low, MOST_TIMES * low)) is not None:
             return rate
     return None
 
@@ -532,7 +581,7 @@ def _runner_up(stage: SimulationStage, best: Row | None) -> Row | None:
     if best is None:
         return None
     others = [row for row in stage.rows.values() if row.candidate.stem != best.candidate.stem]
-    simulated = [row for row in others if row.stage is Stage.SIMULATED]
+    simulated = [row for row in others if row.stage in (Stage.JUDGED, Stage.SIMULATED)]
     closest = max(simulated, key=lambda row: (row.headroom or 0.0, str(row.candidate)), default=None)
     return stage.best([row for row in others if row.holds]) or closest
 
@@ -544,7 +593,7 @@ def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
         least = stem.least
         cost = question.cost(least)
         words = format_gpus(least.gpus) if cost is None else f"{cost:,.2f} per hour"
-        rows.append(Row(least, Stage.BOUND, cost, reason=f"takes at least {words}, far more than the best"))
+        rows.append(Row(least, Stage.BOUND, cost, reason=f"takes at least {words}, more than others"))
     return rows
 
 
