@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 Array = npt.NDArray[Any]
+Started = tuple[int, int, int, bool]
+"""Of a request: its number, input and output tokens, and whether the engine learns only with the last that it is."""
 Numbers = tuple[int, int, int, int, int]
 """Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
 
@@ -273,6 +275,18 @@ class Record:
         for sequence in done:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.num_output
+
+    def first_and_last(self, end: float, count: int, first: SequenceOf[Started], done: SequenceOf[Started]) -> None:
+        """The same where all of ``count`` sequences had a token in the step before, but those with their first one."""
+        time = end + (self._token_path_seconds + self._token_turn_seconds * count)
+        for index, *_ in first:
+            self.first_token[index] = time
+        for index, _, num_output, _ in done:
+            self.last_token[index] = time
+            self.num_output[index] = num_output
+        self._ends.append(end)
+        self._stretches += (1, count, count - len(first))
+        self.last_end = self.decoded_at = time
 
     def _note_late(self, time: float, before: float, count: int) -> None:
         """Note ``count`` tokens that did not follow one in the previous step."""

@@ -9,10 +9,11 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from infercast.errors import InputError
-from infercast.lazy_classes import dataclass, field
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
+from infercast.serve.plain import PlainLoop, is_plain
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -86,10 +87,19 @@ def simulate(
     where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
-    clients = clients_of(replica, workload)
-    record = new_record(replica, len(workload.requests))
-    if go_on is not None:
-        further_from(clients, replica, [record], go_on)
+    may_be_plain = jump and observe is None and watch is None and is_plain(replica, workload)
+    while True:
+        clients = clients_of(replica, workload)
+        record = new_record(replica, len(workload.requests))
+        if go_on is not None:
+            further_from(clients, replica, [record], go_on)
+        if not may_be_plain:
+            break
+        with no_garbage():
+            if PlainLoop(replica, clients, record, progress).run():
+                return record.close(0)
+        workload, may_be_plain = replace(workload, requests=clients.requests), False
+        go_on = go_on if clients.further is not None else None
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
         for _ in loop.turns():
