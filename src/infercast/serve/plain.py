@@ -23,8 +23,9 @@ from infercast.serve.workload.request import NEVER, Workload
 if TYPE_CHECKING:
     from infercast.serve.simulation import Replica
 
-Flying = tuple[float, float, int, list[Started], list[Started]]
-"""A step in flight: its end, the seconds to process its result, its sampled tokens, and those that are first or last."""
+Flying = tuple[float, float, int, list[Started], list[Started], list[Started]]
+"""A step in flight: its end, the seconds to process its result, and its tokens: how many, and whose are the first, the
+last, or both."""
 
 
 def is_plain(replica: Replica, workload: Workload) -> bool:
@@ -160,20 +161,22 @@ class PlainLoop:
         """A single step, and the result of the one before."""
         record, wasted, host = self.record, len(self.late), estimate.host
         ending = self._advance(1) if count else []
-        steps = self.steps
+        steps, both = self.steps, list[Started]()
         for request in sampled:
             index, known, output, _ = request
-            if output > 1:
-                self.members[index] = known - steps
-                self.computed += known
-                self.begin[(steps + 1 - known) % self.size] += 1
-                heappush(self.last_steps, (steps + output - 1, index, request))
+            if output == 1:
+                both.append(request)
+                continue
+            self.members[index] = known - steps
+            self.computed += known
+            self.begin[(steps + 1 - known) % self.size] += 1
+            heappush(self.last_steps, (steps + output - 1, index, request))
         span = self.timeline.launch(host, estimate.gpu_seconds[0])
         for request in started:
             record.started_at[request[0]] = span.start
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
         phase.note(numbers, estimate, [span.seconds], [self.num_held])
-        before, self.flying = self.flying, (span.end, host.process, numbers[4] - wasted, sampled, ending)
+        before, self.flying = self.flying, (span.end, host.process, numbers[4] - wasted, sampled, ending, both)
         if before is not None:
             self._end(before, self.timeline.take_in(before[0], before[1]))
 
@@ -183,15 +186,14 @@ class PlainLoop:
         held, context = self.num_held + self.begin[(self.steps + 1) % size], self.computed
         if held > self.num_blocks or count > self.budget:
             return False
-        if before is not None and not (timeline.slept or self.late or (before[4] and self.waiting)):
-            if not (before[3] and any(each[2] == 1 for each in before[3])):
-                steps = min(self.last_steps[0][0] - self.steps, MOST_STEPS)
-                if arrival is not None:
-                    steps = min(steps, 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds))
+        if before is not None and not (timeline.slept or self.late or before[5] or (before[4] and self.waiting)):
+            steps = min(self.last_steps[0][0] - self.steps, MOST_STEPS)
+            if arrival is not None:
+                coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
+                steps = coming if coming < steps else steps
         self.num_held = held
-        numbers, estimate = (count, len(self.waiting), count, context, count), self.timer.decode(
-            count, context, self.contexts, steps
-        )
+        numbers = count, len(self.waiting), count, context, count
+        estimate = self.timer.decode(count, context, self.contexts, steps)
         if before is None or len(estimate.gpu_seconds) == 1:
             self._launch(count, numbers, estimate, [], [])
             return True
@@ -201,15 +203,17 @@ class PlainLoop:
             steps = 1 + bisect_left(clocks, arrival)
             seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
         steps, first = len(seconds), (self.steps + 2) % size
-        needed = self.begin[first:] + self.begin * (1 + steps // size) if first + steps > size else self.begin[first:]
-        all_held = [*accumulate(needed[: steps - 1], initial=self.num_held)]
+        needed = self.begin[first : first + steps - 1]
+        if len(needed) < steps - 1:
+            needed = (needed + self.begin * (1 + steps // size))[: steps - 1]
+        all_held = [*accumulate(needed, initial=self.num_held)]
         self.num_held, all_held[0] = all_held[-1], held
         if self.num_held > self.num_blocks:
             return False
         record.decoding.note(numbers, estimate, seconds, all_held)
         self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[-1]
         record.steady_tokens(count, clocks[1:])
-        self.flying = ends[-1], estimate.host.process, count, [], self._advance(steps)
+        self.flying = ends[-1], estimate.host.process, count, [], self._advance(steps), []
         return True
 
     def _advance(self, steps: int) -> list[Started]:
@@ -230,9 +234,9 @@ class PlainLoop:
 
     def _end(self, step: Flying, time: float) -> None:
         """The result of a step is there."""
-        _, _, count, sampled, done = step
-        if sampled:
-            done = [*done, *(each for each in sampled if each[2] == 1)]
+        _, _, count, sampled, done, both = step
+        if both:
+            done = [*done, *both]
         for _, known, output, is_open in done:
             self.num_held -= -(-(known + output - 1 + is_open) // self.size)
             self.num_running -= 1

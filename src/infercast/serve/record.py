@@ -279,8 +279,8 @@ class Record:
     def first_and_last(self, end: float, count: int, first: SequenceOf[Started], done: SequenceOf[Started]) -> None:
         """The same where all of ``count`` sequences had a token in the step before, but those with their first one."""
         time = end + (self._token_path_seconds + self._token_turn_seconds * count)
-        for index, *_ in first:
-            self.first_token[index] = time
+        for request in first:
+            self.first_token[request[0]] = time
         for index, _, num_output, _ in done:
             self.last_token[index] = time
             self.num_output[index] = num_output
