@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from itertools import chain, zip_longest
@@ -125,7 +124,7 @@ class PhaseTotals:
         if not self._noted:
             return
         firsts, estimates, seconds, held = zip(*self._noted, strict=True)
-        rows = _table(estimate.rows for estimate in estimates).T
+        rows = _table([estimate.rows for estimate in estimates]).T
         if not self.steps:  # the first step tells how many kernels and tables the timer has
             self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
             self._left = np.empty((4 + len(self.varying), 0))
@@ -139,9 +138,9 @@ class PhaseTotals:
         self.context += context + int(sequences @ (steps * (steps - 1) // 2))
         self.sampled += sampled
         for counts, of_table in zip(self.rows, rows, strict=True):
-            met, places = np.unique(of_table, return_inverse=True)
-            for row, count in zip(met.tolist(), np.bincount(places, steps).tolist(), strict=True):
-                counts[row] = counts.get(row, 0) + int(count)
+            found = np.bincount(of_table, steps)
+            for row in np.flatnonzero(found).tolist():
+                counts[row] = counts.get(row, 0) + int(found[row])
         kernels = zip(*[estimate.varying for estimate in estimates], strict=True)
         left = self._left.shape[1]
         table = np.empty((len(self._left), left + self._num_noted))
@@ -167,9 +166,8 @@ class PhaseTotals:
         self.varying = [_sum(total, kernel) for total, kernel in zip(self.varying, kernels, strict=True)]
 
 
-def _table(rows: Iterable[tuple[int, ...]]) -> Array:
-    first, *others = rows
-    return np.fromiter(chain(first, *others), np.int64).reshape(1 + len(others), len(first))
+def _table(rows: SequenceOf[tuple[int, ...]]) -> Array:
+    return np.fromiter(chain.from_iterable(rows), np.int64).reshape(len(rows), -1)
 
 
 def _cut(timed: SequenceOf[SequenceOf[float]], lengths: list[int]) -> list[SequenceOf[float]]:
