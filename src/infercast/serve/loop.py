@@ -126,7 +126,7 @@ class Loop:
         ``poll_interval``: decode steps between two polls for requests. ``transfers``: KV copies to host memory and
         back.
         """
-        self.scheduler, self.clients, self.record = scheduler, clients, record
+        self.scheduler, self.clients, self.record, self.add = scheduler, clients, record, scheduler.add
         self.timer, self.steps_under_way = groups_of(timer), steps_under_way
         adapted = getattr(timer, "adapted", None) or timer
         self.adapted = groups_of(adapted)  # The timer for steps with a LoRA adapter, where it differs
@@ -142,6 +142,13 @@ class Loop:
         self.is_ahead = False  # True while the yielded clock is speculative: valid only if no request arrives earlier
         self._step_seconds = 1e-6  # Duration of the last decode step
 
+    @property
+    def is_plain(self) -> bool:
+        """True if steps follow from the scheduler alone, and requests come whether or not others are answered."""
+        parts = (self.transfers, self.first_uses, self.observe, self.watch)
+        is_usual = self.jump and self.looks.is_always and self.steps_under_way == 2 and type(self.timeline) is Timeline
+        return is_usual and not self.clients.wait_for_answers and all(each is None for each in parts)
+
     def turns(self) -> Iterator[float]:
         """Yield the clock before each turn; ends when no client will send again.
 
@@ -153,7 +160,7 @@ class Loop:
             yield timeline.clock
             arrival = clients.next_arrival
             if (always or looks.is_due()) and arrival is not None and arrival <= timeline.clock:
-                arrival = self._take_in_requests()
+                arrival = self.take_in_requests()
             plan = plan_next()
             if scheduler.left_batch:
                 self.record.note_last_tokens(scheduler.left_batch)
@@ -175,12 +182,12 @@ class Loop:
                     self.record.tier = self.transfers.totals(len(self.record.sent_at))
                 return
 
-    def _take_in_requests(self) -> float | None:
+    def take_in_requests(self) -> float | None:
         """Queue the requests that have arrived; returns when the next one will."""
         clients, record, clock = self.clients, self.record, self.timeline.clock
         while (arrival := clients.next_arrival) is not None and arrival <= clock:
             index, request, sent = clients.pop()
-            self.scheduler.add(index, request)
+            self.add(index, request)
             record.sent_at[index] = sent
             if index >= record.next_mark:
                 record.mark(clock)

@@ -10,53 +10,27 @@ from bisect import bisect_left
 from collections import deque
 from heapq import heappop, heappush
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
-from infercast.serve.loop import MOST_STEPS, TELL_EVERY, Progress
-from infercast.serve.record import Numbers, Record, Started
-from infercast.serve.scheduler.base import FirstCome
-from infercast.serve.step import StepEstimate, groups_of
-from infercast.serve.timeline import StepNoise, Timeline
-from infercast.serve.workload.clients import Clients
-from infercast.serve.workload.request import NEVER, Workload
-
-if TYPE_CHECKING:
-    from infercast.serve.simulation import Replica
+from infercast.serve.loop import MOST_STEPS, Loop
+from infercast.serve.record import Numbers, Started
+from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.step import StepEstimate
+from infercast.serve.workload.request import Request
 
 Flying = tuple[float, float, int, list[Started], list[Started], list[Started]]
 """A step in flight: its end, the seconds to process its result, and its tokens: how many, and whose are the first, the
 last, or both."""
 
 
-def is_plain(replica: Replica, workload: Workload) -> bool:
-    """Whether an engine serves a workload as below, as long as it has blocks."""
-    policy, shape = replica.policy, replica.kv_shape
-    if not isinstance(policy, FirstCome) or workload.concurrency is not None or workload.in_turns:
-        return False
-    parts = (replica.speculation, replica.offload, replica.max_adapters, replica.stages, replica.first_uses)
-    is_usual = policy.chunked_prefill and policy.prefill_interval == policy.decode_stride == 1
-    special = policy.long_prefill_token_threshold or policy.prompts_first or policy.waits_for_tokens
-    if not is_usual or special or policy.by_priority or any(each is not None for each in parts):
-        return False
-    if replica.steps_under_way != 2 or replica.poll_interval > 1 or hasattr(replica.timer, "next_number"):
-        return False
-    if len(shape.windows) > 1 or shape.windows[0] or shape.states or shape.state_blocks:
-        return False
-    return not any(each.prefix or (each.num_output == 1 < each.most_output) for each in workload.requests)
-
-
 class PlainLoop:
-    """One engine with all its requests, as far as it has come."""
+    """One engine with all its requests, as far as it has come: it is in the place of ``loop``, and has its parts."""
 
-    def __init__(self, replica: Replica, clients: Clients, record: Record, progress: Progress | None) -> None:
-        policy, self.size = replica.policy, replica.kv_shape.block_size
-        assert isinstance(policy, FirstCome)
-        self.clients, self.record, self.progress = clients, record, progress
-        self.timer, self.timeline, self.wake_up_seconds = groups_of(replica.timer), Timeline(), replica.wake_up_seconds
-        self.noise = StepNoise(replica.settle_seconds, replica.launch_spread)
+    def __init__(self, loop: Loop, scheduler: Scheduler) -> None:
+        self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
+        policy, cache, self.longest = scheduler.policy, scheduler.cache, scheduler.longest
         self.budget, self.most_running, self.reserves = policy.step_tokens, policy.max_num_seqs, policy.reserves_prompts
-        self.num_blocks, self.watermark = replica.num_blocks, policy.kept_free(replica.num_blocks)
-        self.longest = replica.max_model_len or NEVER
+        self.num_blocks, self.size = cache.num_blocks, cache.shape.block_size
+        self.watermark = policy.kept_free(cache.num_blocks)
         self.waiting: deque[Started] = deque()
         self.cut: Started | None = None  # The prompt that is computed in part ...
         self.num_cut = 0  # ... and its tokens so far
@@ -70,15 +44,15 @@ class PlainLoop:
         self.last_steps: list[tuple[int, int, Started]] = []
         self.begin = [0] * self.size
         self.late: list[Started] = []  # Members in a step too many: the engine does not know their last token as such
+        loop.add = self.add
 
     def run(self) -> bool:
         """Serve all requests; False if that takes more than this."""
-        clients, timeline = self.clients, self.timeline
-        goes_on = True
+        clients, timeline, goes_on = self.loop.clients, self.timeline, True
         while goes_on:
             arrival = clients.next_arrival
             if arrival is not None and arrival <= timeline.clock:
-                arrival = self._take_in_requests()
+                arrival = self.loop.take_in_requests()
             count = len(self.members)
             if self.cut is not None or (self.waiting and self.num_running < self.most_running and count < self.budget):
                 goes_on = self._compute(count)
@@ -90,24 +64,15 @@ class PlainLoop:
             elif arrival is None:
                 return True
             else:
-                timeline.sleep_until(arrival + self.wake_up_seconds)
+                timeline.sleep_until(arrival + self.loop.wake_up_seconds)
         return False
 
     def contexts(self) -> list[int]:
         return [before + self.steps for before in self.members.values()]
 
-    def _take_in_requests(self) -> float | None:
-        clients, record, clock = self.clients, self.record, self.timeline.clock
-        while (arrival := clients.next_arrival) is not None and arrival <= clock:
-            index, request, sent = clients.pop()
-            record.sent_at[index] = sent
-            size, output = request.num_input, request.num_output
-            self.waiting.append((index, size, output, min(request.most_output, self.longest - size) > output))
-            if index >= record.next_mark:
-                record.mark(clock)
-            if self.progress is not None and index % TELL_EVERY == 0:
-                self.progress(index, clock)
-        return arrival
+    def add(self, index: int, request: Request) -> None:
+        known, output = request.num_input, request.num_output
+        self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output))
 
     def _compute(self, count: int) -> bool:
         """A step with prompts: the one that was cut, and those that wait, as far as they fit."""
@@ -146,17 +111,12 @@ class PlainLoop:
         numbers = count + len(beside), len(waiting), tokens, self.computed + computed, count + first
         estimate = self.timer.compute(beside, first, count, self.computed, self.contexts)
         if tokens > numbers[0]:
-            estimate = self.noise.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
+            estimate = self.loop.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         self._launch(count, numbers, estimate, sampled, started)
         return True
 
     def _launch(
-        self,
-        count: int,
-        numbers: Numbers,
-        estimate: StepEstimate,
-        sampled: list[Started],
-        started: list[Started],
+        self, count: int, numbers: Numbers, estimate: StepEstimate, sampled: list[Started], started: list[Started]
     ) -> None:
         """A single step, and the result of the one before."""
         record, wasted, host = self.record, len(self.late), estimate.host
