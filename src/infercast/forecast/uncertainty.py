@@ -5,7 +5,8 @@
 - *The host.* One factor on all times of its thread.
 - *The release.* One that was not measured has the costs of another (``CLOSE_RELEASE``, ``OLDER_RELEASE``).
 - *Chance.* Of a steady part, by the spread of the means of twenty batches (`steady_luck`); of a run with ramp-up and
-  drain, by a few further, mostly shorter workloads (`luck_of`); of given requests, only ranks are left to chance.
+  drain, by a few further, mostly shorter workloads, or if it is long by its own batches (`luck_of`); of given requests,
+  only ranks are left to chance.
 
 Constants were chosen with engines and sources left out in turn (benchmarks/accuracy/fit_intervals.py,
 fit_published_intervals.py), but ``CLOSE_RELEASE`` and ``ELSEWHERE`` on 16 published runs with these in sight.
@@ -341,6 +342,7 @@ RESIDENCES, MEMORIES = 8, 10
 """A draw must be long enough to forget its start: multiples of the requests in the system, and of correlated ones."""
 LENGTHS = 128, 1024  # The least requests of a draw, if the run has as many, and the most ...
 LENGTHS_STEP_BY_STEP = 48, 128  # ... and where no stretch of steps can be jumped over, which takes ten times as long.
+LONG = 3000  # Requests at a rate whose own batches show as much as further draws do
 BATCHES, STUDENT_OF_BATCHES = 20, 1.328  # Of a steady part, and the standard errors of 80 % with this many batches
 STRATA, LEAST_KEPT = 50, 2 * BATCHES
 LEAST = 1e-8  # A variance (of logarithms) that does not matter
@@ -495,6 +497,9 @@ def luck_of(
     drawn = [other for other in found if other is not None]
     if not drawn:
         return None
+    if count >= LONG and workload.rate is not None and not is_at_once(workload):
+        sent = served.sent_at
+        return sqrt(2.0) * steady_luck(served, workload, float(sent.min()), float(sent.max()))
     others = [serve(other) for other in drawn]
     scale, both = length / count, sqrt(2.0)  # the run itself is a draw, too
     latencies = [

@@ -69,9 +69,7 @@ class StepObserver(Protocol):
         """One step and the KV blocks in use; the plan does not list the sequences of the decode batch."""
 
     def stretch(self, shape: StepShape, estimate: StepEstimate, ends: SequenceOf[float], held: SequenceOf[int]) -> None:
-        """Consecutive steps of one decode batch: GPU end time and KV blocks in use for each. The estimate may cover
-        more steps.
-        """
+        """Steps of one decode batch: GPU end time and KV blocks in use for each; the estimate may cover more."""
 
 
 # Like vLLM's engine core, the loop keeps up to two steps in flight with asynchronous scheduling: the next step is

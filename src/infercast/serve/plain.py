@@ -18,8 +18,7 @@ from infercast.serve.step import StepEstimate
 from infercast.serve.workload.request import Request
 
 Flying = tuple[float, float, int, list[Started], list[Started], list[Started]]
-"""A step in flight: its end, the seconds to process its result, and its tokens: how many, and whose are the first, the
-last, or both."""
+"""A step in flight: its end, seconds to process its result, its tokens, and whose are the first, the last, or both."""
 
 
 class PlainLoop:

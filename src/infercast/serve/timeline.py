@@ -150,8 +150,7 @@ class Span(NamedTuple):
 
 Repetitions = tuple[list[float], list[float], list[float]]
 """Consecutive steps: the time each adds to the run, when the GPU finishes it, and when the host is free after it,
-having processed the oldest result.
-"""
+having processed the oldest result."""
 
 
 class Timeline:

@@ -53,8 +53,7 @@ class Scheduler:
         self._num_skipped = 0  # Requests at the head of the queue that others may overtake
         self.left_batch: list[Sequence] = []
         """Sequences removed from the decode batch since the last check; their last token was in the last completed
-        step.
-        """
+        step."""
         self.num_preemptions = 0
         self._apart: list[Sequence] = []  # Individually scheduled running sequences, in order
         self._under_way: deque[Plan] = deque()
