@@ -14,6 +14,7 @@ from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.timeline import NOTHING_NEW, Repetitions, Span, StepNoise, Timeline, WarmupCosts
 from infercast.serve.workload.clients import Source
+from infercast.serve.workload.request import Request
 
 if TYPE_CHECKING:
     from infercast.serve.scheduler.drafts import DraftPlan
@@ -124,7 +125,7 @@ class Loop:
         ``poll_interval``: decode steps between two polls for requests. ``transfers``: KV copies to host memory and
         back.
         """
-        self.scheduler, self.clients, self.record, self.add = scheduler, clients, record, scheduler.add
+        self.scheduler, self.clients, self.record = scheduler, clients, record
         self.timer, self.steps_under_way = groups_of(timer), steps_under_way
         adapted = getattr(timer, "adapted", None) or timer
         self.adapted = groups_of(adapted)  # The timer for steps with a LoRA adapter, where it differs
@@ -158,7 +159,7 @@ class Loop:
             yield timeline.clock
             arrival = clients.next_arrival
             if (always or looks.is_due()) and arrival is not None and arrival <= timeline.clock:
-                arrival = self.take_in_requests()
+                arrival = self.take_in_requests(scheduler.add)
             plan = plan_next()
             if scheduler.left_batch:
                 self.record.note_last_tokens(scheduler.left_batch)
@@ -180,12 +181,12 @@ class Loop:
                     self.record.tier = self.transfers.totals(len(self.record.sent_at))
                 return
 
-    def take_in_requests(self) -> float | None:
-        """Queue the requests that have arrived; returns when the next one will."""
+    def take_in_requests(self, add: Callable[[int, Request], None]) -> float | None:
+        """Queue the requests that have arrived (``add``); returns when the next one will."""
         clients, record, clock = self.clients, self.record, self.timeline.clock
         while (arrival := clients.next_arrival) is not None and arrival <= clock:
             index, request, sent = clients.pop()
-            self.add(index, request)
+            add(index, request)
             record.sent_at[index] = sent
             if index >= record.next_mark:
                 record.mark(clock)

@@ -43,7 +43,6 @@ class PlainLoop:
         self.last_steps: list[tuple[int, int, Started]] = []
         self.begin = [0] * self.size
         self.late: list[Started] = []  # Members in a step too many: the engine does not know their last token as such
-        loop.add = self.add
 
     def run(self) -> bool:
         """Serve all requests; False if that takes more than this."""
@@ -51,7 +50,7 @@ class PlainLoop:
         while goes_on:
             arrival = clients.next_arrival
             if arrival is not None and arrival <= timeline.clock:
-                arrival = self.loop.take_in_requests()
+                arrival = self.loop.take_in_requests(self.add)
             count = len(self.members)
             if self.cut is not None or (self.waiting and self.num_running < self.most_running and count < self.budget):
                 goes_on = self._compute(count)
