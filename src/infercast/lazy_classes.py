@@ -27,6 +27,8 @@ else:
         before = [each.frozen for each in known]
         for each in known:
             each.frozen = False
+        if cls.__doc__ is None:
+            cls.__doc__ = cls.__name__  # else it would be the signature, which takes milliseconds
         made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
         for each, is_frozen in zip((*known, made.__dataclass_params__), (*before, frozen), strict=True):
             each.frozen = is_frozen

@@ -14,6 +14,7 @@ from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.timeline import NOTHING_NEW, Repetitions, Span, StepNoise, Timeline, WarmupCosts
 from infercast.serve.workload.clients import Source
+from infercast.serve.workload.request import Request
 
 if TYPE_CHECKING:
     from infercast.serve.scheduler.drafts import DraftPlan
@@ -69,9 +70,7 @@ class StepObserver(Protocol):
         """One step and the KV blocks in use; the plan does not list the sequences of the decode batch."""
 
     def stretch(self, shape: StepShape, estimate: StepEstimate, ends: SequenceOf[float], held: SequenceOf[int]) -> None:
-        """Consecutive steps of one decode batch: GPU end time and KV blocks in use for each. The estimate may cover
-        more steps.
-        """
+        """Steps of one decode batch: GPU end time and KV blocks in use for each; the estimate may cover more."""
 
 
 # Like vLLM's engine core, the loop keeps up to two steps in flight with asynchronous scheduling: the next step is
@@ -142,6 +141,13 @@ class Loop:
         self.is_ahead = False  # True while the yielded clock is speculative: valid only if no request arrives earlier
         self._step_seconds = 1e-6  # Duration of the last decode step
 
+    @property
+    def is_plain(self) -> bool:
+        """True if steps follow from the scheduler alone, and requests come whether or not others are answered."""
+        parts = (self.transfers, self.first_uses, self.observe, self.watch)
+        is_usual = self.jump and self.looks.is_always and self.steps_under_way == 2 and type(self.timeline) is Timeline
+        return is_usual and not self.clients.wait_for_answers and all(each is None for each in parts)
+
     def turns(self) -> Iterator[float]:
         """Yield the clock before each turn; ends when no client will send again.
 
@@ -153,7 +159,7 @@ class Loop:
             yield timeline.clock
             arrival = clients.next_arrival
             if (always or looks.is_due()) and arrival is not None and arrival <= timeline.clock:
-                arrival = self._take_in_requests()
+                arrival = self.take_in_requests(scheduler.add)
             plan = plan_next()
             if scheduler.left_batch:
                 self.record.note_last_tokens(scheduler.left_batch)
@@ -175,12 +181,12 @@ class Loop:
                     self.record.tier = self.transfers.totals(len(self.record.sent_at))
                 return
 
-    def _take_in_requests(self) -> float | None:
-        """Queue the requests that have arrived; returns when the next one will."""
+    def take_in_requests(self, add: Callable[[int, Request], None]) -> float | None:
+        """Queue the requests that have arrived (``add``); returns when the next one will."""
         clients, record, clock = self.clients, self.record, self.timeline.clock
         while (arrival := clients.next_arrival) is not None and arrival <= clock:
             index, request, sent = clients.pop()
-            self.scheduler.add(index, request)
+            add(index, request)
             record.sent_at[index] = sent
             if index >= record.next_mark:
                 record.mark(clock)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from itertools import chain, zip_longest
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 
 Array = npt.NDArray[Any]
+Started = tuple[int, int, int, bool]
+"""Of a request: its number, input and output tokens, and whether the engine learns only with the last that it is."""
 Numbers = tuple[int, int, int, int, int]
 """Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
 
@@ -123,7 +124,7 @@ class PhaseTotals:
         if not self._noted:
             return
         firsts, estimates, seconds, held = zip(*self._noted, strict=True)
-        rows = _table(estimate.rows for estimate in estimates).T
+        rows = _table([estimate.rows for estimate in estimates]).T
         if not self.steps:  # the first step tells how many kernels and tables the timer has
             self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
             self._left = np.empty((4 + len(self.varying), 0))
@@ -137,9 +138,9 @@ class PhaseTotals:
         self.context += context + int(sequences @ (steps * (steps - 1) // 2))
         self.sampled += sampled
         for counts, of_table in zip(self.rows, rows, strict=True):
-            met, places = np.unique(of_table, return_inverse=True)
-            for row, count in zip(met.tolist(), np.bincount(places, steps).tolist(), strict=True):
-                counts[row] = counts.get(row, 0) + int(count)
+            found = np.bincount(of_table, steps)
+            for row in np.flatnonzero(found).tolist():
+                counts[row] = counts.get(row, 0) + int(found[row])
         kernels = zip(*[estimate.varying for estimate in estimates], strict=True)
         left = self._left.shape[1]
         table = np.empty((len(self._left), left + self._num_noted))
@@ -165,9 +166,8 @@ class PhaseTotals:
         self.varying = [_sum(total, kernel) for total, kernel in zip(self.varying, kernels, strict=True)]
 
 
-def _table(rows: Iterable[tuple[int, ...]]) -> Array:
-    first, *others = rows
-    return np.fromiter(chain(first, *others), np.int64).reshape(1 + len(others), len(first))
+def _table(rows: SequenceOf[tuple[int, ...]]) -> Array:
+    return np.fromiter(chain.from_iterable(rows), np.int64).reshape(len(rows), -1)
 
 
 def _cut(timed: SequenceOf[SequenceOf[float]], lengths: list[int]) -> list[SequenceOf[float]]:
@@ -273,6 +273,18 @@ class Record:
         for sequence in done:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.num_output
+
+    def first_and_last(self, end: float, count: int, first: SequenceOf[Started], done: SequenceOf[Started]) -> None:
+        """The same where all of ``count`` sequences had a token in the step before, but those with their first one."""
+        time = end + (self._token_path_seconds + self._token_turn_seconds * count)
+        for request in first:
+            self.first_token[request[0]] = time
+        for index, _, num_output, _ in done:
+            self.last_token[index] = time
+            self.num_output[index] = num_output
+        self._ends.append(end)
+        self._stretches += (1, count, count - len(first))
+        self.last_end = self.decoded_at = time
 
     def _note_late(self, time: float, before: float, count: int) -> None:
         """Note ``count`` tokens that did not follow one in the previous step."""

@@ -9,10 +9,11 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from infercast.errors import InputError
-from infercast.lazy_classes import dataclass, field
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
+from infercast.serve.plain import PlainLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -86,15 +87,30 @@ def simulate(
     where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
-    clients = clients_of(replica, workload)
-    record = new_record(replica, len(workload.requests))
-    if go_on is not None:
-        further_from(clients, replica, [record], go_on)
-    with no_garbage():
+    for is_plain in (True, False) if _share_nothing(workload) else (False,):
+        clients = clients_of(replica, workload)
+        record = new_record(replica, len(workload.requests))
+        if go_on is not None:
+            further_from(clients, replica, [record], go_on)
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
-        for _ in loop.turns():
-            pass
+        scheduler = loop.scheduler
+        with no_garbage():
+            if is_plain and loop.is_plain and isinstance(scheduler, Scheduler) and scheduler.is_plain:
+                if PlainLoop(loop, scheduler).run():
+                    return record.close(0)
+                # Blocks have run out: the same again, with as many requests as it was to have by then.
+                workload = replace(workload, requests=tuple(clients.requests))
+                go_on = go_on if go_on is None or clients.further is not None else lambda _: None
+                continue
+            for _ in loop.turns():
+                pass
+        break
     return record
+
+
+def _share_nothing(workload: Workload) -> bool:
+    """Whether no prompt has a shared part, and no answer is over before an engine can know."""
+    return not any(each.prefix or each.num_output == 1 < each.most_output for each in workload.requests)
 
 
 def further_from(clients: Clients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:

@@ -39,14 +39,12 @@ class Speculation:
     slots_by_step: bool = False  # ... or for each sequence in the step.
     pads_new: bool = False
     """A request that starts with one token next to decoding ones gets padding drafts, so that the batch stays uniform;
-    if the budget or max_model_len has no room for them, it waits.
-    """
+    if the budget or max_model_len has no room for them, it waits."""
     pads_first: bool = False
     """Also for the first sequence of a step, if any of it is cached; unpadded if max_model_len has no room."""
     read_ahead: int = 0
     """Prompt tokens the drafter reads beyond a step: no chunk ends closer than that to the end of the prompt, and KV of
-    the last ones, except the first of them, is not final (several prediction heads).
-    """
+    the last ones, except the first of them, is not final (several prediction heads)."""
     by_batch: tuple[tuple[int, int], ...] = ()
     """(sequences, drafts): from this batch size on, this many drafts for the next step; empty: always K."""
     seed: int = 0

@@ -150,8 +150,7 @@ class Span(NamedTuple):
 
 Repetitions = tuple[list[float], list[float], list[float]]
 """Consecutive steps: the time each adds to the run, when the GPU finishes it, and when the host is free after it,
-having processed the oldest result.
-"""
+having processed the oldest result."""
 
 
 class Timeline:
@@ -195,21 +194,20 @@ class Timeline:
         the first repetition has been launched; None: it has already been processed.
         """
         plan, prepare, launch, process, _ = host
-        clock, gpu_free = self.clock, self.gpu_free
-        if process_before is not None:
-            # If launching finishes before the in-flight step ends, the GPU never waits.
-            launched = plan + prepare + launch + MARGIN
-            longer = process if process > process_before else process_before
-            if clock + launched < gpu_free and min(gpu_seconds) > launched + longer:
-                ends = [*accumulate(gpu_seconds, initial=gpu_free)]
-                clocks = [end + process for end in ends]
-                clocks[0] = gpu_free + process_before
-                del ends[0], clocks[-1]
-                return gpu_seconds, ends, clocks
+        clock, gpu_free, launched = self.clock, self.gpu_free, plan + prepare + launch + MARGIN
         processing = process if process_before is None else process_before
-        before, ends, seconds, clocks = gpu_free, [], [], []
+        longer = process if process > processing else processing
+        may_lead = process_before is not None and min(gpu_seconds) > launched + longer
+        before, ends, seconds, clocks = gpu_free, list[float](), list[float](), list[float]()
         # `launch` and `take_in` in turn, inlined for speed: small models end up here.
         for gpu in gpu_seconds:
+            if may_lead and clock + launched < gpu_free:
+                # Launching finishes before the in-flight step ends, so that the GPU never waits from here on.
+                left = gpu_seconds[len(ends) :] if ends else gpu_seconds
+                later = [*accumulate(left, initial=gpu_free)]
+                clocks.append(gpu_free + processing)
+                clocks += [end + process for end in later[1:-1]]
+                return seconds + left if seconds else left, ends + later[1:], clocks
             idle_from = clock if clock > gpu_free else gpu_free
             ready = clock + plan + prepare
             start = ready if ready > gpu_free else gpu_free

@@ -462,8 +462,7 @@ def profiled_step(name: str) -> ProfiledStep | None:
 
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 """Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
-``scheduler_components/new_token_ratio_tracker.py``).
-"""
+``scheduler_components/new_token_ratio_tracker.py``)."""
 GROUPED = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
 
 

@@ -209,13 +209,11 @@ EXPERT_LAUNCHES = ExpertLaunches(
 
 FLASH_ATTENTION_3 = (2.0e-6, 1.08)
 """On Hopper: seconds saved by decode attention over one-token pages, whose splits are combined by a smaller grid (1.4
-us instead of vLLM's 2.7), and the slowdown factor of prompts. From profiles of engines on an H200.
-"""
+us instead of vLLM's 2.7), and the slowdown factor of prompts. From profiles of engines on an H200."""
 
 FP8_TILES = (16, 32, 0.8)
 """On Hopper: rows of fp8 GEMMs with a tile of 32 rows (sgl-kernel) where vLLM's has 64, and their relative time: 34.1
-us instead of 41.2, 12.2 instead of 16.0 and 9.3 instead of 11.2 in Llama 3.1 8B.
-"""
+us instead of 41.2, 12.2 instead of 16.0 and 9.3 instead of 11.2 in Llama 3.1 8B."""
 
 
 def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:

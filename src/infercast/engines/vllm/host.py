@@ -144,8 +144,7 @@ SEEN_IN_FEW = {term: Seen(**row) for term, row in read_data("engines/vllm/seen.t
 
 RECURRENT_WAIT = 0.6
 """Share of a prefill step's GPU time that the host blocks on if every layer is Mamba2 that writes states at block ends:
-from prompts of 2,048 and 8,192 tokens of Nemotron 3 Nano.
-"""
+from prompts of 2,048 and 8,192 tokens of Nemotron 3 Nano."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,8 +235,7 @@ def state_of(sequence: DeclaredSequence, num_produced: int, ratio: float) -> Sta
 MOST_SORTED = 128  # A longer queue is not sorted
 ALIKE = 32
 """Tokens: the longest match of a prefix that counts as uncached, and the shortest common prefix of two requests that
-counts as shared.
-"""
+counts as shared."""
 
 
 def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deque[DeclaredSequence]:

@@ -48,8 +48,7 @@ class Sequence(BlockAllocation):
         self.place = 0  # Position in start order
         self.joined = APART
         """In a decode batch, the step after which it joined; the counts above are as of the end of that step. Otherwise
-        `APART`, or `ENDING` while its last token is in flight.
-        """
+        `APART`, or `ENDING` while its last token is in flight."""
         self.last_step = 0  # In a decode batch, the step that yields its last token
         self.adapter: int | None  # The requested LoRA adapter, if adapters are limited
         self.rank: tuple[int, int]  # With priorities: (priority, arrival number). The smallest goes first.
@@ -303,8 +302,7 @@ class FirstCome:
     """The threshold does not apply to a request that is alone in the engine."""
     settles: bool = False
     """Blocks used by in-flight steps are freed only on completion. Sliding windows then advance by completed tokens,
-    new requests need room for those in flight, and a preempted one is re-queued when its last step completes.
-    """
+    new requests need room for those in flight, and a preempted one is re-queued when its last step completes."""
     allow_partial_block: bool = False
     """With block-aligned prefill steps: a block larger than any step's budget is split over several."""
     skipped_queue_separate: bool = False  # Skipped requests have a queue of their own, ahead of preempted ones
@@ -315,12 +313,10 @@ class FirstCome:
     by_priority: bool = False
     """The smallest priority goes first, ties by arrival. A waiting request never displaces a running one; when a
     running one needs a block and none is free, the last of all running by priority is preempted, even if it is already
-    in the step (``--scheduling-policy priority``).
-    """
+    in the step (``--scheduling-policy priority``)."""
     steps_over: bool = False
     """Reproduces vLLM 0.25: the index into the running list is not moved back for a preempted request ahead of it that
-    had nothing to compute, so the next request is not scheduled in this step.
-    """
+    had nothing to compute, so the next request is not scheduled in this step."""
 
     @property
     def repeats(self) -> bool:
@@ -400,8 +396,7 @@ class PrefillRules(NamedTuple):
     spares_page: bool = False  # Admission by the end times of others leaves a page free for the prompt
     skips_ending: bool = False
     """A sequence whose in-flight token is its last allowed one is not in the next decode step. If decoding lacks room
-    while there is such a sequence, it waits for its end; in a mixed step it waits for the next step.
-    """
+    while there is such a sequence, it waits for its end; in a mixed step it waits for the next step."""
     reserves_fixed: bool = False
     """The whole remaining output of running requests that ignore EOS is reserved, not a share."""
     refreshes_waiting: bool = False

@@ -103,9 +103,7 @@ class Cohort(Group[Sequence]):
         return sorted(begin, key=lambda member: member.place)
 
     def grow(self, steps: int) -> list[int]:
-        """Allocate the blocks of the steps after the next one; returns the blocks held in each, as far as there is
-        room.
-        """
+        """Allocate the blocks of the steps after the next one; returns those held in each, as far as there is room."""
         if self.is_windowed:
             return self.grow_windows(steps, 1)
         cache = self._cache

@@ -53,14 +53,13 @@ class Scheduler:
         self._num_skipped = 0  # Requests at the head of the queue that others may overtake
         self.left_batch: list[Sequence] = []
         """Sequences removed from the decode batch since the last check; their last token was in the last completed
-        step.
-        """
+        step."""
         self.num_preemptions = 0
         self._apart: list[Sequence] = []  # Individually scheduled running sequences, in order
         self._under_way: deque[Plan] = deque()
         self._is_blocked = False  # True if the head of the queue cannot start until something changes
         self._step = self._num_started = self._num_added = 0
-        self._longest = max_model_len or NEVER
+        self.longest = max_model_len or NEVER
         self._watermark = policy.kept_free(cache.num_blocks)
         self._most_under_way = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)
         self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
@@ -87,11 +86,18 @@ class Scheduler:
         self._decode_together = decode_together and drafts is None and not is_mixed
         self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
 
+    @property
+    def is_plain(self) -> bool:
+        """True if a request without a shared prefix runs from its start to its end, as long as there are blocks."""
+        special = self._has_parts or self._settles or self.pass_number is not None or not self._decode_together
+        by_rank = self.policy.by_priority or self.policy.long_prefill_token_threshold
+        return self._is_simple and self.policy.chunked_prefill and not (special or by_rank)
+
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""
         kind = Sequence if self.drafts is None else self.drafts.sequence_kind
         sequence = kind(index, request, self.cache.path(request), self._num_groups)
-        room = self._longest - sequence.num_input
+        room = self.longest - sequence.num_input
         if sequence.num_most > room:  # whatever it asks for, it ends with the longest length
             sequence.num_most = min(sequence.num_most, max(room, sequence.num_output))
         if self.policy.by_priority:
@@ -509,7 +515,7 @@ class Scheduler:
             return 0
         if missing == 1 and self.drafts is not None:
             missing += self.drafts.padding(cast("DraftPlan", plan), computed)
-            if missing > 1 and (missing > plan.budget or computed + missing > self._longest):
+            if missing > 1 and (missing > plan.budget or computed + missing > self.longest):
                 return 0
         new_tokens = self.policy.first_chunk(missing, plan.budget, self._num_requests())
         return new_tokens if self._is_plain else self._ended_well(sequence, computed, new_tokens)

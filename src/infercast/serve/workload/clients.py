@@ -114,10 +114,10 @@ class Clients:
         turn_seconds: float = 0.0,
         servers: int = 1,
     ) -> None:
-        self._requests: Sequence[Request] = workload.requests
+        self.requests: Sequence[Request] = workload.requests
         self._path_seconds, self._token_seconds, self._turn_seconds = path_seconds, token_seconds, turn_seconds
         self._starts, self._following = _turns_of(workload)
-        self._arrivals = [self._requests[index].arrival for index in self._starts]
+        self._arrivals = [self.requests[index].arrival for index in self._starts]
         self._num_begun = self._num_sent = 0
         self.further: Callable[[], Sequence[Request]] | None = None
         """Called for more requests when the last one is sent, until there are none; not for sessions."""
@@ -146,12 +146,12 @@ class Clients:
         self._rounds[self._num_sent % len(self._rounds)] = self._next_round
         self._num_sent += 1
         self._look_ahead()
-        return index, self._requests[index], sent
+        return index, self.requests[index], sent
 
     def answer(self, time: float, index: int) -> None:
         """A client has its whole answer: schedule the session's next turn, or free the client."""
         if (following := self._following.get(index, NOBODY)) != NOBODY:
-            request = self._requests[following]
+            request = self.requests[following]
             heapq.heappush(self._due, (max(request.arrival, time + request.think), following))
         elif self._free is not None:
             heapq.heappush(self._free, (time, NOBODY))
@@ -163,9 +163,9 @@ class Clients:
         if self.further is not None and self._num_begun == len(self._starts):
             # All requests are sent; perhaps others follow
             assert self.further is not None
-            requests, count = self.further(), len(self._requests)
-            self._requests = (*self._requests, *requests)
-            self._starts += range(count, len(self._requests))
+            requests, count = self.further(), len(self.requests)
+            self.requests = (*self.requests, *requests)
+            self._starts += range(count, len(self.requests))
             self._arrivals += [request.arrival for request in requests]
             if not requests:
                 self.further = None
@@ -181,7 +181,7 @@ class Clients:
             self.next_arrival = None
             return
         self._sent_at, self._next = sent, index = found
-        self.next_arrival = sent + (self._path_seconds + self._token_seconds * self._requests[index].num_input)
+        self.next_arrival = sent + (self._path_seconds + self._token_seconds * self.requests[index].num_input)
         if self._turn_seconds:
             ends, left = self._rounds[self._num_sent % len(self._rounds)]
             if not left:

@@ -1,0 +1,109 @@
+"""A plain run has the same results as one by the scheduler, which every run has that is watched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infercast.serve import plain
+from infercast.serve.cache.blocks import KvShape
+from infercast.serve.record import Record
+from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.simulation import GoOn, Replica, simulate
+from infercast.serve.step import HostCost, StepEstimate, StepShape
+from infercast.serve.workload.request import Workload
+from infercast.serve.workload.synthetic import continued, synthetic_workload
+
+
+class Watcher:
+    def step(self, *_: Any) -> None:
+        pass
+
+    def stretch(self, *_: Any) -> None:
+        pass
+
+
+def timer(shape: StepShape, steps: int = 1) -> StepEstimate:
+    """Steps that take longer with tokens and contexts, on a host that is sometimes ahead and sometimes not."""
+    each = [0.01 + 1e-5 * (shape.total_computed + step * shape.num_sequences) for step in range(steps)]
+    seconds = [more + 2e-4 * shape.num_tokens for more in each]
+    return StepEstimate(seconds, [each], HostCost(0.001, 0.002, 0.0005 * shape.num_sequences, 0.003, 0.01), (1,))
+
+
+def engine(**changes: Any) -> Replica:
+    policy = FirstCome(**{"max_num_batched_tokens": 256, "max_num_seqs": 12, **changes.pop("policy", {})})
+    others: dict[str, Any] = {"num_blocks": 400, "kv_shape": KvShape(16), "launch_spread": 0.1, **changes}
+    return Replica(timer, policy, request_path_seconds=0.002, token_turn_seconds=1e-4, **others)
+
+
+def numbers(record: Record) -> list[Any]:
+    names = ("sent_at", "started_at", "first_token", "last_token", "num_output", "num_cached")
+    phases = [
+        (each.steps, each.stretches, each.tokens, each.context, each.seconds, each.varying, each.rows, each.running)
+        for each in (record.prefilling, record.decoding)
+    ]
+    marks = [(time, prompts.seconds, decodes.seconds) for time, prompts, decodes in record.marks]
+    gauges = [record.waiting, record.kv_usage, record.num_preemptions, marks]
+    return [
+        *(getattr(record, name).tolist() for name in names),
+        *(each.tolist() for each in record.gaps),
+        phases,
+        gauges,
+    ]
+
+
+def both(replica: Replica, load: Workload, **others: Any) -> tuple[Record, Record]:
+    return simulate(replica, load, **others), simulate(replica, load, watch=Watcher(), **others)
+
+
+LENGTHS = {"input_lengths": "uniform:1:300", "output_lengths": "uniform:1:40"}
+
+
+@pytest.mark.parametrize("rate", [0.5, 3.0, 8.0, 40.0])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"policy": {"max_num_batched_tokens": 64, "max_num_seqs": 40}},
+        {"policy": {"watermark": 0.1, "reserves_prompts": False}},
+        {"num_blocks": 60},
+        {"max_model_len": 320},
+    ],
+)
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_plain_run_is_the_run_of_the_scheduler(rate: float, changes: dict[str, Any], stops: bool) -> None:
+    load = synthetic_workload(rate=rate, count=120, seed=3, **LENGTHS)
+    requests = [replace(each, num_output=min(each.num_output, 320 - each.num_input)) for each in load.requests]
+    load = replace(load, requests=tuple(replace(each, stops=stops and each.num_output > 1) for each in requests))
+    one, other = both(engine(**changes), load)
+    assert numbers(one) == numbers(other)
+
+
+@pytest.mark.parametrize("num_blocks", [400, 60])
+def test_so_is_one_that_goes_on(num_blocks: int) -> None:
+    first = synthetic_workload(rate=6.0, count=60, **LENGTHS)
+    longer = continued(first, 150, 1000)
+    assert longer is not None
+
+    def once() -> GoOn:
+        following = iter([longer])
+        return lambda _: next(following, None)
+
+    one, other = (
+        simulate(engine(num_blocks=num_blocks), first, go_on=once(), watch=each) for each in (None, Watcher())
+    )
+    assert numbers(one) == numbers(other)
+    assert not np.isnan(one.last_token).any()
+
+
+def test_most_runs_are_plain_and_those_without_blocks_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, run = [], plain.PlainLoop.run
+    monkeypatch.setattr(plain.PlainLoop, "run", lambda self: ends.append(run(self)) or ends[-1])
+    load = synthetic_workload(rate=6.0, count=60, **LENGTHS)
+    for replica in (engine(), engine(num_blocks=30), engine(steps_under_way=1)):
+        simulate(replica, load)
+    simulate(engine(), synthetic_workload(rate=6.0, count=20, prefix_length=32, **LENGTHS))
+    assert ends == [True, False]
