@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--families", required=True, help="with commas between them, as for `infercast fit`")
     parser.add_argument("--also", type=Path, help="more tables of the same families, by kernel")
     parser.add_argument("--sweeps", type=Path, help="tables of `infercast measure`, to fit their models anew as well")
+    parser.add_argument("--gpus", help="with commas between them: own models of these alone; those of several are of all")
     parser.add_argument("--engines", help="with commas between them: only models of these, by their tables")
     parser.add_argument("--artifact", type=Path, required=True)
     asked = parser.parse_args()
@@ -49,13 +50,18 @@ def main() -> None:
         samples |= sweep_samples(asked.sweeps, families)
     if asked.engines is not None:
         samples = {key: sample for key, sample in samples.items() if key[2] in asked.engines.split(",")}
+    gpus = None if asked.gpus is None else {POOLED, *asked.gpus.split(",")}
     renewed = {(key[0], key[2]) for key in samples}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fitted.npz"
-        fit_artifact(samples, path, {}, lambda name: print(name, flush=True))
+        fit_artifact(samples, path, {}, lambda name: print(name, flush=True), of_gpus=gpus)
         fitted = load_artifact(path)
         new = {entry.key: fitted.find(*entry.key) for entry in fitted.entries}
-        kept = {entry.key: artifact.find(*entry.key) for entry in artifact.entries if stays(entry, renewed, new)}
+        kept = {
+            entry.key: artifact.find(*entry.key)
+            for entry in artifact.entries
+            if stays(entry, renewed, new) or (gpus is not None and entry.gpu not in gpus)
+        }
         models = [model for _, model in sorted((kept | new).items(), key=lambda item: (item[0][1] == POOLED, item[0]))]
         provenance = {name: value for name, value in artifact.header.items() if name not in ("schema", "models")}
         provenance["data"] |= {name: found[:16] for name, found in hashes.items()}

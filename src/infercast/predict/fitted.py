@@ -181,6 +181,13 @@ class Forest:
         return tables
 
 
+def silent_forest(features: int, bias: float = 0.0) -> Forest:
+    """One tree that asks nothing and adds nothing to a value."""
+    none = np.zeros((1, 1), dtype=np.uint8)
+    borders = tuple(np.zeros(0, dtype=np.float32) for _ in range(features))
+    return Forest(borders, none, none + 255, np.zeros((1, 2), dtype=np.float32), bias)
+
+
 @cache
 def _asking(pattern: int) -> tuple[list[int], Array]:
     """The levels of the bits set in a number, highest first, and what their answers add to a leaf's number."""

@@ -24,8 +24,8 @@ from infercast.predict import identity
 from infercast.predict.board_power import limits_of
 from infercast.predict.estimate import SOURCES, Estimate, join, padded_seconds, together
 from infercast.predict.families import families_of, family_of, split_batch
-from infercast.predict.families.family import Family
-from infercast.predict.fitted import POOLED, Artifact, load_artifact
+from infercast.predict.families.family import Family, stated_interval
+from infercast.predict.fitted import FEATURES, POOLED, Artifact, Entry, load_artifact, silent_forest
 from infercast.predict.kernels import (
     SIBLING_WIDENING,
     GemmModel,
@@ -148,13 +148,17 @@ class ModelSelector:
     ) -> Iterator[ModelChoice]:
         others = tuple(dict.fromkeys(filter(None, (identity.any_kernel(family, each) for each in variants if each))))
         known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
-        if known.isdisjoint((*variants, *others)):
-            return  # no GPU has one: none needs to be looked at
+        tabled = [engine for engine in engines if engine != identity.SWEEP][:1]
+        if known.isdisjoint((*variants, *others)):  # no GPU has one: none needs to be looked at
+            yield from self._stated(family, gpu, tabled, variants)
+            return
         # One protocol of measuring at a time: a sweep of a sibling comes before the GPU's own rows in published tables,
         # so that chips of one die are compared by one kind of measurement and differ by what physics says.
         swept = (identity.SWEEP,) if identity.SWEEP in engines and not self._as_tabled else ()
         for protocol in (swept, tuple(engine for engine in engines if engine != identity.SWEEP)):
             for tier, names in self.known(gpu, family):
+                if tier == "unseen" and protocol != swept:
+                    yield from self._stated(family, gpu, tabled, variants)
                 for engine, variant, name in product(protocol, variants, names):
                     if tier == "unseen" and not self._is_borrowed(family, engine, variants[0], variant):
                         continue
@@ -168,6 +172,13 @@ class ModelSelector:
             # What was learned of other kernels is half believed, within a wider interval.
             if found := self._artifact.find(family, POOLED, engine, variant):
                 yield ModelChoice("unseen", *found)
+
+    def _stated(self, family: str, gpu: Gpu, engines: Sequence[str], variants: tuple[str, ...]) -> Iterator[ModelChoice]:
+        """Physics alone, where its constants are of these kernels on this architecture."""
+        for engine, variant in product(engines, variants[:1]):
+            if interval := stated_interval(family, variant, gpu.kernels):
+                entry = Entry(family, POOLED, engine, variant, 0, 0.0, 0.0, *interval, _mean_miss(interval))
+                yield ModelChoice("unseen", entry, silent_forest(len(FEATURES[family])))
 
     def _is_borrowed(self, family: str, engine: str, asked: str, variant: str) -> bool:
         """Whether a model is of the kernel that is asked for; each engine writes its own for Triton."""

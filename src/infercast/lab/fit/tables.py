@@ -24,6 +24,7 @@ from infercast.lab.fit.sparse_tables import MODULE_FILES, SPARSE_FILES, read_mod
 from infercast.ops import Attention, Collective, Gemm, MoE, Scan, ShortConvolution, StateUpdate
 from infercast.ops.op import quantise
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
+from infercast.predict.families.gemm import quantiser_of
 from infercast.predict.families.moe import WHOLE
 from infercast.predict.identity import expert_kernel_named, kernel_named, kernel_of
 
@@ -225,10 +226,12 @@ def _parts(table: pandas.DataFrame, *columns: str) -> Iterator[Part]:
 
 
 def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
-    for part in _parts(table, "dtype", "kernel"):
+    if "engine_version" not in table:
+        table["engine_version"] = ""
+    for part in _parts(table, "dtype", "kernel", "engine_version"):
         m, n, k = (part[name] for name in "mnk")
         dtype = part["dtype"][0]
-        op = Gemm(m, n, k, dtype, quantiser=part["engine"][0])
+        op = Gemm(m, n, k, dtype, quantiser=quantiser_of(part["engine"][0], str(part["engine_version"][0])))
         named = kernel_named("gemm", part["kernel"][0])
         kernel = named or kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0])
         yield rows_of(part, "gemm", dtype, op, n * 1_000_000 + k, kernel)

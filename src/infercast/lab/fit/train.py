@@ -8,7 +8,7 @@ import platform
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,13 +21,15 @@ import numpy as np
 
 from infercast.bundled import read_data
 from infercast.errors import missing
+from infercast.hardware import load_gpu
 from infercast.lab.fit.rows import Array
 from infercast.lab.fit.samples import Key, Sample, is_usual, sweep_samples
 from infercast.lab.fit.sweeps import read_families, sweep_folders
 from infercast.lab.fit.tables import FILES
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
-from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, Forest, path_beside, save_artifact
+from infercast.predict.families.family import stated_interval
+from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, Forest, path_beside, save_artifact, silent_forest
 from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
 # How far an unmeasured GPU may lie from what was learned on others.
@@ -171,10 +173,7 @@ class Settings:
 def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
     """A forest that predicts ``target`` with the least mean absolute error."""
     if not np.ptp(features.astype(np.float32), axis=0).any():  # one shape, or the same one again: nothing to ask
-        # One tree that asks nothing and adds nothing to a value
-        borders = tuple(np.zeros(0, dtype=np.float32) for _ in range(features.shape[1]))
-        none = np.zeros((1, 1), dtype=np.uint8)
-        return Forest(borders, none, none + 255, np.zeros((1, 2), dtype=np.float32), float(np.median(target)))
+        return silent_forest(features.shape[1], float(np.median(target)))
     model = _fit(features, target, settings, weight)
     if np.count_nonzero(importance := model.get_feature_importance()) > settings.most_features:
         features = features.copy()
@@ -299,7 +298,8 @@ def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
     """The same kernel on all GPUs that have it, and all kernels of a family and format together."""
     pools: dict[Pool, list[Source]] = defaultdict(list)
     for (family, gpu, engine, variant), whole in samples.items():
-        if not (usual := is_usual(family, whole.residual, whole.group)).any():
+        usual = is_usual(family, whole.residual, whole.group)
+        if not usual.any() or stated_interval(family, variant, load_gpu(gpu).kernels):  # physics has what it teaches
             continue
         sample = whole if usual.all() else whole.part(usual)
         pools[family, engine, variant].append(Source(gpu, variant, sample))
@@ -427,12 +427,16 @@ def fit_artifact(
     provenance: dict[str, Any],
     progress: Callable[[str], None] | None = None,
     origin: Mapping[str, Any] | None = None,
+    of_gpus: Container[str] | None = None,
 ) -> list[Entry]:
-    """Fit every model and write the artefacts, one an archive, with their manifests; returns what was fitted."""
+    """Fit every model and write the artefacts, one an archive, with their manifests; returns what was fitted.
+
+    ``of_gpus``: only these GPUs' own models; those of several are always fitted.
+    """
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
         for key, sample in sorted(samples.items(), key=lambda item: item[0])
-        if sample.residual.size >= FEWEST
+        if sample.residual.size >= FEWEST and (of_gpus is None or key[1] in of_gpus)
     ]
     for (family, engine, variant), sources in sorted(pools_of(samples).items(), key=lambda item: item[0]):
         fit = partial(fit_pooled, (family, POOLED, engine, variant), sources)

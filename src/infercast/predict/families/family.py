@@ -48,6 +48,15 @@ def constants(table: str) -> dict[str, Constants]:
     return {kernel: Constants(**dict(zip(fields, values, strict=True))) for kernel, values in rows}
 
 
+def stated_interval(family: str, variant: str, architecture: str) -> tuple[float, float] | None:
+    """Logarithms of the 80 % interval where physics has constants of these kernels on this architecture, else None.
+
+    They were fitted to a measured chip of it, so that nothing that other architectures' kernels teach comes on top.
+    """
+    found = _fitted()["stated"].get(architecture, {}).get(family, {}).get(variant)
+    return None if found is None else (-found, found)
+
+
 def feature_names(name: str) -> tuple[str, ...]:
     return tuple(_fitted()["features"][name])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache, cached_property
 from math import inf
@@ -20,6 +20,7 @@ from infercast.ops.op import Quantity, bytes_of, quantise, tensor_rate_of
 from infercast.predict.array_api import Array, Doubles, Floats, GemmKit, Number, Physics, log2
 from infercast.predict.families.family import (
     Ceiling,
+    Constants,
     Family,
     Pipes,
     Shape,
@@ -85,7 +86,7 @@ STEP_BYTES, PARTIAL_BYTES = 128.0, 4.0
 SCALED = ("fp8", "fp8_block", "int8", "nvfp4", "mxfp4")
 
 
-CUBLAS, CUTLASS, PLAIN = constants("gemm").values()
+LIBRARIES = constants("gemm")
 # Quantising ``x``: launch seconds, share of the DRAM bandwidth, and seconds an SM needs for a row at least.
 QUANTISE_LAUNCH, QUANTISE_DRAM, QUANTISE_ROW = 2.0e-6, 0.595, 0.194e-6
 # Where an engine takes whole chunks of a row (data/kernels.toml, quantisers): values of a chunk, threads of a row.
@@ -93,9 +94,27 @@ CHUNK, ROW_THREADS = 2048.0, 1024
 
 
 @cache
-def _quantisers() -> dict[str, dict[str, float]]:
-    quantisers: dict[str, dict[str, float]] = read_data("kernels.toml")["quantisers"]
-    return quantisers
+def library_of(dtype: str, architecture: str) -> Constants:
+    """Constants of the library that multiplies a format, of its kernels for an architecture where it has some."""
+    usual, own = ("cutlass", dtype) if dtype in SCALED else ("plain",) * 2 if dtype == "fp32" else ("cublas",) * 2
+    return LIBRARIES.get(f"{own} {architecture}", LIBRARIES[usual])
+
+
+@cache
+def _quantiser(engine: str, dtype: str, architecture: str) -> Mapping[str, float]:
+    """What is known of the kernel that quantises the input, where it is not the usual one."""
+    for row in read_data("kernels.toml")["quantisers"]:
+        is_of = engine in row["engines"] and architecture in row.get("architectures", (architecture,))
+        if is_of and dtype in row["formats"]:
+            return row  # type: ignore[no-any-return]
+    return {}
+
+
+@cache
+def quantiser_of(engine: str, version: str) -> str:
+    """The name that a version's quantising kernels go by: its own where they were others."""
+    named = f"{engine} {version}"
+    return named if any(named in row["engines"] for row in read_data("kernels.toml")["quantisers"]) else engine
 
 
 class Tile:
@@ -125,7 +144,7 @@ class Machine:
         facts = facts_of(gpu) if is_modelled(gpu) else None
         per_launch = (CLOCK_FREE_LAUNCH + (1 - CLOCK_FREE_LAUNCH) * slow) * (facts.launch if facts else 1.0)
         self.gpu, self.batch, self.scaled = gpu, float(op.batch), op.dtype in SCALED
-        self.constants = c = CUTLASS if self.scaled else PLAIN if op.dtype == "fp32" else CUBLAS
+        self.constants = c = library_of(op.dtype, gpu.kernels)
         self.bytes_x, self.bytes_w = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
         self.input_bytes, self.weight_bytes = self.batch * self.bytes_x, self.batch * self.bytes_w
         self.output_bytes, self.peak = self.batch * bytes_of(op.out_dtype), gpu.dense_flops(tensor_rate_of(op.dtype))
@@ -145,11 +164,12 @@ class Machine:
         self.reduce_value = self.batch * PARTIAL_BYTES / (gpu.l2_bandwidth * c.reduce_l2)
         self.launch = c.launch * (c.async_launch if late else 1.0) * per_launch
         self.cold_start = c.cold_start * (c.async_cold if late else 1.0)
-        self.quantise = QUANTISE_LAUNCH * per_launch
-        self.quantise_value = self.batch * (bytes_of("bf16") + self.bytes_x) / (QUANTISE_DRAM * gpu.dram_bandwidth)
+        chunked, slots = _quantiser(op.quantiser, op.dtype, gpu.kernels), facts.threads_per_sm // ROW_THREADS if facts else 2
+        self.quantise = chunked.get("launch", QUANTISE_LAUNCH) * per_launch
+        quantised = chunked.get("dram", QUANTISE_DRAM) * gpu.dram_bandwidth
+        self.quantise_value = self.batch * (bytes_of("bf16") + self.bytes_x) / quantised
         self.quantise_row, self.quantise_chunk = self.batch * QUANTISE_ROW / gpu.sms, 0.0
-        if op.dtype == "fp8" and (chunked := _quantisers().get(op.quantiser)):
-            slots = facts.threads_per_sm // ROW_THREADS if facts else 2
+        if chunked:
             self.quantise_row = self.batch * chunked["row"] * 2 / (slots * gpu.sms)
             self.quantise_chunk = self.batch * chunked["chunk"] / gpu.sms
         self.per_cache_byte, self.balance = 1 / gpu.l2_bytes, self.batch * 2 * gpu.dram_bandwidth / self.peak

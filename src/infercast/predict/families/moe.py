@@ -55,22 +55,27 @@ class Style(Constants):
         """Seconds to put pairs in the order of their experts."""
         return pairs * self.pair + x.where(pairs > ONE_BLOCK, self.sorting, 0.0)
 
-    def rate(self, op: MoE, gpu: Gpu, kernel: str) -> float:
+    def rate(self, op: MoE, gpu: Gpu) -> float:
         """Share of the tensor cores' peak that such a product can reach by its format and instruction."""
-        if _facts().get(kernel, {}).get("mma") == "sync":
+        if self.mma == "sync":
             return facts_of(gpu).mma_sync
         return self.block_scaled if op.dtype == "fp8_block" else self.widened if is_widened(op) else 1.0
 
 
-STYLES = {name: Style(**vars(each)) for name, each in constants("experts").items()}
-TRITON, TUNED = STYLES.values()
+STYLES = {name: Style(**vars(each), mma="") for name, each in constants("experts").items()}
+TRITON = STYLES["triton"]
 
 
 @cache
-def style_of(kernel: str) -> Style:
-    """How a kernel (data/kernels.toml, experts) multiplies; Triton's where nothing is known of it."""
+def style_of(kernel: str, stored: str = "", architecture: str = "") -> Style:
+    """How a kernel (data/kernels.toml, experts) multiplies; Triton's where nothing is known of it.
+
+    Constants that were fitted to a format on an architecture come before those of all chips.
+    """
+    if own := STYLES.get(f"{stored}/{kernel} {architecture}"):
+        return own
     facts = _facts().get(kernel, {"style": "triton"})
-    named = {name: facts[name] for name in ("launches", "per_expert", "pair", "sorting") if name in facts}
+    named = {name: facts[name] for name in ("launches", "per_expert", "pair", "sorting", "mma") if name in facts}
     return Style(**vars(STYLES[facts["style"]]) | named)
 
 
@@ -224,7 +229,7 @@ class ExpertPhysics:
     """
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
-        self.gpu, self.op, self.style = gpu, (op := as_run(op, gpu)), style_of(op.kernel)
+        self.gpu, self.op, self.style = gpu, (op := as_run(op, gpu)), style_of(op.kernel, stored_format(op), gpu.kernels)
         self.activation, self.weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
         up = (op.matrices - 1) * op.inter
         products = (up, op.hidden), (op.hidden, op.inter)
@@ -313,7 +318,7 @@ class ExpertPhysics:
 
 def _tile(op: MoE, gpu: Gpu, style: Style, rows: int, cols: int, products: Sequence[tuple[int, int]]) -> _Tile:
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
-    peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5 * style.rate(op, gpu, op.kernel)
+    peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5 * style.rate(op, gpu)
     slower = facts_of(gpu).misaligned_experts if op.inter % 16 else 1.0
     per_value, step = gpu.l2_bandwidth / gpu.sms * style.feed, style.step * REFERENCE_CLOCK / gpu.boost_clock
     each = [
@@ -375,7 +380,7 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
     same = [SAME_KERNEL[library]] if library in SAME_KERNEL else []
     # Where a kernel is named, nothing measured of another stands for it.
     others = [] if op.kernel else [f"{stored}/triton", f"{op.dtype}/triton", "bf16/triton"]
-    if op.dtype == stored and bytes_of(stored) < 1 and style_of(library) != TRITON:
+    if op.dtype == stored and bytes_of(stored) < 1 and style_of(library).is_fed_ahead:
         others = others[:1]  # what Triton's lose in 16 bits says nothing of tuned products in four
     return tuple(dict.fromkeys((*same, f"{stored}/{library}", *others)))
 
