@@ -44,7 +44,7 @@ class Reference:
             op = replace(op, dtype="bf16", weight_dtype="fp8")
         self.op, self.gpu = op, gpu
         self.m, self.n, self.k = np.broadcast_arrays(*(np.asarray(each, dtype=float) for each in (op.m, op.n, op.k)))
-        self.c = constants.CUTLASS if op.dtype in constants.SCALED else constants.CUBLAS
+        self.c = constants.library_of(op.dtype, gpu.kernels)
         self.late = int(gpu.compute_capability.split(".")[0]) >= constants.ASYNCHRONOUS
         self.slow = constants.REFERENCE_CLOCK / gpu.boost_clock
         self.bytes_x, self.bytes_w = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
