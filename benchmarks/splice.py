@@ -29,9 +29,7 @@ def main() -> None:
     parser.add_argument("--families", required=True, help="with commas between them, as for `infercast fit`")
     parser.add_argument("--also", type=Path, help="more tables of the same families, by kernel")
     parser.add_argument("--sweeps", type=Path, help="tables of `infercast measure`, to fit their models anew as well")
-    parser.add_argument(
-        "--gpus", help="with commas between them: own models of these alone; those of several are of all"
-    )
+    parser.add_argument("--gpus", help="with commas between them: own models of these alone")
     parser.add_argument("--engines", help="with commas between them: only models of these, by their tables")
     parser.add_argument("--artifact", type=Path, required=True)
     asked = parser.parse_args()

@@ -173,9 +173,8 @@ class ModelSelector:
             if found := self._artifact.find(family, POOLED, engine, variant):
                 yield ModelChoice("unseen", *found)
 
-    def _stated(
-        self, family: str, gpu: Gpu, engines: Sequence[str], variants: tuple[str, ...]
-    ) -> Iterator[ModelChoice]:
+    @staticmethod
+    def _stated(family: str, gpu: Gpu, engines: Sequence[str], variants: Sequence[str]) -> Iterator[ModelChoice]:
         """Physics alone, where its constants are of these kernels on this architecture."""
         for engine, variant in product(engines, variants[:1]):
             if interval := stated_interval(family, variant, gpu.kernels):

@@ -164,15 +164,13 @@ class Machine:
         self.reduce_value = self.batch * PARTIAL_BYTES / (gpu.l2_bandwidth * c.reduce_l2)
         self.launch = c.launch * (c.async_launch if late else 1.0) * per_launch
         self.cold_start = c.cold_start * (c.async_cold if late else 1.0)
-        chunked, slots = (
-            _quantiser(op.quantiser, op.dtype, gpu.kernels),
-            facts.threads_per_sm // ROW_THREADS if facts else 2,
-        )
+        chunked = _quantiser(op.quantiser, op.dtype, gpu.kernels)
         self.quantise = chunked.get("launch", QUANTISE_LAUNCH) * per_launch
         quantised = chunked.get("dram", QUANTISE_DRAM) * gpu.dram_bandwidth
         self.quantise_value = self.batch * (bytes_of("bf16") + self.bytes_x) / quantised
         self.quantise_row, self.quantise_chunk = self.batch * QUANTISE_ROW / gpu.sms, 0.0
         if chunked:
+            slots = facts.threads_per_sm // ROW_THREADS if facts else 2
             self.quantise_row = self.batch * chunked["row"] * 2 / (slots * gpu.sms)
             self.quantise_chunk = self.batch * chunked["chunk"] / gpu.sms
         self.per_cache_byte, self.balance = 1 / gpu.l2_bytes, self.batch * 2 * gpu.dram_bandwidth / self.peak

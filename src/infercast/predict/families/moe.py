@@ -229,11 +229,8 @@ class ExpertPhysics:
     """
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
-        self.gpu, self.op, self.style = (
-            gpu,
-            (op := as_run(op, gpu)),
-            style_of(op.kernel, stored_format(op), gpu.kernels),
-        )
+        self.gpu, self.op = gpu, (op := as_run(op, gpu))
+        self.style = style_of(op.kernel, stored_format(op), gpu.kernels)
         self.activation, self.weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
         up = (op.matrices - 1) * op.inter
         products = (up, op.hidden), (op.hidden, op.inter)
