@@ -3,9 +3,9 @@
     python benchmarks/accuracy/left_out.py TABLES [--gpus b200-sxm] [--sources a100-sxm,l40s] [--anchors 32,128]
 
 TABLES: a folder of published kernel tables. Of each GPU and engine at most ``--rows`` rows of a family are taken, the
-same ones every time. Sources are all other GPUs unless they are named; the two Hoppers are one die, and each is also told
-with the other left out beside it. Prints a Markdown table: mean / median / 90th percentile of the error of latency
-and the share inside the 80 % interval, in per cent. Constants of physics saw all of these GPUs (docs/predict.md).
+same ones every time. Sources are all other GPUs unless they are named. The two Hoppers are one die, and each is told
+once more with the other left out beside it. Prints a Markdown table: mean / median / 90th percentile of the error of
+latency and the share inside the 80 % interval, in per cent. Constants of physics saw all of these GPUs.
 """
 
 import argparse
