@@ -37,7 +37,8 @@ class Rows:
     seconds: Array
     index: Array
     other_seconds: Array | None = None
-    """Seconds of other kernels that were timed together with it, as they are estimated; None: of none."""
+    """Seconds of other kernels that were timed together with it, as they are estimated, less what physics counts to it
+    and was not timed; None: of none."""
 
     @property
     def own(self) -> Array:

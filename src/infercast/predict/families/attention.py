@@ -215,8 +215,7 @@ class PrefillPhysics:
         self.chain = family.tile_seconds + family.tile_seconds_per_dim * op.head_dim
         if self.value_bytes < 2.0:
             self.chain *= family.narrow_chain
-            if self.query_bytes >= 2.0:
-                self.tensor_rate *= family.narrow_tensor
+            self.tensor_rate *= family.narrow_tensor if self.query_bytes >= 2.0 else family.narrow_products
         self.group = op.heads / op.kv_heads
         sizes = op.heads, op.kv_heads, self.group, op.head_dim
         self.sizes = *Plain.logs(*sizes), self.value_bytes, self.query_bytes, Plain.log2(op.window + 1.0)
@@ -236,7 +235,7 @@ class PrefillPhysics:
         own = terms["launch"] + terms["chain"] + x.soft_pair(PREFILL_CONSTANTS.overlap, terms["dram"], busy)
         seconds = own
         if a.family.writes:
-            terms["write"] = a._write_seconds(batch, x)
+            terms["write"] = a.write_seconds(batch)
             seconds = own + terms["write"]
         features = a._features(batch, tiles, terms, seconds, io_bytes, x)
         if engine and a.family.writes:
@@ -285,9 +284,10 @@ class PrefillPhysics:
         }
         return terms, kv_bytes, io_bytes
 
-    def _write_seconds(self, batch: Lengths, x: Kit) -> Number:
+    def write_seconds(self, batch: Lengths) -> Number:
         """The kernel that writes the keys and values of all new tokens, which are in L2 where they fit."""
-        op, gpu, fitted, tokens = self.op, self.gpu, PREFILL_CONSTANTS, batch.total(batch.queries)
+        op, gpu, x = self.op, self.gpu, batch.x
+        fitted, tokens = PREFILL_CONSTANTS, batch.total(batch.queries)
         moved = tokens * op.kv_heads * self.stored * (self.query_bytes + self.value_bytes)
         miss = x.miss_share(moved, gpu.l2_bytes * fitted.write_cache_share, fitted.write_cache_sharpness)
         cycles = fitted.narrow_write_cycles if self.value_bytes < 2.0 else fitted.write_cycles
