@@ -70,10 +70,15 @@ def deployments() -> Iterator[tuple[str, ModelConfig, ParallelLayout]]:
         if not {type(stack.mixer) for stack in config.stacks} <= PLAIN:
             continue
         windows = kv_layout(config, ParallelLayout(), BLOCK_SIZE).shape.windows
-        pipelines = PIPELINES if len(set(windows)) > 1 else PIPELINES[:1]
+        pipelines = PIPELINES if len(set(windows)) > 1 and not any(map(borrows, config.stacks)) else PIPELINES[:1]
         for tensor in TENSORS:
             if divides(config, tensor, split_experts=False):
                 yield from ((name, config, ParallelLayout(tensor, pipeline)) for pipeline in pipelines)
+
+
+def borrows(stack: Stack) -> bool:
+    """Whether its layers read what earlier ones cached; such a model is not modelled in stages."""
+    return bool(getattr(stack.mixer, "borrows", False))
 
 
 def _ours(config: ModelConfig, layout: ParallelLayout) -> list[Any]:
@@ -95,7 +100,8 @@ def _theirs(config: ModelConfig, layout: ParallelLayout) -> list[Any]:
         speculative_config=None,
     )
     stacks = [config.stacks[number] for number in config.layer_stacks]
-    specs = {at: _spec(config, stack, layout) for at, stack in enumerate(stacks) if not stack.mixer.is_empty}
+    caching = [(at, stack) for at, stack in enumerate(stacks) if not (stack.mixer.is_empty or borrows(stack))]
+    specs = {at: _spec(config, stack, layout) for at, stack in caching}
     ranges = [stage_range(len(stacks), layout, stage) for stage in range(layout.pipeline)]
     workers = [{f"layers.{position}": specs[position] for position in held if position in specs} for held in ranges]
     plans = get_kv_cache_configs(settings, workers, [AVAILABLE] * layout.pipeline)

@@ -16,7 +16,7 @@ from infercast.models.layout import ParallelLayout, Shard
 from infercast.models.mixers.mixer import Mixer, SequenceBatch
 from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
 from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
-from infercast.ops.op import Lengths, Size, bytes_of, embedding, norm, sampling, sorted_sampling
+from infercast.ops.op import Lengths, Size, bytes_of, embedding, gated_activation, norm, sampling, sorted_sampling, weighted_sum
 
 SLICES = {"qkv_proj": 3, "gate_up_proj": 2}  # Projections that are several side by side, each with adapters of its own
 BUFFER_BYTES = 4  # Between the two products values are kept in fp32
@@ -65,11 +65,13 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
     """Kernels with shapes that follow from the number of tokens in the step."""
     base, shard = config.weights.base, config.shard(layout)
     calls = [Call("embedding", embedding(tokens, config.hidden, base))]
+    calls += _layer_inputs(config, layout, tokens) if config.layer_inputs else []
     message = tokens * config.hidden * int(bytes_of(base))
     for stack in config.stacks:
         calls += _norms(shard, stack, tokens)
         calls += in_layers(stack.mixer.token_calls(shard, tokens), stack.layers)
         calls += in_layers(stack.feed_forward.calls(shard, tokens), stack.layers)
+        calls += in_layers(_gated_input(shard, stack.input_width, tokens), stack.layers) if stack.input_width else []
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
             scattered = layout.experts and layout.sharing > 1 and stack.feed_forward.experts
@@ -87,6 +89,31 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         calls.append(Call("hyper_head", joined))
     calls.append(Call("final_norm", norm(tokens, config.hidden, residual=True, dtype=base)))
     return merge(calls)
+
+
+def _layer_inputs(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:
+    """A token's embeddings for all layers: a row of their table, and a product of its embedding that is normed."""
+    width, base = config.layer_inputs, config.weights.base
+    calls = [
+        Call("layer_embedding", embedding(tokens, width, base)),
+        Call("layer_inputs", Gemm(tokens, layout.share(width), config.hidden, base)),
+        Call("layer_input_sum", weighted_sum(tokens, width, terms=2, dtype=base)),
+    ]
+    if layout.tensor > 1:
+        message = tokens * width * int(bytes_of(base))
+        calls.append(Call("layer_embedding_reduce", Collective("all_reduce", message, layout.tensor, layout.library)))
+        calls.append(Call("layer_inputs_gather", Collective("all_gather", message, layout.tensor)))
+    return calls
+
+
+def _gated_input(shard: Shard, width: int, tokens: Size) -> list[Call]:
+    """A layer's own embedding is gated by the hidden state and added to it; every GPU does all of it."""
+    base, hidden = shard.weights.base, shard.hidden
+    return [
+        Call("input_gate", Gemm(tokens, width, hidden, base)),
+        Call("input_activation", gated_activation(tokens, width, base)),
+        Call("input_up", Gemm(tokens, hidden, width, base)),
+    ]
 
 
 def lora_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:

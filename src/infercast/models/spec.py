@@ -35,6 +35,8 @@ class Stack:
     residuals: int = 0
     """Sums of earlier layers that each norm weighs and adds up before it norms (attention residuals of Kimi-K3)."""
     parallel: bool = False  # Both halves read the layer's input, and GPUs add up their sum (GPT-J, Cohere)
+    input_width: int = 0
+    """Values of an embedding of its own for each layer, which it gates and adds (Gemma 4 E2B, E4B); 0: none."""
 
     @property
     def mixing_values(self) -> int:
@@ -119,6 +121,11 @@ class ModelConfig(Answer):
         return sum(stack.layers for stack in self.stacks)
 
     @property
+    def layer_inputs(self) -> int:
+        """Values of a token's embeddings for single layers, all together."""
+        return sum(stack.layers * stack.input_width for stack in self.stacks)
+
+    @property
     def layer_stacks(self) -> tuple[int, ...]:
         """The stack of each layer, first layer first."""
         return self.order or tuple(number for number, stack in enumerate(self.stacks) for _ in range(stack.layers))
@@ -172,7 +179,14 @@ class WeightBytes(NamedTuple):
 def parameter_count(config: ModelConfig) -> int:
     """All stored parameters of the language model; a tied head counts once, with the embedding."""
     tables = (config.vocabulary * (1 if config.tied_embedding else 2) + config.positions) * config.hidden
-    return tables + config.hidden + sum(stack.layers * _layer(stack, config.hidden) for stack in config.stacks)
+    tables += config.layer_inputs * config.vocabulary
+    outside = config.hidden + _input_values(config)
+    return tables + outside + sum(stack.layers * _layer(stack, config.hidden) for stack in config.stacks)
+
+
+def _input_values(config: ModelConfig) -> int:
+    """What makes the inputs of single layers from a token's embedding: a matrix for all, and one norm."""
+    return config.layer_inputs * config.hidden + max(stack.input_width for stack in config.stacks)
 
 
 def active_parameter_count(config: ModelConfig) -> int:
@@ -180,7 +194,7 @@ def active_parameter_count(config: ModelConfig) -> int:
 
     The embedding is looked up, not multiplied, and does not count; the head does. gpt-oss and others count this way.
     """
-    head = config.vocabulary * config.hidden + config.hidden
+    head = config.vocabulary * config.hidden + config.hidden + _input_values(config)
     return head + sum(stack.layers * _layer(stack, config.hidden, active=True) for stack in config.stacks)
 
 
@@ -207,7 +221,8 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
         return common_vectors(stack, hidden) + stack.feed_forward.expert_values(hidden)[1]
 
     return WeightBytes(
-        embedding=(table + config.positions * hidden) * bytes_of(weights.base),
+        embedding=(table + config.positions * hidden + config.vocabulary * config.layer_inputs)
+        * bytes_of(weights.base),
         attention=sum(
             stack.layers * stack.mixer.matrices(hidden) * bytes_of(getattr(weights, stack.mixer.part))
             for stack in config.stacks
@@ -215,16 +230,16 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
         feed_forward=over_layers(lambda stack: stack.feed_forward.matrices(hidden)) * bytes_of(weights.feed_forward),
         experts=over_layers(lambda stack: stack.feed_forward.expert_values(hidden)[0]) * bytes_of(weights.experts),
         head=0.0 if config.tied_embedding else table * bytes_of(weights.head),
-        other=(over_layers(vectors) + hidden) * bytes_of(weights.base),
+        other=(over_layers(vectors) + hidden + _input_values(config)) * bytes_of(weights.base),
         vision=config.vision.parameters * bytes_of(weights.base) if config.vision else 0.0,
     )
 
 
 def common_vectors(stack: Stack, hidden: int) -> int:
-    """Norms, hyper-connections, routers, biases and sinks of a layer, on every GPU; not the experts'."""
+    """Norms, hyper-connections, gates of its input, routers, biases and sinks of a layer, on every GPU."""
     # What weighs earlier sums is a norm and a row for each norm.
     norms = stack.norms * (3 if stack.residuals else 1)
-    between = (norms + 2 * stack.mixing_values) * hidden
+    between = (norms + 2 * stack.mixing_values + 2 * stack.input_width) * hidden
     return between + stack.mixer.vectors(hidden) + stack.feed_forward.vectors(hidden)
 
 
@@ -272,6 +287,11 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
         raise InputError(
             f"pipeline_parallel_size {layout.pipeline} is more than the {config.layers} layers of {config.name}; use "
             f"1 to {config.layers}"
+        )
+    if layout.pipeline > 1 and any(getattr(stack.mixer, "borrows", False) for stack in config.stacks):
+        raise InputError(
+            f"pipeline_parallel_size {layout.pipeline} is not modelled for {config.name}, whose last layers read the KV "
+            "cache of earlier ones; use 1"
         )
     if layout.experts:
         _check_experts(config, layout)
@@ -405,7 +425,8 @@ def stage_weight_bytes(
     total = (table + config.positions * config.hidden) * weights.stored_bytes(weights.base) if stage == 0 else 0.0
     if is_last and not (config.tied_embedding and (stage == 0 or config.pools)):
         total += table * weights.stored_bytes(weights.base if config.tied_embedding else weights.head)
-    values: float = config.hidden if is_last else 0
+    values = config.layer_inputs * (config.vocabulary + config.hidden) / layout.tensor
+    values += (config.hidden if is_last else 0) + max(stack.input_width for stack in config.stacks)
     if config.vision:
         values += config.vision.split / layout.tensor + config.vision.whole
     total += values * weights.stored_bytes(weights.base)

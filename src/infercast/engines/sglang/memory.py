@@ -14,7 +14,7 @@ from infercast.engines.speculation import EAGLE, EAGLE_3, Drafting
 from infercast.errors import InputError, UnsupportedModelError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers.mixer import Cache
+from infercast.models.mixers.mixer import Cache, GroupedAttention
 from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_weight_bytes
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
@@ -38,7 +38,10 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
     kept: list[Cache] = []
     for position, number in enumerate(model.layer_stacks):
         if position in held:
-            kept += model.stacks[number].mixer.caches(shard)
+            mixer = model.stacks[number].mixer
+            # Pools have room for layers that read what earlier ones cached, too.
+            borrows = isinstance(mixer, GroupedAttention) and mixer.borrows
+            kept += (replace(mixer, borrows=False) if borrows else mixer).caches(shard)
     if not any(cache.bytes_per_token for stack in model.stacks for cache in stack.mixer.caches(shard)):
         raise UnsupportedModelError(f"{model.name} has no KV cache, for which this engine is not modelled; use another")
     return Cells(

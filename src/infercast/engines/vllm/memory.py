@@ -279,7 +279,8 @@ def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings:
     shard = config.shard(layout)
     widest = max(stack.feed_forward.live_values(shard) for stack in config.stacks)
     kept_for_drafts = draft_buffers(config, settings)
-    in_layers = tokens * (2 * config.hidden + widest) * value + kept_for_drafts
+    # A buffer keeps the embeddings of single layers beside those in use.
+    in_layers = tokens * (2 * config.hidden + widest + 2 * config.layer_inputs) * value + kept_for_drafts
     # Logits in the model's format and in fp32, plus the hidden states they come from.
     rows = settings.max_num_seqs * settings.width
     in_head = rows * config.vocabulary * (value + 4) + tokens * config.hidden * value + kept_for_drafts

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from infercast.errors import UnsupportedModelError
 from infercast.models.families import fields as parts
 from infercast.models.feed_forward import DenseFeedForward, FeedForward
 from infercast.models.mixers.latent import LatentAttention
@@ -152,21 +151,31 @@ def latent_sizes(fields: parts.Fields) -> dict[str, Any]:
 
 
 def read_gemma4(fields: parts.Fields) -> list[parts.Layer]:
-    """Gemma 4: layers that see everything have wider and fewer heads; experts may run parallel to the dense half."""
-    if fields.count("hidden_size_per_layer_input"):
-        raise UnsupportedModelError(f"{fields.where}: per-layer embeddings (Gemma 4 E2B, E4B) are not modelled yet")
-    if fields.count("num_kv_shared_layers"):
-        raise UnsupportedModelError(f"{fields.where}: layers that share a KV cache are not modelled yet")
+    """Gemma 4: layers that see everything have wider and fewer heads; experts may run parallel to the dense half.
+
+    The last layers of E2B and E4B read the KV cache of the last layer of their kind before them, and all layers add an
+    embedding of their own.
+    """
     windowed = parts.listed_windows(fields) or [(index + 1) % 6 != 0 for index in range(fields.layers)]
     local = parts.grouped_attention(fields, window=fields.positive("sliding_window"), qk_norm=True)
     everywhere = _global_attention(fields, local)
     network: FeedForward = parts.dense_feed_forward(fields)
-    norms = 4
+    wide = replace(network, inter=2 * network.inter) if fields.flag("use_double_wide_mlp") else network
+    norms, width = 4, fields.count("hidden_size_per_layer_input")
+    rows, first = fields.positive("vocab_size"), fields.layers - fields.count("num_kv_shared_layers")
+    if width and fields.positive("vocab_size_per_layer_input", default=rows) != rows:
+        raise fields.wrong("vocab_size_per_layer_input", f"as large as vocab_size = {rows}")
+    if not {*windowed[max(first, 0) :]} <= {*windowed[: max(first, 0)]}:
+        raise fields.wrong("num_kv_shared_layers", "so small that a layer of each kind before them has a KV cache")
     if fields.flag("enable_moe_block"):
         keys = ("num_experts", "moe_intermediate_size", "expert_intermediate_size")
-        network = parts.routed_experts(fields, *keys, dense_inter=network.inter)
+        network = wide = parts.routed_experts(fields, *keys, dense_inter=network.inter)
         norms = 7  # with experts, a layer norms the input and output of either feed-forward once more
-    return [parts.Layer(local if here else everywhere, network, norms) for here in windowed]
+    norms += 1 if width else 0  # what it adds to the layer is normed
+    own = [parts.Layer(local if here else everywhere, network, norms, input_width=width) for here in windowed]
+    borrowing = {mixer: replace(mixer, borrows=True) for mixer in (local, everywhere)}
+    later = [layer._replace(mixer=borrowing[mixer], feed_forward=wide) for layer in own[first:] if (mixer := layer.mixer)]
+    return [*own[:first], *later]
 
 
 def _global_attention(fields: parts.Fields, local: GroupedAttention) -> GroupedAttention:

@@ -145,6 +145,7 @@ class Layer(NamedTuple):
     streams: int = 1
     residuals: int = 0
     parallel: bool = False
+    input_width: int = 0
 
 
 def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]:

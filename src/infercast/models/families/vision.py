@@ -70,7 +70,19 @@ def gemma4(fields: Fields, text_hidden: int) -> VisionPart:
     norms = count * (2 * hidden + 2 * fields.positive("head_dim"))
     ends = hidden * (_patch(fields) + 2 * fields.positive("position_embedding_size") + text_hidden)
     scales = 2 * hidden if fields.flag("standardize") else 0
-    return VisionPart(0, layers.parameters + norms + ends + scales, count, hidden)
+    sound = _conformer(fields.section("audio_config"), text_hidden) if fields.raw("audio_config") else 0
+    return VisionPart(0, layers.parameters + norms + ends + scales + sound, count, hidden)
+
+
+def _conformer(fields: Fields, text_hidden: int) -> int:
+    """The encoder of sound of Gemma 4 E2B and E4B: attention with a convolution, between two feed-forwards."""
+    hidden, out = fields.positive("hidden_size"), fields.positive("output_proj_dims")
+    first, second = fields.numbers("subsampling_conv_channels") or [128, 32]
+    scales = hidden // fields.positive("num_attention_heads")
+    layer = hidden * (24 * hidden + 9 + fields.positive("conv_kernel_size")) + scales
+    # Two convolutions of 3 x 3 leave a fourth of the 128 bands, each with the channels of the second.
+    start = 9 * first * (1 + second) + first + second + 32 * second * hidden
+    return fields.positive("num_hidden_layers") * layer + start + out * (hidden + 1 + text_hidden)
 
 
 def llama4(fields: Fields, text_hidden: int) -> VisionPart:
@@ -142,6 +154,6 @@ def read_vision(read: VisionReader, fields: Fields, text_hidden: int) -> VisionP
         return None
     inner = fields.section("vision_config")
     # What the projector needs may stand outside.
-    outside = {key: fields.raw(key) for key in ("spatial_merge_size", "projector_hidden_size")}
+    outside = {key: fields.raw(key) for key in ("spatial_merge_size", "projector_hidden_size", "audio_config")}
     values = {**{key: value for key, value in outside.items() if value is not None}, **inner.values}
     return read(Fields(values, inner.where), text_hidden)

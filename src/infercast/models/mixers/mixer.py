@@ -245,6 +245,8 @@ class GroupedAttention(Mixer):
     sinks: bool = False  # A learned sink logit for each head (gpt-oss)
     shared_key_value: bool = False
     """Values are the keys: one projection serves both (Gemma 4 global layers); the cache still holds both."""
+    borrows: bool = False
+    """Keys and values are those that an earlier layer cached: this one projects queries alone (Gemma 4 E2B, E4B)."""
     chunked: bool = False
     """``window`` is a chunk (Llama 4): a query sees its own chunk from its first token on, not the last tokens."""
     gate_width: int = 0
@@ -268,22 +270,28 @@ class GroupedAttention(Mixer):
     @property
     def description(self) -> str:
         window = f", window {self.window:,}" if self.window else ""
-        return f"{self.heads}/{self.kv_heads} heads of {self.head_dim}{window}"
+        borrowed = ", keys and values of an earlier layer" if self.borrows else ""
+        return f"{self.heads}/{self.kv_heads} heads of {self.head_dim}{window}{borrowed}"
 
     @property
     def _pair_dim(self) -> int:
         """A key and a value; also a query and what comes out for it."""
         return self.head_dim + self.value_dim
 
+    def _own_kv_heads(self, shard: Shard) -> int:
+        """Key-value heads that a GPU computes."""
+        return 0 if self.borrows else shard.layout.share_kv_heads(self.kv_heads)
+
     def matrices(self, hidden: int) -> int:
-        values = 0 if self.shared_key_value else self.kv_heads * self.value_dim
+        pair = self.head_dim if self.shared_key_value else self._pair_dim
         queries = self.heads * (self._pair_dim + self.gate_width)
-        return hidden * (queries + self.kv_heads * self.head_dim + values)
+        return hidden * (queries + (0 if self.borrows else self.kv_heads * pair))
 
     def vectors(self, hidden: int) -> int:
         return (
-            (2 * self.head_dim if self.qk_norm else 0)
-            + (self.heads * self.head_dim + self.kv_heads * self._pair_dim if self.qkv_bias else 0)
+            ((1 if self.borrows else 2) * self.head_dim if self.qk_norm else 0)
+            + (self.heads * self.head_dim if self.qkv_bias else 0)
+            + (self.kv_heads * self._pair_dim if self.qkv_bias and not self.borrows else 0)
             + (hidden if self.output_bias else 0)
             + (self.heads if self.sinks else 0)
         )
@@ -293,7 +301,7 @@ class GroupedAttention(Mixer):
         layout, weights = shard.layout, shard.weights
         # An engine keeps keys that serve as values twice, as if values had a projection of their own.
         heads = self.heads / layout.tensor
-        columns = heads * (self._pair_dim + self.gate_width) + layout.share_kv_heads(self.kv_heads) * self._pair_dim
+        columns = heads * (self._pair_dim + self.gate_width) + self._own_kv_heads(shard) * self._pair_dim
         return shard.hidden * columns * weights.stored_bytes(weights.attention)
 
     def divides(self, tensor: int) -> bool:
@@ -308,7 +316,7 @@ class GroupedAttention(Mixer):
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """One product for queries, keys and values together, what is done to each head, and the output."""
         weights, layout = shard.weights, shard.layout
-        heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
+        heads, kv_heads = layout.share(self.heads), self._own_kv_heads(shard)
         key_width, value_width = kv_heads * self.head_dim, kv_heads * self.value_dim
         projected = heads * self.head_dim + key_width + (0 if self.shared_key_value else value_width)
         projected += heads * self.gate_width if self.gate_width > 1 else 0
@@ -327,10 +335,10 @@ class GroupedAttention(Mixer):
 
     def _placed(self, shard: Shard, tokens: Size) -> list[Call]:
         """Queries and keys are rotated, keys and values go into the cache."""
-        base, layout = shard.weights.base, shard.layout
-        heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
+        base = shard.weights.base
+        heads, kv_heads = shard.layout.share(self.heads), self._own_kv_heads(shard)
         stored = kv_write(tokens, kv_heads * self._pair_dim, base, shard.cache_dtype, by_hand=self.by_hand)
-        calls = [] if self.bidirectional else [Call("kv_write", stored)]
+        calls = [] if self.bidirectional or self.borrows else [Call("kv_write", stored)]
         if np.any(self.rotary_dim):
             normed = self.qk_norm and not self.by_hand
             op = rope(tokens, heads + kv_heads, self.rotary_dim, base, normed=normed, by_hand=self.by_hand)
@@ -386,7 +394,7 @@ class GroupedAttention(Mixer):
         return replace(self, heads=self.heads * width).sequence_calls(shard, batch)
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
-        if self.bidirectional:
+        if self.bidirectional or self.borrows:
             return ()
         width = shard.layout.share_kv_heads(self.kv_heads) * self._pair_dim
         return (Cache(width * bytes_of(shard.cache_dtype), window=self.window, chunked=self.chunked),)
