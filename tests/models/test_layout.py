@@ -55,6 +55,7 @@ def test_a_layout_counts_its_gpus_and_says_its_name():
     ("model", "layout", "sentence"),
     [
         ("llama-3.1-8b", ParallelLayout(pipeline=33), "pipeline_parallel_size 33 is more than the 32 layers of llama"),
+        ("gemma-4-e4b", ParallelLayout(pipeline=2), "whose last layers read the KV cache of earlier ones; use 1"),
         ("llama-3.1-8b", ParallelLayout(data=0), "data_parallel_size must be at least 1, not 0"),
         ("llama-3.1-8b", ParallelLayout(2, experts=True), "needs a model with experts, and llama-3.1-8b has none"),
         (

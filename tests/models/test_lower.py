@@ -206,6 +206,29 @@ def test_values_that_are_the_keys_are_projected_once_and_cached_twice():
     assert calls["kv_write"].op.written_per_row == 2 * 2 * 4 * 512
 
 
+def test_layers_that_read_an_earlier_cache_project_queries_alone_and_write_nothing():
+    config = read_model("gemma-4-e2b")
+    own, borrowed = (decode(replace(config, stacks=(config.stacks[number],), order=())) for number in (1, 3))
+    assert [gemms(calls)["qkv_proj"][1] for calls in (own, borrowed)] == [(8 + 2) * 512, 8 * 512]
+    assert "kv_write" in own
+    assert "kv_write" not in borrowed
+    assert borrowed["attention"].op == own["attention"].op
+    assert borrowed["rope"].op.read_per_row < own["rope"].op.read_per_row
+
+
+def test_layers_gate_and_add_embeddings_of_their_own():
+    config, tokens = read_model("gemma-4-e2b"), 100
+    calls = {call.name: call for call in token_calls(config, ALONE, tokens)}
+    assert calls["layer_embedding"].op.read_per_row == 2 * 35 * 256 + 8
+    assert (calls["layer_inputs"].count, gemms(calls)["layer_inputs"]) == (1, (tokens, 35 * 256, 1536))
+    assert (calls["input_gate"].count, gemms(calls)["input_gate"]) == (35, (tokens, 256, 1536))
+    assert (calls["input_up"].count, gemms(calls)["input_up"]) == (35, (tokens, 1536, 256))
+    assert calls["norm"].count == 5 * 35
+    pair = {call.name: call for call in token_calls(config, PAIR, tokens)}
+    assert pair["layer_inputs"].op.n == 35 * 128
+    assert pair["layer_inputs_gather"].op.message_bytes == 2 * tokens * 35 * 256
+
+
 def test_networks_without_a_gate():
     config = read_model("llama-3.1-8b")
     stack = replace(config.stacks[0], feed_forward=DenseFeedForward(1000, gated=False))

@@ -37,6 +37,7 @@ ACTIVE = {
     "deepseek-v3": 37,
     "kimi-k2": 32,
     "gemma-4-26b-a4b": 3.8,
+    "gemma-4-e2b": 2.3,
     "mimo-v2-flash": 15,
     "mixtral-8x7b": 12.9,
 }

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward
 from infercast.models.library import bundled_config
@@ -113,6 +114,22 @@ def test_gemma_4():
     assert windowed.feed_forward == ExpertFeedForward(128, 8, 704, dense_inter=2112)
     assert (windowed.layers, everywhere.layers, windowed.norms) == (25, 5, 7)
     assert isinstance(read_model("gemma-4-31b").stacks[0].feed_forward, DenseFeedForward)
+
+
+def test_gemma_4_e2b():
+    config = read_model("google/gemma-4-E2B-it")
+    sliding = GroupedAttention(8, 1, 256, 256, 256, window=512, qk_norm=True)
+    full = GroupedAttention(8, 1, 512, 512, 128, qk_norm=True)
+    narrow, wide = DenseFeedForward(6144), DenseFeedForward(12288)
+    assert config.stacks == (
+        Stack(12, sliding, narrow, 5, input_width=256),
+        Stack(3, full, narrow, 5, input_width=256),
+        Stack(16, replace(sliding, borrows=True), wide, 5, input_width=256),
+        Stack(4, replace(full, borrows=True), wide, 5, input_width=256),
+    )
+    assert config.layer_stacks == ((0,) * 4 + (1,)) * 3 + ((2,) * 4 + (3,)) * 4
+    assert config.layer_inputs == 35 * 256
+    assert {stack.feed_forward.inter for stack in read_model("gemma-4-e4b").stacks} == {10240}
 
 
 def test_deepseek():

@@ -14,6 +14,7 @@ from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig
 
 LLAMA = bundled_config("llama-3.1-8b")
+GEMMA = bundled_config("gemma-4-e2b")["text_config"]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +75,6 @@ def test_registries_agree():
 @pytest.mark.parametrize(
     ("name", "changes", "missing"),
     [
-        ("gemma-4-31b", {"hidden_size_per_layer_input": 256}, "per-layer embeddings"),
-        ("gemma-4-31b", {"num_kv_shared_layers": 20}, "share a KV cache"),
         ("qwen3-8b", {"use_sliding_window": True, "layer_types": ["linear_attention"] * 36}, "linear_attention layers"),
     ],
 )
@@ -122,6 +121,16 @@ def test_wrong_fields_are_named(changes, message):
         ("mimo-v2-flash", {"moe_layer_freq": [1, 1]}, "moe_layer_freq has 2 items for 48 layers"),
         ("mimo-v2-flash", {"hybrid_layer_pattern": "1"}, "hybrid_layer_pattern must be a list of whole numbers"),
         ("deepseek-v3", {"kv_lora_rank": None}, "the field kv_lora_rank is missing"),
+        (
+            "gemma-4-e2b",
+            {"text_config": GEMMA | {"num_kv_shared_layers": 31}},
+            "num_kv_shared_layers must be so small that a layer of each kind before them has a KV cache, not 31",
+        ),
+        (
+            "gemma-4-e2b",
+            {"text_config": GEMMA | {"vocab_size_per_layer_input": 9}},
+            "vocab_size_per_layer_input must be as large as vocab_size = 262144, not 9",
+        ),
     ],
 )
 def test_wrong_fields_of_other_families(name, changes, message):

@@ -56,6 +56,15 @@ def test_every_stage_holds_the_encoder():
     assert rank_weight_bytes(config, layout) - rank_weight_bytes(text, layout) == 2 * config.vision.parameters
 
 
+@pytest.mark.parametrize(("model", "text", "total"), [
+    ("gemma-4-e2b", 4_628_569_344, 5_104_297_504), ("gemma-4-e4b", 7_463_013_376, 7_941_100_832),
+])  # fmt: skip
+def test_gemma_4_with_encoders_of_images_and_sound_as_the_transformers_library_builds_it(model, text, total):
+    config = read_model(model)
+    assert (parameter_count(config), parameter_count(config) + config.vision.parameters) == (text, total)
+    assert weight_bytes(config).total == rank_weight_bytes(config, ParallelLayout()) == 2 * total
+
+
 def test_every_gpu_holds_all_of_gemma_4s():
     assert read_model("gemma-4-31b").vision.split == 0
 

@@ -16,7 +16,7 @@ from infercast.models.layout import ParallelLayout, Shard
 from infercast.models.mixers.mixer import Mixer, SequenceBatch
 from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
 from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
-from infercast.ops.op import Lengths, Size, bytes_of, embedding, gated_activation, norm, sampling, sorted_sampling, weighted_sum
+from infercast.ops.op import Lengths, Size, bytes_of, embedding, gated_activation, norm, sampling, sorted_sampling
 
 SLICES = {"qkv_proj": 3, "gate_up_proj": 2}  # Projections that are several side by side, each with adapters of its own
 BUFFER_BYTES = 4  # Between the two products values are kept in fp32
@@ -97,7 +97,7 @@ def _layer_inputs(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> 
     calls = [
         Call("layer_embedding", embedding(tokens, width, base)),
         Call("layer_inputs", Gemm(tokens, layout.share(width), config.hidden, base)),
-        Call("layer_input_sum", weighted_sum(tokens, width, terms=2, dtype=base)),
+        Call("layer_input_sum", gated_activation(tokens, width, base)),
     ]
     if layout.tensor > 1:
         message = tokens * width * int(bytes_of(base))

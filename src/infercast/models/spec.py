@@ -290,8 +290,8 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
         )
     if layout.pipeline > 1 and any(getattr(stack.mixer, "borrows", False) for stack in config.stacks):
         raise InputError(
-            f"pipeline_parallel_size {layout.pipeline} is not modelled for {config.name}, whose last layers read the KV "
-            "cache of earlier ones; use 1"
+            f"pipeline_parallel_size {layout.pipeline} is not modelled for {config.name}, whose last layers read the "
+            "KV cache of earlier ones; use 1"
         )
     if layout.experts:
         _check_experts(config, layout)

@@ -42,6 +42,7 @@ def render_model(model: spec.ModelConfig) -> list[RenderableType]:
         ("hidden size", f"{model.hidden:,}"),
         ("vocabulary", f"{model.vocabulary:,}{' (head shares the embedding)' if model.tied_embedding else ''}"),
         ("positions", f"{model.max_positions:,}"),
+        *([("layer inputs", f"{model.layer_inputs:,} values a token, from a table")] if model.layer_inputs else []),
         ("KV cache", model.cache_dtype),
         *(
             (f"{stack.layers} layers", f"{stack.mixer.description}; {stack.feed_forward.description}")

@@ -40,8 +40,7 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
         if position in held:
             mixer = model.stacks[number].mixer
             # Pools have room for layers that read what earlier ones cached, too.
-            borrows = isinstance(mixer, GroupedAttention) and mixer.borrows
-            kept += (replace(mixer, borrows=False) if borrows else mixer).caches(shard)
+            kept += (replace(mixer, borrows=False) if isinstance(mixer, GroupedAttention) else mixer).caches(shard)
     if not any(cache.bytes_per_token for stack in model.stacks for cache in stack.mixer.caches(shard)):
         raise UnsupportedModelError(f"{model.name} has no KV cache, for which this engine is not modelled; use another")
     return Cells(

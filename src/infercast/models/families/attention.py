@@ -159,23 +159,25 @@ def read_gemma4(fields: parts.Fields) -> list[parts.Layer]:
     windowed = parts.listed_windows(fields) or [(index + 1) % 6 != 0 for index in range(fields.layers)]
     local = parts.grouped_attention(fields, window=fields.positive("sliding_window"), qk_norm=True)
     everywhere = _global_attention(fields, local)
-    network: FeedForward = parts.dense_feed_forward(fields)
-    wide = replace(network, inter=2 * network.inter) if fields.flag("use_double_wide_mlp") else network
+    dense = parts.dense_feed_forward(fields)
+    networks: list[FeedForward] = [dense, replace(dense, inter=2 * dense.inter)]
     norms, width = 4, fields.count("hidden_size_per_layer_input")
-    rows, first = fields.positive("vocab_size"), fields.layers - fields.count("num_kv_shared_layers")
-    if width and fields.positive("vocab_size_per_layer_input", default=rows) != rows:
-        raise fields.wrong("vocab_size_per_layer_input", f"as large as vocab_size = {rows}")
-    if not {*windowed[max(first, 0) :]} <= {*windowed[: max(first, 0)]}:
-        raise fields.wrong("num_kv_shared_layers", "so small that a layer of each kind before them has a KV cache")
     if fields.flag("enable_moe_block"):
         keys = ("num_experts", "moe_intermediate_size", "expert_intermediate_size")
-        network = wide = parts.routed_experts(fields, *keys, dense_inter=network.inter)
+        networks = [parts.routed_experts(fields, *keys, dense_inter=each.inter) for each in networks]
         norms = 7  # with experts, a layer norms the input and output of either feed-forward once more
-    norms += 1 if width else 0  # what it adds to the layer is normed
-    own = [parts.Layer(local if here else everywhere, network, norms, input_width=width) for here in windowed]
-    borrowing = {mixer: replace(mixer, borrows=True) for mixer in (local, everywhere)}
-    later = [layer._replace(mixer=borrowing[mixer], feed_forward=wide) for layer in own[first:] if (mixer := layer.mixer)]
-    return [*own[:first], *later]
+    rows, first = fields.positive("vocab_size"), max(fields.layers - fields.count("num_kv_shared_layers"), 0)
+    if width and fields.positive("vocab_size_per_layer_input", default=rows) != rows:
+        raise fields.wrong("vocab_size_per_layer_input", f"as large as vocab_size = {rows}")
+    if not {*windowed[first:]} <= {*windowed[:first]}:
+        raise fields.wrong("num_kv_shared_layers", "so small that a layer of each kind before them has a KV cache")
+    kinds = [(local if here else everywhere, index >= first) for index, here in enumerate(windowed)]
+    doubles = fields.flag("use_double_wide_mlp")
+    norms += 1 if width else 0  # what a layer adds of its own embedding is normed
+    return [
+        parts.Layer(replace(mixer, borrows=later), networks[later and doubles], norms, input_width=width)
+        for mixer, later in kinds
+    ]
 
 
 def _global_attention(fields: parts.Fields, local: GroupedAttention) -> GroupedAttention:
