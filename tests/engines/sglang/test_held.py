@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from infercast.engines.sglang.kernels import choose_kernels, joined_experts
-from infercast.engines.sglang.memory import weight_bytes
+from infercast.engines.sglang.memory import cells, weight_bytes
 from infercast.engines.sglang.settings import SglangSettings
 from infercast.hardware.load import load_gpu
 from infercast.models.feed_forward import ExpertFeedForward
@@ -63,3 +63,9 @@ def test_joined_experts_replace_kernels_of_their_own() -> None:
     assert not any(name.startswith("shared") for name in names)
     blackwell = choose_kernels(read_model("deepseek-r1"), B200, TOGETHER)
     assert joined_experts(blackwell, spec, TOGETHER) == 0
+
+
+def test_pools_have_room_for_layers_that_read_what_earlier_ones_cached():
+    config, settings = read_model("gemma-4-e2b"), SglangSettings()
+    held = cells(config, ParallelLayout(), settings)
+    assert (held.full, held.windowed) == (7 * 2 * 512 * 2, 28 * 2 * 256 * 2)
