@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast import simulate as simulate_module
 from infercast.forecast import steady as steady_module
 from infercast.forecast.deploy import deploy
 from infercast.forecast.result import Forecast
@@ -122,8 +121,7 @@ def test_several_engines() -> None:
 
 def test_a_run_that_goes_on_stays_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steady_module, "PRECISION", 1e-4)
-    for module in (steady_module, simulate_module):
-        monkeypatch.setattr(module, "MOST_FOR_PRECISION", 1_700)
+    monkeypatch.setattr(steady_module, "MOST_FOR_PRECISION", 1_700)
     forecast = simulate(deploy("qwen3-0.6b", "h200-sxm"), rate=5)
     assert len(forecast.workload.requests) == 1_700
     assert forecast.steady.stopped == "limit"

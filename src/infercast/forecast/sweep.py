@@ -286,7 +286,7 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
 
     def run(value: float, only: Slo | None = None) -> Forecast:
         load = at_load(workload, axis.name, value)
-        by = {"slo": slo} if only is None else {"slo": only, "medians": False}
+        by = {"slo": slo} if only is None else {"slo": only, "medians": lambda: False}
         return decide(simulate_system(system, load, capacity=capacity, **by))
 
     points: list[Point] = []

@@ -337,6 +337,8 @@ class _Search:
             _rivals(stage, self.options, best)
             stage.simulate(_as_good(question, self.options, best))
             stage.simulate(likely_front(self.options, best))
+            if _runner_up(stage, best) is None:
+                stage.simulate(self._of_another_kind(best.candidate))
         self._settle()
         self._show()
         if (best := stage.best()) is not None:
@@ -349,6 +351,12 @@ class _Search:
         """The value of the objective, as far as the candidate alone says."""
         known = self.stage.question.goal.known
         return 0.0 if known is None else known(self.stage.question, candidate)
+
+    def _of_another_kind(self, best: Candidate) -> list[Candidate]:
+        """The best by the quick estimate of what is not like the best: something to hold it against."""
+        others = [each for each in self.options if each.candidate.stem != best.stem and each.estimate.headroom > 0]
+        others.sort(key=lambda each: (self._value(each.candidate), -each.estimate.headroom, str(each.candidate)))
+        return [each.candidate for each in others[:1]]
 
     def _least(self, stem: ReplicaSpec) -> float:
         return self._value(stem.least)
@@ -455,6 +463,8 @@ class _Search:
         question = self.stage.question
         if cut and (best is None or runner_up is None or runner_up.figures is None):
             return f"The search was cut before {'anything' if best is None else 'anything else'} kept the SLO."
+        if best is not None and runner_up is None and self.left:
+            return "All others cost more."
         return why_none(question, rows) if best is None else why_lost(question, best, runner_up)
 
     def _cut(self, found: Plan, when: str) -> str:
