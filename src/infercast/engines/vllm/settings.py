@@ -250,7 +250,7 @@ class EngineSettings(Chosen):
     dbo_prefill_token_threshold: int = 512  # ... or so many with prompts.
     enable_eplb: bool = False  # Experts move between GPUs until these are loaded evenly ...
     eplb_config: str | None = None  # ... with ``num_redundant_experts`` copies in this JSON ...
-    num_redundant_experts: int = 0  # ... or, in releases before 0.12, in a flag of its own.
+    num_redundant_experts: int = 0  # ... or, in releases before 0.12, this number of them.
     kv_offloading_size: float | None = None  # GiB of host memory for a second KV cache tier, over all GPUs of an engine
     kv_offloading_backend: str = BACKENDS[0]
     kv_transfer_config: str | None = None  # A KV connector as vLLM's JSON; the offloading connector is supported
