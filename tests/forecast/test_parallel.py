@@ -257,6 +257,7 @@ def test_balanced_experts_take_what_hot_ones_cost_more():
     [
         ({"num_redundant_experts": 8}, "num_redundant_experts 8 needs enable_eplb; add it or leave them out"),
         ({"enable_eplb": True, "eplb_config": "8"}, "--eplb-config must be a JSON object, not '8'"),
+        ({"enable_eplb": True, "eplb_config": '{"redundant": 8}'}, "unknown field of --eplb-config 'redundant'"),
         ({"enable_eplb": True, "num_redundant_experts": -8}, "must be a whole number of at least 0, not -8"),
         ({"enable_eplb": True, "num_redundant_experts": 3}, "and 3 redundant ones of deepseek-v3 over 8 GPUs"),
         ({"enable_eplb": True, "num_redundant_experts": 3}, "valid: 1, 7, 37, or 8 redundant experts"),

@@ -100,6 +100,8 @@ NEW = (
     "max_num_active_seqs", "max_num_scheduled_tokens", "max_num_queued_reqs", "max_num_queued_tokens",
     "prefix_cache_retention_interval", "long_prefill_token_threshold_adaptive", "enable_eplb",
 )  # fmt: skip
+BALANCING = {"num_redundant_experts", "window_size", "step_interval", "use_async", "policy", "communicator"}
+BALANCING |= {"log_balancedness", "log_balancedness_interval", "enable_migration_batching"}
 
 
 def check_settings(settings: EngineSettings, max_positions: int) -> None:
@@ -139,9 +141,10 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
 
 def redundant_experts(settings: EngineSettings) -> int:
     """Copies of experts of a layer, over all GPUs."""
-    copies: Any = settings.num_redundant_experts
-    if settings.eplb_config:
-        copies = read_object(settings.eplb_config, "--eplb-config").get("num_redundant_experts", copies)
+    values = read_object(settings.eplb_config or "{}", "--eplb-config")
+    if strange := sorted({*values} - BALANCING):
+        raise UnknownNameError("field of --eplb-config", strange[0], sorted(BALANCING))
+    copies: Any = values.get("num_redundant_experts", settings.num_redundant_experts)
     if type(copies) is not int or copies < 0:
         raise InputError(f"num_redundant_experts must be a whole number of at least 0, not {copies!r}")
     if copies and not settings.enable_eplb:

@@ -199,9 +199,7 @@ def _heaviest(power: float, experts: int, local: int, topk: int, copies: int | N
 
 
 def balanced_groups(loads: Array, copies: int, groups: int) -> Array:
-    """As DeepSeek's EPLB, which engines have: every copy is of the expert whose copies then have the most tokens each;
-    from the most loaded on, each goes to the lightest group with room.
-    """
+    """As DeepSeek's EPLB: copies of what has most for a copy, then from the largest on to the lightest with room."""
     rows, held, owners = np.arange(len(loads)), np.ones_like(loads), list(np.indices(loads.shape)[1].T)
     for _ in range(copies):
         owners.append((loads / held).argmax(axis=-1))
