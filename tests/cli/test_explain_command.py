@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-COMMAND = "vllm serve qwen3-0.6b --max-num-seqs 16 --enable-eplb --swap-space 8 --host 0.0.0.0"
+COMMAND = "vllm serve qwen3-0.6b --max-num-seqs 16 --fully-sharded-loras --swap-space 8 --host 0.0.0.0"
 SMALL = ("--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 200, "--output-len", 20)
 
 
@@ -17,7 +17,7 @@ def test_tables(answered: Any) -> None:
     for words in (
         "Flags that are read",
         "--max-num-seqs",
-        "--enable-eplb: experts that move to where the load is",
+        "--fully-sharded-loras: LoRA adapters in other layouts",
         "--swap-space: vLLM 0.32 has no --swap-space; 0.17.0 was the last with it",
         "--host: the server's address and protocol",
         "KV blocks",

@@ -122,10 +122,12 @@ def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:
 
 
 def test_what_matters_and_is_not_modelled_is_said() -> None:
-    kept, (ignored, remark) = translated(["x", "--enable_eplb", "--seed", "4", "--uds", "u", "--tensor-parallel", "2"])
+    kept, (ignored, remark) = translated(
+        ["x", "--fully_sharded_loras", "--seed", "4", "--uds", "u", "--tensor-parallel", "2"]
+    )
     assert kept == ["x", "--seed", "4", "--tensor-parallel-size", "2"]
     assert ignored == "no forecast depends on --uds; left out"
-    assert remark.startswith("--enable-eplb is not modelled: experts that move to where the load is")
+    assert remark.startswith("--fully-sharded-loras is not modelled: LoRA adapters in other layouts")
 
 
 def test_dotted_keys_are_one_value() -> None:

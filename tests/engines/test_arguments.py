@@ -131,9 +131,11 @@ def test_where_the_release_is_not_certain_another_s_flag_is_said_to_be_refused()
 
 
 def test_a_value_that_is_forecast_anyway() -> None:
-    text = "--distributed-executor-backend mp --generation-config vllm --no-enable-eplb --optimization-level 2"
+    text = "--distributed-executor-backend mp --generation-config vllm --no-fully-sharded-loras --optimization-level 2"
     assert {flag.status for flag in read(text).flags} == {IGNORED}
-    assert {flag.status for flag in read("--distributed-executor-backend ray --enable-eplb").flags} == {NOT_MODELLED}
+    assert {flag.status for flag in read("--distributed-executor-backend ray --fully-sharded-loras").flags} == {
+        NOT_MODELLED
+    }
 
 
 def test_several_values() -> None:

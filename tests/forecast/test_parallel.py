@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import infercast
+from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.explain.breakdown import break_down
 from infercast.forecast.explain.step_log import watch_run
@@ -212,6 +213,66 @@ def test_uneven_routing_reaches_fewer_experts():
     assert infercast.estimate_step(uneven, shape).seconds < infercast.estimate_step(even, shape).seconds
     with pytest.raises(InputError, match="unknown expert_routing 'odd'; known: uniform, balanced"):
         infercast.deploy("qwen3-30b-a3b", "h200-sxm", expert_routing="odd")
+
+
+SPREAD = {"tensor_parallel_size": 8, "enable_expert_parallel": True}
+
+
+def balanced(engine: str = "vllm", routing: str = "uniform", **settings: object) -> infercast.Deployment:
+    how = SPREAD if engine == "vllm" else {"tensor_parallel_size": 8}
+    asked = engine_named(engine).settings(settings)
+    return infercast.deploy("deepseek-v3", "h200-sxm", asked, expert_routing=routing, **how)
+
+
+def experts_seconds(deployment: infercast.Deployment, tokens: int = 8192) -> float:
+    shard = deployment.model.shard(deployment.layout)
+    calls = deployment.model.stacks[-1].feed_forward.calls(shard, np.array([tokens]))
+    op = next(call.op for call in calls if call.name == "experts")
+    return float(np.ravel(deployment.predictor.seconds(op, deployment.gpu))[0])
+
+
+def test_copies_of_experts_take_memory():
+    expert = 3 * 7168 * 2048  # bytes in fp8, scales aside
+    plain, moved = balanced(), balanced(enable_eplb=True)
+    copied = balanced(enable_eplb=True, eplb_config='{"num_redundant_experts": 32}')
+    # Experts that arrive need room for those of one layer; of 32 copies each of 8 GPUs has 4 in 58 layers.
+    assert moved.memory.weights - plain.memory.weights == pytest.approx(32 * expert, rel=0.01)
+    assert copied.memory.weights - moved.memory.weights == pytest.approx((58 + 1) * 4 * expert, rel=0.01)
+    sglang = [balanced("sglang", ep_size=8, ep_num_redundant_experts=count) for count in (0, 32)]
+    assert sglang[1].memory.weights - sglang[0].memory.weights == pytest.approx(58 * 4 * expert, rel=0.01)
+
+
+def test_balanced_experts_take_what_hot_ones_cost_more():
+    even, hot = (experts_seconds(balanced(routing=name)) for name in ("uniform", "power_law_1.2"))
+    moved = experts_seconds(balanced(routing="power_law_1.2", enable_eplb=True))
+    assert hot > 1.2 * moved
+    assert moved == pytest.approx(even, rel=0.1)
+    assert experts_seconds(balanced(enable_eplb=True)) == even
+    idle, used = (balanced("sglang", ep_size=8, ep_num_redundant_experts=32, enable_eplb=on) for on in (False, True))
+    assert experts_seconds(idle) > experts_seconds(used)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"num_redundant_experts": 8}, "num_redundant_experts 8 needs enable_eplb; add it or leave them out"),
+        ({"enable_eplb": True, "eplb_config": "8"}, "--eplb-config must be a JSON object, not '8'"),
+        ({"enable_eplb": True, "eplb_config": '{"redundant": 8}'}, "unknown field of --eplb-config 'redundant'"),
+        ({"enable_eplb": True, "num_redundant_experts": -8}, "must be a whole number of at least 0, not -8"),
+        ({"enable_eplb": True, "num_redundant_experts": 3}, "and 3 redundant ones of deepseek-v3 over 8 GPUs"),
+        ({"enable_eplb": True, "num_redundant_experts": 3}, "valid: 1, 7, 37, or 8 redundant experts"),
+    ],
+)
+def test_copies_that_an_engine_refuses(settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(InputError) as raised:
+        balanced(**settings)
+    assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_balancing_needs_spread_experts(engine: str) -> None:
+    with pytest.raises(InputError, match="enable_eplb needs experts spread over GPUs"):
+        infercast.deploy("qwen3-30b-a3b", "h200-sxm", engine_named(engine).settings({"enable_eplb": True}))
 
 
 def test_an_engine_that_nobody_measured_is_less_certain():

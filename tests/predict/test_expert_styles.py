@@ -8,7 +8,7 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
 from infercast.predict.array_api import Arrays
-from infercast.predict.families.moe import STYLES, TRITON, WHOLE, ExpertPhysics, route, style_of
+from infercast.predict.families.moe import STYLES, TRITON, WHOLE, ExpertPhysics, balanced_groups, route, style_of
 from infercast.predict.learned import make_predictor
 
 LAYER = MoE(512.0, hidden=4096, inter=1536, experts=128, topk=8)
@@ -89,3 +89,20 @@ def test_fewer_tokens_do_not_take_experts_clearly_longer(gpu: str, dtype: str, w
     seconds = np.asarray(make_predictor().estimate(op, load_gpu(gpu)).seconds)
     assert np.all(seconds[1:] / seconds[:-1] < 1.25)
     assert np.all(seconds > 0.8 * np.maximum.accumulate(seconds))
+
+
+def test_experts_are_copied_and_packed_as_by_engines() -> None:
+    loads = np.array([[8.0, 4.0, 2.0, 2.0]])
+    assert balanced_groups(loads, 0, 2).tolist() == [[[8, 2], [4, 2]]]
+    (first, second) = balanced_groups(loads, 2, 2)[0]
+    assert first == pytest.approx([4, 8 / 3, 2])
+    assert second == pytest.approx([8 / 3, 8 / 3, 2])
+
+
+def test_balanced_groups_have_the_mean_of_all() -> None:
+    hot = replace(SPREAD, routing="power_law_1.2")
+    mean = LAYER.tokens * LAYER.topk / 8
+    assert rows_of(hot) > 1.4 * mean
+    assert rows_of(replace(hot, routing="power_law_1.2/eplb0")) == pytest.approx(mean, rel=0.02)
+    copied = replace(hot, experts=128 + 16, local_experts=18, routing="power_law_1.2/eplb16")
+    assert rows_of(copied) == pytest.approx(mean, rel=0.005)

@@ -32,7 +32,7 @@ from infercast.hardware.gpu import (
 from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout, with_base
-from infercast.models.read import read_model, read_overrides, with_states
+from infercast.models.read import read_model, read_object, with_states
 from infercast.models.spec import ModelConfig
 from infercast.predict.learned import Changed, make_predictor, ordering, power_limited
 from infercast.predict.roofline import Predictor, Typical
@@ -116,7 +116,7 @@ def load_model(
     names = (engine or engine_named()).names
     if quantization is not None and quantization in names.quantizations:
         quantization = names.quantizations[quantization] or None
-    changes = read_overrides(hf_overrides) if isinstance(hf_overrides, str) else hf_overrides
+    changes = read_object(hf_overrides, "--hf-overrides") if isinstance(hf_overrides, str) else hf_overrides
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
     if isinstance(source, ModelConfig) and changes:

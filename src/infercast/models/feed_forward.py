@@ -282,15 +282,17 @@ class ExpertFeedForward(FeedForward):
         whole = layout.experts and layout.sharing > 1 and shard.architecture in WHOLE_SHARED_EXPERTS
         dense = self.shared_inter / (1 if whole else layout.tensor) + self.dense_inter / layout.tensor
         beside = hidden * (self._products * dense + 2 * self.latent)
-        padded = _rounded(self.latent or hidden, multiples[0])
+        return beside * weights.stored_bytes(weights.feed_forward) + self.routed_bytes(shard, multiples)
+
+    def routed_bytes(self, shard: Shard, multiples: Multiples) -> float:
+        """Of these the routed experts, copies among them."""
+        weights, layout = shard.weights, shard.layout
+        padded = _rounded(self.latent or shard.hidden, multiples[0])
         inter = _rounded(layout.share_expert_width(self.inter), multiples[1])
-        local = self.experts / layout.expert_gpus
+        local = (self.experts + layout.redundant) / layout.expert_gpus
         biases = ((self._products - 1) * inter + padded) * local if self.expert_bias else 0.0
-        return (
-            beside * weights.stored_bytes(weights.feed_forward)
-            + self._products * padded * inter * local * weights.stored_bytes(weights.experts)
-            + biases * weights.stored_bytes(weights.base)
-        )
+        matrices = self._products * padded * inter * local
+        return matrices * weights.stored_bytes(weights.experts) + biases * weights.stored_bytes(weights.base)
 
     def live_values(self, shard: Shard) -> float:
         layout, hidden = shard.layout, self.latent or shard.hidden
@@ -358,20 +360,21 @@ class ExpertFeedForward(FeedForward):
         if weights.activation_experts != weights.base:
             op = quantise(tokens, width, weights.base, weights.activation_experts)
             calls.append(Call("experts_quantise", op))
-        chosen = self.reached or self.experts
+        held = (chosen := self.reached or self.experts) + layout.redundant
+        is_moved = layout.balanced and self.routing.startswith("power_law_")
         hidden, inter = _padded(shard, width, layout.share_expert_width(self.inter))
         experts = MoE(
             hottest_load(tokens, self.topk, layout),
             hidden=hidden,
             inter=inter,
-            experts=chosen,
+            experts=held if layout.balanced else chosen,  # copies that nothing was moved to stay idle
             topk=self.topk,
-            local_experts=-(-chosen // layout.expert_gpus) if layout.experts else None,
+            local_experts=-(-held // layout.expert_gpus) if layout.experts else None,
             dtype=weights.activation_experts,
             weight_dtype=weights.experts,
             gated=self.gated,
             kernel=weights.experts_kernel,
-            routing=self.routing,
+            routing=f"{self.routing}/eplb{layout.redundant}" if is_moved else self.routing,
         )
         calls.append(Call("experts", experts, slower=self._slower(experts.tokens)))
         if layout.sharing > 1:

@@ -30,6 +30,8 @@ class ParallelLayout:
     apart: bool = False  # Each copy has all experts to itself, so that copies share nothing
     cut: tuple[int, ...] = ()  # Layers of each stage; empty: equal numbers, and what is left over ...
     extra_last: bool = False  # ... goes to the last stages, not to the last but one and those before it.
+    redundant: int = 0  # Copies of experts of each layer, over all GPUs
+    balanced: bool = False  # They are of the most loaded experts, and GPUs are loaded as evenly as engines can (EPLB)
 
     @property
     def gpus(self) -> int:

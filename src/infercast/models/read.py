@@ -54,15 +54,15 @@ def _is_a_layer(value: list[Any] | str) -> bool:
     return isinstance(value, list) or not any(letter.islower() or letter.isspace() for letter in value)
 
 
-def read_overrides(text: str) -> dict[str, Any]:
-    """The changes as a command line has them."""
+def read_object(text: str, what: str) -> dict[str, Any]:
+    """The JSON of a flag."""
     try:
-        changes = json.loads(text)
+        values = json.loads(text)
     except ValueError:
-        changes = None
-    if not isinstance(changes, dict):
-        raise InputError(f"--hf-overrides must be a JSON object, not {text[:80]!r}")
-    return changes
+        values = None
+    if not isinstance(values, dict):
+        raise InputError(f"{what} must be a JSON object, not {text[:80]!r}")
+    return values
 
 
 AUTO = "auto"

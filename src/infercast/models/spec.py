@@ -295,6 +295,10 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
         )
     if layout.experts:
         _check_experts(config, layout)
+    if layout.balanced and layout.expert_gpus == 1:
+        raise InputError(
+            "enable_eplb needs experts spread over GPUs: add enable_expert_parallel (or ep_size), or drop it"
+        )
 
 
 def _check_blocks(config: ModelConfig, layout: ParallelLayout) -> None:
@@ -323,12 +327,14 @@ def _check_experts(config: ModelConfig, layout: ParallelLayout) -> None:
     counts = [count for stack in config.stacks if (count := stack.feed_forward.experts)]
     if not counts:
         raise InputError(f"enable_expert_parallel needs a model with experts, and {config.name} has none; leave it out")
-    if any(count % layout.expert_gpus for count in counts):
-        most = min(counts)
-        valid = ", ".join(str(size) for size in range(1, most + 1) if not any(count % size for count in counts))
+    gpus, more, most = layout.expert_gpus, layout.redundant, min(counts)
+    if any((count + more) % gpus for count in counts):
+        sizes = (size for size in range(1, most + 1) if not any((count + more) % size for count in counts))
+        valid, copies = ", ".join(map(str, sizes)), f" and {more} redundant ones" if more else ""
         raise InputError(
-            f"enable_expert_parallel spreads the {most} experts of {config.name} over {layout.expert_gpus} GPUs "
+            f"enable_expert_parallel spreads the {most} experts{copies} of {config.name} over {gpus} GPUs "
             f"(tensor x data parallel size), which does not divide them; valid: {valid}"
+            + (f", or {more + -(most + more) % gpus} redundant experts" if more else "")
         )
 
 

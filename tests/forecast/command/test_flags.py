@@ -30,7 +30,7 @@ def test_what_is_read() -> None:
 
 def test_what_is_not_read() -> None:
     found = statuses(
-        "--host 0.0.0.0 --seed 1 --port 80 --trust-remote-code --enable-eplb -O1 "
+        "--host 0.0.0.0 --seed 1 --port 80 --trust-remote-code --fully-sharded-loras -O1 "
         "--compilation-config.mode 3 --block-size 32"
     )
     assert found == {
@@ -38,7 +38,7 @@ def test_what_is_not_read() -> None:
         "seed": IGNORED,
         "port": IGNORED,
         "trust-remote-code": IGNORED,
-        "enable-eplb": NOT_MODELLED,
+        "fully-sharded-loras": NOT_MODELLED,
         "optimization-level": NOT_MODELLED,
         "block-size": READ,
         "compilation-config": READ,

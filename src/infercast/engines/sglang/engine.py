@@ -372,6 +372,8 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
         experts=layout.experts or expert_gpus > 1,
         fused_norms=fused,
         apart=data > 1 and not in_groups,
+        redundant=asked.ep_num_redundant_experts,
+        balanced=asked.enable_eplb or asked.init_expert_location != "trivial",
     )
 
 

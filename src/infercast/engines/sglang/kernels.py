@@ -112,7 +112,7 @@ def untuned_factors(
     kernel = weights.experts_kernel or kernel_profile("sglang").experts.get(gpu.kernels, {}).get(weights.experts, "")
     if kernel != TRITON or weights.experts != "bf16" or not is_modelled(gpu):
         return ()  # default tiles of block fp8 are as good
-    experts = -(-spec.experts // layout.expert_gpus) if layout.experts else spec.experts + spec.joined
+    experts = -(-(spec.experts + layout.redundant) // layout.expert_gpus) + (0 if layout.experts else spec.joined)
     inter = layout.share_expert_width(spec.inter)
     if has_tuned_file(experts, inter, weights.experts, gpu):
         return ()

@@ -77,6 +77,9 @@ class SglangSettings(Chosen):
     mamba_radix_cache_strategy: str = STRATEGIES[0]
     deepep_mode: str = "auto"  # How DeepEP sends tokens; its mode ``normal`` has no graphs
     ep_size: int = 1  # GPUs that experts are spread over: 1, or all that share them
+    enable_eplb: bool = False  # Experts move between GPUs until these are loaded evenly ...
+    ep_num_redundant_experts: int = 0  # ... with so many copies of experts over all GPUs.
+    init_expert_location: str = "trivial"  # A file with the load of experts, by which they are placed at the start
     enable_flashinfer_allreduce_fusion: bool = False
     """Fuse norms into all-reduces, also for models where the engine would not by default ..."""
     enforce_disable_flashinfer_allreduce_fusion: bool = False  # ... or for none.
@@ -198,8 +201,9 @@ def _check_shares(settings: SglangSettings) -> None:
     share = settings.mem_fraction_static
     if share is not None and not 0 < share < 1:
         raise InputError(f"mem_fraction_static must lie in (0, 1), not {share}")
-    if settings.schedule_conservativeness < 0:
-        raise InputError(f"schedule_conservativeness must be 0 or more, not {settings.schedule_conservativeness}")
+    for name in ("ep_num_redundant_experts", "schedule_conservativeness"):
+        if getattr(settings, name) < 0:
+            raise InputError(f"{name} must be 0 or more, not {getattr(settings, name)}")
     if not 0 < settings.swa_full_tokens_ratio <= 1:
         raise InputError(f"swa_full_tokens_ratio must lie in (0, 1], not {settings.swa_full_tokens_ratio}")
     if settings.mamba_full_memory_ratio <= 0:

@@ -23,13 +23,14 @@ from infercast.engines.vllm.kernels import (
 )
 from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid_block_size, offload_of, runs_v2
 from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory, weight_waits
-from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, resolve
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, redundant_experts, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
+from infercast.models.read import read_object
 from infercast.models.spec import ModelConfig
 from infercast.ops import Op
 from infercast.predict.board_power import SETTLE_SECONDS
@@ -67,13 +68,7 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
 
 def _graph_settings(text: str, tell: Tell) -> dict[str, Any]:
     """CUDA graph settings of a compilation config; a plain number is its compilation mode."""
-    try:
-        values = json.loads(text)
-    except ValueError:
-        raise InputError(f"--compilation-config must be a JSON object, not {text[:80]!r}") from None
-    values = {"mode": values} if isinstance(values, int) else values
-    if not isinstance(values, dict):
-        raise InputError(f"--compilation-config must be a JSON object, not {text[:80]!r}")
+    values = {"mode": text} if text.strip().isdigit() else read_object(text, "--compilation-config")
     if unread := [name for name in values if name not in GRAPH_SETTINGS]:
         tell(f"--compilation-config: {', '.join(unread)} ignored; read are {', '.join(GRAPH_SETTINGS)}")
     found = {name: values[name] for name in GRAPH_SETTINGS if values.get(name) is not None}
@@ -329,6 +324,9 @@ class Vllm(Engine):
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}"
             + ("" if tier is None else f"; {tier.num_bytes / GIB:,.4g} GiB of KV cache in host memory")
         )
+
+    def spread(self, asked: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ParallelLayout:
+        return replace(layout, redundant=redundant_experts(asked), balanced=asked.enable_eplb)
 
     def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
         return gpu.kernels in FUSING_KERNELS

@@ -11,7 +11,6 @@ of every block, by kernels that write them there (``all``), or of steps that end
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from math import ceil, lcm
@@ -23,6 +22,7 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import Cache
+from infercast.models.read import read_object
 from infercast.models.spec import ModelConfig, stage_range
 from infercast.serve.cache.blocks import STATE_WINDOW, KvShape, StateRules
 from infercast.serve.cache.tiers import Offload
@@ -169,12 +169,7 @@ def _extra_config(text: str | None, *, has_size: bool) -> Mapping[str, Any] | No
     """The extra config of the offloading connector, if that is the one requested."""
     if text is None:
         return None
-    try:
-        values = json.loads(text)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        raise InputError(f"kv_transfer_config must be a JSON object, not {text[:80]!r}")
+    values = read_object(text, "kv_transfer_config")
     connector = values.get("kv_connector", CONNECTOR if has_size else None)
     if connector != CONNECTOR:
         raise InputError(

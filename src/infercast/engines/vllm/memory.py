@@ -155,11 +155,17 @@ def layers_in_host(settings: ResolvedSettings, layers: list[float]) -> list[floa
 
 
 def bytes_saved(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings, stage: int) -> float:
-    """GPU memory that weights in host memory leave free, less the buffers that layers are copied to."""
+    """GPU memory that weights in host memory leave free, less the buffers that layers and moving experts take."""
+    taken = 0.0
+    if layout.balanced:  # vLLM, eplb_state.py: experts that move to this GPU, room for those of one layer
+        networks, shard = (stack.feed_forward for stack in config.stacks), config.shard(layout)
+        routed = (each for each in networks if isinstance(each, ExpertFeedForward))
+        taken = max(each.routed_bytes(shard, expert_multiples(config, gpu)) for each in routed)
     if not (settings.offload_group_size or settings.cpu_offload_gb):
-        return 0.0
+        return -taken
     moved = layers_in_host(settings, [size for size, *_ in _layers(config, layout, gpu, stage)])
-    return sum(moved) - (settings.offload_prefetch_step * max(moved) if settings.offload_group_size else 0.0)
+    taken += settings.offload_prefetch_step * max(moved) if settings.offload_group_size else 0.0
+    return sum(moved) - taken
 
 
 def _layers(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, stage: int) -> list[tuple[float, float, float]]:

@@ -15,6 +15,7 @@ from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_versio
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import asdict, dataclass
+from infercast.models.read import read_object
 from infercast.serve.cache.blocks import StateRules
 from infercast.shown import Chosen
 from infercast.units import GIB
@@ -97,8 +98,10 @@ COUNTS = (
 )  # fmt: skip
 NEW = (
     "max_num_active_seqs", "max_num_scheduled_tokens", "max_num_queued_reqs", "max_num_queued_tokens",
-    "prefix_cache_retention_interval", "long_prefill_token_threshold_adaptive",
+    "prefix_cache_retention_interval", "long_prefill_token_threshold_adaptive", "enable_eplb",
 )  # fmt: skip
+BALANCING = {"num_redundant_experts", "window_size", "step_interval", "use_async", "policy", "communicator"}
+BALANCING |= {"log_balancedness", "log_balancedness_interval", "enable_migration_batching"}
 
 
 def check_settings(settings: EngineSettings, max_positions: int) -> None:
@@ -134,6 +137,19 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(
             f"max_model_len {settings.max_model_len} is above the {max_positions} positions the model was made for"
         )
+
+
+def redundant_experts(settings: EngineSettings) -> int:
+    """Copies of experts of a layer, over all GPUs."""
+    values = read_object(settings.eplb_config or "{}", "--eplb-config")
+    if strange := sorted({*values} - BALANCING):
+        raise UnknownNameError("field of --eplb-config", strange[0], sorted(BALANCING))
+    copies: Any = values.get("num_redundant_experts", settings.num_redundant_experts)
+    if type(copies) is not int or copies < 0:
+        raise InputError(f"num_redundant_experts must be a whole number of at least 0, not {copies!r}")
+    if copies and not settings.enable_eplb:
+        raise InputError(f"num_redundant_experts {copies} needs enable_eplb; add it or leave them out")
+    return copies
 
 
 def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
@@ -235,6 +251,9 @@ class EngineSettings(Chosen):
     """Steps run as two halves, one of which exchanges tokens with other GPUs while the other computes ..."""
     dbo_decode_token_threshold: int = 32  # ... if they have so many tokens, and only decode ...
     dbo_prefill_token_threshold: int = 512  # ... or so many with prompts.
+    enable_eplb: bool = False  # Experts move between GPUs until these are loaded evenly ...
+    eplb_config: str | None = None  # ... with ``num_redundant_experts`` copies in this JSON ...
+    num_redundant_experts: int = 0  # ... or, in releases before 0.12, this number of them.
     kv_offloading_size: float | None = None  # GiB of host memory for a second KV cache tier, over all GPUs of an engine
     kv_offloading_backend: str = BACKENDS[0]
     kv_transfer_config: str | None = None  # A KV connector as vLLM's JSON; the offloading connector is supported

@@ -15,6 +15,7 @@ from infercast.engines import speculation as drafts
 from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError
 from infercast.models.layout import ParallelLayout
+from infercast.models.read import read_object
 from infercast.models.spec import ModelConfig
 from infercast.serve.speculation import MOST_DRAFTS
 
@@ -35,12 +36,7 @@ class Asked(NamedTuple):
 
 
 def read_config(text: str, target: ModelConfig) -> Asked:
-    try:
-        values = json.loads(text)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        raise InputError(f"--speculative-config must be a JSON object, not {text[:80]!r}")
+    values = read_object(text, "--speculative-config")
     if strange := sorted({*values} - READ - UNREAD):
         raise UnknownNameError("field of --speculative-config", strange[0], READ | UNREAD, listed=False)
     if values.get("parallel_drafting"):

@@ -28,7 +28,7 @@ from infercast.forecast.simulate import most_requests_per_second, simulate_syste
 from infercast.forecast.slo import Slo
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import checkpoint
-from infercast.models.read import read_overrides
+from infercast.models.read import read_object
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
@@ -336,7 +336,7 @@ def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deploym
 
 def _is_about(problem: InputError, flag: Flag, point: Point) -> bool:
     """Whether an error goes with a flag whose value is a name or an object, and one that the engine takes."""
-    if flag.status != READ or not isinstance(flag.value, str) or flag.field in FORMATS:
+    if flag.status != READ or not isinstance(flag.value, str) or flag.field in (*FORMATS, "eplb_config"):
         return False
     choices = known_flags(point.engine).find(f"--{flag.name}", strict=True).argument.choices
     if choices and flag.value not in choices:
@@ -358,7 +358,7 @@ def _mended(point: Point, problem: InputError, pasted: Pasted, gpu: GpuSource, n
     variable = point.engine.commands.longer_contexts
     if variable not in pasted.environment:
         notes.append(f"{problem}: the engine starts with {variable}=1 alone, which is assumed")
-    overrides = read_overrides(point.options.get("hf_overrides") or "{}")
+    overrides = read_object(point.options.get("hf_overrides") or "{}", "--hf-overrides")
     return point.changed({"hf_overrides": json.dumps({**overrides, "max_position_embeddings": int(found[1])})})
 
 

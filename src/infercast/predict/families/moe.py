@@ -89,8 +89,9 @@ ROUNDED_AWAY = 0.36  # A power law's share below which rounding leaves an expert
 CLASSES = 24  # Experts are taken in this many equal classes, from the least to the most loaded
 _RANK = (np.arange(CLASSES) + 0.5) / CLASSES
 DRAWS = 16  # How often a power law's loads are drawn to find those of the heaviest GPU
+EPLB = "/eplb"  # After a power law, before the number of copies: engines balance the experts
 WHOLE = "/whole"
-"""After a routing's name: a GPU multiplies all pairs of every token that has one of its experts, not only its own."""
+"""At the end of a routing: a GPU multiplies all pairs of every token that has one of its experts, not only its own."""
 
 
 class RoutedTokens(NamedTuple):
@@ -145,9 +146,10 @@ def _loads(op: MoE, tokens: Number, x: Kit) -> tuple[Array, Number, Number]:
         chance = x.smaller(mean, 1.0)
         return np.repeat(x.along(mean), CLASSES, axis=-1), x.along(chance), CLASSES * chance
     if routing.startswith("power_law_"):
-        power = 1.0 - float(routing.removeprefix("power_law_"))
+        exponent, _, copies = routing.removeprefix("power_law_").partition(EPLB)
+        power = 1.0 - float(exponent)
         if op.num_local < op.experts:
-            loads = _on_heaviest(power, op, tokens)
+            loads = _on_heaviest(power, op, tokens, int(copies) if copies else None)
         else:
             loads = _power_law(power, x.along(mean), x.along(tokens))
         chance = loads**3 / (loads**3 + ROUNDED_AWAY**3)
@@ -169,31 +171,48 @@ def _power_law(power: float, mean: Array, tokens: Array) -> Array:
     return loads
 
 
-def _on_heaviest(power: float, op: MoE, tokens: Array) -> Array:
+def _on_heaviest(power: float, op: MoE, tokens: Array, copies: int | None) -> Array:
     """The same on the GPU with the most tokens of all that experts are spread over: the collector times that one.
 
     AIConfigurator, collector/helper.py: it gives the first GPU the group of experts with the largest sum.
     """
-    layout = op.experts, op.num_local, op.topk
+    layout = op.experts, op.num_local, op.topk, copies
     each = [_heaviest(power, *layout, float(count)) for count in tokens.ravel()]
     return np.array(each).reshape(*tokens.shape, CLASSES)
 
 
 @lru_cache(maxsize=16384)
-def _heaviest(power: float, experts: int, local: int, topk: int, tokens: float) -> Array:
-    """Tokens of an expert of each class in the heaviest of equal groups, averaged over several draws."""
-    mean, groups = tokens * topk / experts, max(experts // local, 1)
+def _heaviest(power: float, experts: int, local: int, topk: int, copies: int | None, tokens: float) -> Array:
+    """Tokens of an expert of each class in the heaviest of equal groups, or of balanced ones, averaged over draws."""
+    groups, mean = max(experts // local, 1), tokens * topk / (drawn := experts - (copies or 0))
     power = power if abs(power) > 1e-6 else 1e-6
     low, high = (1.0, max(0.8 * tokens, 1.01)) if mean > 1.0 else (0.01, 2.0)
-    ranks = np.random.default_rng(experts).random((DRAWS, groups * local))
+    ranks = np.random.default_rng(drawn).random((DRAWS, groups * local if copies is None else drawn))
     loads = ((high**power - low**power) * ranks + low**power) ** (1.0 / power)
     for _ in range(3):
         loads = np.minimum(loads * (mean / loads.mean(axis=-1, keepdims=True)), tokens)
-    grouped = loads.reshape(DRAWS, groups, local)
+    grouped = loads.reshape(DRAWS, groups, local) if copies is None else balanced_groups(loads, copies, groups)
     heaviest = grouped[np.arange(DRAWS), grouped.sum(axis=-1).argmax(axis=-1)]
     ordered = np.sort(heaviest, axis=-1).mean(axis=0)
     # Each expert fills as many classes as it has a share in all of them.
     return np.asarray(np.repeat(ordered, CLASSES).reshape(CLASSES, local).mean(axis=-1))
+
+
+def balanced_groups(loads: Array, copies: int, groups: int) -> Array:
+    """As DeepSeek's EPLB: copies of what has most for a copy, then from the largest on to the lightest with room."""
+    rows, held, owners = np.arange(len(loads)), np.ones_like(loads), list(np.indices(loads.shape)[1].T)
+    for _ in range(copies):
+        owners.append((loads / held).argmax(axis=-1))
+        held[rows, owners[-1]] += 1
+    each = np.take_along_axis(loads / held, np.array(owners).T, axis=-1)
+    found = np.zeros((len(loads), groups, len(owners) // groups))
+    filled, sums = np.zeros((len(loads), groups), dtype=int), np.zeros((len(loads), groups))
+    for load in np.sort(each, axis=-1).T[::-1]:
+        to = rows, np.where(filled < found.shape[-1], sums, np.inf).argmin(axis=-1)
+        found[(*to, filled[to])] = load
+        filled[to] += 1
+        sums[to] += load
+    return found
 
 
 FEATURES = feature_names("moe")
