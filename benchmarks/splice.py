@@ -6,7 +6,8 @@ Fitting everything takes minutes; where only the physics of one family has chang
 to the last bit (reading and writing an artefact loses nothing). Models of a sweep stay
 unless ``--sweeps`` names the folder they are of. ``--also`` names a second folder of tables, such as those that name
 their kernels: rows of both are fitted together, or those of the second alone where its version of an engine is another.
-Hashes of all tables, and of all groups of rows, are added up.
+Hashes of all tables, and of all groups of rows, are added up. Prompts of one token are rows
+of decoding, so that both families of attention go together.
 """
 
 import argparse
