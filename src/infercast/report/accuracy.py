@@ -21,9 +21,14 @@ from infercast.report.quantities import declared
 from infercast.report.terminal import Grid, Section, at, cells, pick, record, styled
 from infercast.units import MILLI, format_percent
 
-ORDER_TITLES = {
-    "output_tokens_per_second": "tokens/s", "ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99", "tpot_p50": "TPOT p50",
-}  # fmt: skip
+QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
+TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
+UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
+JOULES = "joules_per_output_token"
+ERRORS = ("median", "mean", "p90", "bias")
+PARTS = ("idle_ttft", "decode_step", "prompts")
+ORDER_FIELDS = declared("orders", title=dict(zip(QUANTITIES, TITLES, strict=True)).__getitem__)
+SCATTER_FIELDS = declared("scatter")
 
 
 def render_reliability(groups: Sequence[reliability.Reliability]) -> RenderableType:
@@ -36,9 +41,6 @@ def render_reliability(groups: Sequence[reliability.Reliability]) -> RenderableT
         rows.append((f"{100 * bucket.low:.0f} to {100 * bucket.high:.0f} %", *cells))
     worst = ("furthest off", *(cell for group in groups for cell in ("", "", _percent(group.worst))))
     return Section("Promises: how often they held, by the odds that were said", Grid(columns, [*rows, worst]))
-
-
-ORDER_FIELDS = declared("orders", title=ORDER_TITLES.__getitem__)
 
 
 def reliability_dict(group: reliability.Reliability) -> dict[str, Any]:
@@ -106,22 +108,15 @@ def _axes(left: float) -> list[str]:
     return found
 
 
-QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
-TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
-JOULES = "joules_per_output_token"
-ERRORS = ("median", "mean", "p90", "bias")
-
-
 def _percent(error: float | None) -> str:
     return "-" if error is None else format_percent(error)
 
 
-def _signed_percent(error: float) -> str:
+def signed_percent(error: float) -> str:
     return f"{100 * error:+,.1f} %"
 
 
-PARTS = ("idle_ttft", "decode_step", "prompts")
-UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
+FILE_FIELDS = declared("files", signed=signed_percent)
 
 
 def render_validation(validation: Validation) -> list[RenderableType]:
@@ -169,12 +164,6 @@ def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
     return ["-" if share is None else f"{_percent(share)}, +-{_percent(width)}" for share, width in both]
 
 
-SCATTER_FIELDS = declared("scatter")
-
-
-FILE_FIELDS = declared("files", signed=_signed_percent)
-
-
 def _parts_grid(validation: Validation) -> RenderableType:
     """What decides in each: host, kernels (and launches), the queue on top of them."""
     columns, rows = cells(FILE_FIELDS, validation.file_parts())
@@ -208,7 +197,7 @@ def _error_cells(each: LoadErrors, name: str) -> list[str]:
     errors = getattr(each, name)
     if errors is None:
         return ["-"] * len(ERRORS)
-    return [*(_percent(error) for error in errors[:-1]), _signed_percent(errors.bias)]
+    return [*(_percent(error) for error in errors[:-1]), signed_percent(errors.bias)]
 
 
 def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> RenderableType:
@@ -216,7 +205,7 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
     runs = [run for run in validation.runs if run.file == name]
     counted = "as configured"
     if blocks is not None:
-        counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {signed(blocks)}"
+        counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {signed_percent(blocks.error)}"
     lines = [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
     return Section(name, Group(Text("\n".join(lines)), Grid(columns, map(_run_row, runs), notes_at=(0,))))
 
@@ -229,7 +218,8 @@ COUNTED = (
 
 def _counted_lines(runs: Sequence[RunComparison]) -> list[str]:
     return [
-        f"{what}, {run.label}: {pair.measured:{form}} measured, {pair.predicted:{form}} predicted, {signed(pair)}"
+        f"{what}, {run.label}: {pair.measured:{form}} measured, {pair.predicted:{form}} predicted, "
+        f"{signed_percent(pair.error)}"
         for what, name, form in COUNTED
         for run in runs
         if (pair := getattr(run, name)) is not None
@@ -284,7 +274,7 @@ def _run_row(run: RunComparison) -> tuple[str, ...]:
         else:
             scale = 1.0 if quantity == "output_tokens_per_second" else MILLI
             cells.append(f"{_digits(pair.measured / scale)} > {_digits(pair.predicted / scale)}")
-            cells.append(f"{100 * (pair.predicted / pair.measured - 1):+,.0f} %")
+            cells.append(f"{100 * pair.error:+,.0f} %")
     return tuple(cells)
 
 
@@ -297,10 +287,6 @@ def _median_row(validation: Validation, kind: str | None) -> tuple[str, ...]:
     count = sum(kind is None or run.kind == kind for run in validation.runs)
     errors = (validation.median_ape(quantity, kind) for quantity in QUANTITIES)
     return (kind or "all", f"{count}", *map(_percent, errors))
-
-
-def signed(pair: Comparison) -> str:
-    return f"{100 * (pair.predicted / pair.measured - 1):+,.1f} %"
 
 
 def _pair(pair: Comparison | None, scale: float = 1.0, error: str = "ape") -> dict[str, Any] | None:

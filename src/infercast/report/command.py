@@ -153,12 +153,10 @@ def _row(served: ServedLoad) -> tuple[str, ...]:
 def _render_advice(explained: Explained, advised: Advised) -> list[RenderableType]:
     several = len(explained.served) > 1
     parts: list[RenderableType] = []
-    if advised.ranked:
-        rows = [_advice_row(each, several) for each in advised.ranked]
-        parts.append(Section("Advice, best first", Grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
-    else:
+    if not advised.ranked:
         parts.append(Section("Advice", styled("Nothing that was tried is better beyond chance on the same GPUs.")))
     for title, changes in (
+        ("Advice, best first", advised.ranked),
         ("With other numbers of GPUs", advised.other_gpus),
         ("What gains something and loses more, or only loses", advised.worse),
     ):

@@ -77,8 +77,10 @@ def render_runs(
     """Tables for a terminal; with ``breakdown``, where every second of each run goes, too."""
     before, after = (run.forecast for run in runs)
     both = compare.side_by_side(runs, names)
+    asked = [(f": {title[:1].lower()}{title[1:]}" if len(before.pools) > 1 else "", rows)
+             for title, rows in system_facts(before)]  # fmt: skip
     return [
-        *(Section(f"As asked for{_which(title)}", Facts(rows)) for title, rows in system_facts(before)),
+        *(Section(f"As asked for{which}", Facts(rows)) for which, rows in asked),
         *(
             Section(
                 f"With {changes}" if one.role == BOTH else f"With {changes}: {one.role} pool",
@@ -97,10 +99,6 @@ def render_runs(
         *(_breakdowns(runs, changes) if breakdown else ()),
         caveat_section(caveats_of((before, after))),
     ]
-
-
-def _which(title: str) -> str:
-    return "" if title == "What was simulated" else f": {title[:1].lower()}{title[1:]}"
 
 
 def _breakdowns(runs: tuple[Watched, Watched], changes: str) -> Iterator[RenderableType]:

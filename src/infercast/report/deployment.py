@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from infercast.engines.base import Deployment, engine_of
 from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
-from infercast.forecast.run import DraftRun
 from infercast.forecast.system import BOTH
 from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count

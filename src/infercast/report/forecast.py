@@ -7,11 +7,11 @@ from math import ceil
 from typing import Any
 
 from infercast import units
-from infercast.forecast.energy import Energy, FacilityEnergy
+from infercast.forecast.energy import Energy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, host_bound_share
 from infercast.forecast.result import FULL, HELD_BY_HOST, Forecast, Verdict, bottleneck, largest_family, prices_of
-from infercast.forecast.run import EngineLoad, PoolRun, SessionsRun, TierRun, TierTransfer, drafts_of
+from infercast.forecast.run import EngineLoad, PoolRun, SessionsRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.steady import OVERLOADED
 from infercast.forecast.system import BOTH, DECODE
@@ -176,10 +176,6 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
-    return quantities.document("wall", wall, ends=lambda wall: [wall.low, wall.high])
-
-
 def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{name} < {units.format_seconds(seconds)}" for name, seconds in limits) or "-"
 
@@ -235,11 +231,6 @@ def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
             ("KV stores", f"{tier.num_refused:,} times there was no room: the tier is too small for its copies")
         )
     return rows
-
-
-def tier_dict(tier: TierRun | None) -> dict[str, Any] | None:
-    """The same as plain data, by the names of vLLM's counters where it has them."""
-    return None if tier is None else quantities.document("tier", tier)
 
 
 def _words(way: TierTransfer, done: str) -> str:
@@ -446,8 +437,8 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,  # 1.0 drops this name of ..._per_gpu
         **decision_fields(forecast),
         **{each.key: each.data(forecast) for each in quantities.ENERGIES},
-        "energy": None if forecast.energy is None else _energy_dict(forecast.energy),
-        "wall": None if forecast.wall is None else wall_dict(forecast.wall),
+        "energy": forecast.energy and _energy_dict(forecast.energy),
+        "wall": forecast.wall and quantities.document("wall", forecast.wall, ends=lambda wall: [wall.low, wall.high]),
         **part_fields(forecast),
         "duration_s": forecast.duration,
         **{each.key: each.data(forecast) for each in quantities.LOADS},
@@ -473,7 +464,7 @@ def _pool_dict(pool: PoolRun) -> dict[str, Any]:
         "deployment": deployment_dict(pool.deployment),
         **pick(pool, "role", instances="pool.instances", gpus="pool.gpus"),
         **{each.key: each.data(pool) for each in quantities.LOADS},
-        "kv_offload": tier_dict(pool.tier),
+        "kv_offload": None if pool.tier is None else quantities.document("tier", pool.tier),
     }
 
 

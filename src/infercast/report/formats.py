@@ -217,9 +217,11 @@ def html_of(answer: Any) -> str:
 
 
 def picture_of(answer: Any) -> Any:
-    name = renderers_of(answer).picture
-    assert name is not None, "only objects with a picture have the method plot"
-    return function_of(name)(answer)
+    made_by = renderers_of(answer)
+    if made_by.picture is not None:
+        return function_of(made_by.picture)(answer)
+    assert made_by.page is not None, "only objects with a picture have the method plot"
+    return function_of(made_by.page)(answer, "").figure(function_of("plots:Picture"))
 
 
 def renderers_of(answer: Any) -> Renderers:

@@ -115,9 +115,7 @@ def latencies_of(
 
 
 def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
-    if values is None:
-        return None
-    return {name: getattr(values, name) / units.MILLI for name in NAMES}
+    return None if values is None else {name: getattr(values, name) / units.MILLI for name in NAMES}
 
 
 TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
@@ -192,10 +190,6 @@ def format_interval(low: float, high: float) -> str:
     return f"{first.removesuffix(f' {unit}')} to {last}"
 
 
-def format_ends(ends: tuple[float, float]) -> str:
-    return format_interval(*ends)
-
-
 def ends_ms(ends: tuple[float, float] | None) -> list[float] | None:
     """[low, high] in milliseconds."""
     return None if ends is None else [end / units.MILLI for end in ends]
@@ -225,7 +219,8 @@ def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
 
     A value that is itself a ``record``, or many ``rows``, names the table of their fields.
     """
-    named = {each.__name__: each for each in (milliseconds, ends_ms, format_ends, format_rates)} | own
+    named = {each.__name__: each for each in (milliseconds, ends_ms, format_rates)} | own
+    named["format_ends"] = lambda ends: format_interval(*ends)
     fields = []
     for row in _tables()[table]:
         of = own[row["of"]] if "of" in row else at(row["path"])

@@ -8,7 +8,6 @@ from datetime import date
 from functools import cache
 from html import escape, unescape
 from importlib import resources
-from re import sub
 from typing import NamedTuple
 
 from infercast.forecast.result import Forecast
@@ -58,7 +57,7 @@ def cards(shown: Iterable[Card], note: str) -> str:
 
 def items(sentences: Iterable[str]) -> str:
     """A list of sentences, in which commands stand between backticks."""
-    coded = (sub(r"`([^`]+)`", r"<code>\1</code>", escape(each)) for each in sentences)
+    coded = (re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(each)) for each in sentences)
     return f"<ul>{''.join(f'<li>{each}</li>' for each in coded)}</ul>"
 
 
@@ -132,7 +131,7 @@ def _line(names: Sequence[str], kinds: Sequence[str], row: Sequence[str], texts:
 
 def _text(cell: str) -> str:
     """Visible text of a cell, without the small print below it."""
-    return unescape(sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
+    return unescape(re.sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
 
 
 def part_sections(forecast: Forecast) -> list[Section]:
