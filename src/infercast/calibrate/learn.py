@@ -263,7 +263,12 @@ def calibrate(
         raise InputError("there is no result to learn from; give at least one file")
     accepted = _mean([each.acceptance_length for each in found])
     if accepted is not None:
-        deployment = _accepting(deployment, accepted)
+        if deployment.drafting is None:
+            raise InputError(
+                f"the results had {accepted:.2f} tokens a step by speculative decoding; say how with "
+                "--speculative-config, or give results without"
+            )
+        deployment = with_acceptance(deployment, accepted)
     system = system_of(deployment)
     replays = []
     for result in found:
@@ -297,16 +302,6 @@ def _left_out(replays: Sequence[Replay], prior: Array, tell: Tell) -> list[tuple
             others = [*replays[:place], *replays[place + 1 :]]
             found[place] = _pairs(replays[place], solve(others, prior).point)
     return found
-
-
-def _accepting(deployment: Deployment, length: float) -> Deployment:
-    """The deployment with drafts that are accepted as the results say, unless an acceptance was set."""
-    if deployment.drafting is None:
-        raise InputError(
-            f"the results had {length:.2f} tokens a step by speculative decoding; say how with --speculative-config, "
-            "or give results without"
-        )
-    return with_acceptance(deployment, length)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -217,12 +217,6 @@ class Reserved(NamedTuple):
         return round((shown - mib) / shown, 3)
 
 
-@cache
-def _constants() -> tuple[float, float]:
-    data = read_data("engines/sglang/memory.toml")
-    return data["context_mib"] * MIB, data["peer_mib"] * MIB
-
-
 class Budget(NamedTuple):
     """What is left for KV pools on the GPU with the least room."""
 
@@ -237,8 +231,9 @@ class Budget(NamedTuple):
 
 def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
     """Free memory after creating the CUDA context and process groups."""
-    context, peer = _constants()
-    return gpu.driver_bytes - context - peer * (layout.tensor * layout.sharing - 1)
+    known = read_data("engines/sglang/memory.toml")
+    peers = layout.tensor * layout.sharing - 1
+    return gpu.driver_bytes - MIB * float(known["context_mib"] + known["peer_mib"] * peers)
 
 
 def draft_weights(drafting: Drafting | None, layout: ParallelLayout, gpu: Gpu) -> float:

@@ -34,12 +34,6 @@ from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
 
-def cached_model(config: ModelConfig, settings: ResolvedSettings) -> ModelConfig:
-    """The layers with a KV cache: the target's, followed by the drafter's."""
-    drafting = settings.drafting
-    return config if drafting is None or drafting.draft is None else drafting.draft.with_target(config)
-
-
 def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:
     drafting = settings.drafting
     if drafting is None or drafting.draft is None:
@@ -246,7 +240,8 @@ def plan_memory(
     libraries = LIBRARY_BYTES + (COMPILED_BYTES if compiles_kernels(config, layout) else 0.0)
     plans = []
     unbound = 1 + settings.max_num_seqs * -(-settings.max_model_len // settings.block_size)
-    cached = cached_model(config, settings)
+    drafting = settings.drafting  # the drafter's layers with a KV cache follow the target's
+    cached = config if drafting is None or drafting.draft is None else drafting.draft.with_target(config)
     for number in range(layout.pipeline) if stage is None else (stage,):
         device = gpu.at(number)
         usable = device.driver_bytes * settings.gpu_memory_utilization
@@ -315,7 +310,8 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     recorded = float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
     draft_kernels, num_draft_graphs = draft_graphs(layout, settings)
     recorded += GRAPH_BYTES_A_KERNEL * draft_kernels * num_draft_graphs
-    if not _newly_reserves(config, settings):
+    # The measured release profiled the graphs of its V1 runner, but not those of V2.
+    if not (settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))):
         return recorded
     a_graph = max(LEAST_PROFILED_BYTES, PROFILED_BYTES_A_KERNEL * num_kernels / layout.pipeline)
     return recorded + num_graphs * a_graph
@@ -326,8 +322,3 @@ def _num_kernels(config: ModelConfig, layout: ParallelLayout) -> int:
     """Kernels of a step: the same for all settings that a plan tries."""
     one = np.array([1])
     return sum(call.count for call in step_calls(config, layout, one, one, sampled=1))
-
-
-def _newly_reserves(config: ModelConfig, settings: ResolvedSettings) -> bool:
-    """True if graphs are profiled that were not in the measured release: V1's were, V2's were not."""
-    return settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))
