@@ -29,6 +29,10 @@ from infercast.report.terminal import (
 from infercast.units import format_seconds
 
 SHOWN_EFFECTS = 4  # of a change, the largest; JSON has all
+BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
+MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
+IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
+_ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
 
 
 def render_explained(explained: Explained) -> list[RenderableType]:
@@ -49,10 +53,6 @@ def render_explained(explained: Explained) -> list[RenderableType]:
     if explained.advised is not None:
         parts += _render_advice(explained, explained.advised)
     return parts
-
-
-BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
-MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
 
 
 def brief_explained(explained: Explained) -> list[RenderableType]:
@@ -85,9 +85,6 @@ def brief_explained(explained: Explained) -> list[RenderableType]:
         told.append(("run it", explained.recommended or f"{explained.command}  (good as it is)"))
     doubts = brief_doubts(last.forecast.source, explained.engine.name, last.intervals, deployment.drafting)
     return [*parts, Facts([*told, *named_first("doubt", doubts), ("more", MORE)])]
-
-
-IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
 
 
 def _decisions(explained: Explained) -> list[RenderableType]:
@@ -174,9 +171,6 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
         text = "It is good as it is: what helps on the same GPUs changes answers, or costs more than it gains."
         parts.append(Section("The command with the advice", styled(text)))
     return parts
-
-
-_ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
 
 
 def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:

@@ -24,6 +24,9 @@ Names = tuple[str, str]
 TITLES = {"prefill": "prompts alone", "mixed": "prompts and decoding", "decode": "decoding alone"}
 STEP_FIELDS = declared("steps", title=TITLES.__getitem__)
 """Tokens and decoding sequences of a step on average; shares: of GPU time, and of the time between two tokens."""
+SHOWN = 10
+AS_ASKED: Names = ("as asked", "what if")  # what the two runs are called
+COMPARED, COMPARED_PARTS = ("mean", "p50", "p95", "p99"), ("mean", "p99")  # of latencies, and of the parts of one
 
 
 def step_title(side: compare.Side) -> str:
@@ -64,11 +67,6 @@ def _step_dict(step: compare.SameStep, number: int) -> dict[str, Any]:
 
 def _seconds(seconds: float) -> str:
     return format_seconds(seconds) if seconds > 0 else "-"
-
-
-SHOWN = 10
-AS_ASKED: Names = ("as asked", "what if")  # what the two runs are called
-COMPARED, COMPARED_PARTS = ("mean", "p50", "p95", "p99"), ("mean", "p99")  # of latencies, and of the parts of one
 
 
 def render_runs(

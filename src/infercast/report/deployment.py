@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from infercast.forecast.memory import Fit
     from infercast.forecast.run import DraftRun
 
+ASSUMED = "assumed; say what you see with --acceptance"
+
 
 def render_fit(fit: Fit) -> list[RenderableType]:
     model, memory = fit.model, fit.memory
@@ -124,9 +126,6 @@ def _parts(fit: Fit) -> list[tuple[str, float]]:
         ("KV cache", float(memory.kv_bytes)),
         ("left free", max(0.0, memory.total - used)),
     ]
-
-
-ASSUMED = "assumed; say what you see with --acceptance"
 
 
 def drafting_words(drafting: Drafting) -> str:

@@ -55,6 +55,11 @@ from infercast.report.terminal import (
 
 LIMIT_FIELDS = quantities.declared("limits")
 PRICE_FIELDS = {"usd_per_gpu_hour": "per_hour", **{name: name for name in ("provider", "kind", "date", "source")}}
+LEAST_PART = 0.01  # parts of the energy below this share are summed as `other`
+SHOWN_ENGINES = 16
+LEAST_SHARE = 0.0005  # kernel families below this share of a step are left out of tables
+PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
+EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 
 
 def render_decision(forecast: Forecast) -> list[RenderableType]:
@@ -114,9 +119,6 @@ def slo_dict(verdict: Verdict) -> dict[str, Any]:
         "holds": verdict.holds,
         "limits": [record(LIMIT_FIELDS, each) for each in verdict.limits],
     }
-
-
-LEAST_PART = 0.01  # parts of the energy below this share are summed as `other`
 
 
 def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
@@ -243,11 +245,6 @@ def request_rows(forecast: Forecast) -> Iterator[str]:
     yield from csv_lines(columns, ([None if cell != cell else cell for cell in row] for row in rows))  # noqa: PLR0124
 
 
-SHOWN_ENGINES = 16
-LEAST_SHARE = 0.0005  # kernel families below this share of a step are left out of tables
-PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
-
-
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
     style = "bold" if forecast.state.is_steady else "bold red"
     about: list[RenderableType] = [styled(forecast.headline, style=style)]
@@ -338,9 +335,6 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
 
 def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) -> list[tuple[str, str]]:
     return named_first(name, dict.fromkeys(map(words, forecast.pools)))
-
-
-EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 
 
 def _promise_words(verdict: Verdict | None, example: str) -> str:

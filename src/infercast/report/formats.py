@@ -18,6 +18,8 @@ from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragra
 from infercast.units import MICRO, format_bytes, format_count, format_percent, format_seconds
 
 ENDS = ("low", "high")  # of an interval, which JSON has as a pair
+LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
+LIBRARIES = ("pandas", "polars")
 
 
 def rows_of(document: Any, key: str | tuple[str, ...] | None = None) -> list[dict[str, Any]]:
@@ -69,9 +71,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def _is_interval(name: str, value: Any) -> bool:
     is_pair = isinstance(value, (list, tuple)) and len(value) == len(ENDS)
     return is_pair and "interval" in name and all(isinstance(each, (int, float)) for each in value)
-
-
-LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
 
 
 def html(title: str, parts: Iterable[RenderableType]) -> str:
@@ -128,9 +127,6 @@ def _cell(text: str) -> str:
 
 def _lines(text: str) -> str:
     return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines() if line)
-
-
-LIBRARIES = ("pandas", "polars")
 
 
 def frame_of_rows(rows: Sequence[Mapping[str, Any]], library: str | None = None) -> Any:

@@ -24,6 +24,14 @@ from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 
 PICO = 1e-12
+STEP_TIMES = {
+    "gpu_us": "gpu.seconds", "gpu_low_us": "gpu.low", "gpu_high_us": "gpu.high", "gap_us": "gap_seconds",
+    "host_us": "host_seconds", "step_us": "seconds",
+}  # fmt: skip
+PLACES = {"prefill": "prompts", "decode": "decoding"}
+NEAR = 0.95  # a kernel that reaches so much of its ceiling is as good as there
+SAID = 8  # findings in words; the table has all
+CEILING = "the latency that one in ten measured kernels of the shape beats, over GPUs and engines (docs/diagnose.md)"
 
 
 def render_step(
@@ -81,12 +89,6 @@ def cost_dict(cost: StepCost) -> dict[str, Any]:
         **pick(cost, power_source="board.source", source="gpu.source"),
         "kernels": [record(fields, kernel) for kernel in _ranked(cost)],
     }
-
-
-STEP_TIMES = {
-    "gpu_us": "gpu.seconds", "gpu_low_us": "gpu.low", "gpu_high_us": "gpu.high", "gap_us": "gap_seconds",
-    "host_us": "host_seconds", "step_us": "seconds",
-}  # fmt: skip
 
 
 def _ranked(cost: StepCost) -> list[KernelCost]:
@@ -256,12 +258,6 @@ def _parts_dict(parts: RequestParts | None) -> dict[str, Any] | None:
         "slowest_mean_ms": {name: seconds / MILLI for name, seconds in parts.mean(parts.slowest).items()},
         "slowest": [request(position) for position in parts.slowest.tolist()],
     }
-
-
-PLACES = {"prefill": "prompts", "decode": "decoding"}
-NEAR = 0.95  # a kernel that reaches so much of its ceiling is as good as there
-SAID = 8  # findings in words; the table has all
-CEILING = "the latency that one in ten measured kernels of the shape beats, over GPUs and engines (docs/diagnose.md)"
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:

@@ -16,6 +16,9 @@ from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named, record
 
+LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
+BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
+
 
 class Quantity(NamedTuple):
     """One number of a forecast, of a pool or of a replica."""
@@ -155,10 +158,6 @@ def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:
 
 def around(part: float) -> str:
     return f"+-{100 * part:.0f} %"
-
-
-LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
-BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
 
 
 def bound_words(text: str) -> str:

@@ -27,6 +27,8 @@ VARIABLES = {
     **{colour: f"s{number}" for number, colour in enumerate(SERIES)},
 }
 STYLE = Path(__file__).parents[1] / "page.mplstyle"
+AXIS, LEGEND_ROW, LEGEND_LETTER, HANDLE = 0.5, 0.19, 0.072, 0.42
+"""Inches of an axis with its name, of a row of a legend, of a letter in it and of its coloured square with its gaps."""
 
 
 class Tips:
@@ -215,10 +217,6 @@ def _write(axes: Axes, name: str, mark: Box, place: Box, is_right: bool) -> None
         name, tuple(middle), textcoords="offset points", xytext=offset, ha="left" if is_right else "right", va="center",
         color=INK, fontsize=8.5, arrowprops={**LEADER, "relpos": (0.0 if is_right else 1.0, 0.5)},
     )  # fmt: skip
-
-
-AXIS, LEGEND_ROW, LEGEND_LETTER, HANDLE = 0.5, 0.19, 0.072, 0.42
-"""Inches of an axis with its name, of a row of a legend, of a letter in it and of its coloured square with its gaps."""
 
 
 class Part(NamedTuple):

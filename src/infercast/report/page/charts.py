@@ -30,6 +30,11 @@ PART_COLOURS = (
     *(canvas.SERIES[4], canvas.SERIES[1], canvas.SERIES[3], HOST, canvas.SERIES[0], canvas.SERIES[6], canvas.SERIES[8]),
     *(canvas.GRID, OTHERS, canvas.SERIES[2], canvas.SERIES[5], canvas.SERIES[7], canvas.SERIES[3], OTHERS),
 )  # Of the parts of the time to first token; the second line is of a link and a decode pool
+PERCENTILES = ("p50", "p90", "p95", "p99")
+HEIGHT, STRIP = 3.3, 0.8  # inches of a chart, and of the strip with percentiles in it
+LABELLED = 6  # kernels of a roofline that are named; the others tell their names when they are pointed at
+LEFT, RIGHT = 0.3, 3e4  # operations per byte at the ends of a chart
+PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
 
 
 def load_chart(overview: Overview) -> str:
@@ -92,10 +97,6 @@ def slowest_chart(slowest: Sequence[SlowRequest]) -> str:
     return stack.chart("slowest", "Parts of the time to first token of the slowest requests")
 
 
-PERCENTILES = ("p50", "p90", "p95", "p99")
-HEIGHT, STRIP = 3.3, 0.8  # inches of a chart, and of the strip with percentiles in it
-
-
 def latency_chart(overview: Overview) -> str:
     """Histograms of TTFT and TPOT with their percentiles and the intervals of these."""
     forecast, intervals = overview.forecast, overview.intervals
@@ -150,11 +151,6 @@ def _percentiles(strip: Axes, axes: Axes, values: Percentiles, band: Band, tips:
     strip.tick_params(axis="x", length=0, labelbottom=False)
     strip.spines[:].set_visible(False)
     strip.grid(visible=False)
-
-
-LABELLED = 6  # kernels of a roofline that are named; the others tell their names when they are pointed at
-LEFT, RIGHT = 0.3, 3e4  # operations per byte at the ends of a chart
-PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
 
 
 def roofline_chart(rooflines: Sequence[tuple[str, StepRoofline]]) -> str:

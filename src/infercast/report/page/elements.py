@@ -18,6 +18,8 @@ from infercast.report.terminal import cells
 FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 15, 12, 10, 10
 """Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that
 does, of a cell of which four stand beside each other; and of a line of a cell that is broken."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing is loaded from anywhere, and a browser sees to it
+SEVERAL = 4  # sections of a page from which on a list of them stands at its top
 
 
 class Section(NamedTuple):
@@ -182,10 +184,6 @@ def explain_words(html: str) -> tuple[str, list[Term]]:
 
     marked = MARKED.sub(visit, html)
     return marked, [term for term in glossary() if term.key in used]
-
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing is loaded from anywhere, and a browser sees to it
-SEVERAL = 4  # sections of a page from which on a list of them stands at its top
 
 
 class Provenance(NamedTuple):

@@ -27,6 +27,13 @@ from infercast.units import MILLI, format_seconds
 
 DOTS_PER_INCH = 160
 FLAGS = re.DOTALL | re.MULTILINE
+LINES = ("-", "--", ":")
+APART = 0.2  # names of lines that are closer than this share of a chart are written as one
+MOST = 288  # stretches across the day: five minutes each
+POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
+MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
+"""What stands before the titles of columns, each of which is read by itself on a phone."""
+IDLE = ("GPU waits for host", "gaps between kernels")
 
 
 class Plot(NamedTuple):
@@ -117,10 +124,6 @@ def _recolour(artist: Any, colours: dict[str, str]) -> None:
             put(translated(colour))
 
 
-LINES = ("-", "--", ":")
-APART = 0.2  # names of lines that are closer than this share of a chart are written as one
-
-
 def sweep_plot(sweep: Sweep, version: str) -> Plot:
     name = curves.UNITS.get(sweep.axis.name, sweep.axis.name)
     columns = curves.columns_of(sweep)
@@ -204,10 +207,6 @@ def _bends(axes: Any, sweep: Sweep) -> None:
                           fontsize=8, color=canvas.MUTED, ha="center", va="bottom")  # fmt: skip
 
 
-MOST = 288  # stretches across the day: five minutes each
-POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
-
-
 def day_plot(plan: DayPlan, version: str) -> Plot:
     def paint(figure: Any, tips: canvas.Tips) -> None:
         panels = figure.subplots(3, 1, sharex=True, gridspec_kw=canvas.room(figure, left=0.55, right=0.25, hspace=0.4))
@@ -262,10 +261,6 @@ def _paint(plan: DayPlan, panels: Any, tips: canvas.Tips) -> None:
     promise.set_xlim(0, span)
 
 
-MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
-"""What stands before the titles of columns, each of which is read by itself on a phone."""
-
-
 def break_even_plot(found: BreakEven, version: str) -> Plot:
     rows = [[escape(column.cell(point)) for column in curves.SPECULATION_COLUMNS] for point in found.points]
     titles = [
@@ -299,9 +294,6 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
         version=version,
         top=answer,
     )
-
-
-IDLE = ("GPU waits for host", "gaps between kernels")
 
 
 def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names, version: str) -> Plot:

@@ -25,6 +25,7 @@ DECISIVE = (
     "joules_per_output_token", "wall_watts", "grams_co2_per_million_output_tokens",
 )  # fmt: skip
 """Of an SLO, money and energy, what stands at the top."""
+_NOTE = '<p class="note">The bar of a mark is its 80 % interval, where the saved run has one.</p>'
 
 
 def report_page(overview: Overview, version: str, command: str = "", date: str = "") -> str:
@@ -216,9 +217,6 @@ def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date
         top="".join(top),
     )
     return elements.whole_page(content, elements.Provenance(version, command, date))
-
-
-_NOTE = '<p class="note">The bar of a mark is its 80 % interval, where the saved run has one.</p>'
 
 
 def _headline(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
