@@ -22,6 +22,10 @@ MOST_WAITING = 256  # questions that wait for a worker; further ones are refused
 MOST_ANSWERS = 1000  # questions after which a worker is replaced by a fresh one
 OUT_OF_MEMORY = b'{"error":{"type":"MemoryError"'  # how the reply of a worker begins that has no memory left
 PATIENCE = 60.0
+FIXED = ("catalog", "openapi", "api_page")
+SECONDS = {**dict.fromkeys(FIXED, 60.0), "memory": 10.0, "simulate": 30.0, "curve": 60.0, "export": 60.0}
+"""How long an answer may take; longer ones are for jobs."""
+KEPT_ANSWERS, KEPT_BYTES = 256, 32 * 2**20
 
 
 class Reply(NamedTuple):
@@ -176,12 +180,6 @@ class Workers:
             if worker is not None:
                 await worker.kill()
         self.folder.cleanup()
-
-
-FIXED = ("catalog", "openapi", "api_page")
-SECONDS = {**dict.fromkeys(FIXED, 60.0), "memory": 10.0, "simulate": 30.0, "curve": 60.0, "export": 60.0}
-"""How long an answer may take; longer ones are for jobs."""
-KEPT_ANSWERS, KEPT_BYTES = 256, 32 * 2**20
 
 
 class InFlight:
