@@ -20,6 +20,7 @@ from infercast.ops.op import Lengths, Size, bytes_of, embedding, gated_activatio
 
 SLICES = {"qkv_proj": 3, "gate_up_proj": 2}  # Projections that are several side by side, each with adapters of its own
 BUFFER_BYTES = 4  # Between the two products values are kept in fp32
+DRAFT_PREFIX = "draft_"  # Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)
 
 
 def adapter_calls(calls: list[Call], slots: AdapterSlots, tokens: Size, dtype: str) -> list[Call]:
@@ -56,9 +57,6 @@ def adapter_bytes(calls: list[Call], slots: AdapterSlots, dtype: str) -> float:
 def is_adapted(call: Call) -> bool:
     """Whether a kernel is a projection that adapters change; routers and heads are not."""
     return isinstance(call.op, Gemm) and call.name.endswith("_proj") and call.op.batch == 1
-
-
-DRAFT_PREFIX = "draft_"  # Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)
 
 
 def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:

@@ -24,6 +24,8 @@ from infercast.units import format_bytes
 LAYERS = "num_hidden_layers"
 DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Layers behind the others; some lists have an item for each of them too."""
+AUTO = "auto"
+FORMATS = {AUTO: "", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def overridden(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,10 +65,6 @@ def read_object(text: str, what: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{what} must be a JSON object, not {text[:80]!r}")
     return values
-
-
-AUTO = "auto"
-FORMATS = {AUTO: "", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> ModelConfig:

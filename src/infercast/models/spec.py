@@ -19,6 +19,8 @@ from infercast.shown import Answer
 
 GREEDY, SORTED = "greedy", "sorted"
 """How a token is picked: the one with the largest logit, or by top-p with all logits in order."""
+MOST_TENSOR = 64  # Sizes that a refusal looks at for alternatives
+BLOCKED, BLOCK = "fp8_block", 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +250,6 @@ def _layer(stack: Stack, hidden: int, active: bool = False) -> int:
     mixer, feed_forward = stack.mixer, stack.feed_forward
     matrices = mixer.matrices(hidden) + feed_forward.matrices(hidden)
     return matrices + common_vectors(stack, hidden) + sum(feed_forward.expert_values(hidden, active=active))
-
-
-MOST_TENSOR = 64  # Sizes that a refusal looks at for alternatives
-BLOCKED, BLOCK = "fp8_block", 128
 
 
 def copies_sharing_experts(config: ModelConfig, layout: ParallelLayout) -> int:

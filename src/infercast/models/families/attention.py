@@ -11,13 +11,12 @@ from infercast.models.feed_forward import DenseFeedForward, FeedForward
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer
 
+PLAIN = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast", "gelu_python", "quick_gelu", "xielu")
+"""Activations that stand between two matrices; with others there is a third one, a gate."""
+
 
 def plain_networks(fields: parts.Fields, bias: parts.Answer = False, gated: parts.Answer = True) -> list[FeedForward]:
     return [parts.dense_feed_forward(fields, fields.answer(bias), fields.answer(gated))] * fields.layers
-
-
-PLAIN = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast", "gelu_python", "quick_gelu", "xielu")
-"""Activations that stand between two matrices; with others there is a third one, a gate."""
 
 
 def read_layers(

@@ -17,6 +17,8 @@ MOST_LAYERS = 4096
 
 Item = TypeVar("Item")
 Answer = bool | str | Sequence[str]  # Yes or no, the flag that says which, or flags of which one may say yes
+LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
+ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 
 
 class Fields(NamedTuple):
@@ -197,16 +199,10 @@ def useful_window(fields: Fields, window: int) -> int:
     return 0 if window >= fields.positive("max_position_embeddings", default=window + 1) else window
 
 
-LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
-
-
 def listed_windows(fields: Fields) -> list[bool] | None:
     """Whether each layer is windowed, as ``layer_types`` says; None without that list."""
     names = fields.known_kinds(fields.words("layer_types"), LAYER_TYPES)
     return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)] if names else None
-
-
-ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 
 
 def dense_feed_forward(fields: Fields, bias: bool = False, gated: bool = True) -> DenseFeedForward:

@@ -24,6 +24,10 @@ from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, K
 
 STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": ""}
 RECURRENT, FULL = "linear_attention", "full_attention"
+NEWER = {RECURRENT: "mamba", FULL: "attention", "sparse": "moe", "dense": "mlp"}
+"""Kinds of layers as newer versions of the transformers library call them."""
+LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""Kinds of layers in ``hybrid_override_pattern``, as newer files call them in ``layers_block_type``."""
 
 
 def state_dtype(fields: Fields, key: str, default: str = "auto") -> str:
@@ -211,12 +215,6 @@ def _mamba(fields: Fields) -> Mamba2:
         bias=fields.flag("mamba_proj_bias"),
         convolution_bias=fields.flag("mamba_conv_bias", default=True),
     )
-
-
-NEWER = {RECURRENT: "mamba", FULL: "attention", "sparse": "moe", "dense": "mlp"}
-"""Kinds of layers as newer versions of the transformers library call them."""
-LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""Kinds of layers in ``hybrid_override_pattern``, as newer files call them in ``layers_block_type``."""
 
 
 def read_nemotron_h(fields: Fields) -> list[Layer]:
