@@ -22,6 +22,9 @@ FALLBACKS: dict[str, tuple[str, ...]] = {
     "int8": ("int8", "bf16", "fp16", "fp32"),
     "fp4": ("fp4", "bf16", "fp16", "fp32"),
 }
+LEAST_POWER, LEAST_CLOCK = 0.27, 0.2
+"""Shares of the board's own limit and highest clock below which no driver goes, or nothing is known."""
+MEGA = 1e6
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -284,11 +287,6 @@ def is_left_open(gpu: Gpu, gpus: int) -> bool:
 
 def servers(gpu: Gpu) -> list[Gpu]:
     return [with_topology(gpu, name) for name in TOPOLOGIES]
-
-
-LEAST_POWER, LEAST_CLOCK = 0.27, 0.2
-"""Shares of the board's own limit and highest clock below which no driver goes, or nothing is known."""
-MEGA = 1e6
 
 
 def limited_gpu(gpu: Gpu, power_limit_w: float | None = None, clock_mhz: float | None = None) -> Gpu:
