@@ -19,6 +19,10 @@ TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "
 WANTED = {
     bool: "on or off", int: "a whole number", float: "a number", tuple: "whole numbers with commas between them",
 }  # fmt: skip
+READ, IGNORED, NOT_MODELLED, REFUSED = "read", "ignored", "not modelled", "refused"
+"""What becomes of a flag: modelled, irrelevant, left out though it matters, or refused by the engine itself."""
+VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.+-]?(?:post|rc|dev|a|b)\d*.*|\+.*)?", re.ASCII)
+"""As used by packages: ``0.27.1``, ``v0.32.0rc1``, ``0.25.0+cu130``."""
 
 
 class Settings(Protocol):
@@ -155,10 +159,6 @@ class Names(NamedTuple):
     quantizations: Mapping[str, str] = {}  # Its names for weight formats; an empty one is the checkpoint's
 
 
-READ, IGNORED, NOT_MODELLED, REFUSED = "read", "ignored", "not modelled", "refused"
-"""What becomes of a flag: modelled, irrelevant, left out though it matters, or refused by the engine itself."""
-
-
 class Flags(NamedTuple):
     """Flags allowed in a pasted launch command, without leading dashes."""
 
@@ -208,10 +208,6 @@ class Commands(NamedTuple):
 def commands_in(file: str) -> Commands:
     """Those of a data file; none where an engine has no such file."""
     return Commands(**read_data(file)) if file else Commands()
-
-
-VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.+-]?(?:post|rc|dev|a|b)\d*.*|\+.*)?", re.ASCII)
-"""As used by packages: ``0.27.1``, ``v0.32.0rc1``, ``0.25.0+cu130``."""
 
 
 def numbers(version: str) -> tuple[int, ...]:

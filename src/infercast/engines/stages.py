@@ -26,6 +26,8 @@ from infercast.ops import Call
 from infercast.predict.board_power import THROTTLED, throttle
 from infercast.predict.estimate import exposed_seconds
 
+OUTSIDE = ("embedding", "hyper_head", "final_norm")  # Kernels by tokens that no layer has, in their order
+
 
 class StepKind(NamedTuple):
     sequences: int
@@ -90,9 +92,6 @@ def stage_costs(deployment: TimedDeployment, work: Sequence[StepKind]) -> Table:
         costs[last] += kind.times * (_drafts(deployment) if kind.new_tokens == 1 else 0.0)
     costs[:, np.tri(model.layers + 1, dtype=bool)] = np.inf
     return costs
-
-
-OUTSIDE = ("embedding", "hyper_head", "final_norm")  # Kernels by tokens that no layer has, in their order
 
 
 def _costs_on(deployment: TimedDeployment, kind: StepKind, gpu: Gpu) -> tuple[Table, float, float]:

@@ -53,6 +53,20 @@ ALGORITHMS = {
 OWN_HEADS = ("nextn", "mtp")  # In names of checkpoints with the target's own prediction heads
 TREE_BACKENDS = ("flashinfer", "fa3", "triton")
 LOOKED_UP, BREADTH = 12, 10  # Tokens verified and branches of n-gram lookups
+USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
+USUAL_LAYERS, USUAL_HIDDEN = 24, 1024  # Of the encoder that the factor is for (ViT-L)
+FLAGS = Flags(
+    options=frozenset(field.name for field in fields(SglangSettings)), **read_data("engines/sglang/flags.toml")
+)
+FUSING_GPUS = ("hopper", "blackwell", "blackwell-ultra")
+FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
+"""Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
+``scheduler_components/new_token_ratio_tracker.py``)."""
+GROUPED = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
+TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"].items()}
+PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
+OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
+BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 
 def tree_of(asked: SglangSettings, target: ModelConfig, method: str) -> tuple[int, int, int]:
@@ -180,10 +194,6 @@ class SglangGraphs(NamedTuple):
         if padded > MOST_PADDING * num_tokens:
             return Launch.EAGER, num_tokens
         return Launch.PIECEWISE_GRAPHS, padded
-
-
-USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
-USUAL_LAYERS, USUAL_HIDDEN = 24, 1024  # Of the encoder that the factor is for (ViT-L)
 
 
 def static_factor(model: ModelConfig) -> float:
@@ -325,20 +335,12 @@ def _prefill_sizes(
     return prefill_sizes(min(largest, asked.context_length or largest))
 
 
-FLAGS = Flags(
-    options=frozenset(field.name for field in fields(SglangSettings)), **read_data("engines/sglang/flags.toml")
-)
-
-
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Settings fields from flag values; what is not modelled is rejected, or reported to ``tell``."""
     values = dict(given)
     if isinstance(sizes := values.get("cuda_graph_bs"), str):
         values["cuda_graph_bs"] = read_setting({"cuda_graph_bs": tuple}, "cuda_graph_bs", sizes)
     return values
-
-
-FUSING_GPUS = ("hopper", "blackwell", "blackwell-ultra")
 
 
 def fuses_norms(model: ModelConfig, gpu: Gpu) -> bool:
@@ -462,12 +464,6 @@ def profiled_step(name: str) -> ProfiledStep | None:
     return None if prompts is None else ProfiledStep(int(prompts[1]), int(prompts[2]), 0)
 
 
-FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
-"""Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
-``scheduler_components/new_token_ratio_tracker.py``)."""
-GROUPED = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
-
-
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
     host, stages = deployment.host, deployment.layout.pipeline
     conservativeness = settings.schedule_conservativeness * (GROUPED if settings.groups > 1 else 1.0)
@@ -523,10 +519,6 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
     )
 
 
-TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"].items()}
-PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
-
-
 def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Settings and options of `deploy`; none for an unknown version."""
     if not version or version >= BUFFERED_STATES_SINCE:
@@ -540,10 +532,6 @@ def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Map
     if model.has_experts and model.weights.experts == "bf16":
         options["moe_backend"] = "triton"
     return {**settings, "cuda_graph_backend_prefill": "disabled"}, options
-
-
-OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
-BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 
 def _tier(settings: ResolvedSglang) -> str:

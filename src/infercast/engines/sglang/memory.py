@@ -20,6 +20,9 @@ from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB, GIGA, MIB
 
+KEPT = 3  # States per running request, so that prefixes can be reused
+BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
+
 
 class Cells(NamedTuple):
     full: float  # Per token in layers that keep all tokens
@@ -53,10 +56,6 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
 def kv_layout(token_bytes: float, page_size: int) -> KvLayout:
     """Pages as seen by the scheduler: one pool, with the window pool's bytes spread over its tokens."""
     return KvLayout(KvShape(page_size), round(token_bytes * page_size))
-
-
-KEPT = 3  # States per running request, so that prefixes can be reused
-BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
 
 
 class StatePool(NamedTuple):

@@ -47,6 +47,10 @@ READ = frozenset({"compilation_config", "decode_context_parallel_size"})
 _DATA = read_data("engines/vllm/flags.toml")
 TOLD: dict[str, str] = _DATA.pop("told")  # What is left out where a setting is given
 FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
+OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
+FUSING_KERNELS = ("hopper", "blackwell")
+"""Where FlashInfer has a fused all-reduce and norm kernel, which vLLM then uses."""
+BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -226,12 +230,6 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
     latent = all(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
     layout, gpu = deployment.layout, deployment.gpu
     return offload_of(asked, kv, model.layers, layout, gpu, whole=whole, latent=latent, version=version)
-
-
-OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
-FUSING_KERNELS = ("hopper", "blackwell")
-"""Where FlashInfer has a fused all-reduce and norm kernel, which vLLM then uses."""
-BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:

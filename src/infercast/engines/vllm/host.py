@@ -40,6 +40,7 @@ SCANS = {"gdn": "gdn", "kda": "delta", "mamba2": "mamba"}
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
 """GPU idle time between two kernels of a step beyond what their estimates include, from decode steps on an H200."""
+DRAFT_HEAD_KERNELS = 6  # Kernels of a draft head: the GEMM, mapping to the target's vocabulary, token selection
 
 
 class LaunchWork(NamedTuple):
@@ -281,9 +282,6 @@ class VllmHostModel:
         host, work = self._host, self._work
         found = [(seen, getattr(host, term) * getattr(work, f"{term}s")) for term, seen in SEEN_IN_FEW.items()]
         return [(seen, seconds) for seen, seconds in found if seconds]
-
-
-DRAFT_HEAD_KERNELS = 6  # Kernels of a draft head: the GEMM, mapping to the target's vocabulary, token selection
 
 
 class VllmPasses:

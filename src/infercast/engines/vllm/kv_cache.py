@@ -29,6 +29,12 @@ from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB
 
 Member = tuple[int, "Kind"]  # A cache of one layer, with the layer's index in the model
+ALIGNMENT = 576  # Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once
+Group = list[tuple[int, int]]  # A layer's index in the model, and its bytes per block
+SMALLEST_BLOCK = 16
+"""Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
+UNCHUNKED = 2048
+"""Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
 
 
 class Kind(NamedTuple):
@@ -235,10 +241,6 @@ def tier_rules(version: EngineVersion) -> dict[str, bool]:
     }
 
 
-ALIGNMENT = 576  # Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once
-Group = list[tuple[int, int]]  # A layer's index in the model, and its bytes per block
-
-
 def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
     """Groups, and the bytes of one block of all of them for the layers that are ``held``."""
     kinds: dict[tuple[int, int], Group] = {}
@@ -295,12 +297,6 @@ def _block_bytes(groups: list[Group], held: Collection[int]) -> int:
     for group in groups:
         places |= Counter(size for position, size in group if position in held)
     return sum(size * count for size, count in places.items())
-
-
-SMALLEST_BLOCK = 16
-"""Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
-UNCHUNKED = 2048
-"""Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
 
 
 def kv_layout(

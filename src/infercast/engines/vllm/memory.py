@@ -33,6 +33,8 @@ from infercast.models.spec import AdapterSlots, ModelConfig, layer_bytes, stage_
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
 
 def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:
     drafting = settings.drafting
@@ -68,9 +70,6 @@ def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[in
     first = len(sizes) + (graphs.num_full if drafting.v2_runner else 0)
     later = sum(size <= settings.max_num_seqs for size in sizes) if drafting.v2_runner and drafting.passes > 1 else 0
     return sum(call.count for call in calls), first + later
-
-
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:

@@ -23,6 +23,8 @@ METHODS = (drafts.NGRAM, drafts.NGRAM_GPU, drafts.EAGLE, drafts.EAGLE_3, drafts.
 _DATA = read_data("engines/vllm/drafts.toml")
 UNMODELLED: dict[str, str] = _DATA["unmodelled"]  # Methods of vLLM that are rejected, and what they do
 READ, UNREAD = set(_DATA["read"]), set(_DATA["unread"])  # Fields of the config
+V2_FAILS = ("MiMoForCausalLM",)
+"""Architectures whose prediction heads the V2 model runner of 0.25 cannot capture, so that they need the V1 runner."""
 
 
 class Asked(NamedTuple):
@@ -123,10 +125,6 @@ def _synthetic(values: Mapping[str, Any], num_drafts: int) -> drafts.Acceptance 
     if isinstance(length, int | float) and rates is None:
         return drafts.Acceptance(drafts.by_length(float(length), num_drafts), "a synthetic length of the config")
     raise InputError("synthetic acceptance is one of synthetic_acceptance_rates and synthetic_acceptance_length")
-
-
-V2_FAILS = ("MiMoForCausalLM",)
-"""Architectures whose prediction heads the V2 model runner of 0.25 cannot capture, so that they need the V1 runner."""
 
 
 def drafting_of(
