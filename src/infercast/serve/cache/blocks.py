@@ -10,6 +10,7 @@ from infercast.serve.workload.request import Request, Segment
 
 STATE_WINDOW = 2
 """A state stands for all tokens before it: the next token reads only the block that ends, or is open, before it."""
+Path = tuple[tuple[int, int, int], ...]  # (edge, first block, end) of each edge, in prompt order
 
 
 class Ends(NamedTuple):
@@ -163,9 +164,6 @@ class KvShape(NamedTuple):
 # requests share a block exactly if all their content up to its end is the same. Here prompts are named segments, so
 # they form a tree: they follow the same *edges* until they diverge. A block is identified by its edge and its position,
 # and a prompt by its *path*: the few edges it follows, however long it is.
-
-
-Path = tuple[tuple[int, int, int], ...]  # (edge, first block, end) of each edge, in prompt order
 
 
 class _Node:

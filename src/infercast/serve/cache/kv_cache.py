@@ -16,6 +16,7 @@ from infercast.serve.workload.request import Request
 
 
 Part = tuple[Line, int, int]  # Blocks from one position to another, in the oldest span that has them
+Pieces = tuple[tuple[int, int], ...]  # Blocks from one position to another, in order
 
 
 class Lookup:
@@ -179,9 +180,6 @@ class Lookup:
 # (no cached content) or *unused* (cached, least recently used first; allocating it evicts its content). Only content
 # that may be looked up is kept by name: shared prefixes, and what a preempted sequence leaves. The unshared blocks of a
 # finished request are never looked up again, so they wait for reallocation as one anonymous *run*.
-
-
-Pieces = tuple[tuple[int, int], ...]  # Blocks from one position to another, in order
 
 
 class BlockPool:
