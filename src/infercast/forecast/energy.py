@@ -28,6 +28,9 @@ from infercast.shown import Shown
 
 Batch = tuple[Table, Table]  # New tokens of each sequence, and its tokens in all
 MOST_SIZES = 48  # Table sizes at which joules are computed; in between, they are interpolated
+WATT_HOUR = 3600.0
+Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
+"""A deployment, the timer of its steps, and what each replica did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +301,6 @@ def facility_energy(energy: Energy, system: System, facility: Facility) -> Facil
         pue=pue,
         servers=tuple(kind for _, kind in placed),
     )
-
-
-WATT_HOUR = 3600.0
-Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
-"""A deployment, the timer of its steps, and what each replica did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from infercast.shown import Answer, Plotted, Shown
 
 RATE, CONCURRENCY = "rate", "concurrency"
 MOST_VALUES = 200  # A longer list is a mistake more often than a question
+USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,9 +523,6 @@ def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
     near = values[max(0, place - 1) : place] + values[place + 1 : place + 2]
     found = [STEP * round((best.number + other) / 2 / STEP) for other in near]
     return [value for value in dict.fromkeys(found) if value not in points]
-
-
-USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class LoadPoint(NamedTuple):

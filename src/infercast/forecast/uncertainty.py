@@ -46,6 +46,8 @@ KNOWN_SHARE = 0.8  # Kernels of a step that must be known so, by their time
 HOST_SPREAD = 0.16  # Standard deviation of the logarithm of host times of machines of one kind ...
 PROBED_HOST = 0.13
 """... and of one with measured speed: one engine on three machines, 12 and 15 % apart by the time of a launch."""
+Summary = Callable[[Array, Array | None], Sequence[float]]
+AROUND = 0.5  # How far around a percentile others are looked at, as a share of what is left on its shorter side
 
 
 class Spread(NamedTuple):
@@ -283,10 +285,6 @@ def slower_by(deployments: Sequence[Deployment], workload: Workload, version: Ve
 def is_at_once(workload: Workload) -> bool:
     first, last = workload.requests[0], workload.requests[-1]
     return workload.concurrency is None and last.arrival - first.arrival <= AT_ONCE
-
-
-Summary = Callable[[Array, Array | None], Sequence[float]]
-AROUND = 0.5  # How far around a percentile others are looked at, as a share of what is left on its shorter side
 
 
 def results_of(served: Record | Served, summary: Summary | None = None) -> Array:
