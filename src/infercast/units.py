@@ -14,6 +14,7 @@ MIB = 1024**2
 GIB = 1024**3
 GIGA = 1e9
 TERA = 1e12
+AUTO = -1  # A length: as long as fits
 
 
 def whole_number(text: str) -> int:
@@ -31,9 +32,6 @@ def whole_number(text: str) -> int:
     if "." in number:
         raise ValueError(f"{text!r}: {unit} means {1024**power:,}, which takes no decimals; {unit.lower()} does")
     return int(number) << 10 * power
-
-
-AUTO = -1  # A length: as long as fits
 
 
 def format_seconds(seconds: float) -> str:

@@ -38,6 +38,10 @@ PATH_SCALE = 0.002
 """Seconds that `Point.path` counts in. Around 0 it is proportional to seconds, further out to their logarithm: API
 servers and networks take a few milliseconds mostly, and now and then a hundred."""
 STEPS = np.array([0.1, 0.05, 0.05, 0.5])
+CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
+Tell = Callable[[str], None]
+
+MOST_LEFT_OUT = 6  # results that are left out in turn, each of which takes as long as all of them
 
 
 class Point(NamedTuple):
@@ -120,9 +124,6 @@ def _without_server(system: System) -> System:
         request_turn_seconds=0.0,
     )
     return system._replace(pools=(pool.of(replica),))
-
-
-CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
 
 
 def chosen_quantities(result: Result) -> list[int]:
@@ -235,11 +236,6 @@ def prior_of(replays: Sequence[Replay], *, over_http: bool) -> Array:
     alike = np.eye(4)
     alike[1, 2] = alike[2, 1] = ALIKE
     return np.asarray(alike * np.outer(spreads, spreads))
-
-
-Tell = Callable[[str], None]
-
-MOST_LEFT_OUT = 6  # results that are left out in turn, each of which takes as long as all of them
 
 
 def calibrate(

@@ -42,6 +42,19 @@ from infercast.units import MILLI
 
 Array = npt.NDArray[Any]
 UNKNOWN_LENGTHS = "is missing: how long requests were"
+AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
+AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
+USUAL_COUNT = 200
+BENCH_SERVE = "vllm bench serve"
+BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+EVENLY = ("random", "random-ids")
+"""SGLang's datasets of lengths that are drawn evenly from a share of the longest to the longest."""
+Lists = tuple[Array, Array, Array, Array, Array | None]
+"""Prompt and answer tokens, times to the first token and from it to the last, and when requests were sent."""
+NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")
+SGLANG_SERVING = "SGLang bench_serving"
+SGLANG_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
 
 
 def _result(
@@ -74,12 +87,6 @@ def _summary(values: Values | None, names: tuple[str, str], missing: FileFormatE
     return Lengths(
         values.needed(mean, least=1), values.number(spread) or 0.0, values.number("min"), values.number("max")
     )
-
-
-AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
-AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
-SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
-USUAL_COUNT = 200
 
 
 def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
@@ -132,10 +139,6 @@ def _stimulus(values: Values) -> tuple[float | None, int | None, str]:
     return None, None, "poisson"
 
 
-BENCH_SERVE = "vllm bench serve"
-BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-
-
 def read_bench_serve(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document, "" if name == path.name else name.removeprefix(f"{path.name} "))
     if values.word("ramp_up_strategy"):
@@ -174,10 +177,6 @@ def _read_serving(
     return [_result(name, title, load, asked, seen, values.number("output_throughput"), **known)]
 
 
-EVENLY = ("random", "random-ids")
-"""SGLang's datasets of lengths that are drawn evenly from a share of the longest to the longest."""
-
-
 def _mean_length(values: Values, what: str, completed: int) -> Any:
     mean = values.needed(f"total_{what}_tokens", least=1) / completed
     ratio, most = values.number("random_range_ratio", most=1.0), values.count(f"random_{what}_len", least=1)
@@ -203,10 +202,6 @@ def seen_in_fields(values: Values, latencies: dict[str, str]) -> dict[str, float
     if "ttft_p50" not in seen and "ttft_mean" not in seen and "e2e_mean" not in seen:
         raise FileFormatError(values.path, f"{values.named('mean_ttft_ms')} is missing: it says no latency")
     return seen
-
-
-Lists = tuple[Array, Array, Array, Array, Array | None]
-"""Prompt and answer tokens, times to the first token and from it to the last, and when requests were sent."""
 
 
 def read_lists(values: Values) -> Lists | None:
@@ -329,9 +324,6 @@ def _strategy(values: Values) -> tuple[str, float | None, int | None]:
 def _successful(metrics: Values, name: str) -> Values | None:
     found = metrics.maybe(name)
     return None if found is None else found.maybe("successful")
-
-
-NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")
 
 
 def _requests(values: Values) -> tuple[Any, ...] | None:
@@ -493,10 +485,6 @@ def _hits(successes: Values) -> float | None:
         return None
     total, cached = found.number("total"), found.number("cached")
     return cached / total if total and cached is not None and 0 < cached <= total else None
-
-
-SGLANG_SERVING = "SGLang bench_serving"
-SGLANG_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
 
 
 def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:

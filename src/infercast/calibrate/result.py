@@ -29,6 +29,11 @@ LATENCIES = ("ttft", "tpot", "itl", "e2e")
 RATE = "output_tokens_per_s"
 QUANTITIES = (*(f"{latency}_{name}" for latency in LATENCIES for name in NAMES), RATE)
 """What a result may say, in the order of `infercast.forecast.uncertainty.results_of`."""
+MOST_BYTES = 512 * 2**20  # no result is larger; what is, is something else
+LONGEST_SECONDS = 1e5
+MOST_TOKENS = 10**8
+DATE = "19700101-000000"
+BACKEND = "openai"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +200,6 @@ def _with_hits(workload: Workload, share: float, assumed: list[str]) -> Workload
     return replace(workload, requests=requests, drawn=None)
 
 
-MOST_BYTES = 512 * 2**20  # no result is larger; what is, is something else
-LONGEST_SECONDS = 1e5
-MOST_TOKENS = 10**8
-
-
 def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -290,10 +290,6 @@ def statistics(
         if value:
             found[f"{latency}_{ours}"] = value * scale
     return found
-
-
-DATE = "19700101-000000"
-BACKEND = "openai"
 
 
 def result_path(asked: Path, forecast: Forecast) -> Path:

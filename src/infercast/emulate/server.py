@@ -31,6 +31,7 @@ COMPLETION_TOKENS = 16  # What a completion without max_tokens has, as in vLLM
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[Any]]
+SWITCH_SECONDS = 0.0005  # How long a forecast in a thread may keep tokens waiting at a time
 
 
 class Asked:
@@ -318,9 +319,6 @@ async def _reply(send: Send, body: Any, status: int = 200, kind: bytes = b"appli
     headers = [(b"content-type", kind), (b"content-length", str(len(text)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
-
-
-SWITCH_SECONDS = 0.0005  # How long a forecast in a thread may keep tokens waiting at a time
 
 
 def make_server(emulator: Emulator, names: Sequence[str], host: str, port: int) -> tuple[uvicorn.Server, Any]:

@@ -31,6 +31,8 @@ COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
 RECURRENT = tuple(getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 DRAWN_INDICES = {"topk", "sort", "argsort", "argmax", "argmin", "multinomial", "max", "min"}
 UNKNOWN_VALUES = "conditions on unknown values hold, and unknown numbers are 1"
+TYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
+LARGEST_TOKEN = 100  # Values of integer inputs are small, so that every table has them
 
 
 class _Block:
@@ -374,10 +376,6 @@ def capture(module: Any, inputs: Any, *, dtype: str | None = None, graph: bool =
 
 
 # Modules by name and inputs by their shapes, as written on a command line: the user's own Python code runs.
-
-
-TYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
-LARGEST_TOKEN = 100  # Values of integer inputs are small, so that every table has them
 
 
 def load_module(text: str) -> Any:
