@@ -22,7 +22,7 @@ from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.read import config_of, read_model
 from infercast.models.spec import ModelConfig, Stack, layer_bytes
 from infercast.ops import Call, Gemm
-from infercast.ops.op import Lengths, Op, Size, bytes_of, copy, likeliest, norm
+from infercast.ops.op import Lengths, Size, bytes_of, copy, likeliest, norm
 
 CHOICE_SAVED = 18e-6
 """Seconds that the choice of a draft takes less than sampling of as many bytes: one kernel, and not several. Seen are
@@ -99,7 +99,8 @@ class Draft:
         wide = []
         for call in calls:
             if call.name in JOINED:
-                wide.append(replace(call, op=_twice_as_deep(call.op), count=1))
+                deep = replace(call.op, k=2 * call.op.k) if isinstance(call.op, Gemm) else call.op
+                wide.append(replace(call, op=deep, count=1))
             others = call.count - (call.name in JOINED)
             wide += [replace(call, count=others)] if others else []
         return wide
@@ -132,10 +133,6 @@ class Draft:
 
 def _named(calls: list[Call]) -> list[Call]:
     return [replace(call, name=f"{DRAFT_PREFIX}{call.name}") for call in calls]
-
-
-def _twice_as_deep(op: Op) -> Op:
-    return replace(op, k=2 * op.k) if isinstance(op, Gemm) else op
 
 
 EAGLE, EAGLE_3 = "eagle", "eagle3"

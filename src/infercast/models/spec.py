@@ -337,10 +337,7 @@ def _check_experts(config: ModelConfig, layout: ParallelLayout) -> None:
 
 
 def divides(config: ModelConfig, tensor: int, *, split_experts: bool = True, copies: int = 1) -> bool:
-    """Whether heads, key-value heads and feed-forward widths split evenly over ``tensor`` GPUs.
-
-    The width of routed experts is split over those of all ``copies``, unless whole experts are spread.
-    """
+    """Whether heads and widths split evenly over ``tensor`` GPUs, experts' over all ``copies`` unless spread."""
     expert_gpus = tensor * copies if split_experts else 1
     halves = [(stack.mixer, stack.feed_forward) for stack in config.stacks]
     return all(

@@ -33,10 +33,7 @@ def read_layers(
     latent: bool = False,
     **attention: parts.Answer,
 ) -> list[parts.Layer]:
-    """Layers of grouped or latent attention and a network, dense or of experts where the fields count any.
-
-    The options are what the fields leave open, as rows of ``data/model_families.json`` have them.
-    """
+    """Grouped or latent attention and a network, dense or of experts; options: rows of ``data/model_families.json``."""
     if latent or fields.count("kv_lora_rank"):
         each = [0] * fields.layers
         kinds: dict[int, Mixer] = {0: LatentAttention(**latent_sizes(fields))}
