@@ -424,8 +424,8 @@ class KvCache(BlockPool):
         if needed > self.num_free:
             return False
         if count:
-            if self._new_states and self._is_new(holding, count - 1):
-                return False
+            if self._new_states and (self._edge(holding, count - 1), count - 1) in self._new_states:
+                return False  # it is computed in the step being planned: no other sequence can start from it yet
             counts = [
                 (count if group in self._windowed else min(count, holding.whole)) * (self._common // size)
                 for group, size in enumerate(self._sizes)
@@ -445,18 +445,13 @@ class KvCache(BlockPool):
         holding.named = holding.length = holding.num_states = num_cached // self._block_size
         self.take(states)
         if again:
-            holding.named = holding.whole
-            self._name_whole(holding, count)
+            holding.named = count
+            for edge, begin, end in holding.path:  # what full attention recomputes of a prefix hit is cached
+                start, stop = max(holding.whole, begin), min(count, end)
+                for group in range(self.num_groups) if start < stop else ():
+                    if group not in self._windowed:
+                        self._add(holding, self._lookup.line(edge, group), start, stop)
         return self.grow(holding, num_cached + new_tokens, reach)
-
-    def _name_whole(self, holding: BlockAllocation, count: int) -> None:
-        """Cache what full attention recomputes of a prefix hit."""
-        before, holding.named = holding.named, count
-        for edge, first, end in holding.path:
-            start, stop = max(before, first), min(count, end)
-            for group in range(self.num_groups) if start < stop else ():
-                if group not in self._windowed:
-                    self._add(holding, self._lookup.line(edge, group), start, stop)
 
     def may_fit(self, holding: BlockAllocation, num_tokens: int) -> bool:
         """Quick check before a prefix lookup: blocks that only the sequence itself can find save nothing."""
@@ -550,10 +545,6 @@ class KvCache(BlockPool):
             held = holding.first[self.shape.states[0]] <= last - 1 < holding.num_states or last - 1 in holding.earlier
             if held:
                 self._new_states.add((self._edge(holding, last - 1), last - 1))
-
-    def _is_new(self, holding: BlockAllocation, position: int) -> bool:
-        """True if a state is computed in the step being planned, so that no other sequence can start from it yet."""
-        return (self._edge(holding, position), position) in self._new_states
 
     def _edge(self, holding: BlockAllocation, position: int) -> int:
         return next((edge for edge, first, end in holding.pieces() if first <= position < end), 0)

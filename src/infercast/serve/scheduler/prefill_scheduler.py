@@ -434,7 +434,9 @@ class PrefillScheduler:
             cache.make_room(cohort.blocks_due() * cache.page)
             if cache.num_blank >= cohort.blocks_due():
                 break
-        self._renumber(staying)
+        self.batch.first_place, self.batch.last_place = 0, len(staying)
+        for place, sequence in enumerate(staying):
+            sequence.place = place
         self.batch.is_full = False
         room = cohort.num_produced() + headroom * len(staying)
         self.ratio = min(1.0, room / (cohort.num_declared() + 1))
@@ -494,12 +496,6 @@ class PrefillScheduler:
             batch.cohort.join(sequence)
             batch.fresh.append(sequence)
 
-    def _renumber(self, staying: list[DeclaredSequence]) -> None:
-        """Renumber the decode batch after sorting."""
-        self.batch.first_place, self.batch.last_place = 0, len(staying)
-        for place, sequence in enumerate(staying):
-            sequence.place = place
-
     def _decay(self, steps: int = 1) -> None:
         """Decay the reserved share of outputs, once per decode step."""
         ratio, decay, least = self.ratio, self.policy.ratio_decay, self.policy.least_ratio
@@ -530,10 +526,7 @@ class PrefillScheduler:
     # In-flight steps.
 
     def start(self, plan: Plan, steps: int = 1) -> list[int]:
-        """Launch the step just planned this many times; returns the pages held in each.
-
-        All but the last have completed when that one is in flight.
-        """
+        """Launch the step just planned this many times, all but the last completed; returns the pages held in each."""
         held, cohort = [plan.held], self.batch.cohort
         if steps > 1:
             held += cohort.grow(steps - 1)
