@@ -1,7 +1,4 @@
-"""A result as plain data, CSV rows, data frame, notebook HTML or figure; the functions are looked up by name.
-
-Functions go by name, so that asking one object for its JSON loads nothing of the others.
-"""
+"""A result as plain data, CSV, data frame, notebook HTML or figure, by functions that are loaded when asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pictures of answers for notebooks and scripts, drawn by matplotlib (the extra ``report``).
-
-Each function returns a figure that can be changed and saved as any other of matplotlib's, and that a notebook shows.
-"""
+"""Pictures of answers for notebooks and scripts: figures of matplotlib (the extra ``report``)."""
 
 from __future__ import annotations
 

@@ -281,10 +281,7 @@ class Row(NamedTuple):
         return f"{100 * (ratio - 1.0):+.1f} %" if ratio < MANY else f"{ratio:,.0f} times"
 
     def best(self, runs: Sequence[SavedRun]) -> list[int]:
-        """The places of the best numbers; none where all are alike or workloads differ.
-
-        Runs that may not be compared are never best.
-        """
+        """The places of the best numbers of comparable runs; none where all are alike or workloads differ."""
         known = {
             place: self.better * value
             for place, (value, run) in enumerate(zip(self.values, runs, strict=True))
