@@ -1,7 +1,4 @@
-"""Answers to the questions of page and HTTP API as plain data, and the API as an OpenAPI document and a page.
-
-Server workers and browser call the same.
-"""
+"""Answers of page and HTTP API as plain data, in a server or a browser, and the API as OpenAPI document and page."""
 
 from __future__ import annotations
 
