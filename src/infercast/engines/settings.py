@@ -216,10 +216,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def nearest_version(name: str, known: Iterable[str]) -> str | None:
-    """The nearest known release of an engine: the last that is no newer, or the first.
-
-    None if the name has no readable version, or the engine is unknown.
-    """
+    """The nearest known release: the last that is no newer, or the first; None without a readable version or engine."""
     family, _, text = name.partition("@")
     found = VERSION.fullmatch(text)
     releases = {numbers(each.partition("@")[2]): each for each in known if each.partition("@")[0] == family}
