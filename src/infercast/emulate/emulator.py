@@ -274,9 +274,7 @@ class Emulator:
         }
 
     def forecast(self) -> Callable[[], dict[str, Any]] | None:
-        """What forecasts the requests of late with intervals and the bottleneck, to be called in a thread; None before
-        there are any.
-        """
+        """Forecasts the requests of late, with intervals and bottleneck, when called in a thread; None without any."""
         if not (recent := self._lately()):
             return None
         begin = recent[0].arrival

@@ -22,7 +22,7 @@ from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servabl
 from infercast.forecast.estimate import build_op
 from infercast.forecast.kernels import step_calls
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import Outcome, outcome_of
+from infercast.forecast.run import outcome_of
 from infercast.forecast.simulate import simulate
 from infercast.hardware import Gpu, load_gpu
 from infercast.lazy_classes import dataclass, replace
@@ -120,8 +120,13 @@ def diagnose(
         )
 
     def saved(changed: Deployment) -> Saving:
-        record = simulate_replica(changed.replica(), workload)
-        return _saving(base, outcome_of(record))
+        found = outcome_of(simulate_replica(changed.replica(), workload))
+        return Saving(
+            ttft=1.0 - found.ttft.mean / base.ttft.mean,
+            tpot=0.0 if base.tpot is None or found.tpot is None else 1.0 - found.tpot.mean / base.tpot.mean,
+            end_to_end=1.0 - found.end_to_end.mean / base.end_to_end.mean,
+            throughput=found.output_tokens_per_second / base.output_tokens_per_second - 1.0,
+        )
 
     findings: list[Finding] = []
     not_judged: list[str] = []
@@ -198,16 +203,6 @@ def _typical_shape(totals: PhaseTotals, num_requests: int) -> StepShape:
     new = [1] * decodes + [max(2, (tokens - decodes) // prompts)] * prompts
     computed = [context // decodes] * decodes + [0] * prompts if decodes else [context // prompts] * prompts
     return StepShape(new, computed, min(sampled, sequences))
-
-
-def _saving(base: Forecast, changed: Outcome) -> Saving:
-    tpot = 0.0 if base.tpot is None or changed.tpot is None else 1.0 - changed.tpot.mean / base.tpot.mean
-    return Saving(
-        ttft=1.0 - changed.ttft.mean / base.ttft.mean,
-        tpot=tpot,
-        end_to_end=1.0 - changed.end_to_end.mean / base.end_to_end.mean,
-        throughput=changed.output_tokens_per_second / base.output_tokens_per_second - 1.0,
-    )
 
 
 MOST_BYTES = 2**30  # Of a file, unpacked
