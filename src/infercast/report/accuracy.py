@@ -273,14 +273,11 @@ def _run_row(run: RunComparison) -> tuple[str, ...]:
             cells += ["-", "-"]
         else:
             scale = 1.0 if quantity == "output_tokens_per_second" else MILLI
-            cells.append(f"{_digits(pair.measured / scale)} > {_digits(pair.predicted / scale)}")
+            both = [value / scale for value in (pair.measured, pair.predicted)]
+            # Three digits at least, so that columns stay narrow.
+            cells.append(" > ".join(f"{each:,.{0 if each >= 100 else 1 if each >= 10 else 2}f}" for each in both))
             cells.append(f"{100 * pair.error:+,.0f} %")
     return tuple(cells)
-
-
-def _digits(value: float) -> str:
-    """Three digits at least, so that columns stay narrow."""
-    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def _median_row(validation: Validation, kind: str | None) -> tuple[str, ...]:

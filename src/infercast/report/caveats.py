@@ -29,10 +29,6 @@ ROUGH = ("published", "typical", "roofline")  # sources that no kernel of the GP
 FORECASTS: str = SENTENCES["forecasts"]
 
 
-def state_rows(state: State, steady: SteadyState) -> list[tuple[str, str]]:
-    return [("state", state.sentence), ("steady state", steady.sentence)]
-
-
 def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[str, Any]:
     return {
         "state": state.word,

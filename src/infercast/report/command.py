@@ -33,6 +33,13 @@ BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
 MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
 IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
 _ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
+_FORECAST_COLUMNS = (
+    "load", "requests/s", "TTFT p50", "p99", "80 % interval", "TPOT p50", "p99", "80 % interval", "output tokens/s",
+    "state",
+)  # fmt: skip
+
+
+_BRIEF_COLUMNS = ("load", "rate/s", "TTFT p50", "p99", "80 % of it", "TPOT p50", "p99", "80 % of it", "tokens/s")
 
 
 def render_explained(explained: Explained) -> list[RenderableType]:
@@ -124,15 +131,6 @@ def _other_flags(flags: Iterable[Flag], *, brief: bool = False) -> list[tuple[st
             by_note.setdefault(note, []).append(f"--{flag.name}")
         rows += [(status, f"{', '.join(names)}: {note}") for note, names in by_note.items()]
     return rows
-
-
-_FORECAST_COLUMNS = (
-    "load", "requests/s", "TTFT p50", "p99", "80 % interval", "TPOT p50", "p99", "80 % interval", "output tokens/s",
-    "state",
-)  # fmt: skip
-
-
-_BRIEF_COLUMNS = ("load", "rate/s", "TTFT p50", "p99", "80 % of it", "TPOT p50", "p99", "80 % of it", "tokens/s")
 
 
 def _row(served: ServedLoad) -> tuple[str, ...]:

@@ -180,13 +180,8 @@ def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
     tokens = [forecast.pools[-1].deployment.memory.num_tokens for forecast in (before, after)]
     rows.append(("KV cache tokens", *(f"{each:,}" for each in tokens), _change(*tokens)))
     rows.append(("price by", price_words(before), price_words(after), ""))
-    rows.append(("estimates", _basis(before), _basis(after), ""))
-    return rows
-
-
-def _basis(forecast: Forecast) -> str:
-    """Source of the estimates; marked where they are only a lower bound."""
-    return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
+    sources = (f"{each.source}{': lower bound' if each.kind == 'bound' else ''}" for each in (before, after))
+    return [*rows, ("estimates", *sources, "")]
 
 
 def _differences(comparison: compare.Comparison, names: Names = AS_ASKED) -> RenderableType:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from infercast.forecast.run import DraftRun
 
 ASSUMED = "assumed; say what you see with --acceptance"
+LAYOUT = {
+    "pipeline_parallel_size": "layout.pipeline",
+    "data_parallel_size": "layout.data",
+    "enable_expert_parallel": "layout.experts",
+}  # What tensor parallelism alone does not say
 
 
 def render_fit(fit: Fit) -> list[RenderableType]:
@@ -77,13 +82,6 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
         "assumed": fit.model.assumed or None,
         "notes": list(fit.model.notes),
     }  # fmt: skip
-
-
-LAYOUT = {
-    "pipeline_parallel_size": "layout.pipeline",
-    "data_parallel_size": "layout.data",
-    "enable_expert_parallel": "layout.experts",
-}  # What tensor parallelism alone does not say
 
 
 def tokens_each(shape: KvShape) -> str:

@@ -27,7 +27,6 @@ from infercast.report.caveats import (
     host_fields,
     host_rows,
     state_fields,
-    state_rows,
 )
 from infercast.report.deployment import (
     deployment_dict,
@@ -60,6 +59,11 @@ SHOWN_ENGINES = 16
 LEAST_SHARE = 0.0005  # kernel families below this share of a step are left out of tables
 PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
+SURE, USABLE = 0.8, 0.9
+"""Odds with which nothing has to change, and the share of its capacity that a deployment is planned for."""
+BRIEF = ("ttft", "tpot", "end_to_end")
+IN_BRIEF = ("p50", "p95", "p99")
+MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"
 
 
 def render_decision(forecast: Forecast) -> list[RenderableType]:
@@ -268,13 +272,6 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
             parts.append(Section(title, Grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
     said = tuple(text for _, text in load_rows(forecast))  # what the load section says already is left out
     return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
-
-
-SURE, USABLE = 0.8, 0.9
-"""Odds with which nothing has to change, and the share of its capacity that a deployment is planned for."""
-BRIEF = ("ttft", "tpot", "end_to_end")
-IN_BRIEF = ("p50", "p95", "p99")
-MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"
 
 
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
@@ -499,7 +496,7 @@ def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
-    rows = state_rows(forecast.state, forecast.steady)
+    rows = [("state", forecast.state.sentence), ("steady state", forecast.steady.sentence)]
     for pool in forecast.pools:
         rows += _of_pool(pool, host_rows(pool.deployment, pool.phases))
     rows += [row for each in quantities.RESULTS for row in each.facts(forecast)]

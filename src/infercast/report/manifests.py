@@ -27,6 +27,11 @@ MODEL = '"$MODEL"'
 CHART_SETS = ("--tensor-parallel-size", "--data-parallel-size")  # flags that the chart makes of ``parallelism``
 SIDECAR_PORT = 8200  # where an engine listens behind the chart's proxy
 ROLES = {"server": (), "prefill": ("--is-prefill-worker",), "decode": ("--is-decode-worker",)}
+SECRET = "hf-token"
+START_SECONDS, EVERY = 3600, 10  # large weights take long to load: so long, asked every so often
+CORES, HOST_GIB = 4, 16
+"""Cores of a GPU's share, and memory of the host beyond that of the weights, which pass through it."""
+DRIVER_NAME = re.compile(r"(NVIDIA|Tesla|AMD) .*")
 
 
 class Place:
@@ -243,13 +248,6 @@ def _command(pool: StartedPool, model: str, port: int, further: Iterable[str] = 
 
 def command_lines(pools: Sequence[StartedPool], model: str) -> list[str]:
     return [shlex.join([*pool.commands.serve, model, *pool.flags]) for pool in pools]
-
-
-SECRET = "hf-token"
-START_SECONDS, EVERY = 3600, 10  # large weights take long to load: so long, asked every so often
-CORES, HOST_GIB = 4, 16
-"""Cores of a GPU's share, and memory of the host beyond that of the weights, which pass through it."""
-DRIVER_NAME = re.compile(r"(NVIDIA|Tesla|AMD) .*")
 
 
 def manifests(pools: Sequence[StartedPool], model: str, name: str, title: str, weights: float) -> str:

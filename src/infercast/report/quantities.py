@@ -18,6 +18,14 @@ from infercast.report.terminal import Facts, Field, Grid, RenderableType, Sectio
 
 LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
 BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
+TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
+MEDIANS = {"ttft": "TTFT p50", "tpot": "TPOT p50"}
+PARTS = {"kernels": "kernels", "host": "your host", "release": "the release", "luck": "luck"}
+LEAST = 0.005  # parts below this are left out
+EVIDENCE = {
+    "probed": "your host's speed, by `infercast measure --host`",
+    "calibrated": "one benchmark, by `infercast calibrate`",
+}
 
 
 class Quantity(NamedTuple):
@@ -119,16 +127,6 @@ def latencies_of(
 
 def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
     return None if values is None else {name: getattr(values, name) / units.MILLI for name in NAMES}
-
-
-TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
-MEDIANS = {"ttft": "TTFT p50", "tpot": "TPOT p50"}
-PARTS = {"kernels": "kernels", "host": "your host", "release": "the release", "luck": "luck"}
-LEAST = 0.005  # parts below this are left out
-EVIDENCE = {
-    "probed": "your host's speed, by `infercast measure --host`",
-    "calibrated": "one benchmark, by `infercast calibrate`",
-}
 
 
 def render_intervals(intervals: Intervals) -> RenderableType:

@@ -20,6 +20,11 @@ BOUND, OVERLOADED = "bound", "overloaded"
 SIDES = ("before", "after")
 LARGEST = 1e30  # no number of a run is larger
 Band = tuple[float, float]
+SHOWN = ("mean", "p50", "p95", "p99")
+MANY = 10.0  # from here on a ratio says more than a change in per cent
+POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")
+"""Neither more nor less is better: what counts is what is done with it."""
+LEADERS: dict[str, str] = read_data("sentences.toml")["leaders"]
 
 
 class SavedPhase(NamedTuple):
@@ -246,13 +251,6 @@ def _in_words(value: Any) -> str | None:
 def _short(value: Any) -> str:
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-SHOWN = ("mean", "p50", "p95", "p99")
-MANY = 10.0  # from here on a ratio says more than a change in per cent
-POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")
-"""Neither more nor less is better: what counts is what is done with it."""
-LEADERS: dict[str, str] = read_data("sentences.toml")["leaders"]
 
 
 class Row(NamedTuple):

@@ -54,6 +54,13 @@ SPECULATION_COLUMNS = columns(
 )
 BINS = 144  # marks across a chart
 LABELS = 8
+POLICY_FIELDS = declared(
+    "policies",
+    least=lambda day: float(day.ready.min()),
+    mean=lambda day: float(day.paid.mean()),
+    most=lambda day: float(day.paid.max()),
+    worst=lambda day: day.use_of_limits.max(),
+)
 
 
 def render_sweep(sweep: Sweep) -> list[RenderableType]:
@@ -397,15 +404,6 @@ def day_dict(plan: DayPlan) -> dict[str, Any]:
 def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
     counts = {"replicas": day.ready.tolist(), "replicas_paid": day.paid.tolist()}
     return {"reaches_goal": day.keeps(plan.goal), **record(POLICY_FIELDS, day), **counts}
-
-
-POLICY_FIELDS = declared(
-    "policies",
-    least=lambda day: float(day.ready.min()),
-    mean=lambda day: float(day.paid.mean()),
-    most=lambda day: float(day.paid.max()),
-    worst=lambda day: day.use_of_limits.max(),
-)
 
 
 def day_rows(plan: DayPlan) -> Iterator[str]:

@@ -35,6 +35,14 @@ HEIGHT, STRIP = 3.3, 0.8  # inches of a chart, and of the strip with percentiles
 LABELLED = 6  # kernels of a roofline that are named; the others tell their names when they are pointed at
 LEFT, RIGHT = 0.3, 3e4  # operations per byte at the ends of a chart
 PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
+DRAWN = (
+    "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "output_tokens_per_s",
+    "usd_per_million_output_tokens", "joules_per_output_token",
+)  # fmt: skip
+LONGEST, COLUMNS, MUCH, TICK = 18, 2, 20.0, 0.6
+"""Letters of a name in a chart, panels beside each other, how many times values differ on a logarithmic
+axis, and inches that a number below an axis takes."""
+WAITING = "GPU waits for host"
 
 
 def load_chart(overview: Overview) -> str:
@@ -234,16 +242,6 @@ def _mark_box(axes: Axes, point: RooflinePoint) -> canvas.Box:
     x, y = axes.transData.transform((max(point.intensity, LEFT), point.flops_per_second / TERA))
     half = _mark_size(point) / canvas.POINTS / 2
     return canvas.Box(float(x - half), float(y - half), float(x + half), float(y + half))
-
-
-DRAWN = (
-    "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "output_tokens_per_s",
-    "usd_per_million_output_tokens", "joules_per_output_token",
-)  # fmt: skip
-LONGEST, COLUMNS, MUCH, TICK = 18, 2, 20.0, 0.6
-"""Letters of a name in a chart, panels beside each other, how many times values differ on a logarithmic
-axis, and inches that a number below an axis takes."""
-WAITING = "GPU waits for host"
 
 
 def numbers_chart(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:

@@ -20,6 +20,11 @@ FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 15, 12, 10, 10
 does, of a cell of which four stand beside each other; and of a line of a cell that is broken."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing is loaded from anywhere, and a browser sees to it
 SEVERAL = 4  # sections of a page from which on a list of them stands at its top
+MARKED = re.compile(
+    r'(?P<opening><section\b[^>]*>|<header>)|(?P<tag><(?:th|dt)\b[^>]*>|<div class="name">)(?P<text>[^<]+)'
+)  # Where words are explained: names of columns, rows, facts and cards; a section explains each word once
+TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}
+"""Spellings that would be marked in every second line."""
 
 
 class Section(NamedTuple):
@@ -144,13 +149,6 @@ def part_sections(forecast: Forecast) -> list[Section]:
     if classes := forecast.classes:
         sections.append(Section("classes", "Classes", plain_table(*cells(CLASS_FIELDS, classes), (0, 7))))
     return sections
-
-
-MARKED = re.compile(
-    r'(?P<opening><section\b[^>]*>|<header>)|(?P<tag><(?:th|dt)\b[^>]*>|<div class="name">)(?P<text>[^<]+)'
-)  # Where words are explained: names of columns, rows, facts and cards; a section explains each word once
-TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}
-"""Spellings that would be marked in every second line."""
 
 
 @cache
