@@ -67,6 +67,14 @@ DIGITS = 5
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)
 """Of the rate at which a deployment is saturated, where none are given."""
 PRESETS = "web/presets.toml"
+Answer = dict[str, Any]
+Handler = Callable[[Mapping[str, Any], Tell], Answer]
+QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
+MOST_COMPARED = 4
+KEPT_RUNS = 4  # runs that are kept, since their intervals, files or details may be asked for next
+OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
+_runs: dict[str | None, Watched] = {}
+_intervals: dict[str | None, Intervals] = {}
 
 
 def openapi_document() -> dict[str, Any]:
@@ -453,16 +461,6 @@ def _engine(engine: Engine) -> dict[str, Any]:
 def _preset(key: str, values: dict[str, Any]) -> dict[str, Any]:
     title, says = values.pop("title"), values.pop("says")
     return {"key": key, "title": title, "says": says, "state": values, "query": page.to_query(page.read_state(values))}
-
-
-Answer = dict[str, Any]
-Handler = Callable[[Mapping[str, Any], Tell], Answer]
-QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
-MOST_COMPARED = 4
-KEPT_RUNS = 4  # runs that are kept, since their intervals, files or details may be asked for next
-OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
-_runs: dict[str | None, Watched] = {}
-_intervals: dict[str | None, Intervals] = {}
 
 
 def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
