@@ -28,6 +28,11 @@ CHOICE_SAVED = 18e-6
 """Seconds that the choice of a draft takes less than sampling of as many bytes: one kernel, and not several. Seen are
 16 to 28 us for 32 rows of a whole vocabulary (EAGLE-3, prediction heads and a draft model on an H200)."""
 JOINED = ("qkv_proj", "qkv_a_proj", "q_proj", "kv_a_proj")  # Products that take embedding and hidden state side by side
+EAGLE, EAGLE_3 = "eagle", "eagle3"
+AUX_STATES = 3  # Layers of the target that feed an EAGLE-3 head with hidden states, unless its config says otherwise
+DRAFT_VOCABULARY = 32_000  # Rows of the head of most published EAGLE-3 heads
+HEAD_DIM = 128
+NESTED = "transformer_layer_config"  # Where checkpoints of the speculators library keep what a layer is like
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +138,6 @@ class Draft:
 
 def _named(calls: list[Call]) -> list[Call]:
     return [replace(call, name=f"{DRAFT_PREFIX}{call.name}") for call in calls]
-
-
-EAGLE, EAGLE_3 = "eagle", "eagle3"
-AUX_STATES = 3  # Layers of the target that feed an EAGLE-3 head with hidden states, unless its config says otherwise
-DRAFT_VOCABULARY = 32_000  # Rows of the head of most published EAGLE-3 heads
-HEAD_DIM = 128
-NESTED = "transformer_layer_config"  # Where checkpoints of the speculators library keep what a layer is like
 
 
 def prediction_draft(target: ModelConfig) -> Draft:

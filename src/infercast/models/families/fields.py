@@ -19,6 +19,16 @@ Item = TypeVar("Item")
 Answer = bool | str | Sequence[str]  # Yes or no, the flag that says which, or flags of which one may say yes
 LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
 ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+WIDTH_KEYS = ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+CHOSEN_KEYS = (
+    "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk",
+    "experts_per_token", "top_k",
+)  # fmt: skip
+SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
+SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
+FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+STEP_KEYS = ("decoder_sparse_step", "moe_layer_interval")
 
 
 class Fields(NamedTuple):
@@ -208,18 +218,6 @@ def listed_windows(fields: Fields) -> list[bool] | None:
 def dense_feed_forward(fields: Fields, bias: bool = False, gated: bool = True) -> DenseFeedForward:
     squared = fields.raw(*ACTIVATION_KEYS) in (None, "relu2") or gated
     return DenseFeedForward(fields.positive("intermediate_size"), gated, bias, squared)
-
-
-EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
-WIDTH_KEYS = ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
-CHOSEN_KEYS = (
-    "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk",
-    "experts_per_token", "top_k",
-)  # fmt: skip
-SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
-SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
-FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
-STEP_KEYS = ("decoder_sparse_step", "moe_layer_interval")
 
 
 def routed_experts(
