@@ -20,6 +20,11 @@ TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 FOLDER = DATA / "gpus"
 OWN_FILE_HINT = " (or give the path of a TOML file that describes yours)"
 Fact = TypeVar("Fact")
+MEGA = 1e6
+DRIVER_SHARE = 0.985
+"""Share of the nominal memory that a driver reports where a file does not say; HBM parts show 0.98 to 0.995."""
+NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
+"""What belongs to the base alone: a chip made from it is another chip."""
 
 
 def _is_number(value: object) -> bool:
@@ -113,13 +118,6 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = near_names(name, known, most=1)
     suggestion = f"did you mean {near[0]}? " if near else ""
     return f"unknown {what}; {suggestion}known: {', '.join(known)}"
-
-
-MEGA = 1e6
-DRIVER_SHARE = 0.985
-"""Share of the nominal memory that a driver reports where a file does not say; HBM parts show 0.98 to 0.995."""
-NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
-"""What belongs to the base alone: a chip made from it is another chip."""
 
 
 def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
