@@ -67,6 +67,17 @@ TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"
 PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
 OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
+PREFILL_STRETCHES = (
+    (4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256),
+)  # fmt: skip
+"""First, last and distance of the captured prefill sizes; by 512 beyond."""
+LONG, LONG_STEP = 4608, 512
+MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
+USUAL_RANK = 16  # Of adapters whose files are not at hand
+DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
+USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
+"""Default running sequences, by how many maximum-length contexts the pool holds."""
+LATENT_GRAPH = 2048  # Tokens of the largest prefill graph with latent attention
 
 
 def tree_of(asked: SglangSettings, target: ModelConfig, method: str) -> tuple[int, int, int]:
@@ -141,14 +152,6 @@ def drafting_of(
     )
 
 
-PREFILL_STRETCHES = (
-    (4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256),
-)  # fmt: skip
-"""First, last and distance of the captured prefill sizes; by 512 beyond."""
-LONG, LONG_STEP = 4608, 512
-MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
-
-
 def decode_sizes(largest: int, *, padded: bool = True, drafts: bool = False) -> tuple[int, ...]:
     """Captured decode sizes, in sequences; the largest is always included."""
     if not padded:
@@ -210,13 +213,6 @@ def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool
     if model.architecture in ARCHITECTURES["compiled"]:
         return pipeline == 1
     return not is_latent and (model.vision is None or model.architecture in ARCHITECTURES["graphed"])
-
-
-USUAL_RANK = 16  # Of adapters whose files are not at hand
-DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
-USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
-"""Default running sequences, by how many maximum-length contexts the pool holds."""
-LATENT_GRAPH = 2048  # Tokens of the largest prefill graph with latent attention
 
 
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:

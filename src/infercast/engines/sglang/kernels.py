@@ -44,6 +44,16 @@ APART = ("trtllm", "cutlass")
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
+GOOD = (
+    (16, 64, 128, 1, 4, 4), (32, 64, 128, 1, 4, 3), (64, 128, 64, 1, 4, 3), (64, 128, 64, 1, 8, 3),
+    (128, 128, 64, 16, 8, 3),
+)  # fmt: skip
+"""Rows, columns, depth, group, warps and stages of measured kernels, by tokens."""
+FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
+"""SGLang's defaults, for at most as many tokens as experts and for more."""
+TRITON = "triton"
+SIZES = tuple(1 << power for power in range(0, 16))
+_tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
@@ -92,18 +102,6 @@ def check_backend(backend: str, gpu: Gpu) -> None:
         raise InputError(f"attention_backend aiter needs an AMD GPU, which {gpu.name} is not")
     if backend in ("fa3", "flashmla") and gpu.architecture != "hopper":
         raise InputError(f"attention_backend {backend} needs a Hopper GPU in this release, which {gpu.name} is not")
-
-
-GOOD = (
-    (16, 64, 128, 1, 4, 4), (32, 64, 128, 1, 4, 3), (64, 128, 64, 1, 4, 3), (64, 128, 64, 1, 8, 3),
-    (128, 128, 64, 16, 8, 3),
-)  # fmt: skip
-"""Rows, columns, depth, group, warps and stages of measured kernels, by tokens."""
-FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
-"""SGLang's defaults, for at most as many tokens as experts and for more."""
-TRITON = "triton"
-SIZES = tuple(1 << power for power in range(0, 16))
-_tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:

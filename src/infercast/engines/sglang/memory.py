@@ -22,6 +22,13 @@ from infercast.units import GIB, GIGA, MIB
 
 KEPT = 3  # States per running request, so that prefixes can be reused
 BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
+WIDE = 4  # Tensor parallel size from which on graphs are larger
+FIXED_MIB, TOKEN_MIB, GPU_MIB, GRAPH_MIB = 512, 1.5, 1024 / 8, 2
+"""Reserved for metadata, per token of a step, per GPU of the replica, and per sequence in a graph."""
+LEAST_TOKENS, LEAST_MIB, LARGE_MIB = 2048, 10 * 1024, 60 * 1024
+PREFILL_SIZE_MIB, LATENT_PREFILL_MIB = 8, 1536
+DP_MIB, DP_LARGE_MIB, DP_LARGE = 3, 1.5, 300
+DEEPEP_MIB = 2048
 
 
 class Cells(NamedTuple):
@@ -145,15 +152,6 @@ def weight_bytes(
         table = model.vocabulary * model.hidden * model.weights.stored_bytes(model.weights.head)
         whole -= table / layout.tensor - table / joined.tensor
     return whole
-
-
-WIDE = 4  # Tensor parallel size from which on graphs are larger
-FIXED_MIB, TOKEN_MIB, GPU_MIB, GRAPH_MIB = 512, 1.5, 1024 / 8, 2
-"""Reserved for metadata, per token of a step, per GPU of the replica, and per sequence in a graph."""
-LEAST_TOKENS, LEAST_MIB, LARGE_MIB = 2048, 10 * 1024, 60 * 1024
-PREFILL_SIZE_MIB, LATENT_PREFILL_MIB = 8, 1536
-DP_MIB, DP_LARGE_MIB, DP_LARGE = 3, 1.5, 300
-DEEPEP_MIB = 2048
 
 
 class ByMemory(NamedTuple):

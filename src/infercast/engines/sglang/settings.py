@@ -18,14 +18,6 @@ _DATA = read_data("engines/sglang/releases.toml")
 ARCHITECTURES = read_data("engines/sglang/architectures.toml")  # What is decided by a model's architecture
 MEASURED = f"sglang@{_DATA['measured']}"  # The release whose costs were measured, which is the default
 ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
-
-
-def rules_of(engine: str) -> PrefillRules:
-    """The scheduling rules of a release; those of the nearest one if it is not known."""
-    version = numbers((nearest_version(engine, ENGINES) or MEASURED).partition("@")[2])
-    return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= version})
-
-
 ORDERS = ("fcfs", "lpm")  # Queue order: by arrival, or longest cached prefix first
 OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")  # Orders that are not modelled
 NO_CHUNKS = -1  # `chunked_prefill_size` of a server without chunked prefill
@@ -35,6 +27,12 @@ STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")  # How r
 
 WRITE_POLICIES = ("write_through", "write_through_selective")
 """When pages are copied to host memory: when computed, or at the next hit."""
+
+
+def rules_of(engine: str) -> PrefillRules:
+    """The scheduling rules of a release; those of the nearest one if it is not known."""
+    version = numbers((nearest_version(engine, ENGINES) or MEASURED).partition("@")[2])
+    return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= version})
 
 
 @dataclass(frozen=True, slots=True, repr=False)

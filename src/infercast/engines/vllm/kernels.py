@@ -146,18 +146,15 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
 
 def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
     """True if a release runs another kernel than the measured one."""
+    humming = version.prefers_humming and gpu.compute_capability == "9.0"
     if isinstance(op, MoE):
-        return _is_hopper(version, gpu) and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == MARLIN
+        return humming and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == MARLIN
     if isinstance(op, Gemm):
-        return _is_hopper(version, gpu) and (op.weight_dtype or op.dtype) in ON_HOPPER
+        return humming and (op.weight_dtype or op.dtype) in ON_HOPPER
     if isinstance(op, Collective):
         tabled = REDUCED_BY_FLASHINFER.get(gpu.compute_capability, ())
         return version.flashinfer_all_reduce and op.kind == "all_reduce" and op.gpus in tabled
     return False
-
-
-def _is_hopper(version: EngineVersion, gpu: Gpu) -> bool:
-    return version.prefers_humming and gpu.compute_capability == "9.0"
 
 
 def choose_sparse_kernels(model: ModelConfig, gpu: Gpu, _: ParallelLayout | None = None) -> ModelConfig:

@@ -35,6 +35,22 @@ SMALLEST_BLOCK = 16
 """Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
 UNCHUNKED = 2048
 """Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
+NONE, ALIGN, ALL = "none", "align", "all"
+MODES = (NONE, ALIGN, ALL)
+WRITE_EVERY_BLOCK = (
+    "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
+    "JambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "Zamba2ForCausalLM",
+)  # fmt: skip
+"""Architectures whose kernels write a state at the end of every block."""
+BACKENDS = ("native", "lmcache")
+CONNECTOR = "OffloadingConnector"
+MOST_GIB = 1_000_000
+READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
+SUBMIT = 0.4e-3  # Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ...
+SUBMIT_PIECE = 1.0e-6  # ... and per piece, in one driver call (measured on an H200's host).
+SMALL_PIECE = 28 * 1024  # Smaller pieces are loaded to the GPU by a dedicated kernel, which takes their list as it is
+SUBMIT_SMALL_PIECE = 0.1e-6
+EMPTY_STEP = 1.2e-3  # A turn of the engine's loop without a step: it sleeps a millisecond
 
 
 class Kind(NamedTuple):
@@ -52,15 +68,6 @@ class Kind(NamedTuple):
     @property
     def span(self) -> tuple[int, bool, bool]:
         return self.cache.window, self.cache.chunked, self.cache.bytes_per_token > 0
-
-
-NONE, ALIGN, ALL = "none", "align", "all"
-MODES = (NONE, ALIGN, ALL)
-WRITE_EVERY_BLOCK = (
-    "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
-    "JambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "Zamba2ForCausalLM",
-)  # fmt: skip
-"""Architectures whose kernels write a state at the end of every block."""
 
 
 class StateBlocks(NamedTuple):
@@ -125,17 +132,6 @@ def check_aligned(block_size: int, max_num_batched_tokens: int, threshold: int, 
                 f"{name} {tokens} is below the {block_size} tokens of a block, which {why} computes in one step; "
                 "raise it or disable prefix caching"
             )
-
-
-BACKENDS = ("native", "lmcache")
-CONNECTOR = "OffloadingConnector"
-MOST_GIB = 1_000_000
-READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
-SUBMIT = 0.4e-3  # Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ...
-SUBMIT_PIECE = 1.0e-6  # ... and per piece, in one driver call (measured on an H200's host).
-SMALL_PIECE = 28 * 1024  # Smaller pieces are loaded to the GPU by a dedicated kernel, which takes their list as it is
-SUBMIT_SMALL_PIECE = 0.1e-6
-EMPTY_STEP = 1.2e-3  # A turn of the engine's loop without a step: it sleeps a millisecond
 
 
 class TierSettings(NamedTuple):

@@ -34,6 +34,11 @@ from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
+"""Maximum-length sequences with buffer space to gather index keys, and to widen a packed cache, compressed or not."""
+SCORES_BYTES = 512 * MIB
+EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
+"""Latents with buffer space to expand them, though sparse attention expands none."""
 
 
 def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:
@@ -84,18 +89,6 @@ def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: Parallel
         ranks = ", ".join(map(str, RANKS))
         raise InputError(f"max_lora_rank must be one of {ranks}, not {settings.max_lora_rank}")
     return slots_of(settings.max_loras, settings.max_lora_rank, model)
-
-
-def most_adapters(settings: ResolvedSettings) -> int | None:
-    """Distinct adapters allowed in a step; None without LoRA."""
-    return settings.max_loras if settings.enable_lora else None
-
-
-GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
-"""Maximum-length sequences with buffer space to gather index keys, and to widen a packed cache, compressed or not."""
-SCORES_BYTES = 512 * MIB
-EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
-"""Latents with buffer space to expand them, though sparse attention expands none."""
 
 
 class SparseMemory(NamedTuple):
