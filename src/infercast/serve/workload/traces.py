@@ -9,6 +9,7 @@ import json
 import math
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -280,9 +281,7 @@ def with_sessions(rows: Sequence[Row]) -> list[Row]:
         if blocks and blocks[-1] not in many:
             last_of[blocks[-1]] = session
         found.append(row._replace(session=session))
-    sizes: dict[int, int] = {}
-    for row in found:
-        sizes[row.session] = sizes.get(row.session, 0) + 1
+    sizes = Counter(row.session for row in found)
     return [row if sizes[row.session] > 1 else row._replace(session=None) for row in found]
 
 
