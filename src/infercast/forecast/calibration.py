@@ -31,6 +31,14 @@ ELSEWHERE = 0.5
 ON_ANOTHER_GPU = 1.0  # The same of the host on another GPU, which is taken to be another machine
 FORM = 1
 MOST = 100.0  # No factor is larger, or smaller than one over it, and no path longer in seconds
+LATENCY_TITLES = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "time between tokens",
+    "e2e": "end to end",
+    "output": "throughput",
+}
+TAILS = ("p90", "p95", "p99")
 
 
 class Learned(NamedTuple):
@@ -319,16 +327,6 @@ def _pairs(path: Path, rows: Any) -> tuple[Pair, ...]:
     if not all(math.isfinite(value) for pair in pairs for value in pair[1:]):
         raise FileFormatError(path, "results.quantities must be finite numbers")
     return pairs
-
-
-LATENCY_TITLES = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "itl": "time between tokens",
-    "e2e": "end to end",
-    "output": "throughput",
-}
-TAILS = ("p90", "p95", "p99")
 
 
 class Errors(NamedTuple):

@@ -50,6 +50,11 @@ PRIOR, PRIOR_SPREAD = (1.1, -1.2, -1.5, -3.0), (1.0, 1.5, 1.5, 1.0)
 WIDEST, ELSEWHERE, PER_RATIO = 4.0, 1.5, 0.3
 """Half an interval at most, in logarithms; on another GPU, how many times wider it is, and by which share of the GPUs'
 ratio more."""
+KINDS = (
+    ("none dims", "products dims"),
+    ("work dims", "work features", "none features", "both features", "products dims"),
+)  # Terms of the sum and features of the process, of each model that is tried: without a formula of work, and with
+BELIEF = -4.0  # Power of a model's error on unseen shapes that it counts by
 
 
 def _compute(node: ast.expr, sizes: Mapping[str, Array]) -> Any:
@@ -185,13 +190,6 @@ def _likeness(near: Array, other: Array | None, scales: Array) -> Array:
     far = np.sqrt(3 * np.maximum(square, 0))
     found = size * (1 + far) * np.exp(-far) + slope * (near @ (near if other is None else other).T) / near.shape[1]
     return np.asarray(found + (noise + 1e-6) * np.eye(len(near)) if other is None else found)
-
-
-KINDS = (
-    ("none dims", "products dims"),
-    ("work dims", "work features", "none features", "both features", "products dims"),
-)  # Terms of the sum and features of the process, of each model that is tried: without a formula of work, and with
-BELIEF = -4.0  # Power of a model's error on unseen shapes that it counts by
 
 
 class Members(NamedTuple):

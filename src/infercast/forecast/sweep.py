@@ -48,6 +48,19 @@ from infercast.shown import Answer, Plotted, Shown
 RATE, CONCURRENCY = "rate", "concurrency"
 MOST_VALUES = 200  # A longer list is a mistake more often than a question
 USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
+LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
+"""The share of the capacity that a light load has, its requests, and their seed."""
+LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
+EDGE_HALVINGS = 4  # Between two points: a knee is known to a sixteenth of their distance
+
+Tell = Callable[[str], None]
+Decide = Callable[[Forecast], Forecast]
+POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"  # What can be set, by the names of `deploy`
+LEAST, VALUES = 0.4, 7  # The default values: the least share of the GPU's own limit, and their number
+HALVINGS = 2  # How often the gaps next to the best value are halved
+LEAST_ODDS = 0.8
+STEP = 5.0  # Watts or MHz: finer differences than this are not looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +230,6 @@ class Sweep(Plotted):
         return tuple(point for point in self.points if point.forecast is not None)
 
 
-TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
-LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
-"""The share of the capacity that a light load has, its requests, and their seed."""
-LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
-EDGE_HALVINGS = 4  # Between two points: a knee is known to a sixteenth of their distance
-
-Tell = Callable[[str], None]
-Decide = Callable[[Forecast], Forecast]
-
-
 def sweep(
     model: ModelSource,
     gpu: GpuSource,
@@ -378,13 +381,6 @@ def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float, Slo], Forecas
 
 def _title(points: Sequence[Point]) -> str:
     return next((point.forecast.title for point in points if point.forecast is not None), "nothing fits")
-
-
-POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"  # What can be set, by the names of `deploy`
-LEAST, VALUES = 0.4, 7  # The default values: the least share of the GPU's own limit, and their number
-HALVINGS = 2  # How often the gaps next to the best value are halved
-LEAST_ODDS = 0.8
-STEP = 5.0  # Watts or MHz: finer differences than this are not looked at
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -27,6 +27,12 @@ CLEAR = 0.03  # a measured gain below this is chance: two runs of one configurat
 Row = Mapping[str, Any]
 """A measured run: the layer's sizes, ``configuration`` (None: the engine's choice), ``ran`` and ``latency_us``."""
 TunedFile = dict[str, dict[str, int]]  # a configuration by number of tokens, in the words of its file
+PIPES = {
+    "tensor": "the tensor cores",
+    "feed": "the road from L2",
+    "latency": "the latency of one tile after the other",
+    "dram": "memory bandwidth",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +170,6 @@ def _choose(tiles: Tiles, estimates: Times, usual: Configuration, top: int) -> l
         if len(taken) == top:
             break
     return taken
-
-
-PIPES = {
-    "tensor": "the tensor cores",
-    "feed": "the road from L2",
-    "latency": "the latency of one tile after the other",
-    "dram": "memory bandwidth",
-}
 
 
 def _slowest(estimates: Times) -> str:

@@ -40,6 +40,12 @@ from infercast.units import MICRO
 LEAST_LOSS = 0.002  # Gaps below this share of a phase's GPU time are not looked at one by one
 EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)
 """A prompt and a decoding sequence: a step that launches every kernel of a model."""
+MOST_BYTES = 2**30  # Of a file, unpacked
+UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter: exports write ns, nsecond and so on
+FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "c10::Float8_e4m3fn": "fp8"}
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm")
+SELECTIVE = ("conv", "embedding", "index", "gather", "scatter", "sort", "topk", "lstm", "attention")
+"""In names of operators that do more or less than move their inputs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +209,6 @@ def _typical_shape(totals: PhaseTotals, num_requests: int) -> StepShape:
     new = [1] * decodes + [max(2, (tokens - decodes) // prompts)] * prompts
     computed = [context // decodes] * decodes + [0] * prompts if decodes else [context // prompts] * prompts
     return StepShape(new, computed, min(sampled, sequences))
-
-
-MOST_BYTES = 2**30  # Of a file, unpacked
-UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter: exports write ns, nsecond and so on
-FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "c10::Float8_e4m3fn": "fp8"}
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm")
-SELECTIVE = ("conv", "embedding", "index", "gather", "scatter", "sort", "topk", "lstm", "attention")
-"""In names of operators that do more or less than move their inputs once."""
 
 
 class Kernel(NamedTuple):
