@@ -42,6 +42,16 @@ CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
 Tell = Callable[[str], None]
 
 MOST_LEFT_OUT = 6  # results that are left out in turn, each of which takes as long as all of them
+LARGEST = 64 * 2**20  # Bytes of a page of metrics
+NOTED = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
+HITS_NOTED = 0.1  # A change of the share of prefix hits that is told
+FEWEST = 20  # Requests that make a load
+CHANGES = {
+    "host": "the CPU is slower than assumed: a faster host, fewer API servers on its cores, or --host for the forecast",
+    "prefill": "steps with prompts take longer on the GPU: look at its clock, power limit and attention backend",
+    "decode": "decode steps take longer on the GPU: look at its clock, its power limit and CUDA graphs",
+}
+Snapshot = Mapping[tuple[str, str], float]
 
 
 class Point(NamedTuple):
@@ -337,18 +347,6 @@ def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...],
         left_out=left_out,
         assumptions=(*result.assumptions, *other),
     )
-
-
-LARGEST = 64 * 2**20  # Bytes of a page of metrics
-NOTED = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
-HITS_NOTED = 0.1  # A change of the share of prefix hits that is told
-FEWEST = 20  # Requests that make a load
-CHANGES = {
-    "host": "the CPU is slower than assumed: a faster host, fewer API servers on its cores, or --host for the forecast",
-    "prefill": "steps with prompts take longer on the GPU: look at its clock, power limit and attention backend",
-    "decode": "decode steps take longer on the GPU: look at its clock, its power limit and CUDA graphs",
-}
-Snapshot = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)

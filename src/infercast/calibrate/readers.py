@@ -55,6 +55,34 @@ Lists = tuple[Array, Array, Array, Array, Array | None]
 NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")
 SGLANG_SERVING = "SGLang bench_serving"
 SGLANG_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
+GUIDELLM = "GuideLLM"
+WHERE = {
+    "ttft": ("time_to_first_token_ms", MILLI), "tpot": ("inter_token_latency_ms", MILLI),
+    "e2e": ("request_latency", 1.0),
+}  # fmt: skip
+ALL_AT_ONCE = "throughput"
+STRATEGIES = ("synchronous", "concurrent", ALL_AT_ONCE, "constant", "poisson")
+METRICS_TEXT = "Prometheus snapshot"
+LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)(?:\s+\d+)?\s*")
+EDGE = re.compile(r'\ble="([^"]*)"')
+METRICS_LATENCIES = {
+    "ttft": ("vllm:time_to_first_token_seconds",),
+    "tpot": ("vllm:request_time_per_output_token_seconds",),
+    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "e2e": ("vllm:e2e_request_latency_seconds",),
+}  # Histograms; the second name is that of earlier releases
+MOST_REPLAYED = 1000
+INFERENCE_PERF = "inference-perf"
+INFERENCE_PERF_LATENCIES = {
+    "ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency",
+    "e2e": "request_latency",
+}  # fmt: skip
+INFERENCE_PERF_NAMES = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+KNOWN = (
+    "vllm bench serve --save-result, vllm bench sweep, SGLang's bench_serving, GuideLLM, AIPerf, GenAI-Perf, "
+    "inference-perf, and a snapshot of vLLM's /metrics"
+)
+MOST_FILES = 200
 
 
 def _result(
@@ -258,15 +286,6 @@ def documents_in(text: str) -> list[Any] | None:
     return found or None
 
 
-GUIDELLM = "GuideLLM"
-WHERE = {
-    "ttft": ("time_to_first_token_ms", MILLI), "tpot": ("inter_token_latency_ms", MILLI),
-    "e2e": ("request_latency", 1.0),
-}  # fmt: skip
-ALL_AT_ONCE = "throughput"
-STRATEGIES = ("synchronous", "concurrent", ALL_AT_ONCE, "constant", "poisson")
-
-
 def read_guidellm(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     found = document["benchmarks"]
     if not isinstance(found, list) or not found:
@@ -344,18 +363,6 @@ def _requests(values: Values) -> tuple[Any, ...] | None:
         rows.append((sent, *tokens, first, each_token, request.needed("request_latency", most=LONGEST_SECONDS)))
     table = np.array(sorted(rows))
     return tuple(table.T)
-
-
-METRICS_TEXT = "Prometheus snapshot"
-LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)(?:\s+\d+)?\s*")
-EDGE = re.compile(r'\ble="([^"]*)"')
-METRICS_LATENCIES = {
-    "ttft": ("vllm:time_to_first_token_seconds",),
-    "tpot": ("vllm:request_time_per_output_token_seconds",),
-    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-    "e2e": ("vllm:e2e_request_latency_seconds",),
-}  # Histograms; the second name is that of earlier releases
-MOST_REPLAYED = 1000
 
 
 def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
@@ -437,14 +444,6 @@ def _middle(cumulated: dict[float, float]) -> float | None:
     return None
 
 
-INFERENCE_PERF = "inference-perf"
-INFERENCE_PERF_LATENCIES = {
-    "ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency",
-    "e2e": "request_latency",
-}  # fmt: skip
-INFERENCE_PERF_NAMES = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
-
-
 def read_inference_perf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document)
     successes, sent = values.part("successes"), values.part("load_summary")
@@ -501,13 +500,6 @@ def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> l
         **hit_rate,
     }
     return _read_serving(values, asked, (name, SGLANG_SERVING), SGLANG_LATENCIES, {**hit_rate}, **known)
-
-
-KNOWN = (
-    "vllm bench serve --save-result, vllm bench sweep, SGLang's bench_serving, GuideLLM, AIPerf, GenAI-Perf, "
-    "inference-perf, and a snapshot of vLLM's /metrics"
-)
-MOST_FILES = 200
 
 
 def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Result]:

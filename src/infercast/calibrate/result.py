@@ -34,6 +34,12 @@ LONGEST_SECONDS = 1e5
 MOST_TOKENS = 10**8
 DATE = "19700101-000000"
 BACKEND = "openai"
+Array = npt.NDArray[Any]
+
+MOST_REQUESTS = 20_000  # of a longer run the first ones are replayed
+EVEN = 0.02  # lengths that differ by less (standard deviation over mean) are taken to be equal
+HELD_BACK = 0.9
+"""Where fewer requests were served than this share of their rate, the limit on their number decided, not the rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +57,6 @@ class Result:
     prefix_hit_rate: float | None = None
     assumptions: tuple[str, ...] = ()  # What the file does not say, and what was taken instead
     sha256: str = ""
-
-
-Array = npt.NDArray[Any]
-
-MOST_REQUESTS = 20_000  # of a longer run the first ones are replayed
-EVEN = 0.02  # lengths that differ by less (standard deviation over mean) are taken to be equal
-HELD_BACK = 0.9
-"""Where fewer requests were served than this share of their rate, the limit on their number decided, not the rate."""
 
 
 @dataclass(frozen=True, slots=True)
