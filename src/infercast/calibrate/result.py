@@ -109,7 +109,15 @@ def make_workload(load: Load, asked: Asked) -> tuple[Workload, tuple[str, ...], 
     if asked.rate is not None or asked.concurrency is not None:
         rate, concurrency = asked.rate, asked.concurrency
     elif rate is not None and concurrency is not None and load.arrivals is None:
-        rate, concurrency = _which_binds(rate, concurrency, load.served_rate, assumed)
+        # A rate with a limit on requests at one time: one of both decides.
+        if load.served_rate is not None and load.served_rate < HELD_BACK * rate:
+            assumed.append(
+                f"at {rate:g} requests/s the limit of {concurrency} at one time decided, so there is no rate"
+            )
+            rate = None
+        else:
+            assumed.append(f"the limit of {concurrency} requests at one time was not reached")
+            concurrency = None
     count = min(asked.count or load.count, MOST_REQUESTS)
     if count < load.count:
         assumed.append(f"the first {count:,} of {load.count:,} requests are replayed")
@@ -121,17 +129,6 @@ def make_workload(load: Load, asked: Asked) -> tuple[Workload, tuple[str, ...], 
         workload = _listed(load, (count, rate, concurrency), inputs, outputs, assumed)
     means_only = any(isinstance(each, Lengths) and each.spread == 0 for each in (inputs, outputs))
     return workload if not hits else _with_hits(workload, hits, assumed), tuple(assumed), means_only
-
-
-def _which_binds(
-    rate: float, concurrency: int, served: float | None, assumed: list[str]
-) -> tuple[float | None, int | None]:
-    """A rate with a limit on requests at one time: one of both decides."""
-    if served is not None and served < HELD_BACK * rate:
-        assumed.append(f"at {rate:g} requests/s the limit of {concurrency} at one time decided, so there is no rate")
-        return None, concurrency
-    assumed.append(f"the limit of {concurrency} requests at one time was not reached")
-    return rate, None
 
 
 def _drawn(

@@ -178,10 +178,12 @@ def eagle_draft(method: str, source: str | os.PathLike[str] | Mapping[str, Any],
     if isinstance(layer, Mapping):
         values = {**layer, **{key: value for key, value in values.items() if key != NESTED}, "architectures": None}
         fields = Fields(values, where)
-    architecture = _plain_architecture(fields)
+    named = fields.words("architectures")  # ``LlamaForCausalLMEagle3`` is made of Llama's layers
+    plain = re.sub("Eagle3?", "", named[0]) if named else architecture_of(fields.word("model_type") or "llama")
     needed = {"vocab_size": target.vocabulary, "max_position_embeddings": target.max_positions}
     present = {key: value for key, value in values.items() if value is not None}
-    config = read_model({**needed, **present, "architectures": [architecture]}, name=name)
+    known = plain if plain in FAMILIES else "LlamaForCausalLM"
+    config = read_model({**needed, **present, "architectures": [known]}, name=name)
     return _eagle(method, config, target, fields)
 
 
@@ -224,10 +226,3 @@ def _eagle(method: str, config: ModelConfig, target: ModelConfig, fields: Fields
         own_embedding=own_embedding,
         spread_over=target.vocabulary,
     )
-
-
-def _plain_architecture(fields: Fields) -> str:
-    """The architecture that a head's layers are of: ``LlamaForCausalLMEagle3`` is made of Llama's."""
-    named = fields.words("architectures")
-    plain = re.sub("Eagle3?", "", named[0]) if named else architecture_of(fields.word("model_type") or "llama")
-    return plain if plain in FAMILIES else "LlamaForCausalLM"

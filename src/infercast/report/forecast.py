@@ -130,23 +130,15 @@ def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
     if energy is None or wall is None:
         return []
     rows = [row for each in quantities.ENERGIES for row in each.facts(forecast)]
+    for pool, drawn in zip(forecast.pools, energy.pools, strict=True) if len(energy.pools) > 1 else ():
+        mean, peak = units.format_watts(drawn.mean_watts), units.format_watts(drawn.peak_watts)
+        rows.append((f"{pool.role} pool", f"{mean} per GPU on average, {peak} at most"))
     return [
         *rows,
-        *_pool_rows(forecast, energy),
         ("80 % interval", f"{energy_interval(energy)} per output token of GPU energy"),
         ("goes into", part_words(energy)),
         *named_first("server", (_server_words(server, wall.pue) for server in dict.fromkeys(wall.servers))),
         ("rests on", SENTENCES["power"].get(energy.source, energy.source)),
-    ]
-
-
-def _pool_rows(forecast: Forecast, energy: Energy) -> list[tuple[str, str]]:
-    if len(energy.pools) == 1:
-        return []
-    words = "{} per GPU on average, {} at most"
-    return [
-        (f"{pool.role} pool", words.format(units.format_watts(drawn.mean_watts), units.format_watts(drawn.peak_watts)))
-        for pool, drawn in zip(forecast.pools, energy.pools, strict=True)
     ]
 
 

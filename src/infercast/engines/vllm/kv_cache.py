@@ -259,7 +259,9 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
         for key, group in windows
     ]
     counts = [_layers(group) for _, group in (*whole, *padded)]
-    size = _group_size(counts, counts[0])
+    # Layers per group: as leaves the fewest empty slots in the last group of each kind.
+    candidates = range(counts[0], max(counts) + 1)
+    size = min(candidates, key=lambda size: (sum(-count % size for count in counts), -size))
     groups: list[tuple[tuple[int, int], Group]] = [*whole]
     for key, group in padded:
         groups += [(key, part) for part in _parts(group, size)]
@@ -270,12 +272,6 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
 
 def _layers(group: Group) -> int:
     return max(Counter(size for _, size in group).values())
-
-
-def _group_size(counts: list[int], least: int) -> int:
-    """Layers per group, minimising empty slots in the last group of each kind."""
-    candidates = range(least, max(*counts, least) + 1)
-    return min(candidates, key=lambda size: (sum(-count % size for count in counts), -size))
 
 
 def _parts(group: Group, size: int) -> list[Group]:

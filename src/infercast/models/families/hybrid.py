@@ -86,21 +86,16 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
     recurrent = settings.numbers("kda_layers")
     if recurrent is None:
         raise FileFormatError(settings.where, "the field kda_layers is missing; a list of layers from 1 on is needed")
-    streams = _residual_streams(fields)
+    streams = 0
+    if block := fields.count("attn_res_block_size"):
+        # Mean number of earlier sums that each norm weighs (Kimi-K3), one for each block of layers.
+        streams = max(1, round(sum(-(-index // block) for index in range(fields.layers)) / fields.layers))
     experts = usual_experts(fields, router_bias=True, latent=fields.count("routed_expert_hidden_size"))
     experts = replace(experts, latent_norm=experts.latent > 0 and fields.flag("latent_moe_use_norm"))
     return [
         Layer(delta if number in recurrent else latent, network, residuals=streams)
         for number, network in enumerate(expert_networks(fields, experts), start=1)
     ]
-
-
-def _residual_streams(fields: Fields) -> int:
-    """Mean number of earlier sums that each norm weighs (Kimi-K3), one for each block of layers."""
-    block = fields.count("attn_res_block_size")
-    if not block:
-        return 0
-    return max(1, round(sum(-(-index // block) for index in range(fields.layers)) / fields.layers))
 
 
 def read_mamba(fields: Fields) -> list[Layer]:

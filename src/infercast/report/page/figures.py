@@ -171,22 +171,18 @@ def _panel(axes: Any, chart: Chart, tips: canvas.Tips, name: str) -> None:
     if chart.limit is not None:
         axes.axhline(chart.limit / scale, color=canvas.SERIES[6], lw=1.2, ls="-.", label=chart.limit_name)
     axes.set_title(f"{chart.title}, ms" if scale == MILLI else chart.title)
-    _vertical(axes, [value / scale for series in chart.series for value in series.values if isfinite(value)], scale)
+    shown = [value / scale for series in chart.series for value in series.values if isfinite(value)]
+    low, high = min(shown, default=0.0), max(shown, default=1.0)
+    if scale == MILLI and high > 20 * low > 0:  # latencies that differ by much
+        axes.set_yscale("log")
+        canvas.round_ticks(axes.yaxis, low / 1.5, 1.5 * high)
+    else:
+        axes.set_ylim(0, max(1.08 * high, axes.get_ylim()[1]))
     if any(label != f"{position:g}" for label, position in zip(chart.labels, chart.positions, strict=True)):
         axes.set_xticks(list(chart.positions), chart.labels)
     if len(chart.series) > 1:
         axes.legend(loc="best")
     axes.set_xlabel(name)
-
-
-def _vertical(axes: Any, values: list[float], scale: float) -> None:
-    """From nothing on, or logarithmic with round numbers where latencies differ by much."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    if scale == MILLI and high > 20 * low > 0:
-        axes.set_yscale("log")
-        canvas.round_ticks(axes.yaxis, low / 1.5, 1.5 * high)
-    else:
-        axes.set_ylim(0, max(1.08 * high, axes.get_ylim()[1]))
 
 
 def _bends(axes: Any, sweep: Sweep) -> None:

@@ -251,21 +251,16 @@ class HostOffload:
     def end_moves(self, moves: list[Move]) -> None:
         """Copies have completed."""
         for move in moves:
-            self._end_move(move)
-            if not move.is_store:
+            self.num_under_way -= 1
+            if move.is_store:
+                self.tier.end_store(move.keys)
+                self._outlived.pop(move, None)
+            else:
+                self.tier.end_load(move.keys)
+                self._being_loaded.difference_update(move.keys)
                 self.loading[move.sequence] = True
-
-    def _end_move(self, move: Move) -> None:
-        self.num_under_way -= 1
-        if move.is_store:
-            self.tier.end_store(move.keys)
-            self._outlived.pop(move, None)
-        else:
-            self.tier.end_load(move.keys)
-            self._being_loaded.difference_update(move.keys)
-        books = self._books.get(move.sequence)
-        if books is not None:
-            books.moves.remove(move)
+            if (books := self._books.get(move.sequence)) is not None:
+                books.moves.remove(move)
 
     def _forget(self, sequence: Sequence) -> None:
         books = self._books.pop(sequence, None)

@@ -144,8 +144,11 @@ class PrefillScheduler:
     def plan(self) -> Plan | None:
         """Plan the next step without the results of in-flight steps; None if nothing can be scheduled."""
         plan, host = Plan() if self.drafts is None else self.drafts.new_plan(), self.cache.host
-        if self._is_ring:
-            self._next_batch()
+        if self._is_ring:  # the next batch in turn
+            self._turn = (self._turn + 1) % len(self._batches)
+            self.batch = batch = self._batches[self._turn]
+            if not (batch.cohort.members or batch.ended or batch.joining):
+                batch.is_full = False  # no sequence is left whose end would reset it
         if host is not None:
             self.cache.settle()
         if self.cut is not None:
@@ -173,13 +176,6 @@ class PrefillScheduler:
         if not (self._under_way or self.waiting or self.running):
             self.ratio = self.policy.first_ratio
         return None
-
-    def _next_batch(self) -> None:
-        """Switch to the next batch in turn."""
-        self._turn = (self._turn + 1) % len(self._batches)
-        self.batch = batch = self._batches[self._turn]
-        if not (batch.cohort.members or batch.ended or batch.joining):
-            batch.is_full = False  # no sequence is left whose end would reset it
 
     @property
     def can_retry_now(self) -> bool:
