@@ -116,10 +116,7 @@ class Form:
 
 
 class Writer:
-    """Writes the answers of a call as their tokens come, or when all have come.
-
-    It writes from within the emulator's clock and not from a task, which would take longer to wake than to write.
-    """
+    """Writes a call's answers as tokens come, or at the end: by the emulator's clock, since a task wakes too slowly."""
 
     def __init__(self, call: Call, form: Form, send: Send, *, is_stream: bool, with_usage: bool) -> None:
         self._call, self._form, self._send = call, form, send

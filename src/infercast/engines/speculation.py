@@ -251,10 +251,7 @@ def draft_of(
     *,
     dummy_weights: bool = False,
 ) -> tuple[Draft | None, str]:
-    """The drafter of a method and a model's name, and what had to be assumed about it.
-
-    A head with dummy weights has no embedding table of its own, since there is no file to hold one.
-    """
+    """The drafter of a method and a model's name, and what was assumed; with dummy weights it has no own table."""
     if method in (NGRAM, NGRAM_GPU):
         return None, ""
     from infercast.models.draft import eagle_draft, model_draft, prediction_draft, usual_head  # noqa: PLC0415 - few draft

@@ -29,6 +29,20 @@ ERRORS = ("median", "mean", "p90", "bias")
 PARTS = ("idle_ttft", "decode_step", "prompts")
 ORDER_FIELDS = declared("orders", title=dict(zip(QUANTITIES, TITLES, strict=True)).__getitem__)
 SCATTER_FIELDS = declared("scatter")
+PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48  # pixels: the side of a panel, the space to its left, above and below
+TOLERANCE = 0.1  # the grey band: ten points to either side
+STYLE = (
+    "text{font:12px sans-serif;fill:#333}.title{font-weight:bold}.grid{stroke:#ddd}.exact{stroke:#888}"
+    ".band{fill:#eee}.line{fill:none;stroke:#1f6fb4;stroke-width:1.5}.point{fill:#1f6fb4;fill-opacity:.8}"
+)
+COUNTED = (
+    ("Tokens cached", "cached_tokens", ",.0f"), ("Tokens from host memory", "loaded_tokens", ",.0f"),
+    ("Joules per output token", JOULES, ".3g"),
+)  # fmt: skip
+PUBLISHED_PAIRS = {
+    "ttft_ms": ("ttft", MILLI), "tpot_ms": ("tpot", MILLI), "end_to_end_ms": ("end_to_end", MILLI),
+    "output_tokens_per_s": ("output_tokens_per_second", 1.0),
+}  # fmt: skip
 
 
 def render_reliability(groups: Sequence[reliability.Reliability]) -> RenderableType:
@@ -46,14 +60,6 @@ def render_reliability(groups: Sequence[reliability.Reliability]) -> RenderableT
 def reliability_dict(group: reliability.Reliability) -> dict[str, Any]:
     buckets = [{**asdict(bucket), "off": bucket.off} for bucket in group.buckets]
     return {"values": group.values, "worst": group.worst, "buckets": buckets}
-
-
-PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48  # pixels: the side of a panel, the space to its left, above and below
-TOLERANCE = 0.1  # the grey band: ten points to either side
-STYLE = (
-    "text{font:12px sans-serif;fill:#333}.title{font-weight:bold}.grid{stroke:#ddd}.exact{stroke:#888}"
-    ".band{fill:#eee}.line{fill:none;stroke:#1f6fb4;stroke-width:1.5}.point{fill:#1f6fb4;fill-opacity:.8}"
-)
 
 
 def reliability_svg(groups: Sequence[reliability.Reliability]) -> str:
@@ -127,6 +133,11 @@ def render_validation(validation: Validation) -> list[RenderableType]:
     error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
     joules = f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
+    covered = [
+        *((kind, _coverage_cells(validation, kind=kind)) for kind in validation.kinds),
+        *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
+        ("all", _coverage_cells(validation)),
+    ]
     return [
         *parts,
         Section(
@@ -139,7 +150,7 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         *([] if error is None else [Text(joules)]),
         Section(
             "Measured values inside the 80 % intervals of forecasts, and their mean half width",
-            _coverage_grid(validation),
+            Grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in covered], notes_at=(0,)),
         ),
         render_reliability(reliability.reliability_of(validation.runs)),
         Section(
@@ -147,15 +158,6 @@ def render_validation(validation: Validation) -> list[RenderableType]:
             Grid(*cells(ORDER_FIELDS, reliability.orders_of(validation.runs))),
         ),
     ]
-
-
-def _coverage_grid(validation: Validation) -> RenderableType:
-    rows = [
-        *((kind, _coverage_cells(validation, kind=kind)) for kind in validation.kinds),
-        *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
-        ("all", _coverage_cells(validation)),
-    ]
-    return Grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in rows], notes_at=(0,))
 
 
 def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
@@ -208,12 +210,6 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
         counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {signed_percent(blocks.error)}"
     lines = [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
     return Section(name, Group(Text("\n".join(lines)), Grid(columns, map(_run_row, runs), notes_at=(0,))))
-
-
-COUNTED = (
-    ("Tokens cached", "cached_tokens", ",.0f"), ("Tokens from host memory", "loaded_tokens", ",.0f"),
-    ("Joules per output token", JOULES, ".3g"),
-)  # fmt: skip
 
 
 def _counted_lines(runs: Sequence[RunComparison]) -> list[str]:
@@ -402,12 +398,6 @@ def _summaries(members: Sequence[PublishedComparison]) -> dict[str, Any]:
             coverage = {"interval_coverage": "inside", "interval_half_width_mean": "width"}
             found[quantity] = pick(summary, "count median mean p90 bias", **coverage)
     return found
-
-
-PUBLISHED_PAIRS = {
-    "ttft_ms": ("ttft", MILLI), "tpot_ms": ("tpot", MILLI), "end_to_end_ms": ("end_to_end", MILLI),
-    "output_tokens_per_s": ("output_tokens_per_second", 1.0),
-}  # fmt: skip
 
 
 def _published_dict(each: PublishedComparison) -> dict[str, Any]:

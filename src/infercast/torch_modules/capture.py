@@ -315,10 +315,7 @@ def _swapped(module: Any, made: dict[int, Shaped]) -> Iterator[None]:
 
 
 def _as_on_gpu(recorder: Recorder, stack: ExitStack, paths: dict[int, str], *, graph: bool) -> None:
-    """PyTorch behaves as where a GPU is; Triton kernels are recorded instead of launched; submodules say who runs.
-
-    Hooks would say so too, but layers with hooks skip their fused kernels.
-    """
+    """PyTorch behaves as on a GPU, Triton kernels are recorded, and calls name submodules (hooks unfuse layers)."""
     called = torch.nn.Module.__call__
 
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:

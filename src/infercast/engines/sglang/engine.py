@@ -347,9 +347,16 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
     """The layout for ``tp_size``, ``dp_size`` and ``ep_size``, which come as tensor, data and a setting."""
     tensor, data = layout.tensor, layout.data
     in_groups = asked.enable_dp_attention and data > 1
-    if in_groups:
-        _check_groups(model, tensor, data)
-    elif layout.all_to_all:
+    if in_groups and not model.has_experts:
+        raise InputError(
+            f"enable_dp_attention is modelled for models with experts, and {model.name} has none; leave it out"
+        )
+    if in_groups and tensor % data:
+        raise InputError(
+            f"enable_dp_attention divides the {tensor} GPUs of tp_size into dp_size groups, and {data} does not divide "
+            "them; make tp_size a multiple of dp_size"
+        )
+    if layout.all_to_all and not in_groups:
         raise InputError(
             "moe_a2a_backend is modelled for groups of DP attention alone; add --enable-dp-attention and --dp-size, or "
             "leave it out"
@@ -373,18 +380,6 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
         redundant=asked.ep_num_redundant_experts,
         balanced=asked.enable_eplb or asked.init_expert_location != "trivial",
     )
-
-
-def _check_groups(model: ModelConfig, tensor: int, data: int) -> None:
-    if not model.has_experts:
-        raise InputError(
-            f"enable_dp_attention is modelled for models with experts, and {model.name} has none; leave it out"
-        )
-    if tensor % data:
-        raise InputError(
-            f"enable_dp_attention divides the {tensor} GPUs of tp_size into dp_size groups, and {data} does not divide "
-            "them; make tp_size a multiple of dp_size"
-        )
 
 
 def sizes_for(layout: ParallelLayout) -> dict[str, Any]:
@@ -591,9 +586,6 @@ class Sglang(Engine):
 
     def most_tokens(self, given: Mapping[str, Any]) -> int:
         return MOST_DRAFTS if given.get("speculative_algorithm") else 1
-
-    def drafting(self, settings: ResolvedSglang) -> Drafting | None:
-        return settings.drafting
 
     def draft_passes(self, deployment: Deployment) -> SglangPasses:
         settings, host = deployment.settings, deployment.host

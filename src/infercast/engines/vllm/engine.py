@@ -346,9 +346,6 @@ class Vllm(Engine):
 
         return most_tokens(given["speculative_config"])
 
-    def drafting(self, settings: ResolvedSettings) -> Drafting | None:
-        return settings.drafting
-
     def draft_passes(self, deployment: Deployment) -> DraftPasses:
         return VllmPasses(deployment)
 

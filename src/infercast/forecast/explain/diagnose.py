@@ -1,7 +1,4 @@
-"""Bottleneck kernels of a run or a profile: how far each is from the best of its shape, and what that gap costs.
-
-A profile is a trace of PyTorch, or CSV of Nsight Systems or Compute.
-"""
+"""Bottleneck kernels of a run or a profile (PyTorch, Nsight): their gaps to the best of their shape, and the cost."""
 
 from __future__ import annotations
 

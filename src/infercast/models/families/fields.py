@@ -246,10 +246,7 @@ def routed_experts(
 def usual_experts(
     fields: Fields, router_bias: Answer = False, beside: str | None = None, **options: Any
 ) -> ExpertFeedForward:
-    """Experts by the usual keys, and shared ones: their width, or their number, each as wide as a routed one.
-
-    ``beside`` is the key with the width of a dense network that runs in parallel.
-    """
+    """Experts by the usual keys, with shared ones by width or number; ``beside``: key of a dense network's width."""
     shared = next((width for key in SHARED_WIDTHS if (width := fields.count(key))), 0)
     shared = shared or fields.count(*SHARED_COUNTS) * fields.positive(
         "moe_shared_expert_intermediate_size", *WIDTH_KEYS

@@ -562,8 +562,12 @@ class KvCache(BlockPool):
         holding.named = full
         if is_own:
             return
-        if self._is_uneven:
-            self._name_uneven(holding, before, full)
+        if self._is_uneven:  # groups have different block sizes
+            for group, ratio in enumerate(self._ratios):
+                for edge, first, end in holding.path:
+                    start = max(before // ratio, first // ratio, holding.first[group])
+                    for part in holding.kept(group, start, min(full, end) // ratio):
+                        self._add(holding, self._lookup.line(edge, group), *part)
             return
         for edge, first, end in holding.path:
             start, stop = max(before, first), min(full, end)
@@ -576,14 +580,6 @@ class KvCache(BlockPool):
                     self._add(holding, self._lookup.line(edge, group), *part)
                     if is_state:
                         self._new_states |= {(edge, position) for position in range(*part)}
-
-    def _name_uneven(self, holding: BlockAllocation, before: int, full: int) -> None:
-        """The same for groups with different block sizes."""
-        for group, ratio in enumerate(self._ratios):
-            for edge, first, end in holding.path:
-                start = max(before // ratio, first // ratio, holding.first[group])
-                for part in holding.kept(group, start, min(full, end) // ratio):
-                    self._add(holding, self._lookup.line(edge, group), *part)
 
     def slide(self, holding: BlockAllocation, computed: int, unsure: int = 0) -> None:
         """Release blocks that no token after ``computed`` reads (states: less ``unsure``), the last evicted first."""

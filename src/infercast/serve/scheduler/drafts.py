@@ -135,9 +135,7 @@ class Drafts:
         return DraftPlan(self.width, self._slots, self._budget)
 
     def plan_uncut(self, plan: Plan, order: list[Sequence], position: int) -> int:
-        """Fast path: schedule running sequences from a position on that decode with all their drafts and have blocks
-        for them, as most do; returns the position of the first that needs the general path.
-        """
+        """Fast path for running sequences that decode with all drafts and have blocks; returns where it ends."""
         assert isinstance(plan, DraftPlan)
         if not self._uncut:
             return position
