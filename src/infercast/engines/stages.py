@@ -139,7 +139,7 @@ def _drafts(deployment: TimedDeployment) -> float:
 
 
 def best_cut(costs: Table, usual: Sequence[int]) -> tuple[int, ...]:
-    """Layers of each stage: of the cuts whose slowest stage is quickest, the one nearest to the usual; empty: none."""
+    """Layers of each stage: of the cuts with the quickest slowest stage, the one nearest to the usual; empty: none."""
     slowest, _ = _cheapest(costs, np.maximum)
     if np.isinf(slowest):
         return ()

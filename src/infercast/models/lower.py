@@ -125,7 +125,7 @@ def lora_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> lis
 def attention_calls(
     config: ModelConfig, layout: ParallelLayout, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
 ) -> list[Call]:
-    """Attention over ``queries[i]`` new of ``keys[i]`` tokens; in arrays of batches, of so many equal ``sequences``."""
+    """Attention over ``queries[i]`` new of ``keys[i]`` tokens; arrays hold batches of equal ``sequences``."""
     shard, batch = config.shard(layout), SequenceBatch(queries, keys, sequences)
     return [
         call

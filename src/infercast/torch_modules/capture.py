@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return tensor.value
 
     def _by_values(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """An operator whose result has as many rows as values say."""
+        """An operator with as many rows in its result as values say."""
         known_args, known_kwargs = tree_map_only(Shaped, self._drawn, (args, kwargs))
         value = func(*known_args, **known_kwargs)
         made = self.wrap(torch.empty(value.shape, dtype=value.dtype, device="meta"))

@@ -92,7 +92,7 @@ def _composed_layers(config: ModelConfig, layout: ParallelLayout) -> Counter[str
 
 @lru_cache
 def compiles_kernels(config: ModelConfig, layout: ParallelLayout) -> bool:
-    """True if layers have scans or indexers, whose kernels are compiled and tuned as the engine starts."""
+    """True if layers have scans or indexers: their kernels are compiled and tuned as the engine starts."""
     return any(_composed_layers(config, layout)[kind] for kind in ("gdn", "delta", "mamba", "sparse"))
 
 

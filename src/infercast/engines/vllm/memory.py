@@ -165,7 +165,7 @@ def _layers(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, stage: int) -
 
 
 def _bytes_read(layer: tuple[float, float, float], tokens: Table) -> Table:
-    """By kernels of steps of so many tokens: all but experts that no token goes to, again for every few rows."""
+    """By kernels of steps of this many tokens: all but experts that no token goes to, again for every few rows."""
     size, experts, chosen = layer
     met = experts * (1.0 - (1.0 - chosen) ** tokens) * np.maximum(1.0, chosen * tokens / ROWS_A_READ)
     return np.asarray(met + (size - experts) * np.maximum(1.0, tokens / ROWS_A_READ))

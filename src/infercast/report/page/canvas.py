@@ -112,7 +112,7 @@ def room(
 
 
 def wrapped(figure: Any, text: str, beside: float = 0.0) -> str:
-    """A title wrapped to the width of a figure, less ``beside`` inches."""
+    """A title wrapped to the width of a figure, less some inches."""
     return fill(text, max(12, int((figure.get_figwidth() - beside) / LETTER)))
 
 

@@ -268,7 +268,7 @@ def numbers_chart(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
 
 
 def _panel(figure: Any, left: float) -> float:
-    """Inches of each of two panels beside each other, both with names before them."""
+    """Inches of each of two panels side by side, both with names before them."""
     return float((figure.get_figwidth() - 2 * left - 0.55) / 2)
 
 

@@ -105,7 +105,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[in
 
 
 def _layout(names: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
-    """How a phone shows a table: as it is if it is small, or as cards with three or four cells beside each other."""
+    """How a phone shows a table: as it is if it is small, or as cards with three or four cells in a row."""
     columns = [*zip(*texts, strict=True)] or [() for _ in names]
     widths = [max(min(len(name), SHORT), _width(column)) for name, column in zip(names, columns, strict=True)]
     if sum(widths) + 2 * len(widths) <= FITS_PHONE:

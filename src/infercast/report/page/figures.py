@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from html import escape
 from math import isfinite, log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from infercast.errors import InputError
 from infercast.forecast.compare import SideBySide, reasons, side_by_side
 from infercast.forecast.day import DayPlan, clock
 from infercast.forecast.explain.step_log import Watched
@@ -18,6 +16,7 @@ from infercast.report import comparison
 from infercast.report import sweep as curves
 from infercast.report.caveats import caveats, caveats_of, shared_first
 from infercast.report.deployment import drafting_words
+from infercast.report.files import whole_file
 from infercast.report.forecast import system_facts
 from infercast.report.page import canvas, elements
 from infercast.report.page.charts import COLOURS, HOST, OTHERS
@@ -86,13 +85,8 @@ class Plot(NamedTuple):
         """The file appears whole or not at all."""
         from matplotlib.figure import Figure  # noqa: PLC0415 - loaded to draw only
 
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
+        with whole_file(path) as temporary:
             self.figure(Figure).savefig(temporary, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-            temporary.replace(path)
-        except OSError as problem:
-            temporary.unlink(missing_ok=True)
-            raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None
 
 
 def _coloured(value: Any, colours: dict[str, str]) -> Any:

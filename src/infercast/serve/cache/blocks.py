@@ -216,7 +216,7 @@ class PrefixPaths:
         return (*walk.path, *last)
 
     def _before(self, segments: tuple[Segment, ...]) -> _Walk | None:
-        """The walk of the session's previous turn, whose answer precedes the new input."""
+        """The walk of the session's previous turn: its answer precedes the new input."""
         for segment in segments[-3:-1]:
             walk = self._walks.get(segment.content)
             if walk is not None and segments[: len(walk.segments)] == walk.segments:
