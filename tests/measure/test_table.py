@@ -7,7 +7,8 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError, InputError
-from infercast.lab.measure.rows import Store
+from infercast.lab.measure.cases import Case
+from infercast.lab.measure.rows import Store, reason_of
 
 
 def row(number: int, family: str = "gemm", **more: object) -> dict[str, object]:
@@ -81,3 +82,10 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write to"):
         Store(tmp_path / "file" / "l4")
+
+
+def test_shapes_that_fail_alike_have_one_reason() -> None:
+    reasons = {
+        reason_of(Case("gemm", {}), RuntimeError(f"mat2 shape ({k}x24) must be divisible by 16")) for k in (64, 4096)
+    }
+    assert reasons == {"gemm: RuntimeError mat2 shape must be divisible by 16"}

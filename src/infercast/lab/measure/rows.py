@@ -238,6 +238,7 @@ class Tally:
 
 def reason_of(case: Case, problem: Exception) -> str:
     first_line = (str(problem).splitlines() or [""])[0][:120]
+    first_line = re.sub(r"\(\d+x\d+\) ", "", first_line)  # one reason for all shapes that have it
     kind = "" if isinstance(problem, NotImplementedError | ImportError) else type(problem).__name__ + " "
     return f"{case.family}: {kind}{first_line}"
 
