@@ -38,7 +38,7 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.sparse import CompressedAttention
-from infercast.models.spec import AdapterSlots, ModelConfig
+from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
 from infercast.serve.scheduler.base import Priorities
@@ -598,9 +598,10 @@ class Sglang(Engine):
         width = 1 if settings.drafting is None else settings.drafting.width
         return SglangGraphs(tuple(size * width for size in settings.decode_sizes), settings.prefill_sizes)
 
-    def adapters(self, asked: SglangSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:
+    def with_settings(self, asked: SglangSettings, model: ModelConfig) -> ModelConfig:
         slots = asked.max_loras_per_batch, asked.max_lora_rank or USUAL_RANK
-        return slots_of(*slots, model) if asked.has_adapters else None
+        model = model.pooling() if asked.is_embedding else model
+        return replace(model, adapters=slots_of(*slots, model)) if asked.has_adapters else model
 
     def drafts(self, asked: SglangSettings) -> bool:
         return asked.speculative_algorithm is not None

@@ -98,6 +98,7 @@ class SglangSettings(Chosen):
     speculative_eagle_topk: int | None = None  # ... of this number of branches ...
     speculative_num_draft_tokens: int | None = None
     """... of which so many are verified, the last known token among them."""
+    is_embedding: bool = False  # Prompts give vectors, and no tokens
     acceptance: str | None = None
     """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: published curves."""
     engine: str = MEASURED  # The engine and its version, which determines rules and defaults
