@@ -13,8 +13,9 @@ from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.units import whole_number
 
-TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "tuple[int, ...]": tuple}
-"""Types of settings that can be written as one word; lists of numbers are comma-separated."""
+TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+TYPES |= {"tuple[int, ...]": tuple, "tuple[str, ...]": list}
+"""Types of settings that can be written as one word; lists of numbers or words are comma-separated."""
 TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 WANTED = {
     bool: "on or off", int: "a whole number", float: "a number", tuple: "whole numbers with commas between them",
@@ -55,8 +56,8 @@ def changed(settings: Asked, **values: Any) -> Asked:
 def _read(kind: type, text: str) -> Any:
     if kind is bool:
         return TRUTHS[text.lower()]
-    if kind is tuple:
-        return tuple(whole_number(part.strip()) for part in text.split(","))
+    if kind in (tuple, list):
+        return tuple(whole_number(part) if kind is tuple else part for part in text.replace(",", " ").split())
     return whole_number(text) if kind is int else kind(text)
 
 

@@ -33,7 +33,7 @@ from infercast.engines.sglang.settings import (
     rules_of,
 )
 from infercast.engines.speculation import Drafting
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
@@ -87,7 +87,8 @@ def drafting_of(
     """What the engine does with its flags; an error where it does not start."""
     name, path = str(asked.speculative_algorithm).upper(), asked.speculative_draft_model_path
     if (method := ALGORITHMS.get(name, "")) == "":
-        raise UnknownNameError("speculative_algorithm", name, ALGORITHMS)
+        known = ", ".join(ALGORITHMS)
+        raise InputError(f"speculative_algorithm {name} is not modelled; TPOT is likely lower with it; known: {known}")
     steps, branches, tokens = tree_of(asked, target, method)
     by_tree = TREE_BACKENDS[:1] if method == drafts.NGRAM else TREE_BACKENDS
     failing = {

@@ -71,6 +71,8 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         if not all(part.isdigit() for part in parts):
             raise InputError(f"--cudagraph-capture-sizes must be whole numbers with commas between them, not {sizes!r}")
         values["cudagraph_capture_sizes"] = tuple(int(part) for part in parts)
+    if isinstance(layers := values.get("kv_cache_dtype_skip_layers"), str):
+        values["kv_cache_dtype_skip_layers"] = tuple(layers.replace(",", " ").split())
     graphs = _graph_settings(text, tell) if (text := given.get("compilation_config")) else {}
     return graphs | values
 

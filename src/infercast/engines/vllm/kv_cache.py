@@ -302,9 +302,9 @@ def _block_bytes(groups: list[Group], held: Collection[int]) -> int:
 WINDOWED = "sliding_window"  # All layers with windows, where layers are named
 
 
-def unquantised_in(model: ModelConfig, layers: str | None) -> ModelConfig:
+def unquantised_in(model: ModelConfig, layers: Iterable[str]) -> ModelConfig:
     """The model with the base format for keys and values of these layers (``kv_cache_dtype_skip_layers``)."""
-    named = set(layers.replace(",", " ").split()) if layers else set()
+    named = {*layers}
     if strange := sorted(named - {WINDOWED, *map(str, range(model.layers))}):
         raise InputError(
             f"kv_cache_dtype_skip_layers: {strange[0]!r} names no layer of {model.name}; say {WINDOWED}, or numbers of "

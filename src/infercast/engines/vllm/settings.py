@@ -228,7 +228,7 @@ class EngineSettings(Chosen):
     max_cudagraph_capture_size: int | None = None  # Tokens of the largest step with a CUDA graph
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # Tokens of every step size with a CUDA graph
     cudagraph_mode: str = MODES[0]
-    kv_cache_dtype_skip_layers: str | None = None
+    kv_cache_dtype_skip_layers: tuple[str, ...] = ()
     """Layers whose cache is not quantised: their numbers, and ``sliding_window`` for all with windows."""
     mamba_cache_mode: str = NONE
     """How recurrent states are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
