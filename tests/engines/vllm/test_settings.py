@@ -3,6 +3,7 @@
 import pytest
 
 import infercast as ic
+from infercast.engines.base import engine_named
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
@@ -108,6 +109,24 @@ def test_dual_batch_overlap_halves_steps_of_replicas_that_exchange_tokens():
     assert (
         seconds(1024, deep, ubatch_size=2) == seconds(1024, deep, enable_dbo=True) != seconds(1024, deep, ubatch_size=4)
     )
+
+
+def test_two_batch_overlap_halves_the_steps_of_sglang():
+    def seconds(shape, **settings):
+        given = {"enable_dp_attention": True, "chunked_prefill_size": 65_536, **settings}
+        deployment = ic.deploy(
+            "qwen3-30b-a3b", "h200-sxm", engine_named("sglang").settings(given), tensor_parallel_size=8,
+            data_parallel_size=8, all2all_backend="deepep", predictor="roofline",
+        )  # fmt: skip
+        return deployment.timer()(shape).gpu_seconds[0]
+
+    prompts, decoding = ic.prefill_shape(4096), ic.decode_shape(8, 1024)
+    assert seconds(prompts, enable_two_batch_overlap=True) < seconds(prompts)
+    assert seconds(prompts, enable_two_batch_overlap=True, deepep_mode="low_latency") == seconds(prompts)
+    # Few tokens gain nothing, and weights are read twice.
+    assert seconds(decoding) < seconds(decoding, enable_two_batch_overlap=True) < 2 * seconds(decoding)
+    with pytest.raises(InputError, match="modelled with moe_a2a_backend alone"):
+        ic.deploy("qwen3-30b-a3b", "h200-sxm", engine_named("sglang").settings({"enable_two_batch_overlap": True}))
 
 
 def test_a_generation_config_ends_answers():

@@ -357,6 +357,8 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
             "moe_a2a_backend is modelled for groups of DP attention alone; add --enable-dp-attention and --dp-size, or "
             "leave it out"
         )
+    if asked.enable_two_batch_overlap and not layout.all_to_all:
+        raise InputError("enable_two_batch_overlap is modelled with moe_a2a_backend alone; add it or leave it out")
     expert_gpus = tensor if layout.all_to_all else asked.ep_size
     if expert_gpus not in (1, tensor):
         known = " or ".join(map(str, sorted({1, tensor})))
