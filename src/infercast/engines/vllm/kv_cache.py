@@ -312,6 +312,7 @@ def unquantised_in(model: ModelConfig, layers: Iterable[str]) -> ModelConfig:
         )
     if not named or model.cache_dtype == model.weights.base:
         return model
+    has_windows = any(getattr(stack.mixer, "window", False) for stack in model.stacks)
     counts: Counter[Stack] = Counter()
     order = []
     for position, number in enumerate(model.layer_stacks):
@@ -321,6 +322,11 @@ def unquantised_in(model: ModelConfig, layers: Iterable[str]) -> ModelConfig:
                 raise InputError(
                     f"kv_cache_dtype_skip_layers is modelled for grouped attention, not for layer {position} of "
                     f"{model.name} ({mixer.description}); leave it out"
+                )
+            if has_windows and not mixer.window:
+                raise InputError(
+                    f"vLLM does not start if kv_cache_dtype_skip_layers names layer {position} of {model.name}, which "
+                    "has no window: its blocks are larger than those of layers with windows; name these alone"
                 )
             stack = replace(stack, mixer=replace(mixer, unquantised_cache=True))
         counts[stack] += 1
