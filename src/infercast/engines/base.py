@@ -158,7 +158,7 @@ class Engine(ABC):
         if kv_cache_dtype != "auto":
             found["kv-cache-dtype"] = self.commands.kv_cache_dtypes.get(kv_cache_dtype, kv_cache_dtype)
         for name, value in settings.items():
-            flag = name.replace("_", "-")
+            flag = self.commands.dotted.get(name, name.replace("_", "-"))
             if value is not False:
                 found[flag] = value
             elif self.commands.negates:

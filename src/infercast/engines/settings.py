@@ -198,6 +198,7 @@ class Commands(NamedTuple):
     """The flag that connects a prefill pool and a decode pool, and its value for each role."""
     pooling: Mapping[str, str | bool] = {}  # Flags that make it pool: a vector or a score for each prompt
     elsewhere: Mapping[str, str] = {}  # Its names in orchestration systems
+    dotted: Mapping[str, str] = {}  # Settings that are keys of a flag's JSON value, as flags
     several_nodes: Mapping[str, Sequence[str]] = {}
     """Flags of each node of a multi-node replica: of ``stages``, of ``copies``, and of ``others`` than the first."""
     tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)  # Settings tried by a plan, each in order of names

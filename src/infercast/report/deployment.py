@@ -175,7 +175,8 @@ def serve_command(deployment: Deployment, role: str = BOTH) -> str:
     engine, model, layout, settings = deployment.engine, deployment.model, deployment.layout, deployment.settings
     usual = engine.resolve(engine.settings(), model, layout, deployment.gpu)
     names = {*engine.flags.settings.values(), *OPTIONS, *engine.shown}  # flags of the engine, by its names or ours
-    flags = [each.name for each in fields(engine.settings_type) if each.name in names - OURS_ALONE]
+    names = names - OURS_ALONE | {*engine.commands.dotted}
+    flags = [each.name for each in fields(engine.settings_type) if each.name in names]
     changed = {name: given for name in flags if (given := getattr(settings, name)) != getattr(usual, name)}
     name = None if bundled_name(model.name) is None else engine.commands.on_the_fly.get(model.weights.name)
     is_own = name is not None and "quantization_config" in bundled_config(model.name)
