@@ -96,7 +96,8 @@ def test_flags_of_steps_and_memory_are_settings() -> None:
             {
                 "cudagraph_mode": "none", "max_num_seqs": 64, "kv_cache_dtype_skip_layers": ("0", "1"),
                 "watermark": 0.1, "override_generation_config": '{"max_new_tokens": 9}', "block_size": 64,
-                "async_scheduling": False, "scheduling_policy": "priority", "cpu_offload_gb": 2.0, "cudagraph_capture_sizes": (1, 2, 8),
+                "async_scheduling": False, "scheduling_policy": "priority", "cpu_offload_gb": 2.0,
+                "cudagraph_capture_sizes": (1, 2, 8),
             },
         ),
         (
