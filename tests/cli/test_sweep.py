@@ -30,6 +30,15 @@ def test_a_point_is_what_simulate_says(answered: Any) -> None:
         assert point[name] == alone[name]
 
 
+def test_rows_have_the_interval_that_simulate_has(answered: Any) -> None:
+    text = answered(*WORDS, "--rates", "5,20").out
+    alone = answered("simulate", *WORDS[1:], "--rate", 5).out
+    ends = next(line for line in alone.splitlines() if line.startswith("TTFT")).split("  ")[-1].strip()
+    row = next(line for line in text.splitlines() if line.startswith("5 "))
+    assert "80 % of it" in text
+    assert ends in row
+
+
 def test_settings(answered: Any) -> None:
     words = (*WORDS, "--rate", 20, "--setting", "max_num_seqs=2,64", "--setting", "block_size=32", "--json")
     found = answered(*words).json

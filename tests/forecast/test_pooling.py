@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from infercast import deploy, estimate_step, simulate, synthetic_workload
+from infercast.engines.base import engine_named
 from infercast.errors import InputError, UnsupportedModelError
 from infercast.forecast.kernels import decode_shape, prefill_shape, step_calls
 from infercast.forecast.simulate import most_requests_per_second
@@ -84,6 +85,11 @@ def test_a_decoder_pools_without_its_head():
     assert pooling.memory.num_blocks > plain.memory.num_blocks > 0
     assert serve_command(pooling) == f"{serve_command(plain)} --runner pooling"
     assert deploy("qwen3-8b", "h200-sxm", task="embed").model == pooling.model
+    settings = engine_named("sglang").settings({"is_embedding": True})
+    ours = deploy("qwen3-8b", "h200-sxm", engine="sglang", runner="pooling")
+    embedding = deploy("qwen3-8b", "h200-sxm", settings)
+    assert embedding.model == ours.model
+    assert serve_command(embedding) == serve_command(ours)
 
 
 def test_what_is_refused(bert):

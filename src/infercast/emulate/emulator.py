@@ -125,7 +125,7 @@ class Emulator:
                 f"this model's maximum context length is {self.max_model_len} tokens; the request has {len(ids)} in "
                 f"its prompt and asks for {max_tokens or 1} more"
             )
-        most = room if max_tokens is None else max_tokens
+        most = min(max_tokens or room, self.system.pools[-1].replica.max_output or room)
         natural = most if ignore_eos else max(min_tokens, int(self._lengths.sample(1, self._random)[0]))
         seed = int(self._random.integers(1 << 30))
         words = answer_words(seed, min(most, natural))

@@ -42,7 +42,7 @@ from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
-from infercast.models.spec import AdapterSlots, ModelConfig, check_layout, copies_sharing_experts, talking_gpus
+from infercast.models.spec import ModelConfig, check_layout, copies_sharing_experts, talking_gpus
 from infercast.ops import Op
 from infercast.predict.estimate import exposed_seconds
 from infercast.predict.roofline import Predictor
@@ -172,7 +172,7 @@ class Engine(ABC):
         if kv_cache_dtype != "auto":
             found["kv-cache-dtype"] = self.commands.kv_cache_dtypes.get(kv_cache_dtype, kv_cache_dtype)
         for name, value in settings.items():
-            flag = name.replace("_", "-")
+            flag = self.commands.dotted.get(name, name.replace("_", "-"))
             if value is not False:
                 found[flag] = value
             elif self.commands.negates:
@@ -230,9 +230,9 @@ class Engine(ABC):
         """... and how its passes are launched, for an engine that can draft."""
         raise NotImplementedError
 
-    def adapters(self, asked: Any, model: ModelConfig, layout: ParallelLayout, /) -> AdapterSlots | None:
-        """Slots for LoRA adapters, if requested by the settings."""
-        return None
+    def with_settings(self, asked: Any, model: ModelConfig, /) -> ModelConfig:
+        """The model with what settings change in it, such as slots for LoRA adapters."""
+        return model
 
     @abstractmethod
     def plan_memory(
@@ -485,14 +485,12 @@ def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
 def put_on(
     engine: Engine, model: ModelConfig, gpu: Gpu, settings: Settings, layout: ParallelLayout
 ) -> tuple[ModelConfig, Resolved]:
-    """The model as the engine runs it there, with adapter slots, and the resolved settings."""
+    """The model as the engine runs it there, and the resolved settings."""
     for each in gpu.stages or (gpu,):
         engine.check_gpu(each)
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
-    model = engine.choose_kernels(model, gpu, layout)
-    if (slots := engine.adapters(settings, model, layout)) is not None:
-        model = replace(model, adapters=slots)
+    model = engine.with_settings(settings, engine.choose_kernels(model, gpu, layout))
     return model, engine.resolve(settings, model, layout, gpu)
 
 

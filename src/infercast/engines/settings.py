@@ -13,8 +13,9 @@ from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.units import whole_number
 
-TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "tuple[int, ...]": tuple}
-"""Types of settings that can be written as one word; lists of numbers are comma-separated."""
+TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+TYPES |= {"tuple[int, ...]": tuple, "tuple[str, ...]": list}
+"""Types of settings that can be written as one word; lists of numbers or words are comma-separated."""
 TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 WANTED = {
     bool: "on or off", int: "a whole number", float: "a number", tuple: "whole numbers with commas between them",
@@ -59,8 +60,8 @@ def changed(settings: Asked, **values: Any) -> Asked:
 def _read(kind: type, text: str) -> Any:
     if kind is bool:
         return TRUTHS[text.lower()]
-    if kind is tuple:
-        return tuple(whole_number(part.strip()) for part in text.split(","))
+    if kind in (tuple, list):
+        return tuple(whole_number(part) if kind is tuple else part for part in text.replace(",", " ").split())
     return whole_number(text) if kind is int else kind(text)
 
 
@@ -197,6 +198,7 @@ class Commands(NamedTuple):
     """The flag that connects a prefill pool and a decode pool, and its value for each role."""
     pooling: Mapping[str, str | bool] = {}  # Flags that make it pool: a vector or a score for each prompt
     elsewhere: Mapping[str, str] = {}  # Its names in orchestration systems
+    dotted: Mapping[str, str] = {}  # Settings that are keys of a flag's JSON value, as flags
     several_nodes: Mapping[str, Sequence[str]] = {}
     """Flags of each node of a multi-node replica: of ``stages``, of ``copies``, and of ``others`` than the first."""
     tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)  # Settings tried by a plan, each in order of names

@@ -218,17 +218,19 @@ class PromptSurface:
 EXCHANGES = ("experts_dispatch", "experts_combine")
 
 
-def in_halves(tables: Sequence[Table], calls: Sequence[Call], halved_from: Sequence[int] | None) -> Sequence[Table]:
-    """Seconds of kernels (columns) by tokens (rows); large steps run as halves that hide each other's exchanges."""
+def in_parts(tables: Sequence[Table], calls: Sequence[Call], number: int, *thresholds: int) -> Sequence[Table]:
+    """Seconds of kernels (columns) by tokens (rows); large steps run as parts that hide each other's exchanges."""
+    if number < 2:
+        return tables
     exchanges, found = np.array([call.name in EXCHANGES for call in calls]), []
-    for table, least in zip(tables, halved_from or (), strict=False):
+    for table, least in zip(tables, thresholds, strict=True):
         tokens = np.arange(len(table))
-        halves = 2.0 * table[(tokens + 1) // 2]
-        exchanged = halves @ exchanges
-        shown = np.maximum(0.0, 2.0 * exchanged - halves.sum(axis=1)) / np.maximum(exchanged, 1e-12)
-        halves[:, exchanges] *= shown[:, None]
-        found.append(np.where((tokens >= least)[:, None], halves, table))
-    return found or tables
+        parts = number * table[-(-tokens // number)]
+        exchanged = parts @ exchanges
+        shown = np.maximum(0.0, 2.0 * exchanged - parts.sum(axis=1)) / np.maximum(exchanged, 1e-12)
+        parts[:, exchanges] *= shown[:, None]
+        found.append(np.where((tokens >= least)[:, None], parts, table))
+    return found
 
 
 def _counts(most: int) -> Array:

@@ -19,7 +19,7 @@ from infercast.engines.tables import (
     PromptSurface,
     Table,
     grid_seconds,
-    in_halves,
+    in_parts,
     products_of,
     sequence_kernels,
     thinned,
@@ -166,9 +166,8 @@ class KernelTimer:
         self._throttled = [family in THROTTLED for _, family in self.kernels]
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
-        tabled, decoding = in_halves(
-            [tabled, decoding], by_tokens, getattr(settings, "halved_from", None) if layout.all_to_all else None
-        )
+        if layout.all_to_all and (parts := getattr(settings, "parts", ())):
+            tabled, decoding = in_parts([tabled, decoding], by_tokens, *parts)
         waiting = [] if waits is None else [np.tile(waits, 2)]
         self._token_table = np.column_stack([np.vstack([tabled, decoding]), *waiting])
         """Steps with prefill, then decode-only steps, whose clock has settled."""

@@ -157,7 +157,7 @@ def _with_runner(model: ModelConfig, runner: str, task: str) -> ModelConfig:
     asked = (runner, TASKS[task])
     if model.pools and "generate" in asked:
         raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
-    return replace(model, pools=True, tied_embedding=True, prediction=None) if "pooling" in asked else model
+    return model.pooling() if "pooling" in asked else model
 
 
 def _check_known(option: str, value: str, known: Iterable[str]) -> None:

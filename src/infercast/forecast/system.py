@@ -20,7 +20,7 @@ from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import Served
 from infercast.serve.simulation import GoOn
 from infercast.serve.step import StepTimer
-from infercast.serve.workload.synthetic import without_answers
+from infercast.serve.workload.synthetic import capped
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 PROXY_ROUTER = "least_loaded"  # How a proxy before two pools chooses replicas, if nothing else is said
@@ -79,8 +79,11 @@ class System(NamedTuple):
         return [model.sequence_bytes(request.num_input) for request in workload.requests]
 
     def as_served(self, workload: Workload) -> Workload:
-        """The requests as the model answers them: with tokens, or with one result of each prompt."""
-        return without_answers(workload) if self.pools[0].deployment.model.pools else workload
+        """The requests as they are answered: with so many tokens at most, or one result of a prompt."""
+        if self.pools[0].deployment.model.pools:
+            return capped(workload, 1, "of which pooling leaves the answers out")
+        most = self.pools[-1].replica.max_output
+        return workload if most is None else capped(workload, most, f"of which {most:,} tokens at most are answered")
 
     def serve(
         self,

@@ -150,6 +150,10 @@ class ModelConfig(Answer):
         )
         return replace(self, stacks=tuple(stacks))
 
+    def pooling(self) -> ModelConfig:
+        """The same model, which gives a vector or a score for each prompt."""
+        return replace(self, pools=True, tied_embedding=True, prediction=None)
+
     def sequence_bytes(self, num_tokens: int) -> float:
         """What a sequence takes in the caches of all layers and all GPUs that share it, each head counted once."""
         shard = self.shard(ParallelLayout())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.engines.base import Deployment, engine_of
 from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
+from infercast.forecast.option_table import OPTIONS, OURS_ALONE
 from infercast.forecast.system import BOTH
 from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count
@@ -152,7 +153,8 @@ def _declared(table: str, owner: Any) -> dict[str, Any] | None:
 
 def flag_words(options: Mapping[str, Any]) -> list[str]:
     """Words of a command line, from flags without dashes; True stands for a flag without a value."""
-    return [word for name, value in options.items() for word in (f"--{name}", *([] if value is True else [str(value)]))]
+    values = {name: value if isinstance(value, tuple) else (value,) for name, value in options.items()}
+    return [str(word) for name in values for word in (f"--{name}", *values[name]) if word is not True]
 
 
 def repository_of(model: str) -> str:
@@ -168,9 +170,10 @@ def serve_command(deployment: Deployment, role: str = BOTH) -> str:
     """The command that starts the engine as it was simulated; ``role`` names one of two pools."""
     engine, model, layout, settings = deployment.engine, deployment.model, deployment.layout, deployment.settings
     usual = engine.resolve(engine.settings(), model, layout, deployment.gpu)
-    drafts = [each.name for each in fields(engine.settings_type) if each.name.startswith("speculative_")]
-    pairs = {name: (getattr(settings, name), getattr(usual, name)) for name in (*engine.shown, *drafts)}
-    changed = {name: given for name, (given, default) in pairs.items() if given != default}
+    names = {*engine.flags.settings.values(), *OPTIONS, *engine.shown}  # flags of the engine, by its names or ours
+    names = names - OURS_ALONE | {*engine.commands.dotted}
+    flags = [each.name for each in fields(engine.settings_type) if each.name in names]
+    changed = {name: given for name in flags if (given := getattr(settings, name)) != getattr(usual, name)}
     name = None if bundled_name(model.name) is None else engine.commands.on_the_fly.get(model.weights.name)
     is_own = name is not None and "quantization_config" in bundled_config(model.name)
     cache = model.cache_dtype if model.cache_dtype == "fp8" else "auto"

@@ -18,7 +18,7 @@ from infercast.lazy_classes import dataclass
 from infercast.report.deployment import flag_words
 from infercast.units import GIB
 
-SERVER = "server"
+SERVER, AMD = "server", "AMD"
 PORTS = {SERVER: 0, PREFILL: 100, DECODE: 200}  # added to the engine's own port, so that pools may share a machine
 SIDE_CHANNEL = 5600  # port on which pools exchange keys and values; further replicas use those above it
 BLANK = re.compile(r"<(\w+)>")  # what is filled into a template
@@ -118,14 +118,14 @@ class StartedPool:
     @property
     def resource(self) -> str:
         """The name that Kubernetes gives these GPUs by ..."""
-        return f"{'amd' if self.gpu.vendor == 'AMD' else 'nvidia'}.com/gpu"
+        return f"{'amd' if self.gpu.vendor == AMD else 'nvidia'}.com/gpu"
 
     @property
     def product(self) -> tuple[str, str] | None:
         """... and the label that nodes with them have, by the driver's name; None where that is not known."""
         name = next((alias for alias in self.gpu.aliases if DRIVER_NAME.fullmatch(alias)), None)
-        label = f"{self.resource}.product{'-name' if self.gpu.vendor == 'AMD' else ''}"
-        return None if name is None else (label, name.replace(" ", "_" if self.gpu.vendor == "AMD" else "-"))
+        label = f"{self.resource}.product{'-name' if self.gpu.vendor == AMD else ''}"
+        return None if name is None else (label, name.replace(" ", "_" if self.gpu.vendor == AMD else "-"))
 
     @property
     def needed_format(self) -> str | None:
@@ -343,6 +343,7 @@ def llm_d_values(pools: Sequence[StartedPool], model: str, weights: float, title
         "llm_d", multinode=any(pool.nodes > 1 for pool in pools), model=model, plain=plain_name(model), secret=SECRET,
         size=_room(weights), public_port=pools[0].commands.port, disaggregated=two, decode=_pool(pools[-1], model),
         prefill=_pool(pools[0], model) if two else {"create": False},
+        brand={"type": "amd"} if pools[0].gpu.vendor == AMD else None,
     )  # fmt: skip
     return yaml_text(values, comment=f"{title}\nhelm install NAME llm-d-modelservice/llm-d-modelservice -f FILE")
 
@@ -399,4 +400,5 @@ def _worker(pool: StartedPool, model: str, cache: str) -> Any:
         role=pool.name if pool.disaggregated else None, image=f"{known['dynamo_image']}:${{VERSION}}",
         multinode={"nodeCount": pool.nodes} if pool.nodes > 1 else None, args=["--model", model, *words, *roles],
         node_selector=pool.product and dict([pool.product]), command=["python3", "-m", known["dynamo_module"]],
+        gpu_type=pool.resource if pool.gpu.vendor == AMD else None,
     )  # fmt: skip

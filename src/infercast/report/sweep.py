@@ -9,6 +9,7 @@ from typing import Any
 
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
+from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.result import bottleneck
 from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, Point, Savings, Sweep, drawn, joules_of
@@ -44,7 +45,7 @@ SHOWN = (("TTFT", "ttft"), ("TPOT", "tpot"))
 MARKS = {"p50": "o", "p95": "+", "p99": "x"}
 TPOT_MARKS = {"p50": "o", "p95": "x"}
 MOST_POINTS, DRAWN = 20, 9  # points on one screen, and up to how many there is room for charts
-MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has a row's intervals"
+MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has all intervals of a row"
 HOST_DOUBT = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
 NARROW = 78
 WORTH = 0.01  # a saving below this share is not worth a setting
@@ -106,7 +107,16 @@ def overload_notes(sweep: Sweep) -> list[str]:
 
 def point_fields(sweep: Sweep) -> list[Field]:
     """A point of the sweep; narrow terminals leave out the percentiles between the median and p99."""
+    known: dict[str, Intervals] = {}
+
+    def ttft_ends(point: Point) -> tuple[float, float] | None:
+        if point.forecast is None or not point.forecast.state.is_steady:
+            return None
+        found = known.get(point.label) or known.setdefault(point.label, forecast_intervals(point.forecast))
+        return found.ttft.low.p99, found.ttft.high.p99
+
     own = {
+        "ttft_ends": ttft_ends,
         "value": lambda point: point.label if point.number is None else point.number,
         "judged": lambda points: sweep.slo is not None,
         "not_rates": lambda points: sweep.axis.name != RATE,

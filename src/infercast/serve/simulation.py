@@ -54,6 +54,7 @@ class Replica:
     first_uses: WarmupCosts | None = None
     """What the engine has warmed up since its start, which a run adds to; None: everything."""
     max_model_len: int | None = None
+    max_output: int | None = None  # Tokens of the longest answer; None: as many as requests ask for
     stages: tuple[float, ...] | None = None  # A pipeline: each stage's share of a step's GPU time
     launch_spread: float = 0.0
     """Launch-time variation of steps with prefill, as in `infercast.serve.timeline.LAUNCH_SPREAD`."""

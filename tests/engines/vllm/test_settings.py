@@ -3,6 +3,7 @@
 import pytest
 
 import infercast as ic
+from infercast.engines.base import engine_named
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
@@ -73,6 +74,7 @@ def test_without_chunks_a_step_holds_the_longest_prompt():
         ({"prefill_schedule_interval": 0}, "prefill_schedule_interval must be at least 1, not 0"),
         ({"watermark": 1.0}, r"watermark must lie in \[0, 1\), not 1.0"),
         ({"watermark": -0.1}, r"watermark must lie in \[0, 1\), not -0.1"),
+        ({"ubatch_size": 33}, "ubatch_size 33 must be 0 or more, and at most the 32 tokens"),
         ({"max_model_len": 131073}, "max_model_len 131073 is above the 131072 positions"),
         ({"max_num_seqs": 512, "max_num_batched_tokens": 256}, "256 is below max_num_seqs 512"),
         ({"enable_chunked_prefill": False, "max_num_batched_tokens": 4096}, "needs chunked prefill; enable it"),
@@ -104,3 +106,70 @@ def test_dual_batch_overlap_halves_steps_of_replicas_that_exchange_tokens():
     assert seconds(1024, deep, enable_dbo=True, dbo_prefill_token_threshold=2048) == seconds(1024, deep)
     assert seconds(256, deep, enable_dbo=True) == seconds(256, deep)
     assert seconds(1024, naive, enable_dbo=True) == seconds(1024, naive)
+    assert (
+        seconds(1024, deep, ubatch_size=2) == seconds(1024, deep, enable_dbo=True) != seconds(1024, deep, ubatch_size=4)
+    )
+
+
+def test_two_batch_overlap_halves_the_steps_of_sglang():
+    def seconds(shape, **settings):
+        given = {"enable_dp_attention": True, "chunked_prefill_size": 65_536, **settings}
+        deployment = ic.deploy(
+            "qwen3-30b-a3b", "h200-sxm", engine_named("sglang").settings(given), tensor_parallel_size=8,
+            data_parallel_size=8, all2all_backend="deepep", predictor="roofline",
+        )  # fmt: skip
+        return deployment.timer()(shape).gpu_seconds[0]
+
+    prompts, decoding = ic.prefill_shape(4096), ic.decode_shape(8, 1024)
+    assert seconds(prompts, enable_two_batch_overlap=True) < seconds(prompts)
+    assert seconds(prompts, enable_two_batch_overlap=True, deepep_mode="low_latency") == seconds(prompts)
+    # Few tokens gain nothing, and weights are read twice.
+    assert seconds(decoding) < seconds(decoding, enable_two_batch_overlap=True) < 2 * seconds(decoding)
+    with pytest.raises(InputError, match="modelled with moe_a2a_backend alone"):
+        ic.deploy("qwen3-30b-a3b", "h200-sxm", engine_named("sglang").settings({"enable_two_batch_overlap": True}))
+
+
+def test_a_generation_config_ends_answers():
+    ended = EngineSettings(override_generation_config='{"max_new_tokens": 100, "top_p": 0.9}')
+    draws = [
+        {"output_lengths": lengths, "rate": 4, "count": 40, "input_lengths": 300, "seed": 3}
+        for lengths in ("lognormal:180:0.8:4:1000", "lognormal:180:0.8:4:100")
+    ]
+    found, alike = (
+        ic.simulate("llama-3.1-8b", gpu="h200-sxm", settings=settings, predictor="roofline", **draw)
+        for settings, draw in zip((ended, None), draws, strict=True)
+    )
+    assert (found.clients.end_to_end == alike.clients.end_to_end).all()
+    assert "100 tokens at most" in found.workload.description
+    with pytest.raises(InputError, match="cut to 100 are not uniform; give lengths up to 100"):
+        ic.simulate("llama-3.1-8b", gpu="h200-sxm", settings=ended, **{**draws[0], "output_lengths": "uniform:50:150"})
+    with pytest.raises(InputError, match="max_new_tokens must be 1 or more, not 0"):
+        settle(override_generation_config='{"max_new_tokens": 0}').max_output  # noqa: B018 - it refuses
+
+
+def test_layers_without_a_quantised_cache():
+    """As vLLM groups and aligns them (platforms/interface.py); 0.25's own kv_cache_utils.py gave these numbers."""
+
+    def of(model, *layers):
+        settings = EngineSettings(kv_cache_dtype_skip_layers=layers)
+        return ic.deploy(model, "h200-sxm", settings, kv_cache_dtype="fp8", predictor="roofline")
+
+    def decoding(deployment):
+        return deployment.timer()(ic.decode_shape(64, 8192)).gpu_seconds[0]
+
+    plain, some, every = of("llama-3.1-8b"), of("llama-3.1-8b", "0", "31"), of("llama-3.1-8b", *map(str, range(32)))
+    # Two of 32 layers have twice the bytes; blocks have 32 tokens, so that a quantised one covers 16 of bf16.
+    assert [each.memory.kv.shape.block_size for each in (plain, some)] == [16, 32]
+    assert some.memory.kv.block_bytes * 32 == plain.memory.kv.block_bytes * 2 * 34
+    assert every.memory.kv.block_bytes == plain.memory.kv.block_bytes * 4
+    assert decoding(plain) < decoding(some) < decoding(every)
+    windows = of("gpt-oss-20b", "sliding_window").memory.kv
+    assert (windows.shape.windows, windows.shape.sizes) == ((128, 0), (16, 32))
+    assert windows.block_bytes == 12 * 32 * 2 * 8 * 64
+    assert of("gpt-oss-20b").memory.num_tokens > ic.deploy("gpt-oss-20b", "h200-sxm").memory.num_tokens
+    with pytest.raises(InputError, match=r"'32' names no layer of llama-3.1-8b; say sliding_window, or numbers"):
+        of("llama-3.1-8b", "32")
+    with pytest.raises(InputError, match="vLLM does not start if kv_cache_dtype_skip_layers names layer 1 of gpt-oss"):
+        of("gpt-oss-20b", "1")
+    with pytest.raises(InputError, match="modelled for grouped attention, not for layer 3 of deepseek-v2-lite"):
+        of("deepseek-v2-lite", "3")

@@ -1,11 +1,16 @@
 """Every flag is read, ignored, not modelled or refused."""
 
+import shlex
+from typing import Any
+
 import pytest
 
 from infercast.engines.base import engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ
 from infercast.errors import InputError
 from infercast.forecast.command.flags import read_flags
+from infercast.forecast.deploy import deploy
+from infercast.report.deployment import serve_command
 
 ENGINE = engine_named()
 
@@ -81,3 +86,32 @@ def test_flags_of_steps_and_memory_are_settings() -> None:
         "scheduler_reserve_full_isl": False,
         "watermark": 0.1,
     }
+
+
+@pytest.mark.parametrize(
+    ("engine", "given"),
+    [
+        (
+            "vllm",
+            {
+                "cudagraph_mode": "none", "max_num_seqs": 64, "kv_cache_dtype_skip_layers": ("0", "1"),
+                "watermark": 0.1, "override_generation_config": '{"max_new_tokens": 9}', "block_size": 64,
+                "async_scheduling": False, "scheduling_policy": "priority", "cpu_offload_gb": 2.0,
+                "cudagraph_capture_sizes": (1, 2, 8),
+            },
+        ),
+        (
+            "sglang",
+            {
+                "max_running_requests": 32, "disable_cuda_graph": True, "schedule_policy": "lpm", "page_size": 16,
+                "enable_mixed_chunk": True, "chunked_prefill_size": 2048,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_the_command_of_a_run_is_read_back_as_its_settings(engine: str, given: dict[str, Any]) -> None:
+    release = engine_named(engine)
+    deployment = deploy("llama-3.1-8b", "h200-sxm", release.settings(given), kv_cache_dtype="fp8_e4m3")
+    words = shlex.split(serve_command(deployment))[len(release.commands.serve) :]
+    read = release.settings(read_flags(words, release, strict=True).settings)
+    assert {name: getattr(read, name) for name in given} == given

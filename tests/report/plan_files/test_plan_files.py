@@ -22,7 +22,15 @@ from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.question import Plan
 from infercast.models.layout import ParallelLayout
 from infercast.report.deployment import repository_of
-from infercast.report.manifests import dynamo_graph, manifests, plain_name, pools_of, yaml_text
+from infercast.report.manifests import (
+    compose_file,
+    dynamo_graph,
+    llm_d_values,
+    manifests,
+    plain_name,
+    pools_of,
+    yaml_text,
+)
 from infercast.report.plan_folder import check_folder, plan_files, write_plan
 
 ENGINE = "vllm@0.25"
@@ -165,6 +173,87 @@ def test_what_kubernetes_reads_keeps_its_schema(candidate: Candidate) -> None:
         )
     for document in [*checked, claim]:
         checker.validate(document, "1.34", strict=True)
+
+
+SCHEMAS = yaml.safe_load(Path(__file__).with_name("schemas.yaml").read_text(encoding="utf-8"))
+KINDS: dict[str, Any] = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
+
+
+def departures(value: Any, schema: Any, where: str = "") -> list[str]:
+    """What is not as in one of the schemas of ``schemas.yaml``."""
+    if isinstance(schema, dict):
+        if not isinstance(value, dict):
+            return [f"{where} is {value!r}"]
+        known = {key.removesuffix("!"): each for key, each in schema.items()}
+        missing = [f"{where}.{key[:-1]} is missing" for key in schema if key.endswith("!") and key[:-1] not in value]
+        unknown = [f"{where}.{key} is not known" for key in value if key not in known and "*" not in known]
+        present = [(key, known.get(key, known.get("*"))) for key in value if key in known or "*" in known]
+        return [
+            *missing,
+            *unknown,
+            *(each for key, part in present for each in departures(value[key], part, f"{where}.{key}")),
+        ]
+    if isinstance(schema, list) and len(schema) == 1:
+        if not isinstance(value, list):
+            return [f"{where} is {value!r}, no list"]
+        return [each for number, item in enumerate(value) for each in departures(item, schema[0], f"{where}[{number}]")]
+    if isinstance(schema, list):
+        found = [departures(value, each, where) for each in schema]
+        return [] if [] in found else found[-1]
+    text = str(schema or "null")
+    if text in ("any", "pod"):
+        return []
+    if text.startswith("="):
+        return [] if value in text[1:].split(",") else [f"{where} is {value!r}, not {text}"]
+    if text.startswith(">="):
+        return [] if type(value) is int and value >= int(text[2:]) else [f"{where} is {value!r}, not {text}"]
+    fits = [isinstance(value, KINDS[each]) and (each == "boolean") == isinstance(value, bool) for each in text.split()]
+    return [] if any(fits) else [f"{where} is {value!r}, not {text}"]
+
+
+@pytest.mark.parametrize(
+    "candidate", [SMALL, WIDE, Candidate(ENGINE, "mi300x"), Candidate("sglang@0.5.16", "l4")], ids=str
+)
+def test_what_others_read_has_their_fields(candidate: Candidate) -> None:
+    pools = pools_of(candidate)
+    title, weights = "A plan.", 2e10
+    written = {
+        "compose": compose_file(pools, "some/model", title),
+        "dynamo": dynamo_graph(pools, "some/model", "model", title, weights),
+        "llm-d": llm_d_values(pools, "some/model", weights, title),
+        "leader-worker-set": manifests(pools, "some/model", "model", title, weights),
+    }
+    wrong = []
+    for name, text in written.items():
+        found = [each for each in yaml.safe_load_all(text or "") if each]
+        if name == "leader-worker-set":
+            found = [each for each in found if each["kind"] == "LeaderWorkerSet"]
+        for each in found[:1] if name == "dynamo" else found:
+            wrong += departures(each, SCHEMAS[name], name)
+    assert not wrong
+
+
+def test_a_wrong_file_departs_from_its_schema() -> None:
+    device = {"driver": "nvidia", "count": 1.5}
+    service = {"image": 3, "deploy": {"resources": {"reservations": {"devices": [device]}}}, "replica": 2}
+    assert departures({"services": {"a": service}}, SCHEMAS["compose"], "compose") == [
+        "compose.services.a.replica is not known",
+        "compose.services.a.image is 3, not string",
+        "compose.services.a.deploy.resources.reservations.devices[0].capabilities is missing",
+        "compose.services.a.deploy.resources.reservations.devices[0].count is 1.5, not string integer",
+    ]
+    graph = {"apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "metadata": {"name": "a"}}
+    workers = {"W": {"replicas": "2", "multinode": {"nodeCount": 1}}}
+    assert departures({**graph, "spec": {"services": workers}}, SCHEMAS["dynamo"]) == [
+        ".spec.services.W.replicas is '2', not >=0", ".spec.services.W.multinode.nodeCount is 1, not >=2",
+    ]  # fmt: skip
+
+
+def test_charts_ask_for_gpus_of_the_right_brand() -> None:
+    pools = pools_of(Candidate(ENGINE, "mi300x"))
+    assert yaml.safe_load(llm_d_values(pools, "some/model", 2e10, "") or "")["accelerator"] == {"type": "amd"}
+    graph, _ = yaml.safe_load_all(dynamo_graph(pools, "some/model", "model", "", 2e10) or "")
+    assert graph["spec"]["services"]["ServerWorker"]["resources"]["limits"] == {"gpu": "1", "gpuType": "amd.com/gpu"}
 
 
 def test_stages_over_several_nodes(plan_of: Plans) -> None:

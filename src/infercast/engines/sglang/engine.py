@@ -33,12 +33,12 @@ from infercast.engines.sglang.settings import (
     rules_of,
 )
 from infercast.engines.speculation import Drafting
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.sparse import CompressedAttention
-from infercast.models.spec import AdapterSlots, ModelConfig
+from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
 from infercast.serve.scheduler.base import Priorities
@@ -112,7 +112,8 @@ def drafting_of(
     """What the engine does with its flags; an error where it does not start."""
     name, path = str(asked.speculative_algorithm).upper(), asked.speculative_draft_model_path
     if (method := ALGORITHMS.get(name, "")) == "":
-        raise UnknownNameError("speculative_algorithm", name, ALGORITHMS)
+        known = ", ".join(ALGORITHMS)
+        raise InputError(f"speculative_algorithm {name} is not modelled; TPOT is likely lower with it; known: {known}")
     steps, branches, tokens = tree_of(asked, target, method)
     by_tree = TREE_BACKENDS[:1] if method == drafts.NGRAM else TREE_BACKENDS
     failing = {
@@ -361,6 +362,8 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
             "moe_a2a_backend is modelled for groups of DP attention alone; add --enable-dp-attention and --dp-size, or "
             "leave it out"
         )
+    if asked.enable_two_batch_overlap and not layout.all_to_all:
+        raise InputError("enable_two_batch_overlap is modelled with moe_a2a_backend alone; add it or leave it out")
     expert_gpus = tensor if layout.all_to_all else asked.ep_size
     if expert_gpus not in (1, tensor):
         known = " or ".join(map(str, sorted({1, tensor})))
@@ -577,9 +580,10 @@ class Sglang(Engine):
         width = 1 if settings.drafting is None else settings.drafting.width
         return SglangGraphs(tuple(size * width for size in settings.decode_sizes), settings.prefill_sizes)
 
-    def adapters(self, asked: SglangSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:
+    def with_settings(self, asked: SglangSettings, model: ModelConfig) -> ModelConfig:
         slots = asked.max_loras_per_batch, asked.max_lora_rank or USUAL_RANK
-        return slots_of(*slots, model) if asked.has_adapters else None
+        model = model.pooling() if asked.is_embedding else model
+        return replace(model, adapters=slots_of(*slots, model)) if asked.has_adapters else model
 
     def drafts(self, asked: SglangSettings) -> bool:
         return asked.speculative_algorithm is not None

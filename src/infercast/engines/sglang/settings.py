@@ -9,6 +9,7 @@ from infercast.engines.settings import check_counts, check_sizes, nearest_versio
 from infercast.errors import InputError, UnknownNameError
 from infercast.lazy_classes import dataclass
 from infercast.serve.scheduler.base import PrefillRules
+from infercast.serve.workload.request import NEVER
 from infercast.shown import Chosen
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class SglangSettings(Chosen):
     mamba_full_memory_ratio: float = 0.9  # Bytes of recurrent states as a share of those of the KV cache
     mamba_radix_cache_strategy: str = STRATEGIES[0]
     deepep_mode: str = "auto"  # How DeepEP sends tokens; its mode ``normal`` has no graphs
+    enable_two_batch_overlap: bool = False
+    """Steps run as two halves, one of which exchanges tokens with other GPUs while the other computes."""
     ep_size: int = 1  # GPUs that experts are spread over: 1, or all that share them
     enable_eplb: bool = False  # Experts move between GPUs until these are loaded evenly ...
     ep_num_redundant_experts: int = 0  # ... with so many copies of experts over all GPUs.
@@ -96,6 +99,7 @@ class SglangSettings(Chosen):
     speculative_eagle_topk: int | None = None  # ... of this number of branches ...
     speculative_num_draft_tokens: int | None = None
     """... of which so many are verified, the last known token among them."""
+    is_embedding: bool = False  # Prompts give vectors, and no tokens
     acceptance: str | None = None
     """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: published curves."""
     engine: str = MEASURED  # The engine and its version, which determines rules and defaults
@@ -120,6 +124,12 @@ class ResolvedSglang(SglangSettings):
     longest: int  # Maximum tokens of a sequence: the context, or all that the cache holds
     groups: int = 1  # DP attention groups
     drafting: Drafting | None = None
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Parts that steps run as, and the tokens of one with prompts and of a decode step from which they do."""
+        prompts = NEVER if self.deepep_mode == "low_latency" else 2  # its buffers are for decoding
+        return 2 if self.enable_two_batch_overlap else 1, prompts, 2
 
     @property
     def chunk(self) -> int | None:

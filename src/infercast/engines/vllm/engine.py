@@ -21,8 +21,17 @@ from infercast.engines.vllm.kernels import (
     expert_multiples,
     is_new,
 )
-from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid_block_size, offload_of, runs_v2
-from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, plan_memory, weight_waits
+from infercast.engines.vllm.kv_cache import (
+    ALIGN,
+    States,
+    check_aligned,
+    hybrid_block_size,
+    offload_of,
+    runs_v2,
+    shared_block_size,
+    unquantised_in,
+)
+from infercast.engines.vllm.memory import check_state_blocks, plan_memory, weight_waits, with_adapters
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, redundant_experts, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
 from infercast.errors import InputError
@@ -74,6 +83,8 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         if not all(part.isdigit() for part in parts):
             raise InputError(f"--cudagraph-capture-sizes must be whole numbers with commas between them, not {sizes!r}")
         values["cudagraph_capture_sizes"] = tuple(int(part) for part in parts)
+    if isinstance(layers := values.get("kv_cache_dtype_skip_layers"), str):
+        values["kv_cache_dtype_skip_layers"] = tuple(layers.replace(",", " ").split())
     graphs = _graph_settings(text, tell) if (text := given.get("compilation_config")) else {}
     return graphs | values
 
@@ -202,6 +213,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         wake_up_seconds=host.wake_up,
         first_uses=first_uses,
         max_model_len=settings.max_model_len + deployment.model.pools,  # what is pooled takes no position
+        max_output=settings.max_output,
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
@@ -248,6 +260,8 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
         drafting=_drafting(settings, model, layout),
     )
     least = resolved.block_size
+    if resolved.kv_cache_dtype_skip_layers:
+        least = shared_block_size(model, least)
     if states.kept and model.has_mixer(LatentAttention):
         least = max(least, resolved.version.latent_unit)
     size = hybrid_block_size(model, layout, least, resolved.state_blocks)
@@ -303,7 +317,6 @@ class Vllm(Engine):
     resolve = staticmethod(_resolve)
     choose_kernels = staticmethod(choose_sparse_kernels)
     expert_multiples = staticmethod(expert_multiples)
-    adapters = staticmethod(adapter_slots)
     plan_memory = staticmethod(plan_memory)
     weight_waits = staticmethod(weight_waits)
     check_memory = staticmethod(check_state_blocks)
@@ -323,6 +336,9 @@ class Vllm(Engine):
 
     def spread(self, asked: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ParallelLayout:
         return replace(layout, redundant=redundant_experts(asked), balanced=asked.enable_eplb)
+
+    def with_settings(self, asked: EngineSettings, model: ModelConfig) -> ModelConfig:
+        return with_adapters(asked, unquantised_in(model, asked.kv_cache_dtype_skip_layers))
 
     def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
         return gpu.kernels in FUSING_KERNELS

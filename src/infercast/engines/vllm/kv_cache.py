@@ -20,10 +20,12 @@ from infercast.engines.memory import KvLayout, host_link
 from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
+from infercast.lazy_classes import replace
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers.mixer import Cache
+from infercast.models.mixers.mixer import Cache, GroupedAttention
 from infercast.models.read import read_object
-from infercast.models.spec import ModelConfig, stage_range
+from infercast.models.spec import ModelConfig, Stack, stage_range
+from infercast.ops.op import bytes_of
 from infercast.serve.cache.blocks import STATE_WINDOW, KvShape, StateRules
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB
@@ -31,6 +33,7 @@ from infercast.units import GIB
 Member = tuple[int, "Kind"]  # A cache of one layer, with the layer's index in the model
 ALIGNMENT = 576  # Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once
 Group = list[tuple[int, int]]  # A layer's index in the model, and its bytes per block
+WINDOWED = "sliding_window"  # All layers with windows, where layers are named
 SMALLEST_BLOCK = 16
 """Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
 UNCHUNKED = 2048
@@ -289,6 +292,46 @@ def _block_bytes(groups: list[Group], held: Collection[int]) -> int:
     for group in groups:
         places |= Counter(size for position, size in group if position in held)
     return sum(size * count for size, count in places.items())
+
+
+def unquantised_in(model: ModelConfig, layers: Iterable[str]) -> ModelConfig:
+    """The model with the base format for keys and values of these layers (``kv_cache_dtype_skip_layers``)."""
+    named = {*layers}
+    if strange := sorted(named - {WINDOWED, *map(str, range(model.layers))}):
+        raise InputError(
+            f"kv_cache_dtype_skip_layers: {strange[0]!r} names no layer of {model.name}; say {WINDOWED}, or numbers of "
+            f"layers from 0 to {model.layers - 1}"
+        )
+    if not named or model.cache_dtype == model.weights.base:
+        return model
+    has_windows = any(getattr(stack.mixer, "window", False) for stack in model.stacks)
+    counts: Counter[Stack] = Counter()
+    order = []
+    for position, number in enumerate(model.layer_stacks):
+        stack, mixer = model.stacks[number], model.stacks[number].mixer
+        if str(position) in named or (WINDOWED in named and getattr(mixer, "window", False)):
+            if not isinstance(mixer, GroupedAttention):
+                raise InputError(
+                    f"kv_cache_dtype_skip_layers is modelled for grouped attention, not for layer {position} of "
+                    f"{model.name} ({mixer.description}); leave it out"
+                )
+            if has_windows and not mixer.window:
+                raise InputError(
+                    f"vLLM does not start if kv_cache_dtype_skip_layers names layer {position} of {model.name}, which "
+                    "has no window: its blocks are larger than those of layers with windows; name these alone"
+                )
+            stack = replace(stack, mixer=replace(mixer, unquantised_cache=True))
+        counts[stack] += 1
+        order.append(stack)
+    numbers = {stack: number for number, stack in enumerate(counts)}
+    stacks = tuple(replace(stack, layers=count) for stack, count in counts.items())
+    return replace(model, stacks=stacks, order=tuple(numbers[stack] for stack in order))
+
+
+def shared_block_size(model: ModelConfig, block_size: int) -> int:
+    """The least multiple of a size whose quantised block covers the smallest unquantised one."""
+    wide = SMALLEST_BLOCK * bytes_of(model.weights.base) / bytes_of(model.cache_dtype)
+    return block_size * ceil(wide / block_size)
 
 
 def kv_layout(

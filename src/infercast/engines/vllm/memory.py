@@ -29,7 +29,7 @@ from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import lora_calls, step_calls
 from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
-from infercast.models.spec import AdapterSlots, ModelConfig, layer_bytes, stage_range, stage_weight_bytes
+from infercast.models.spec import ModelConfig, layer_bytes, stage_range, stage_weight_bytes
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
@@ -77,18 +77,18 @@ def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[in
     return sum(call.count for call in calls), first + later
 
 
-def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:
-    """Slots for adapters, if requested; what is not modelled is rejected."""
+def with_adapters(settings: EngineSettings, model: ModelConfig) -> ModelConfig:
+    """The model with slots for adapters, if requested; what is not modelled is rejected."""
     if not settings.enable_lora:
         if settings.max_loras != 1 or settings.max_lora_rank != 16:
             raise InputError("max_loras and max_lora_rank need enable_lora; say --enable-lora")
-        return None
+        return model
     if settings.max_loras < 1:
         raise InputError(f"max_loras must be at least 1, not {settings.max_loras}")
     if settings.max_lora_rank not in RANKS:
         ranks = ", ".join(map(str, RANKS))
         raise InputError(f"max_lora_rank must be one of {ranks}, not {settings.max_lora_rank}")
-    return slots_of(settings.max_loras, settings.max_lora_rank, model)
+    return replace(model, adapters=slots_of(settings.max_loras, settings.max_lora_rank, model))
 
 
 class SparseMemory(NamedTuple):

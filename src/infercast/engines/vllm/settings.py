@@ -129,6 +129,12 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(f"watermark must lie in [0, 1), not {settings.watermark}")
     if not settings.cpu_offload_gb >= 0:
         raise InputError(f"cpu_offload_gb must be 0 or more, not {settings.cpu_offload_gb}")
+    least = min(settings.dbo_decode_token_threshold, settings.dbo_prefill_token_threshold)
+    if settings.ubatch_size < 0 or (settings.ubatch_size > least and not settings.enable_dbo):
+        raise InputError(
+            f"ubatch_size {settings.ubatch_size} must be 0 or more, and at most the {least} tokens from which steps "
+            "are parted; lower it or raise dbo_decode_token_threshold and dbo_prefill_token_threshold"
+        )
     if settings.offload_num_in_group > (settings.offload_group_size or settings.offload_num_in_group):
         raise InputError(f"offload_num_in_group must be at most offload_group_size, {settings.offload_group_size}")
     tier_settings(settings.kv_offloading_size, settings.kv_offloading_backend, settings.kv_transfer_config)
@@ -215,12 +221,15 @@ class EngineSettings(Chosen):
     """Data-parallel engines that share experts compute prompts only in every n-th step while they decode."""
     async_scheduling: bool = True
     enforce_eager: bool = False
+    override_generation_config: str | None = None  # Of this JSON, ``max_new_tokens`` ends all longer answers
     num_gpu_blocks_override: int | None = None  # Number of KV blocks, instead of as many as fit
     kv_cache_memory_bytes: int | None = None
     """Bytes of each GPU for KV blocks, whatever ``gpu_memory_utilization`` leaves."""
     max_cudagraph_capture_size: int | None = None  # Tokens of the largest step with a CUDA graph
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # Tokens of every step size with a CUDA graph
     cudagraph_mode: str = MODES[0]
+    kv_cache_dtype_skip_layers: tuple[str, ...] = ()
+    """Layers whose cache is not quantised: their numbers, and ``sliding_window`` for all with windows."""
     mamba_cache_mode: str = NONE
     """How recurrent states are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
     mamba_block_size: int | None = None
@@ -248,7 +257,8 @@ class EngineSettings(Chosen):
     offload_backend: str = OFFLOADS[0]
     """Which of the two ways: ``uva`` or ``prefetch``; ``auto``: the second if it has a group size."""
     enable_dbo: bool = False
-    """Steps run as two halves, one of which exchanges tokens with other GPUs while the other computes ..."""
+    """Steps run as two parts, one of which exchanges tokens with other GPUs while the other computes ..."""
+    ubatch_size: int = 0  # ... or, without `enable_dbo`, as this number of parts ...
     dbo_decode_token_threshold: int = 32  # ... if they have so many tokens, and only decode ...
     dbo_prefill_token_threshold: int = 512  # ... or so many with prompts.
     enable_eplb: bool = False  # Experts move between GPUs until these are loaded evenly ...
@@ -298,9 +308,19 @@ class ResolvedSettings(EngineSettings):
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
 
     @property
-    def halved_from(self) -> tuple[int, int] | None:
-        """Tokens of steps with prompts and of decode steps from which they run as two halves; None: none do."""
-        return (self.dbo_prefill_token_threshold, self.dbo_decode_token_threshold) if self.enable_dbo else None
+    def max_output(self) -> int | None:
+        """Tokens of the longest answer, whatever a request asks for."""
+        values = read_object(self.override_generation_config or "{}", "--override-generation-config")
+        most = values.get("max_new_tokens")
+        if most is not None and (type(most) is not int or most < 1):
+            raise InputError(f"--override-generation-config: max_new_tokens must be 1 or more, not {most!r}")
+        return most
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Parts that steps run as, and the tokens of one with prompts and of a decode step from which they do."""
+        number = 2 if self.enable_dbo else self.ubatch_size
+        return number, self.dbo_prefill_token_threshold, self.dbo_decode_token_threshold
 
     @property
     def read_ahead(self) -> int:

@@ -80,7 +80,7 @@ def _method(values: Mapping[str, Any]) -> str:
         method = drafts.MTP
     if method in UNMODELLED:
         raise InputError(
-            f"speculative method {method!r} is not modelled ({UNMODELLED[method]}); known: {', '.join(METHODS)}"
+            f"speculative method {method!r} is not modelled: {UNMODELLED[method]}; known: {', '.join(METHODS)}"
         )
     if method not in METHODS:
         raise UnknownNameError("speculative method", method, METHODS)

@@ -16,16 +16,11 @@ from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.deploy import DeployOptions, deploy
 from infercast.forecast.memory import Fit, fit_memory
-from infercast.forecast.option_table import OPTIONS
+from infercast.forecast.option_table import OPTIONS, OURS_ALONE
 from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
 from infercast.units import AUTO, whole_number
 
-OURS_ALONE = {
-    "network", "pcie_topology", "api_server", "expert_routing", "sampling", "engine", "prompts_first", "cudagraph_mode",
-    "acceptance", "dummy_weights", "host", "predictor", "calibration",
-}  # fmt: skip
-"""Options of ours that are no flags of an engine."""
 OF_DEPLOY = {
     name: OPTIONS[name].type for name in DeployOptions.__annotations__ if name in OPTIONS and name not in OURS_ALONE
 }  # Flags that say which model and layout, by the names of `deploy`
@@ -174,7 +169,7 @@ def _field(name: str, engine: Engine) -> str:
 
 def _types(engine: Engine) -> dict[str, type]:
     """Types of all flags that are read; anything complex is text."""
-    types = {name: str if kind is tuple else kind for name, kind in engine.setting_types.items()}
+    types = {name: str if kind in (tuple, list) else kind for name, kind in engine.setting_types.items()}
     settings = {name: types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
     return {**settings, **OF_DEPLOY, "decode_context_parallel_size": int}
 

@@ -260,6 +260,7 @@ class GroupedAttention(Mixer):
     decode_saved: float = 0.0
     """Seconds that attention of decoding sequences takes less than in measured tables, as the engine launches it ..."""
     prompts_slower: float = 1.0  # ... and how many times as long that of prompts takes
+    unquantised_cache: bool = False  # Keys and values keep the base format, whatever those of other layers are in
 
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     takes_quantised = True
@@ -276,6 +277,9 @@ class GroupedAttention(Mixer):
     def _pair_dim(self) -> int:
         """A key and a value; also a query and what comes out for it."""
         return self.head_dim + self.value_dim
+
+    def _cache_dtype(self, shard: Shard) -> str:
+        return shard.weights.base if self.unquantised_cache else shard.cache_dtype
 
     def _own_kv_heads(self, shard: Shard) -> int:
         """Key-value heads that a GPU computes."""
@@ -336,7 +340,7 @@ class GroupedAttention(Mixer):
         """Queries and keys are rotated, keys and values go into the cache."""
         base = shard.weights.base
         heads, kv_heads = shard.layout.share(self.heads), self._own_kv_heads(shard)
-        stored = kv_write(tokens, kv_heads * self._pair_dim, base, shard.cache_dtype, by_hand=self.by_hand)
+        stored = kv_write(tokens, kv_heads * self._pair_dim, base, self._cache_dtype(shard), by_hand=self.by_hand)
         calls = [] if self.bidirectional or self.borrows else [Call("kv_write", stored)]
         if np.any(self.rotary_dim):
             normed = self.qk_norm and not self.by_hand
@@ -381,7 +385,7 @@ class GroupedAttention(Mixer):
             sequences=batch.sequences,
             window=self.window,
             dtype=shard.weights.base,
-            kv_dtype=shard.cache_dtype,
+            kv_dtype=self._cache_dtype(shard),
         )
         name = "attention_window" if self.window else "attention"
         if batch.is_prompt:
@@ -396,4 +400,4 @@ class GroupedAttention(Mixer):
         if self.bidirectional or self.borrows:
             return ()
         width = shard.layout.share_kv_heads(self.kv_heads) * self._pair_dim
-        return (Cache(width * bytes_of(shard.cache_dtype), window=self.window, chunked=self.chunked),)
+        return (Cache(width * bytes_of(self._cache_dtype(shard)), window=self.window, chunked=self.chunked),)

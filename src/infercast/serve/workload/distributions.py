@@ -54,6 +54,12 @@ class LengthDistribution(NamedTuple):
             return min(max(self.center, self.minimum), self.maximum)
         return self._clipped_normal_mean() if self.kind == "normal" else self._clipped_lognormal_mean()
 
+    def capped(self, most: int) -> LengthDistribution:
+        """The same with longer samples cut to ``most``."""
+        if self.kind == "uniform" and self.minimum < most < self.maximum:
+            raise InputError(f"lengths {self} cut to {most} are not uniform; give lengths up to {most}")
+        return self._replace(minimum=min(self.minimum, most), maximum=min(self.maximum, most))
+
     def sample(self, count: int, rng: np.random.Generator, *, spread_out: bool = False) -> NDArray[np.int64]:
         """``count`` lengths of at least 1; ``spread_out``: stratified, so that together they have its percentiles."""
         if spread_out:

@@ -186,17 +186,21 @@ def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> 
     )
 
 
-def without_answers(workload: Workload) -> Workload:
-    """The same prompts, each of which gives one result and no further tokens."""
-    if all(each.num_output == 1 for each in workload.requests):
+def capped(workload: Workload, most: int, words: str) -> Workload:
+    """The same requests with answers of ``most`` tokens at most, and why in ``words``."""
+    drawn = workload.drawn
+    if all(each.num_declared <= most for each in workload.requests):
         return workload
+    if most > 1 and isinstance(drawn, SessionDraw):
+        raise InputError(f"answers cut to {most} tokens are not modelled in sessions, whose prompts repeat them")
     return replace(
         workload,
-        requests=tuple(replace(each, num_output=1, declared=1) for each in workload.requests),
-        description=f"{workload.description}, of which pooling leaves the answers out",
-        drawn=None
-        if workload.drawn is None
-        else replace(workload.drawn, output_lengths=as_lengths(1, "output_lengths")),
+        requests=tuple(
+            each if each.num_declared <= most else replace(each, num_output=min(each.num_output, most), declared=most)
+            for each in workload.requests
+        ),
+        description=f"{workload.description}, {words}",
+        drawn=None if drawn is None else replace(drawn, output_lengths=drawn.output_lengths.capped(most)),
     )
 
 
