@@ -254,10 +254,11 @@ class Topology(NamedTuple):
 
 # Four A100 and four H100 PCIe cards behind switches reach 0.75 of a slot's rate (Vidur's profiles); two, four and eight
 # L40S of one server 0.64, 0.17 and 0.05 (published tables); V100 through the host's memory 0.24 to 0.28 (APEX's).
+THROUGH_HOST = "host"
 TOPOLOGIES = {
     "switch": Topology("all GPUs behind PCIe switches that pass data between them", 0.75, 0.0),
     "sockets": Topology("slots of two sockets, half of the traffic between them", 0.64, 1.86),
-    "host": Topology("no direct copies: through the memory of the host", 0.26, 0.0),
+    THROUGH_HOST: Topology("no direct copies: through the memory of the host", 0.26, 0.0),
 }
 MEASURED = "sockets"  # The server with measured collectives; taken, with a wide interval, where the topology is unknown
 
