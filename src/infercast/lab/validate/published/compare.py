@@ -192,7 +192,7 @@ def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str
         _gpu(run, engine),
         engine.settings(settings),
         **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
-        api_server=True,
+        api_server=run.served,
         predictor=predictor,
         host=_host(run, engine, host),
     )

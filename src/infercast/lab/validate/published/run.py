@@ -131,6 +131,7 @@ class PublishedRun:
     grade: str = ""  # ``A``: settings are known, ``B``: some are implied; ``s`` behind it: with speculative decoding
     precision: str = ""
     chat: bool = False  # Whether requests are chats, which the server renders by a template
+    served: bool = True  # Whether a server was asked, not the engine itself
     top_p: bool = False  # Whether tokens are drawn from the most likely ones only
     assumptions: tuple[str, ...] = ()  # What the source does not say and is taken to be so
     problem: str = ""

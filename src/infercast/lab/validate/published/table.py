@@ -366,6 +366,7 @@ def _read(row: RowReader) -> run.PublishedRun:
         load=load.kind,
         steady=load.steady,
         chat="chat" in row.text("bench_cmd"),
+        served="queued_ts" not in row.text("notes"),
         top_p="top-p" in row.text("bench_cmd"),
         settings=settings,
         assumptions=tuple(row.assumptions),
