@@ -104,7 +104,9 @@ ML_ENERGY_BENCH = "mlenergy.llm.benchmark --endpoint-type openai-chat --temperat
 """Its benchmark's defaults (``mlenergy/llm/benchmark.py``)."""
 
 
-CLOUDRIFT_BENCH = "vllm bench serve --dataset-name random --backend openai-chat --endpoint /v1/chat/completions --ignore-eos"
+CLOUDRIFT_BENCH = (
+    "vllm bench serve --dataset-name random --backend openai-chat --endpoint /v1/chat/completions --ignore-eos"
+)
 
 
 def ml_energy_command(row: dict[str, str]) -> str:
@@ -117,14 +119,14 @@ def ml_energy_command(row: dict[str, str]) -> str:
 
 def as_published(row: dict[str, str]) -> dict[str, str]:
     """The row with what its page says."""
+    if row["source_repo"] == "cloudrift-ai/server-benchmark" and not row["bench_cmd"]:
+        row = {**row, "bench_cmd": CLOUDRIFT_BENCH}
     if not row["server_cmd"] and "SemiAnalysisAI/InferenceX" in row["source_repo"]:
         return {**row, "server_cmd": inferencex_command(row)} if row["engine"] in ("vllm", "sglang") else row
     if row["source_repo"] == "ml-energy/leaderboard":
         return {**row, "server_cmd": ml_energy_command(row), "bench_cmd": ML_ENERGY_BENCH}
     if row["source_repo"] == "hholtmann/llm-consumer-gpu-benchmark" and not row["version"]:
         return {**row, "version": HHOLTMANN}
-    if row["source_repo"] == "cloudrift-ai/server-benchmark":
-        return {**row, "bench_cmd": row["bench_cmd"] or CLOUDRIFT_BENCH}
     if GLM_PAGE in row["path"]:
         return _glm(row)
     if QWEN_PAGES in row["path"] and (answered := float(row["req_s"] or 0)) and abs(answered - 1) < A_SECOND:

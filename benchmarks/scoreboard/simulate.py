@@ -114,7 +114,9 @@ def results(
         run = read_collected(RowReader(path, line, row))
         stated = tuple(float(row[name] or 0) for name in ("num_requests", "mean_in", "mean_out"))
         if run.load in OPEN and stated in listed:
-            run = replace(run, workload=listed[stated], assumptions=(*run.assumptions, "requests as the source lists them"))
+            run = replace(
+                run, workload=listed[stated], assumptions=(*run.assumptions, "requests as the source lists them")
+            )
         measured = tuple(row.get(name, "") for name in SAME)
         if sum(map(bool, measured)) > FEW and measured in seen:
             run = replace(run, problem=REPEATED)

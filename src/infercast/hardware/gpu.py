@@ -248,8 +248,8 @@ def _capability(gpu: Gpu) -> tuple[int, ...]:
 
 
 ECC_SHARE = 0.85
-"""What error correction leaves of the rate of GDDR that keeps its codes in itself: turned on it made RTX 4090 and A40 15 %
-slower (support.chaos.com, "ECC State for Nvidia GPUs"), and RTX 4090 reach 0.92 of their rate without it."""
+"""What error correction leaves of the rate of GDDR that keeps its codes in itself: turned on, it made RTX 4090 and A40
+15 % slower (support.chaos.com, "ECC State for Nvidia GPUs"); without it RTX 4090 reach 0.92 of their rate."""
 
 
 def has_inline_ecc(gpu: Gpu) -> bool:

@@ -24,9 +24,9 @@ from infercast.engines.sglang import kernels, memory
 from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
 from infercast.engines.sglang.settings import (
     ARCHITECTURES,
+    EARLY_GRAPHS,
     ENGINES,
     MEASURED,
-    EARLY_GRAPHS,
     PREFILL_GRAPHS,
     ResolvedSglang,
     SglangSettings,
@@ -205,7 +205,7 @@ def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool
 
 
 def _early_graphs(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> bool:
-    """The same of releases whose graphs were compiled: not beside experts of TensorRT-LLM, which choose for themselves."""
+    """The same of releases that compiled graphs: not beside experts of TensorRT-LLM, which choose for themselves."""
     named = kernels.experts_kernel(model, gpu, layout)
     by_format = kernel_profile("sglang").experts.get(gpu.kernels, {}).get(model.weights.experts, "")
     chosen_inside = model.has_experts and (named or by_format) == "trtllm" and model.architecture != "GptOssForCausalLM"

@@ -142,7 +142,7 @@ def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
 
 
 def _has_own(op: Collective, gpu: Gpu) -> bool:
-    """Without direct links, engines give their own kernel up beyond two GPUs, and where these cannot read each other."""
+    """Without direct links, engines give their own kernel up beyond two GPUs, or if these cannot read each other."""
     return gpu.is_linked(op.gpus) or (op.gpus <= 2 and gpu.pcie_topology != THROUGH_HOST)
 
 
