@@ -354,9 +354,10 @@ class Learned:
         self, make: type[KernelModel], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None
     ) -> KernelModel:
         choice = self.choose(op, gpu, variants)
-        if choice is not None and choice.known is not None and has_inline_ecc(choice.known) > has_inline_ecc(gpu):
+        known = choice.known if choice is not None and family.is_chip_bound else None
+        if choice is not None and known is not None and has_inline_ecc(known) > has_inline_ecc(gpu):
             gpu = without_ecc(gpu)
-            choice = choice._replace(bounds=ratio_bounds(gpu, choice.known))
+            choice = choice._replace(bounds=ratio_bounds(gpu, known))
         correction = self._correction(family, op, gpu, variants) if self._corrections else None
         first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
         conditions: dict[str, Any] = {"engine": not self._as_tabled, "alone": self._is_alone}
