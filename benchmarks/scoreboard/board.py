@@ -1,8 +1,8 @@
 """The scoreboard, all of it: simulate every published run, and write the record, the page and its pictures.
 
-    python benchmarks/scoreboard/board.py RUNS.csv [--lines FILE.json] [--against OLD.json]
+    python benchmarks/scoreboard/board.py RUNS.csv [--requests FOLDER] [--lines FILE.json] [--against OLD.json]
 
-``--lines`` takes what run.py wrote instead of simulating again. Pictures need matplotlib; without it they stay as they
+``--lines`` takes what run.py wrote instead of simulating again, and may be of one grade alone. Pictures need matplotlib; without it they stay as they
 are.
 """
 
