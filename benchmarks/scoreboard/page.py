@@ -28,7 +28,8 @@ How a run is read: lengths and how they vary, the load, the flags of the server'
 and GPUs as the source states them. **What it does not state is assumed and listed with the run.** The engine is the
 one whose costs were measured (vLLM 0.25, SGLang 0.5.16) with the defaults of the stated release where they are known.
 Medians are compared where a source has them, otherwise means; *capped batches* only while the batch is full. Long
-closed loops are simulated in part and extrapolated (within 1 % of the whole), unless prompts come again. Nothing is fitted to a row or a source.
+closed loops are simulated in part and extrapolated (within 1 % of the whole), unless prompts come again. Nothing is
+fitted to a row or a source.
 
 Errors are absolute percentages in the median over runs, with the median signed error in brackets (above 0: the forecast
 is too high), and the share of measured values inside the 80 % intervals that `simulate` shows of the same runs,

@@ -85,7 +85,7 @@ def _measured(run: PublishedRun, forecast: PublishedComparison) -> PublishedComp
     return replace(forecast, run=run, ttft=ttft, tpot=tpot, end_to_end=whole, output_tokens_per_second=rate)
 
 
-def _listed(folder: Path | None) -> dict[tuple[float, ...], Workload]:
+def listed_in(folder: Path | None) -> dict[tuple[float, ...], Workload]:
     """Requests that a publisher lists one by one, by their number and mean lengths."""
     found = {}
     for file in sorted(folder.rglob("requests.jsonl")) if folder else ():
@@ -105,7 +105,7 @@ def results(
 ) -> Iterator[dict[str, Any]]:
     """A line for every row that is ``chosen``; ``requests`` is a folder of publishers' files of single requests."""
     board, seen = board or Board(), set[tuple[str, ...]]()
-    listed = _listed(requests)
+    listed = listed_in(requests)
     for line, read in enumerate(read_rows(path), start=2):
         if not chosen(line, read):
             continue
