@@ -2,8 +2,8 @@
 
     python benchmarks/scoreboard/board.py RUNS.csv [--requests FOLDER] [--lines FILE.json] [--against OLD.json]
 
-``--lines`` takes what run.py wrote instead of simulating again, and may be of one grade alone. Pictures need matplotlib;
-without it they stay as they are.
+``--lines`` takes what run.py wrote instead of simulating again, and may be of one grade alone. Pictures need
+matplotlib; without it they stay as they are.
 """
 
 from __future__ import annotations
