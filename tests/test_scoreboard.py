@@ -1,5 +1,6 @@
 """The scoreboard of published runs: its record, its page and what moved between two records."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from against import differences  # noqa: E402
 from groups import errors_of, family_of, load_of, over_sources  # noqa: E402
 from page import kind_of, page_of, worst_of  # noqa: E402
 from record import read_record, record_of, short_source, write_record  # noqa: E402
+from simulate import listed_in  # noqa: E402
 
 
 def line(number: int, error: float = 0.1, **changes: Any) -> dict[str, Any]:
@@ -70,7 +72,9 @@ def test_what_moved_is_told() -> None:
 
 
 def test_the_page_has_every_table_and_the_worst_runs_with_their_explanations() -> None:
-    record = record_of([line(1), line(2, -0.8, gpu="l4"), line(3, 0.2, gpu="l4"), refused(4)])
+    runs = [line(1), line(2, -0.8, gpu="l4"), line(3, 0.2, gpu="l4"), refused(4)]
+    assert "## By grade" not in page_of(record_of(runs), {}, "")
+    record = record_of([*runs, line(5, grade="B")])
     key = worst_of(record["runs"])[0]
     assert key == "someone/runs: results/2.json"
     page = page_of(record, {key: "A slow disk."}, "What is left: nothing.")
@@ -87,3 +91,13 @@ def test_names_of_groups() -> None:
     assert load_of("closed loop", "concurrency 4") == "closed loop, 1 to 4"
     assert short_source("SemiAnalysisAI/InferenceX (CSV export in someone/else)") == "InferenceX (CSV export)"
     assert kind_of("--some-flag 3 changes nothing") == "--some-flag changes nothing"
+
+
+def test_requests_that_a_publisher_lists(tmp_path: Path) -> None:
+    lines = [{"arrival_time": 5.0 + each, "input_toks": 10 * each, "output_toks": 3} for each in (1, 2)]
+    (tmp_path / "someone").mkdir()
+    (tmp_path / "someone/requests.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    ((key, workload),) = listed_in(tmp_path).items()
+    assert key == (2, 15.0, 3.0)
+    assert [each.arrival for each in workload.requests] == [0.0, 1.0]
+    assert listed_in(None) == {}

@@ -1,30 +1,62 @@
-"""Kernels of a GPU that was left out of the fit, each in turn: error by family, without rows of it and with a few.
+"""Kernels of a GPU that was left out of the fit, each in turn: error by family, by how much is known of it.
 
     python benchmarks/accuracy/left_out.py TABLES [--gpus b200-sxm] [--sources a100-sxm,l40s] [--anchors 32,128]
+                                           [--page benchmarks/results/unseen.md]
 
 TABLES: a folder of published kernel tables. Of each GPU and engine at most ``--rows`` rows of a family are taken, the
 same ones every time. Sources are all other GPUs unless they are named. The two Hoppers are one die, and each is told
-once more with the other left out beside it. Prints a Markdown table: mean / median / 90th percentile of the error of
-latency and the share inside the 80 % interval, in per cent. Constants of physics saw all of these GPUs.
+once more with the other left out beside it. Constants of physics saw all of these GPUs.
+
+Every row is told by: nothing but the datasheet, times one factor a format (`Scaled`); the nearest shapes of the nearest
+GPU (`Neighbours`); ours without a row of the GPU (unseen), with a few (few-shot), by the model of its sibling where one
+was measured, and by its own other rows (measured). Prints a Markdown table, or writes a page: mean / median / 90th
+percentile of the error of latency and the share inside the 80 % interval, in per cent.
 """
 
 import argparse
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
 
-from infercast.lab.fit.evaluate import _chosen_rows, _score_artifact, _score_few_shot, summarise
+from infercast.lab.fit.evaluate import (
+    Scored,
+    _chosen_rows,
+    _score_artifact,
+    _score_few_shot,
+    _score_measured,
+    summarise,
+)
 from infercast.lab.fit.rows import LEFT_OUT
 from infercast.lab.fit.samples import Key, Sample, read_samples
 from infercast.lab.fit.tables import FILES
-from infercast.lab.fit.train import fit_pooled, pools_of
+from infercast.lab.fit.train import fit_measured, fit_pooled, pools_of
 from infercast.predict.fitted import POOLED, Artifact
 from infercast.predict.identity import kernel_profile
+from neighbours import Neighbours
+from points import read_points
+from roofline_baselines import Scaled
 
 FAMILIES = ("gemm", "attention_prefill", "attention_decode", "moe")
 DIES = {"h100-sxm": "h200-sxm", "h200-sxm": "h100-sxm"}
+BASELINES: dict[str, Any] = {"datasheet x a factor": Scaled, "nearest shapes": Neighbours}
+PAGE = """# Kernels of a GPU nobody measured
+
+Errors of kernel latencies with each GPU left out in turn, by what is known of it. One command writes this page:
+
+```
+{command}
+```
+
+Cells are mean / median / 90th percentile of the error in per cent, with the share of rows inside the 80 % interval in
+brackets. Rows are of published tables, at most {rows:,} of a family, GPU and engine.
+
+{table}
+"""
 
 
 def main() -> None:
@@ -36,26 +68,40 @@ def main() -> None:
         "--anchors", default="32,128", help="rows of each kind that are known, with commas between them"
     )
     parser.add_argument("--rows", type=int, default=6000, help="at most, of a family, GPU and engine")
+    parser.add_argument("--page", type=Path, help="a page to write, beside what is printed")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        thin(asked.tables, Path(folder), asked.rows)
-        samples = read_samples(Path(folder), FAMILIES)
+    lines = []
+    for line in table(asked):
+        print(line, flush=True)
+        lines.append(line)
+    if asked.page is not None:
+        command = " ".join(["python", "benchmarks/accuracy/left_out.py", "TABLES", *sys.argv[2:]])
+        page = PAGE.format(command=command, rows=asked.rows, table="\n".join(lines))
+        asked.page.write_text(page, encoding="utf-8")
+
+
+def table(asked: argparse.Namespace) -> Iterator[str]:
+    yield f"| GPU | learned from | known of it | {' | '.join(FAMILIES)} | mean |"
+    yield f"| --- | --- | --- |{' --: |' * (len(FAMILIES) + 1)}"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        thin(asked.tables, folder, asked.rows)
+        samples = read_samples(folder, FAMILIES)
         gpus = sorted({key[1] for key in samples}) if asked.gpus is None else asked.gpus.split(",")
         anchors = [int(count) for count in asked.anchors.split(",") if count]
-        print(f"| left out | learned from | known rows | {' | '.join(FAMILIES)} | mean |")
-        print(f"| --- | --- | --: |{' --: |' * (len(FAMILIES) + 1)}")
         for gpu in gpus:
             for sources in sources_of(gpu, asked.sources, samples):
-                artifact = without({key: sample for key, sample in samples.items() if key[1] in sources})
-                for count in (0, *anchors):
-                    print(row(Path(folder), artifact, gpu, sources, count), flush=True)
+                for known, scored in ways(folder, samples, gpu, sources, anchors):
+                    yield row(gpu, ", ".join(sources), known, scored)
+            rows = list(_chosen_rows(folder, FAMILIES, [gpu]))
+            yield row(gpu, "itself", "four rows in five", list(_score_measured(rows)))
 
 
 def thin(tables: Path, into: Path, most: int) -> None:
     for family in FAMILIES:
-        table = pandas.read_parquet(tables / FILES[family])
-        table = table[~table.engine.isin(LEFT_OUT)]
-        parts = [part.sample(min(len(part), most), random_state=0) for _, part in table.groupby(["gpu", "engine"])]
+        whole = pandas.read_parquet(tables / FILES[family])
+        whole = whole[~whole.engine.isin(LEFT_OUT)]
+        parts = [part.sample(min(len(part), most), random_state=0) for _, part in whole.groupby(["gpu", "engine"])]
         pandas.concat(parts, ignore_index=True).to_parquet(into / FILES[family])
 
 
@@ -67,26 +113,46 @@ def sources_of(gpu: str, named: str | None, samples: dict[Key, Sample]) -> list[
     return [others, tuple(each for each in others if each != twin)] if twin in others else [others]
 
 
-def without(samples: dict[Key, Sample]) -> Artifact:
-    """Models of several GPUs alone: nothing else stands for one that is left out."""
-    pools = pools_of(samples).items()
+def ways(
+    folder: Path, samples: dict[Key, Sample], gpu: str, sources: tuple[str, ...], anchors: list[int]
+) -> Iterator[tuple[str, list[Scored]]]:
+    """What is known of the GPU, and its rows told by that."""
+    for name, make in BASELINES.items():
+        yield name, list(by_baseline(folder, make, gpu, sources))
+    known = {key: sample for key, sample in samples.items() if key[1] in sources}
+    pools = pools_of(known).items()
     models = [fit_pooled((family, POOLED, engine, variant), found) for (family, engine, variant), found in pools]
-    return Artifact(Path("left out"), {}, {}, {}).with_models(models)
-
-
-def row(folder: Path, artifact: Artifact, gpu: str, sources: tuple[str, ...], count: int) -> str:
+    # Models of several GPUs alone: nothing else stands for one that is left out.
+    artifact = Artifact(Path("left out"), {}, {}, {}).with_models(models)
     rows, profile = list(_chosen_rows(folder, FAMILIES, [gpu])), kernel_profile()
-    scored = (
-        _score_few_shot(rows, artifact, profile, count) if count else _score_artifact(rows, artifact, profile, "unseen")
-    )
-    found = summarise(list(scored))["families"]
+    yield "nothing (unseen)", list(_score_artifact(rows, artifact, profile, "unseen"))
+    for count in anchors:
+        yield f"{count} rows of each kind", list(_score_few_shot(rows, artifact, profile, count))
+    if DIES.get(gpu) in sources:
+        own = [fit_measured(key, sample) for key, sample in known.items() if key[1] == DIES[gpu]]
+        twin = Artifact(Path("sibling"), {}, {}, {}).with_models([*models, *own])
+        yield f"its sibling {DIES[gpu]}", list(_score_artifact(rows, twin, profile, "sibling"))
+
+
+def by_baseline(folder: Path, make: Any, gpu: str, sources: tuple[str, ...]) -> Iterator[Scored]:
+    """Without an interval: both ends are the estimate itself."""
+    for family in FAMILIES:
+        points = read_points(folder, family, (*sources, gpu))
+        model = make({name: rows for name, rows in points.items() if name != gpu}, family)
+        for kernel, rows in points.get(gpu, {}).items():
+            seconds = model.seconds(kernel, rows, gpu)
+            yield Scored(family, gpu, kernel[1].split("/")[0], rows.seconds, seconds, seconds, seconds)
+
+
+def row(gpu: str, sources: str, known: str, scored: list[Scored]) -> str:
+    found = summarise(scored)["families"]
     cells, means = [], []
     for family in FAMILIES:
         figures = found[family]["gpus"][gpu]
         means.append(figures["mape"])
         shown = " / ".join(f"{100 * figures[name]:.1f}" for name in ("mape", "median_ape", "p90_ape"))
-        cells.append(f"{shown} ({100 * figures['coverage80']:.0f})")
-    return f"| {gpu} | {', '.join(sources)} | {count} | {' | '.join(cells)} | {100 * np.mean(means):.1f} |"
+        cells.append(shown if known in BASELINES else f"{shown} ({100 * figures['coverage80']:.0f})")
+    return f"| {gpu} | {sources} | {known} | {' | '.join(cells)} | {100 * np.mean(means):.1f} |"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The scoreboard, all of it: simulate every published run, and write the record, the page and its pictures.
 
-    python benchmarks/scoreboard/board.py RUNS.csv [--lines FILE.json] [--against OLD.json]
+    python benchmarks/scoreboard/board.py RUNS.csv [--requests FOLDER] [--lines FILE.json] [--against OLD.json]
 
-``--lines`` takes what run.py wrote instead of simulating again. Pictures need matplotlib; without it they stay as they
-are.
+``--lines`` takes what run.py wrote instead of simulating again, and may be of one grade alone. Pictures need
+matplotlib; without it they stay as they are.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ def main() -> None:
     """Write everything that the repository keeps of a board."""
     parser = argparse.ArgumentParser(description="Write the scoreboard of published runs.")
     parser.add_argument("table", type=Path, metavar="RUNS.csv")
+    parser.add_argument("--requests", type=Path, help="a folder with publishers' own requests.jsonl")
     parser.add_argument("--lines", type=Path, help="lines of JSON that run.py wrote, in place of simulating")
     parser.add_argument("--against", type=Path, help="another record, to say what moved")
     parser.add_argument("--record", type=Path, default=HERE / "results.json")
     asked = parser.parse_args()
     if asked.lines is None:
-        lines = list(results(asked.table, lambda *_: True))
+        lines = list(results(asked.table, lambda *_: True, requests=asked.requests))
     else:
         lines = [json.loads(line) for line in asked.lines.read_text(encoding="utf-8").splitlines()]
     old = None if asked.against is None else read_record(asked.against)

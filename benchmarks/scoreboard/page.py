@@ -15,19 +15,21 @@ Forecasts compared with runs that others published: vLLM and SGLang, with machin
 did not choose. One command writes all numbers of this page, its pictures and `benchmarks/scoreboard/results.json`:
 
 ```
-python benchmarks/scoreboard/board.py RUNS.csv [--against OLD.json]
+python benchmarks/scoreboard/board.py RUNS.csv [--requests FOLDER] [--against OLD.json]
 ```
 
 `RUNS.csv` is a table of collected runs ([its columns](../../docs/validation.md#tables-with-commands)), which is not
 part of this repository. The record has forecasts and errors, not the table. `--against` compares with another record:
 better, worse, new and gone. `benchmarks/scoreboard/run.py RUNS.csv --gpu NAME --source WORD` shows single runs with
-measured values, intervals and everything that was assumed.
+measured values, intervals and everything that was assumed. `--requests` is a folder with publishers' own files of
+requests (`requests.jsonl`), which stand for those of a row with the same number and means.
 
 How a run is read: lengths and how they vary, the load, the flags of the server's command, engine and release, weights
 and GPUs as the source states them. **What it does not state is assumed and listed with the run.** The engine is the
 one whose costs were measured (vLLM 0.25, SGLang 0.5.16) with the defaults of the stated release where they are known.
 Medians are compared where a source has them, otherwise means; *capped batches* only while the batch is full. Long
-closed loops are simulated in part and extrapolated (within 1 % of the whole). Nothing is fitted to a row or a source.
+closed loops are simulated in part and extrapolated (within 1 % of the whole), unless prompts come again. Nothing is
+fitted to a row or a source.
 
 Errors are absolute percentages in the median over runs, with the median signed error in brackets (above 0: the forecast
 is too high), and the share of measured values inside the 80 % intervals that `simulate` shows of the same runs,
@@ -45,6 +47,8 @@ def page_of(record: Mapping[str, Any], explanations: Mapping[str, str], causes: 
     parts = [INTRODUCTION, "## In short\n", _in_short(runs, known)]
     parts += [f"![Signed errors by source](../../docs/images/scoreboard_sources.svg)\n\n{causes.strip()}\n"]
     for dimension, title in DIMENSIONS.items():
+        if dimension == "grade" and len(runs) == len(known):
+            continue
         chosen = runs if dimension == "grade" else known
         of = "all runs" if dimension == "grade" else "grade A"
         parts += [f"## By {title.lower() if title != 'GPU' else title} ({of})\n", _table(chosen, dimension, title)]
@@ -60,9 +64,12 @@ def _in_short(runs: Sequence[Run], known: Sequence[Run]) -> str:
     rows = [
         ("grade A, median over sources", len(known), [_share(over_sources(known, name)) for name in QUANTITIES]),
         ("grade A, all runs", len(known), [_cell(errors_of(known, name)) for name in QUANTITIES]),
-        ("all grades, median over sources", len(runs), [_share(over_sources(runs, name)) for name in QUANTITIES]),
-        ("all grades, all runs", len(runs), [_cell(errors_of(runs, name)) for name in QUANTITIES]),
     ]
+    if len(runs) > len(known):
+        rows += [
+            ("all grades, median over sources", len(runs), [_share(over_sources(runs, name)) for name in QUANTITIES]),
+            ("all grades, all runs", len(runs), [_cell(errors_of(runs, name)) for name in QUANTITIES]),
+        ]
     head = ["| runs | count | TTFT | TPOT | tokens/s |", "| --- | --: | --: | --: | --: |"]
     lines = [f"| {name} | {count} | {' | '.join(cells)} |" for name, count, cells in rows]
     columns = "| grade A, all runs | mean | median | p90 | in 80% intervals | half their width |"
@@ -169,6 +176,7 @@ KINDS = {
     "has the shape of": "a model has the shape of another one",
     "their number is not stated": "how many requests there were",
     "requests end at the longest context": "some requests end at the longest context",
+    "come round again": "prompts of a small data set come round again",
     "servers of": "layouts that are not stated: servers on as few GPUs as hold the weights",
 }
 """Words of assumptions, and what these are about."""

@@ -6,6 +6,8 @@ InferenceX publishes no server's command: it is that of its scripts (SemiAnalysi
 
 ML.ENERGY starts all its servers with one set of flags (ml-energy/benchmark, ``configs/vllm/TASK/MODEL/H100``).
 
+cloudrift sends chats (cloudrift-ai/server-benchmark, ``benchmarks/3_vllm_benchmark.sh``).
+
 GPUStack's page of GLM-5.2 (gpustack/gpustack, ``docs/performance-lab/glm-5.2/h200.md``, SGLang 0.5.14) tries one flag
 after another, and the table has its last command for all of them; its baselines are vLLM's. It offers 1,000 requests
 a second, of which 512 are under way at most, or one a second where the table has the most that were under way.
@@ -102,6 +104,11 @@ ML_ENERGY_BENCH = "mlenergy.llm.benchmark --endpoint-type openai-chat --temperat
 """Its benchmark's defaults (``mlenergy/llm/benchmark.py``)."""
 
 
+CLOUDRIFT_BENCH = (
+    "vllm bench serve --dataset-name random --backend openai-chat --endpoint /v1/chat/completions --ignore-eos"
+)
+
+
 def ml_energy_command(row: dict[str, str]) -> str:
     """What ML.ENERGY starts; its experts are spread over all GPUs that share a layer."""
     context = ML_ENERGY_CONTEXTS.get(row["len_dist"], 20480)
@@ -112,6 +119,8 @@ def ml_energy_command(row: dict[str, str]) -> str:
 
 def as_published(row: dict[str, str]) -> dict[str, str]:
     """The row with what its page says."""
+    if row["source_repo"] == "cloudrift-ai/server-benchmark" and not row["bench_cmd"]:
+        row = {**row, "bench_cmd": CLOUDRIFT_BENCH}
     if not row["server_cmd"] and "SemiAnalysisAI/InferenceX" in row["source_repo"]:
         return {**row, "server_cmd": inferencex_command(row)} if row["engine"] in ("vllm", "sglang") else row
     if row["source_repo"] == "ml-energy/leaderboard":

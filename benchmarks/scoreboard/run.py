@@ -22,6 +22,7 @@ def arguments() -> argparse.ArgumentParser:
     """The options."""
     parser = argparse.ArgumentParser(description="Hold published runs against forecasts.")
     parser.add_argument("table", type=Path, metavar="RUNS.csv")
+    parser.add_argument("--requests", type=Path, help="a folder with publishers' own requests.jsonl")
     parser.add_argument("--every", type=int, default=1, help="take one row in so many")
     parser.add_argument("--source", default="", help="a word of the source")
     parser.add_argument("--gpu", default="", help="our name of the GPU")
@@ -51,7 +52,7 @@ def main() -> None:
 
     out = sys.stdout if asked.out is None else asked.out.open("w", encoding="utf-8")
     with out:
-        for result in results(asked.table, chosen):
+        for result in results(asked.table, chosen, requests=asked.requests):
             print(json.dumps(result), file=out, flush=True)
 
 

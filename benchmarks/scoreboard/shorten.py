@@ -24,8 +24,8 @@ TURNS_STEP_BY_STEP, LEAST_STEP_BY_STEP = 2, 32
 def shortened(run: PublishedRun, system: System) -> PublishedRun:
     """The run with the first requests of a closed loop, which `weighed` lets stand for all of them."""
     pool, clients, count = system.pools[0], run.workload.concurrency, len(run.workload.requests)
-    if clients is None:
-        return run
+    if clients is None or any(request.prefix for request in run.workload.requests):
+        return run  # prompts that come again are found in the cache later on
     plain = pool.replica.stages is None and pool.replica.policy.repeats and not pool.engines.lockstep
     most = max(TURNS * clients, LEAST) if plain else max(TURNS_STEP_BY_STEP * clients, LEAST_STEP_BY_STEP)
     if count <= most:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from reasons import reason_of
@@ -16,8 +18,10 @@ from infercast.forecast.estimate import read_rows
 from infercast.forecast.system import System
 from infercast.lab.validate.compare import Comparison
 from infercast.lab.validate.published.compare import PublishedComparison, compare_run, started, system_for
-from infercast.lab.validate.published.run import PublishedRun, RowReader
+from infercast.lab.validate.published.run import OPEN, PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
+from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.synthetic import workload_from_requests
 from pages import as_published
 
 QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throughput"}
@@ -81,17 +85,38 @@ def _measured(run: PublishedRun, forecast: PublishedComparison) -> PublishedComp
     return replace(forecast, run=run, ttft=ttft, tpot=tpot, end_to_end=whole, output_tokens_per_second=rate)
 
 
+def listed_in(folder: Path | None) -> dict[tuple[float, ...], Workload]:
+    """Requests that a publisher lists one by one, by their number and mean lengths."""
+    found = {}
+    for file in sorted(folder.rglob("requests.jsonl")) if folder else ():
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        start = min(line["arrival_time"] for line in lines)
+        requests = [Request(line["arrival_time"] - start, line["input_toks"], line["output_toks"]) for line in lines]
+        means = (round(mean(getattr(each, name) for each in requests), 2) for name in ("num_input", "num_output"))
+        found[len(requests), *means] = workload_from_requests(requests)
+    return found
+
+
 def results(
-    path: Path, chosen: Callable[[int, Mapping[str, str]], bool], board: Board | None = None
+    path: Path,
+    chosen: Callable[[int, Mapping[str, str]], bool],
+    board: Board | None = None,
+    requests: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A line for every row that is ``chosen``."""
+    """A line for every row that is ``chosen``; ``requests`` is a folder of publishers' files of single requests."""
     board, seen = board or Board(), set[tuple[str, ...]]()
-    for line, stated in enumerate(read_rows(path), start=2):
-        if not chosen(line, stated):
+    listed = listed_in(requests)
+    for line, read in enumerate(read_rows(path), start=2):
+        if not chosen(line, read):
             continue
-        row = as_published(stated)
+        row = as_published(read)
         begun = time.perf_counter()
         run = read_collected(RowReader(path, line, row))
+        stated = tuple(float(row[name] or 0) for name in ("num_requests", "mean_in", "mean_out"))
+        if run.load in OPEN and stated in listed:
+            run = replace(
+                run, workload=listed[stated], assumptions=(*run.assumptions, "requests as the source lists them")
+            )
         measured = tuple(row.get(name, "") for name in SAME)
         if sum(map(bool, measured)) > FEW and measured in seen:
             run = replace(run, problem=REPEATED)

@@ -7,7 +7,7 @@ from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.memory import fit_memory
 from infercast.hardware import load_gpu
-from infercast.hardware.gpu import TOPOLOGIES, is_left_open, ring_rate, with_topology
+from infercast.hardware.gpu import ECC_SHARE, TOPOLOGIES, has_inline_ecc, is_left_open, ring_rate, with_topology
 
 BOARD = load_gpu("l40s")
 MESSAGE = {"bytes": 24_600_000, "gpus": 4}
@@ -35,6 +35,22 @@ def test_left_open_the_interval_holds_every_kind_of_server():
 def test_what_was_measured_stands_for_its_own_kind_of_server_alone():
     assert estimate("all_reduce", with_topology(BOARD, "sockets"), **MESSAGE).source == "measured"
     assert estimate("all_reduce", with_topology(BOARD, "switch"), **MESSAGE).source == "physics"
+
+
+def test_boards_that_cannot_read_each_other_leave_reducing_to_the_library():
+    short = {"bytes": 65_536, "gpus": 2}
+    assert load_gpu("rtx-5090").pcie_topology == "host"
+    through_host = estimate("all_reduce", with_topology(BOARD, "host"), **short)
+    assert through_host.seconds > 2 * estimate("all_reduce", with_topology(BOARD, "switch"), **short).seconds
+
+
+def test_codes_inside_gddr_take_a_part_of_its_rate():
+    assert has_inline_ecc(BOARD)
+    assert not any(has_inline_ecc(load_gpu(name)) for name in ("rtx-4090", "rtx-6000-ada", "rtx-pro-6000", "h200-sxm"))
+    shape = {"m": 16, "n": 28_672, "k": 4096}
+    ratio = estimate("gemm", "rtx-6000-ada", **shape).seconds / estimate("gemm", BOARD, **shape).seconds
+    datasheets = BOARD.dram_bandwidth / load_gpu("rtx-6000-ada").dram_bandwidth
+    assert ratio == pytest.approx(ECC_SHARE * datasheets, rel=0.03)
 
 
 def test_a_file_may_say_how_its_gpus_are_joined(tmp_path):

@@ -98,10 +98,21 @@ def test_loads_of_all_kinds() -> None:
     assert len(capped.workload.requests) >= 6 * 16
 
 
-def test_clients_of_some_load_generators_are_not_in_step() -> None:
-    run = read(prefix_note="aiperf synthetic")
-    assert [each.num_output for each in run.workload.requests[:6]] == [100, 200, 300, 400, 400, 400]
-    assert "clients are spread over one answer" in run.assumptions
+def test_prompts_of_a_small_dataset_come_round_in_a_new_order() -> None:
+    run = read(prefix_note="aiperf synthetic; dataset shuffle may repeat prompts", num_requests="250")
+    contents = [each.prefix[0].content for each in run.workload.requests]
+    assert sorted(contents[:100]) == sorted(contents[100:200]) == list(range(100))
+    assert contents[:100] != contents[100:200]
+    assert all(each.prefix[0].num_tokens == each.num_input for each in run.workload.requests)
+    assert not any(each.prefix for each in read().workload.requests)
+
+
+def test_an_engine_that_was_asked_without_a_server() -> None:
+    notes = "per-request rows in the file: queued_ts,first_token_ts; kv 2588 blocks"
+    run, deployment = set_up(read(notes=notes, infercast_gpu="h100-sxm"), "roofline")
+    assert not run.served
+    assert not deployment.over_http
+    assert run.cache_tokens == 2588 * 16
 
 
 def test_answers_that_end_early() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from infercast.errors import InputError, UnknownNameError
@@ -245,6 +246,22 @@ def _capability(gpu: Gpu) -> tuple[int, ...]:
     return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
 
 
+ECC_SHARE = 0.85
+"""What error correction leaves of the rate of GDDR that keeps its codes in itself: turned on, it made RTX 4090 and A40
+15 % slower (support.chaos.com, "ECC State for Nvidia GPUs"); without it RTX 4090 reach 0.92 of their rate."""
+
+
+def has_inline_ecc(gpu: Gpu) -> bool:
+    """Whether codes of its own memory take a sixteenth of it, and bandwidth: boards for servers, by default."""
+    return gpu.memory == "gddr" and gpu.driver_bytes < 15.5 / 16 * gpu.dram_bytes
+
+
+@cache
+def without_ecc(gpu: Gpu) -> Gpu:
+    """For kernels whose efficiency was learned with ECC, of which this GPU's memory has none."""
+    return replace(gpu, dram_bandwidth=gpu.dram_bandwidth / ECC_SHARE)
+
+
 class Topology(NamedTuple):
     title: str
     share: float  # Of a slot's rate, among two GPUs
@@ -253,10 +270,11 @@ class Topology(NamedTuple):
 
 # Four A100 and four H100 PCIe cards behind switches reach 0.75 of a slot's rate (Vidur's profiles); two, four and eight
 # L40S of one server 0.64, 0.17 and 0.05 (published tables); V100 through the host's memory 0.24 to 0.28 (APEX's).
+THROUGH_HOST = "host"
 TOPOLOGIES = {
     "switch": Topology("all GPUs behind PCIe switches that pass data between them", 0.75, 0.0),
     "sockets": Topology("slots of two sockets, half of the traffic between them", 0.64, 1.86),
-    "host": Topology("no direct copies: through the memory of the host", 0.26, 0.0),
+    THROUGH_HOST: Topology("no direct copies: through the memory of the host", 0.26, 0.0),
 }
 MEASURED = "sockets"  # The server with measured collectives; taken, with a wide interval, where the topology is unknown
 

@@ -16,7 +16,7 @@ import numpy as np
 from infercast.bundled import DATA, read_data
 from infercast.errors import UnknownNameError
 from infercast.hardware import Gpu, load_gpu
-from infercast.hardware.gpu import has_at_least
+from infercast.hardware.gpu import has_at_least, has_inline_ecc, ratio_bounds, without_ecc
 from infercast.hardware.load import by_kernels, is_modelled
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
@@ -354,6 +354,10 @@ class Learned:
         self, make: type[KernelModel], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None
     ) -> KernelModel:
         choice = self.choose(op, gpu, variants)
+        known = choice.known if choice is not None and family.is_chip_bound else None
+        if choice is not None and known is not None and has_inline_ecc(known) > has_inline_ecc(gpu):
+            gpu = without_ecc(gpu)
+            choice = choice._replace(bounds=ratio_bounds(gpu, known))
         correction = self._correction(family, op, gpu, variants) if self._corrections else None
         first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
         conditions: dict[str, Any] = {"engine": not self._as_tabled, "alone": self._is_alone}

@@ -2,8 +2,10 @@
 
 import pytest
 
-from infercast.engines.sglang.settings import ResolvedSglang, SglangSettings
+from infercast.engines.base import engine_named
+from infercast.engines.sglang.settings import EARLY_GRAPHS, ResolvedSglang, SglangSettings
 from infercast.errors import InputError
+from infercast.forecast.deploy import load_model
 from infercast.forecast.memory import Fit, fit_memory
 
 
@@ -87,6 +89,19 @@ def test_graphs_of_prompts_are_for_plain_attention() -> None:
     for name in ("disable_cuda_graph", "disable_prefill_cuda_graph"):
         assert resolved(**{name: True}).prefill_sizes == ()
     assert resolved(disable_cuda_graph=True).decode_sizes == ()
+
+
+def test_releases_that_compiled_graphs_of_prompts() -> None:
+    def largest(model: str, gpu: str = "h200-sxm", tensor: int = 1) -> int:
+        found = resolved(model, gpu, tensor, cuda_graph_backend_prefill=EARLY_GRAPHS)
+        return max(found.prefill_sizes, default=0)
+
+    assert largest("deepseek-v2-lite") == 2048  # latent attention, too
+    assert largest("deepseek-r1", "b200-sxm", 8) == 0  # experts in TensorRT-LLM's kernels
+    assert largest("qwen3-next-80b-a3b", tensor=4) == 0
+    assert largest("qwen3-30b-a3b") == 8192
+    settings, _ = engine_named("sglang").before((0, 5, 12), load_model("deepseek-r1"))
+    assert settings["cuda_graph_backend_prefill"] == EARLY_GRAPHS
 
 
 def test_prompts_have_no_graphs_on_amd() -> None:

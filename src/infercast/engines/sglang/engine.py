@@ -24,6 +24,7 @@ from infercast.engines.sglang import kernels, memory
 from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
 from infercast.engines.sglang.settings import (
     ARCHITECTURES,
+    EARLY_GRAPHS,
     ENGINES,
     MEASURED,
     PREFILL_GRAPHS,
@@ -40,6 +41,7 @@ from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.sparse import CompressedAttention
 from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
+from infercast.predict.identity import kernel_profile
 from infercast.serve import PrefillFirst, Replica
 from infercast.serve.scheduler.base import Priorities
 from infercast.serve.speculation import MOST_DRAFTS
@@ -216,6 +218,15 @@ def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool
     return not is_latent and (model.vision is None or model.architecture in ARCHITECTURES["graphed"])
 
 
+def _early_graphs(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> bool:
+    """The same of releases that compiled graphs: not beside experts of TensorRT-LLM, which choose for themselves."""
+    named = kernels.experts_kernel(model, gpu, layout)
+    by_format = kernel_profile("sglang").experts.get(gpu.kernels, {}).get(model.weights.experts, "")
+    chosen_inside = model.has_experts and (named or by_format) == "trtllm" and model.architecture != "GptOssForCausalLM"
+    listed = model.architecture in ARCHITECTURES["never_compiled"]
+    return not (chosen_inside or listed or model.vision or layout.pipeline > 1)
+
+
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
     check(asked, model.max_positions)
     if asked.enable_priority_scheduling and layout.pipeline > 1:
@@ -323,8 +334,12 @@ def _prefill_sizes(
     """Prefill graphs, which the engine captures for plain attention without all-to-all, on CUDA."""
     latent = model.has_mixer(LatentAttention)
     off = asked.has_adapters or layout.all_to_all or asked.enable_dp_attention
-    off |= asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
-    if off or gpu.vendor != "NVIDIA" or not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline):
+    if asked.cuda_graph_backend_prefill == EARLY_GRAPHS:
+        off |= not _early_graphs(model, layout, gpu)
+    else:
+        off |= asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
+        off |= not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline)
+    if off or gpu.vendor != "NVIDIA":
         return ()
     # By default a graph is as large as a chunk, or the whole cache; none is longer than a sequence.
     usual = LATENT_GRAPH if latent else chunk
@@ -519,7 +534,7 @@ def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Map
         return {}, {}
     settings: dict[str, Any] = {"mamba_radix_cache_strategy": "no_buffer"}
     if version >= PREFILL_GRAPHS_SINCE:
-        return settings, {}
+        return {**settings, "cuda_graph_backend_prefill": EARLY_GRAPHS}, {}
     name = model.name.lower().rpartition("/")[2]
     early = name.startswith(tuple(ARCHITECTURES["fused_early"]))
     options: dict[str, Any] = {} if early else {"fuse_allreduce_rms": False}

@@ -22,7 +22,8 @@ ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
 ORDERS = ("fcfs", "lpm")  # Queue order: by arrival, or longest cached prefix first
 OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")  # Orders that are not modelled
 NO_CHUNKS = -1  # `chunked_prefill_size` of a server without chunked prefill
-PREFILL_GRAPHS = ("breakable", "disabled")
+EARLY_GRAPHS = "tc_piecewise@0.5.12"  # what 0.5.10 to 0.5.12 captured, by rules of their own
+PREFILL_GRAPHS = ("breakable", EARLY_GRAPHS, "disabled")
 DEEPEP_MODES = ("auto", "normal", "low_latency")
 STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")  # How recurrent states are kept for prefixes
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.bundled import DATA
 from infercast.hardware import Gpu
-from infercast.hardware.gpu import MEASURED, is_left_open, ring_rate, servers
+from infercast.hardware.gpu import MEASURED, THROUGH_HOST, is_left_open, ring_rate, servers
 from infercast.hardware.load import facts_of
 from infercast.ops import Collective
 from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of
@@ -127,8 +127,7 @@ ENGINE_CLOCK_POWER = 0.55
 def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     """What an engine does itself, and the library's where it leaves a collective to that."""
     limits = _limits(op, gpu, "own")
-    # Without NVLink, engines give their own kernel up beyond two GPUs.
-    if op.kind != "all_reduce" or not limits or not (gpu.is_linked(op.gpus) or op.gpus <= 2):
+    if op.kind != "all_reduce" or not limits or not _has_own(op, gpu):
         return library(op, gpu, message, x)
 
     def longer() -> Timed:
@@ -140,6 +139,11 @@ def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
         return merge(x, message <= most, symmetric, by_library)
 
     return merge(x, message < _limit(limits, op.gpus), lambda: _shots(op, gpu, message, x), longer)
+
+
+def _has_own(op: Collective, gpu: Gpu) -> bool:
+    """Without direct links, engines give their own kernel up beyond two GPUs, or if these cannot read each other."""
+    return gpu.is_linked(op.gpus) or (op.gpus <= 2 and gpu.pcie_topology != THROUGH_HOST)
 
 
 @cache
@@ -255,9 +259,7 @@ CEILING_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "se
 
 
 def _variants(op: Collective, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
-    """Without direct links, engines give their own kernel up beyond two GPUs."""
-    has_own = op.kind == "all_reduce" and (gpu.is_linked(op.gpus) or op.gpus <= 2)
-    return (profile.all_reduce, "NCCL") if has_own else ("NCCL",)
+    return (profile.all_reduce, "NCCL") if op.kind == "all_reduce" and _has_own(op, gpu) else ("NCCL",)
 
 
 def _is_measured(op: Collective, gpu: Gpu) -> bool:

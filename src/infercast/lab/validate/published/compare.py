@@ -24,7 +24,7 @@ from infercast.forecast.system import System, busiest, system_of
 from infercast.forecast.uncertainty import EIGHTY, slower_by, uncertainty_of
 from infercast.hardware import Gpu
 from infercast.lab.validate.compare import Comparison, errors_of
-from infercast.lab.validate.published.run import FIRST_V1, FORMATS, V0_BATCHED_TOKENS, PublishedRun, ServerFlags
+from infercast.lab.validate.published.run import FIRST_V1, FORMATS, NAMES, V0_BATCHED_TOKENS, PublishedRun, ServerFlags
 from infercast.models.spec import GREEDY, SORTED, ModelConfig, weight_bytes
 from infercast.predict.roofline import with_older_kernels
 from infercast.serve.record import Served
@@ -192,7 +192,7 @@ def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str
         _gpu(run, engine),
         engine.settings(settings),
         **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
-        api_server=True,
+        api_server=run.served,
         predictor=predictor,
         host=_host(run, engine, host),
     )
@@ -200,7 +200,7 @@ def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str
 
 def _host(run: PublishedRun, engine: Engine, host: HostCosts | None) -> HostCosts:
     """The host of the GPUs; before vLLM's V1 engine the server shared its thread with the engine."""
-    found = host or engine.default_host()
+    found = host or engine.default_host().on_cpu(NAMES["cpus"].get(run.gpu, "measured"))
     if not isinstance(found, VllmHost):
         return found
     if run.chat and not run.model.startswith(WITHOUT_TEMPLATE):

@@ -131,6 +131,7 @@ class PublishedRun:
     grade: str = ""  # ``A``: settings are known, ``B``: some are implied; ``s`` behind it: with speculative decoding
     precision: str = ""
     chat: bool = False  # Whether requests are chats, which the server renders by a template
+    served: bool = True  # Whether a server was asked, not the engine itself
     top_p: bool = False  # Whether tokens are drawn from the most likely ones only
     assumptions: tuple[str, ...] = ()  # What the source does not say and is taken to be so
     problem: str = ""
@@ -465,8 +466,9 @@ KINDS = (CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED)
 RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
 CLIENTS = re.compile(r"concurrency (\d+)")
 CAP = re.compile(r"max_num_seqs (\d+)")
-OUT_OF_STEP = re.compile(r"\b(aiperf|genai-perf|guidellm)\b", re.IGNORECASE)
-"""Load generators whose clients fall out of step at one length: medians of TTFT are of prompts that come alone."""
+ROUNDS = re.compile(r"\baiperf synthetic\b", re.IGNORECASE)
+ENTRIES = 100
+"""Prompts of AIPerf's synthetic dataset by default; requests go round it, in a new order each time."""
 AT_ONCE_FROM = 1000.0
 TURNS = 10
 OPEN_SECONDS, MOST_OPEN = 200.0, 12000
@@ -496,8 +498,8 @@ def read_load(row: RowReader) -> Load:
         raise row.wrong("was a load of conversations, whose turns are not in the table")
     if kind == CLOSED and clients:
         requests = _requests(row, _count(row, TURNS * int(clients[1])))
-        if OUT_OF_STEP.search(f"{row.text('prefix_note')} {row.text('bench_cmd')} {row.text('notes')}"):
-            requests = _spread(row, requests, int(clients[1]))
+        if ROUNDS.search(row.text("prefix_note")):
+            requests = _in_rounds(row, requests)
         return Load(kind, workload_from_requests(requests, concurrency=int(clients[1])))
     if kind in (POISSON, CONSTANT) and rate and rate[1] != "inf" and float(rate[1]) < AT_ONCE_FROM:
         return Load(kind, _open(row, kind, float(rate[1])), steady=row.whole("num_requests") is None)
@@ -525,15 +527,13 @@ def _requests(row: RowReader, count: int) -> list[Request]:
     return [Request(0.0, *pair) for pair in zip(*read_lengths(row, count), strict=True)]
 
 
-def _spread(row: RowReader, requests: list[Request], clients: int) -> list[Request]:
-    """Clients that begin spread over one answer: the first of each is cut, where most have one length."""
-    longest = max(each.num_output for each in requests)
-    if clients < 2 or sum(each.num_output == longest for each in requests) < len(requests) / 2:
-        return requests
-    row.assume("clients are spread over one answer")
-    cut = (max(1, round(each.num_output * (place + 1) / clients)) for place, each in enumerate(requests[:clients]))
-    first = [replace(each, num_output=tokens) for each, tokens in zip(requests, cut, strict=False)]
-    return first + requests[clients:]
+def _in_rounds(row: RowReader, requests: list[Request]) -> list[Request]:
+    """The same requests with prompts of a small dataset, each round of it shuffled."""
+    row.assume(f"prompts are {ENTRIES} that come round again")
+    shuffle = np.random.default_rng(0)
+    order = np.concatenate([shuffle.permutation(ENTRIES) for _ in range(-(-len(requests) // ENTRIES))]).tolist()
+    pairs = zip(requests, order, strict=False)
+    return [replace(each, prefix=(Segment(content, each.num_input),)) for each, content in pairs]
 
 
 def _open(row: RowReader, kind: str, rate: float) -> Workload:

@@ -30,7 +30,9 @@ CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--rando
 """Flags of load generators: a command with these starts no server."""
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")  # a flag's JSON without the quotes that a shell needs
-CACHE = re.compile(r"\bKV cache (\d+) tokens\b")
+CACHE = re.compile(r"\bKV cache (\d+) tokens\b|\bkv (\d+) blocks\b")
+BLOCK = 16
+"""Tokens of a block of vLLM's cache, where nothing else is said."""
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 
@@ -74,8 +76,9 @@ def noted_cache(row: RowReader) -> int:
     found = CACHE.search(row.text("notes"))
     if found is None:
         return 0
-    row.assume(f"room for {int(found[1]):,} tokens in the KV cache, as the source has it")
-    return int(found[1])
+    tokens = int(found[1] or 0) or BLOCK * int(found[2])
+    row.assume(f"room for {tokens:,} tokens in the KV cache, as the source has it")
+    return tokens
 
 
 def noted_settings(row: RowReader, stated: Mapping[str, Any]) -> dict[str, int]:
@@ -363,6 +366,7 @@ def _read(row: RowReader) -> run.PublishedRun:
         load=load.kind,
         steady=load.steady,
         chat="chat" in row.text("bench_cmd"),
+        served="queued_ts" not in row.text("notes"),
         top_p="top-p" in row.text("bench_cmd"),
         settings=settings,
         assumptions=tuple(row.assumptions),
