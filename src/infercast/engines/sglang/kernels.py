@@ -24,7 +24,7 @@ from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer
-from infercast.models.mixers.sparse import BlockSparseAttention, SparseLatentAttention
+from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import MoE
 from infercast.predict.expert_launch import Tiles, time_tiles
@@ -34,10 +34,13 @@ DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 PAGES: Mapping[str, list[int]] = ARCHITECTURES["pages"]
 RENAMED = {"nsa": "dsa"}
 BLOCK_PAGE = 128
+PADDED_HEADS = 64  # Of DeepSeek-V4's queries (``models/deepseek_v4.py``)
 EAGER_BACKENDS = ("torch_native", "flex_attention")
 
 
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
+    if model.has_mixer(CompressedAttention):
+        return "dsv4"  # whatever is asked for
     if asked is not None:
         named = RENAMED.get(asked, asked)
         if named not in PAGES:
@@ -221,6 +224,8 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
     stores = model.architecture in ARCHITECTURES["storing"] and model.cache_dtype == "bf16" and not has_windows
 
     def chosen(mixer: Mixer) -> Mixer:
+        if isinstance(mixer, CompressedAttention):
+            return replace(mixer, head_multiple=PADDED_HEADS)
         if not isinstance(mixer, GroupedAttention):
             return mixer
         saved, slower = FLASH_ATTENTION_3 if gpu.kernels == "hopper" else (0.0, 1.0)

@@ -15,6 +15,7 @@ from infercast.errors import InputError, UnsupportedModelError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import Cache, GroupedAttention
+from infercast.models.mixers.sparse import CompressedAttention
 from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_weight_bytes
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
@@ -25,10 +26,37 @@ class Cells(NamedTuple):
     full: float  # Per token in layers that keep all tokens
     windowed: float  # Per token in sliding window layers, which have a smaller pool
     state: float  # Per sequence in recurrent layers
+    fixed: float = 0.0  # Whatever the number of tokens
 
     def token(self, ratio: float) -> float:
         """Bytes per token of capacity, with ``ratio`` times as many tokens in the window pool."""
         return self.full + ratio * self.windowed if self.full else self.windowed
+
+
+COMPRESSED_SEQUENCES, COMPRESSED_RATIO = 256, 0.1
+STATE_BYTES = 4  # Of a number that waits to be compressed
+RINGS = {4: 8, 128: 128}  # Tokens that wait, by how many make an entry; twice as many with drafts
+
+
+def compressed_defaults(asked: SglangSettings) -> SglangSettings:
+    """What the engine sets for DeepSeek-V4 (``arg_groups/overrides.py``, ``arg_groups/deepseek_v4_hook.py``)."""
+    usual = asked.swa_full_tokens_ratio == SglangSettings().swa_full_tokens_ratio
+    running = asked.max_running_requests or COMPRESSED_SEQUENCES
+    ratio = COMPRESSED_RATIO if usual else asked.swa_full_tokens_ratio
+    return replace(asked, max_running_requests=running, swa_full_tokens_ratio=ratio)
+
+
+def _compressed(mixer: CompressedAttention, drafts: int, slots: int) -> tuple[float, float, float]:
+    """Bytes of a token, of one in the window, and at all events (``model_executor/pool_configurator.py``)."""
+    made = mixer.compressor
+    if made is None:
+        return 0.0, mixer.entry_bytes, 0.0
+    width, ring = 2 * made.spans * STATE_BYTES, drafts * RINGS[made.tokens]
+    if mixer.indexer is None:  # a request's own ring
+        rows = -(-((slots + 2) * ring + 1) // RINGS[128]) * RINGS[128]
+        return made.entry_bytes / made.tokens, mixer.entry_bytes, float(rows * width * made.head_dim)
+    waiting = ring / mixer.window * width * (made.head_dim + mixer.indexer.head_dim)
+    return (made.entry_bytes + mixer.indexer.entry_bytes) / made.tokens, mixer.entry_bytes + waiting, 0.0
 
 
 def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, stage: int = 0) -> Cells:
@@ -36,6 +64,13 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
     held = stage_range(model.layers, layout, stage)
     unsplit = settings.disable_hybrid_swa_memory or model.architecture not in ARCHITECTURES["split_windows"]
     kept: list[Cache] = []
+    if model.has_mixer(CompressedAttention):
+        mixers = [model.stacks[number].mixer for at, number in enumerate(model.layer_stacks) if at in held]
+        copies = layout.sharing if settings.enable_dp_attention else 1
+        drafts, slots = (2 if settings.speculative_algorithm else 1), (settings.max_running_requests or 0) // copies
+        parts = [_compressed(mixer, drafts, slots) for mixer in mixers if isinstance(mixer, CompressedAttention)]
+        full, windowed, fixed = (sum(column) for column in zip(*parts, strict=True))
+        return Cells(full, windowed, 0.0, fixed)
     for position, number in enumerate(model.layer_stacks):
         if position in held:
             mixer = model.stacks[number].mixer
@@ -274,7 +309,7 @@ def budget(
         token = each.token(settings.swa_full_tokens_ratio)
         if draft is not None:  # layers that draft are taken to be like the target's
             token *= 1.0 + draft.config.layers * draft.modules / model.layers
-        taken = states * each.state
+        taken = states * each.state + each.fixed
         if width and states:  # and a state after each verified token
             taken += each.state * width * min(settings.max_running_requests or 1, states // pool.per_request(settings))
         found.append(Budget(free, weights, left - taken, token, states, taken, number))

@@ -335,8 +335,9 @@ def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deploym
 
 
 def _is_about(problem: InputError, flag: Flag, point: Point) -> bool:
-    """Whether an error goes with a flag whose value is a name or an object, and one that the engine takes."""
-    if flag.status != READ or not isinstance(flag.value, str) or flag.field in (*FORMATS, "eplb_config"):
+    """Whether an error goes with a flag that the engine takes: a name, an object, or what is said to be unmodelled."""
+    plain = not isinstance(flag.value, str) and "not modelled" not in str(problem)
+    if flag.status != READ or plain or flag.field in (*FORMATS, "eplb_config"):
         return False
     choices = known_flags(point.engine).find(f"--{flag.name}", strict=True).argument.choices
     if choices and flag.value not in choices:
