@@ -148,6 +148,10 @@ class Arguments:
             f"{self._release} has no flag {written}; {f'did you mean {near}?' if near else 'leave it out'}"
         )
 
+    def renamed(self, word: str) -> str:
+        """A flag of earlier releases as this one writes it; any other word as it is."""
+        return word if word in self.spelled else str(_classes(self._family).get("renamed", {}).get(word, word))
+
     def knows(self, written: str) -> bool:
         """Whether this release or another takes it."""
         name, _ = self.parted(written)

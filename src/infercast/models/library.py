@@ -12,12 +12,6 @@ from typing import Any, NamedTuple, cast
 from infercast.bundled import DATA, read_data
 from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
 
-SIZE_KEYS = (
-    ("hidden_size", "d_model"),
-    ("num_hidden_layers", "n_layers", "num_layers"),
-    ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size", "ffn_hidden_size", "d_ff"),
-    ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
-)
 LARGEST = 2**40
 TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z0-9])")
@@ -44,7 +38,7 @@ def nearest_size(name: str, parameters: Mapping[str, int]) -> str | None:
 def _shape(values: Mapping[str, Any]) -> tuple[float, ...] | None:
     """Logarithms of hidden size, depth, width and experts."""
     inner: Mapping[str, Any] = next((values[key] for key in TEXT_KEYS if isinstance(values.get(key), dict)), {})
-    hidden, layers, width, experts = (_size({**values, **inner}, keys) for keys in SIZE_KEYS)
+    hidden, layers, width, experts = (_size({**values, **inner}, keys) for keys in _rules()["sizes"])
     if not (hidden and layers and width):
         return None
     return tuple(math.log(size) for size in (hidden, layers, width, experts or 1))

@@ -88,11 +88,7 @@ def check_backend(backend: str, gpu: Gpu) -> None:
         raise InputError(f"attention_backend {backend} needs a Hopper GPU in this release, which {gpu.name} is not")
 
 
-GOOD = (
-    (16, 64, 128, 1, 4, 4), (32, 64, 128, 1, 4, 3), (64, 128, 64, 1, 4, 3), (64, 128, 64, 1, 8, 3),
-    (128, 128, 64, 16, 8, 3),
-)  # fmt: skip
-"""Rows, columns, depth, group, warps and stages of measured kernels, by tokens."""
+GOOD: list[list[int]] = ARCHITECTURES["good_tiles"]
 FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
 """SGLang's defaults, for at most as many tokens as experts and for more."""
 TRITON = "triton"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from infercast.engines.speculation import EAGLE, EAGLE_3, Drafting
 from infercast.errors import InputError, UnsupportedModelError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers.mixer import Cache, GroupedAttention
+from infercast.models.mixers.mixer import Cache, GroupedAttention, Mixer
 from infercast.models.mixers.sparse import CompressedAttention
 from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_weight_bytes
 from infercast.serve.cache.blocks import KvShape
@@ -40,23 +41,25 @@ RINGS = {4: 8, 128: 128}  # Tokens that wait, by how many make an entry; twice a
 
 def compressed_defaults(asked: SglangSettings) -> SglangSettings:
     """What the engine sets for DeepSeek-V4 (``arg_groups/overrides.py``, ``arg_groups/deepseek_v4_hook.py``)."""
-    usual = asked.swa_full_tokens_ratio == SglangSettings().swa_full_tokens_ratio
+    ratio = {SglangSettings().swa_full_tokens_ratio: COMPRESSED_RATIO}.get(asked.swa_full_tokens_ratio)
     running = asked.max_running_requests or COMPRESSED_SEQUENCES
-    ratio = COMPRESSED_RATIO if usual else asked.swa_full_tokens_ratio
-    return replace(asked, max_running_requests=running, swa_full_tokens_ratio=ratio)
+    return replace(asked, max_running_requests=running, swa_full_tokens_ratio=ratio or asked.swa_full_tokens_ratio)
 
 
-def _compressed(mixer: CompressedAttention, drafts: int, slots: int) -> tuple[float, float, float]:
-    """Bytes of a token, of one in the window, and at all events (``model_executor/pool_configurator.py``)."""
-    made = mixer.compressor
-    if made is None:
-        return 0.0, mixer.entry_bytes, 0.0
-    width, ring = 2 * made.spans * STATE_BYTES, drafts * RINGS[made.tokens]
-    if mixer.indexer is None:  # a request's own ring
-        rows = -(-((slots + 2) * ring + 1) // RINGS[128]) * RINGS[128]
-        return made.entry_bytes / made.tokens, mixer.entry_bytes, float(rows * width * made.head_dim)
-    waiting = ring / mixer.window * width * (made.head_dim + mixer.indexer.head_dim)
-    return (made.entry_bytes + mixer.indexer.entry_bytes) / made.tokens, mixer.entry_bytes + waiting, 0.0
+def _compressed(mixers: Sequence[Mixer], drafts: int, slots: int) -> Cells:
+    """Pools of DeepSeek-V4 (``model_executor/pool_configurator.py``); tokens wait in rings until they make an entry."""
+    full = windowed = fixed = 0.0
+    for mixer in mixers:
+        assert isinstance(mixer, CompressedAttention)
+        windowed += mixer.entry_bytes
+        if made := mixer.compressor:
+            full += (made.entry_bytes + (mixer.indexer.entry_bytes if mixer.indexer else 0)) / made.tokens
+            width, ring = 2 * made.spans * STATE_BYTES, drafts * RINGS[made.tokens]
+            if mixer.indexer:
+                windowed += ring / mixer.window * width * (made.head_dim + mixer.indexer.head_dim)
+            else:  # rings of requests
+                fixed += -(-((slots + 2) * ring + 1) // made.tokens) * made.tokens * width * made.head_dim
+    return Cells(full, windowed, 0.0, fixed)
 
 
 def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, stage: int = 0) -> Cells:
@@ -66,11 +69,8 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
     kept: list[Cache] = []
     if model.has_mixer(CompressedAttention):
         mixers = [model.stacks[number].mixer for at, number in enumerate(model.layer_stacks) if at in held]
-        copies = layout.sharing if settings.enable_dp_attention else 1
-        drafts, slots = (2 if settings.speculative_algorithm else 1), (settings.max_running_requests or 0) // copies
-        parts = [_compressed(mixer, drafts, slots) for mixer in mixers if isinstance(mixer, CompressedAttention)]
-        full, windowed, fixed = (sum(column) for column in zip(*parts, strict=True))
-        return Cells(full, windowed, 0.0, fixed)
+        slots = (settings.max_running_requests or 0) // (layout.sharing if settings.enable_dp_attention else 1)
+        return _compressed(mixers, 2 if settings.speculative_algorithm else 1, slots)
     for position, number in enumerate(model.layer_stacks):
         if position in held:
             mixer = model.stacks[number].mixer

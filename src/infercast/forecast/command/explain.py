@@ -104,14 +104,10 @@ def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployme
 def _default(field: str, usual: Fit | None) -> str:
     if usual is None:
         return "needed"
-    special: dict[str, Callable[[Fit], str]] = {
-        "quantization": lambda fit: fit.model.weights.name,
-        "dtype": lambda fit: fit.model.weights.name,
-        "kv_cache_dtype": lambda fit: fit.model.cache_dtype,
-        "num_gpu_blocks_override": lambda fit: f"{fit.memory.num_blocks:,}",
-    }
-    if field in special:
-        return special[field](usual)
+    if field in ("quantization", "dtype", "kv_cache_dtype"):
+        return usual.model.cache_dtype if field == "kv_cache_dtype" else usual.model.weights.name
+    if field == "num_gpu_blocks_override":
+        return f"{usual.memory.num_blocks:,}"
     sizes = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size"}
     if field in OF_DEPLOY or field in sizes:
         return "1" if field in sizes else "off" if OF_DEPLOY[field] is bool else "auto"
@@ -253,26 +249,18 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     "schedule_conservativeness": lambda flag, _: (
         f"at first a request starts if {format_percent(min(0.7 * flag.value, 1.0))} of all declared answers have room"
     ),
-    "scheduler_recv_interval": lambda flag, _: (
-        f"new requests are looked for every {flag.value} steps of decoding, and meanwhile wait"
-        if flag.value > 1
-        else "new requests are looked for after every step"
-    ),
     "enable_dp_attention": lambda _, around: (
         f"{around.fit.layout.sharing} groups of GPUs with requests and a cache of their own share the experts"
         if around.fit.layout.sharing > 1
         else "without --dp-size there is one group"
-    ),
-    "ep_size": lambda _, around: (
-        f"experts are spread over {around.fit.layout.expert_gpus} GPUs"
-        if around.fit.layout.expert_gpus > 1
-        else "every GPU has a share of each expert"
     ),
 }
 
 
 FORMATS = ("quantization", "dtype", "hf_overrides")  # without these it would be another checkpoint
 USUAL_NETWORK = "infiniband-ndr"  # between nodes, if none is named
+BENCHMARK = re.compile(r"vllm\s+bench\s+serve|sglang\.bench_serving|benchmark_serving\.py")
+BENCHMARKED = "the load of the benchmark is not read: give --rate or --concurrency, --input-len and --output-len"
 LOADS = {"light": 0.2, "heavy": 0.8}  # shares of the saturated rate, if no load is given
 USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 
@@ -392,7 +380,7 @@ def explain_command(
     is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
     reading = read_flags(pasted.words, chosen, strict=is_certain)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
-    notes: list[str] = []
+    notes = [BENCHMARKED] if BENCHMARK.search(text) else []
     if (cut := pasted.environment.get(chosen.commands.layer_partition)) is not None:
         given = {**given, "pp_layer_partition": cut}
         notes.append(f"{chosen.commands.layer_partition} cuts the layers into stages of {cut}")
@@ -470,7 +458,7 @@ def loaded_model(reading: Reading) -> str:
 
 
 def _notes(pasted: Pasted, fit: Fit, engine: Engine) -> list[str]:
-    found = [fit.model.assumed] if fit.model.assumed else []
+    found = [each for each in fit.model.notes if each == fit.model.assumed or "left out" in each]
     known = {*engine.commands.idle_variables, engine.commands.layer_partition}
     own = [name for name in pasted.environment if name.startswith(engine.commands.environment) and name not in known]
     if own:

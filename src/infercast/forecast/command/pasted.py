@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
+from infercast.bundled import read_data
 from infercast.engines.base import ABSENT, FAMILIES, Engine, engine_named, what_there_is
 from infercast.engines.settings import Commands
 from infercast.errors import FileFormatError, InputError
@@ -25,11 +26,7 @@ REDIRECTED = re.compile(r"(?<=\s)(?:\d?>>?(?:\s*&\d|\s*[^\s'\"&;|]+)|&>>?\s*\S+|
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 BEFORE = ("export", "env", "sudo", "nohup", "exec", "time", "set")
 CONTAINERS = ("docker", "podman", "nerdctl")
-WITHOUT_VALUE = {
-    "d", "i", "t", "it", "ti", "itd", "dit", "detach", "interactive", "tty", "rm", "privileged", "init", "read-only",
-    "no-healthcheck", "oom-kill-disable", "publish-all", "P", "quiet", "q", "sig-proxy", "help",
-}  # fmt: skip
-"""Flags of ``docker run`` without a value; all others have one."""
+WITHOUT_VALUE = frozenset(read_data("docker_run.toml")["without_value"])
 
 
 class Line(NamedTuple):
@@ -199,7 +196,14 @@ def find_commands(text: str, commands: Commands) -> list[Pasted]:
         for line in shell_lines(text):
             known |= line.environment
             found += [replace(each, environment={**known, **each.environment}) for each in _in_line(line, commands)]
-    return [replace(each, words=tuple(_replaced(word, each.environment) for word in each.words)) for each in found]
+    return [_as_flags(each, commands.variables) for each in found]
+
+
+def _as_flags(each: Pasted, variables: Mapping[str, str]) -> Pasted:
+    """Variables of the same text replaced, and those of the engine that stand for a flag of a new release as that."""
+    kept = {name: value for name, value in each.environment.items() if each.release or name not in variables}
+    more = [f"{variables[name]}={value}" for name, value in each.environment.items() if name not in kept]
+    return replace(each, words=(*more, *(_replaced(word, each.environment) for word in each.words)), environment=kept)
 
 
 def started_engine(text: str) -> Engine:
