@@ -194,15 +194,15 @@ class Commands(NamedTuple):
     flexible: bool = False  # True if flags may have underscores for dashes, and dotted keys of JSON values
     negates: bool = True  # True if a switch is turned off by a ``--no-`` prefix, not by leaving it out
     health: str = "/health"  # The path that responds once it serves
-    disaggregated: Mapping[str, str] = {}
-    """The flag that connects a prefill pool and a decode pool, and its value for each role."""
+    disaggregated: Mapping[str, str] = {}  # The flag that connects a prefill and a decode pool, and its value for each
     pooling: Mapping[str, str | bool] = {}  # Flags that make it pool: a vector or a score for each prompt
     elsewhere: Mapping[str, str] = {}  # Its names in orchestration systems
     several_nodes: Mapping[str, Sequence[str]] = {}
     """Flags of each node of a multi-node replica: of ``stages``, of ``copies``, and of ``others`` than the first."""
     tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)  # Settings tried by a plan, each in order of names
-    on_the_fly: Mapping[str, str] = {}
-    """Weight formats it can quantise any checkpoint to, and the flag's value for each."""
+    on_the_fly: Mapping[
+        str, str
+    ] = {}  # Weight formats it can quantise any checkpoint to, and the flag's value for each
 
 
 @cache

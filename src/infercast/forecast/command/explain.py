@@ -26,7 +26,6 @@ from infercast.forecast.memory import Fit
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import Slo
-from infercast.models.layout import ParallelLayout
 from infercast.models.library import checkpoint
 from infercast.models.read import read_object
 from infercast.predict.learned import make_predictor
@@ -128,8 +127,8 @@ def _sentence(flag: Flag, around: FlagContext) -> str:
         return ""
 
 
-def _layout(layout: ParallelLayout, around: FlagContext) -> str:
-    memory = around.fit.memory
+def _layout(_: Flag, around: FlagContext) -> str:
+    layout, memory = around.fit.layout, around.fit.memory
     each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} per token"
     return f"{layout.tensor} GPUs share every layer: {each} on each" if layout.tensor > 1 else f"one GPU has {each}"
 
@@ -234,12 +233,12 @@ _FIELDS: dict[Callable[[Flag, FlagContext], str], str] = {
     _sequences: "max_num_seqs max_running_requests",
     _longest: "max_model_len context_length",
     _token: "kv_cache_dtype",
+    _layout: "tensor_parallel_size",
     _step: "max_num_batched_tokens",
     _drafts: "speculative_config speculative_algorithm",
 }
 SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     **{field: sentence for sentence, fields in _FIELDS.items() for field in fields.split()},
-    "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
     "data_parallel_size": lambda flag, around: (
         f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"
     ),
@@ -248,11 +247,6 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     ),
     "schedule_conservativeness": lambda flag, _: (
         f"at first a request starts if {format_percent(min(0.7 * flag.value, 1.0))} of all declared answers have room"
-    ),
-    "enable_dp_attention": lambda _, around: (
-        f"{around.fit.layout.sharing} groups of GPUs with requests and a cache of their own share the experts"
-        if around.fit.layout.sharing > 1
-        else "without --dp-size there is one group"
     ),
 }
 

@@ -5,6 +5,7 @@ Text is only ever split, never given to a shell. Variables are replaced where th
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +41,7 @@ class Container(NamedTuple):
     """What ``docker run`` starts."""
 
     image: str
-    words: list[str]  # Behind the image
-    entry: list[str]  # In place of the image's own entry point
+    words: list[str]  # What is in place of the image's own entry point, and what stands behind the image
     environment: Mapping[str, str]
     gpus: int | None
 
@@ -88,7 +88,7 @@ def docker_run(words: Sequence[str]) -> Container | None:
         return None
     at = next((at for at, word in enumerate(words) if word in ("run", "create")), len(words)) + 1
     environment: dict[str, str] = {}
-    entry: list[str] = []
+    entry, volumes = list[str](), list[str]()
     gpus: int | None = None
     while at < len(words) and words[at].startswith("-"):
         flag, equals, value = words[at].lstrip("-").partition("=")
@@ -106,9 +106,19 @@ def docker_run(words: Sequence[str]) -> Container | None:
             entry = [value]
         elif flag == "gpus":
             gpus = _gpu_count(value)
+        elif flag in ("v", "volume"):
+            volumes.append(value)
     if at >= len(words):
         return None
-    return Container(words[at], list(words[at + 1 :]), entry, environment, gpus)
+    return Container(words[at], _outside([*entry, *words[at + 1 :]], volumes), environment, gpus)
+
+
+def _outside(words: Sequence[str], volumes: Sequence[str]) -> list[str]:
+    """Paths in a container as the host has them: ``/model`` with ``-v /data/Qwen3-8B:/model``."""
+    for host, inner in (each.replace("\\", "/").split(":")[:2] for each in volumes if ":/" in each):
+        path = re.compile(rf"^((?:--[\w-]+=)?){re.escape(inner.rstrip('/'))}(?=/|$)")
+        words = [path.sub(rf"\g<1>{host}", word) for word in words]
+    return list(words)
 
 
 def _gpu_count(text: str) -> int | None:
@@ -158,8 +168,7 @@ def _tree(node: Any, known: dict[int, Tree], depth: int = 0) -> Tree:
 
 def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]]) -> Tree:
     """Keys with their values; those of ``<<`` count where the mapping has none of its own."""
-    values: dict[str, Tree] = {}
-    merged: dict[str, Tree] = {}
+    values, merged = dict[str, Tree](), dict[str, Tree]()
     for node, key, value in pairs:
         if node.tag.endswith(":merge"):
             for each in value if isinstance(value, list) else [value]:
@@ -173,6 +182,7 @@ def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]]) -> Tree:
 
 SHELLS = ("sh", "bash", "zsh", "dash", "ash")
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|\((\w+)\)|(\w+))")
+PRODUCT = re.compile(r"\$\(\(([\d\s]+(?:\*[\d\s]+)*)\)\)")
 GPU_COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 
 
@@ -267,7 +277,7 @@ def _is_yaml(text: str) -> bool:
 def _in_line(line: Line, commands: Commands) -> Iterator[Pasted]:
     words, environment = line.words, line.environment
     if (container := docker_run(words)) is not None:
-        inner = _arguments([*container.entry, *container.words], container.image, commands)
+        inner = _arguments(container.words, container.image, commands)
         if inner is not None:
             where, known = f"docker run {container.image}", {**environment, **container.environment}
             yield Pasted(tuple(inner), where, known, container.gpus, release=_release(container.image))
@@ -320,7 +330,8 @@ def _containers(tree: Tree, commands: Commands, name: str = "", replicas: int = 
     if "command" in tree or "args" in tree or "entrypoint" in tree:
         own = tree.get("name")
         called = own if isinstance(own, str) else name
-        words = [*_words(tree.get("entrypoint")), *_words(tree.get("command")), *_words(tree.get("args"))]
+        words = [word for key in ("entrypoint", "command", "args") for word in _words(tree.get(key))]
+        words = _outside(_words(words[0]) if len(words) == 1 else words, _words(tree.get("volumes")))
         environment = _environment(tree.get("environment", tree.get("env")))
         image = str(tree.get("image", called))
         inner = _arguments(words, image, commands)
@@ -370,8 +381,6 @@ def _gpus(tree: Tree) -> int | None:
 
 
 def _replaced(word: str, known: Mapping[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[2] or found[3]
-        return known.get(name) or found[0]
-
-    return VARIABLE.sub(value, word)
+    """With variables replaced, and products of them such as ``$(($NODES * 8))``."""
+    word = VARIABLE.sub(lambda found: known.get(found[1] or found[2] or found[3]) or found[0], word)
+    return PRODUCT.sub(lambda found: str(math.prod(map(int, found[1].split("*")))), word)
