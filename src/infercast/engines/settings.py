@@ -176,8 +176,7 @@ class Commands(NamedTuple):
     module: str = ""  # The server as a Python module, as for ``python -m``
     other_serve: Sequence[str] = ()  # Alternative commands that start it
     bench: Sequence[str] = ()  # Command of its own serving benchmark
-    bench_flags: str = ""
-    """Flags after it: rate, number and lengths of requests and the file name are placeholders in braces."""
+    bench_flags: str = ""  # Flags after it; rate, number and lengths of requests and the file name are in braces
     bench_end_to_end: str = "e2el"  # The name of end-to-end latency in its results
     image: str = ""  # Its container image, without a tag
     image_serves: bool = True  # True if the container starts the server itself, so that flags follow directly
@@ -197,12 +196,9 @@ class Commands(NamedTuple):
     disaggregated: Mapping[str, str] = {}  # The flag that connects a prefill and a decode pool, and its value for each
     pooling: Mapping[str, str | bool] = {}  # Flags that make it pool: a vector or a score for each prompt
     elsewhere: Mapping[str, str] = {}  # Its names in orchestration systems
-    several_nodes: Mapping[str, Sequence[str]] = {}
-    """Flags of each node of a multi-node replica: of ``stages``, of ``copies``, and of ``others`` than the first."""
+    several_nodes: Mapping[str, Sequence[str]] = {}  # Flags of a node: of ``stages``, ``copies`` and ``others``
     tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)  # Settings tried by a plan, each in order of names
-    on_the_fly: Mapping[
-        str, str
-    ] = {}  # Weight formats it can quantise any checkpoint to, and the flag's value for each
+    on_the_fly: Mapping[str, str] = {}  # Weight formats that it makes of any checkpoint, and the flag's value for each
 
 
 @cache

@@ -34,7 +34,6 @@ DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 PAGES: Mapping[str, list[int]] = ARCHITECTURES["pages"]
 RENAMED = {"nsa": "dsa"}
 BLOCK_PAGE = 128
-PADDED_HEADS = 64  # Of DeepSeek-V4's queries (``models/deepseek_v4.py``)
 EAGER_BACKENDS = ("torch_native", "flex_attention")
 
 
@@ -221,7 +220,7 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
 
     def chosen(mixer: Mixer) -> Mixer:
         if isinstance(mixer, CompressedAttention):
-            return replace(mixer, head_multiple=PADDED_HEADS)
+            return replace(mixer, head_multiple=64)  # as models/deepseek_v4.py pads queries
         if not isinstance(mixer, GroupedAttention):
             return mixer
         saved, slower = FLASH_ATTENTION_3 if gpu.kernels == "hopper" else (0.0, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.memory import KvLayout, Memory, host_link, slots_bytes
@@ -15,7 +15,7 @@ from infercast.engines.speculation import EAGLE, EAGLE_3, Drafting
 from infercast.errors import InputError, UnsupportedModelError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers.mixer import Cache, GroupedAttention, Mixer
+from infercast.models.mixers.mixer import Cache, GroupedAttention
 from infercast.models.mixers.sparse import CompressedAttention
 from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_weight_bytes
 from infercast.serve.cache.blocks import KvShape
@@ -34,8 +34,7 @@ class Cells(NamedTuple):
         return self.full + ratio * self.windowed if self.full else self.windowed
 
 
-COMPRESSED_SEQUENCES, COMPRESSED_RATIO = 256, 0.1
-STATE_BYTES = 4  # Of a number that waits to be compressed
+COMPRESSED_SEQUENCES, COMPRESSED_RATIO, STATE_BYTES = 256, 0.1, 4  # Bytes: of a number that waits to be compressed
 RINGS = {4: 8, 128: 128}  # Tokens that wait, by how many make an entry; twice as many with drafts
 
 
@@ -46,11 +45,10 @@ def compressed_defaults(asked: SglangSettings) -> SglangSettings:
     return replace(asked, max_running_requests=running, swa_full_tokens_ratio=ratio or asked.swa_full_tokens_ratio)
 
 
-def _compressed(mixers: Sequence[Mixer], drafts: int, slots: int) -> Cells:
+def _compressed(mixers: Sequence[Any], drafts: int, slots: int) -> Cells:
     """Pools of DeepSeek-V4 (``model_executor/pool_configurator.py``); tokens wait in rings until they make an entry."""
     full = windowed = fixed = 0.0
     for mixer in mixers:
-        assert isinstance(mixer, CompressedAttention)
         windowed += mixer.entry_bytes
         if made := mixer.compressor:
             full += (made.entry_bytes + (mixer.indexer.entry_bytes if mixer.indexer else 0)) / made.tokens

@@ -114,8 +114,8 @@ def docker_run(words: Sequence[str]) -> Container | None:
 
 
 def _outside(words: Sequence[str], volumes: Sequence[str]) -> list[str]:
-    """Paths in a container as the host has them: ``/model`` with ``-v /data/Qwen3-8B:/model``."""
-    for host, inner in (each.replace("\\", "/").split(":")[:2] for each in volumes if ":/" in each):
+    """Paths in a container that say nothing as the host has them: ``/model`` with ``-v /data/Qwen3-8B:/model``."""
+    for host, inner in (each.split(":")[:2] for each in volumes if re.fullmatch(r"[^$:]+:/[^\d:]+(:\w+)?", each)):
         path = re.compile(rf"^((?:--[\w-]+=)?){re.escape(inner.rstrip('/'))}(?=/|$)")
         words = [path.sub(rf"\g<1>{host}", word) for word in words]
     return list(words)
