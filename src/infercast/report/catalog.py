@@ -50,10 +50,9 @@ COLUMNS = (
 
 def brief_names(known: Iterable[Any]) -> list[RenderableType]:
     """The names alone, of a list that is longer than a screen."""
-    more = "with a NAME: one of them in full; --full: a table of all"
     alike = groupby((each.name for each in known), lambda name: name.partition("-")[0])
     text = ", ".join(_in_braces(begin, [*names]) for begin, names in alike)
-    return [Paragraph(text, SCREEN), styled(more, style="dim")]
+    return [Paragraph(text, SCREEN), styled("with a NAME: one of them in full; --full: a table of all", style="dim")]
 
 
 def _in_braces(begin: str, names: list[str]) -> str:

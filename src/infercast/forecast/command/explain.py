@@ -308,7 +308,7 @@ def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deploym
         except DoesNotFitError as problem:
             return point, reading, problem
         except InputError as problem:
-            flag = next((each for each in reading.flags if _is_about(problem, each, point)), None)
+            flag = next((each for each in reversed(reading.flags) if _is_about(problem, each, point)), None)
             if flag is None:
                 raise
             point = point.changed({flag.field: None})

@@ -48,7 +48,7 @@ class Container(NamedTuple):
 
 def shell_lines(text: str) -> list[Line]:
     """The commands of a script, with what is set before each; comments and redirections are left out."""
-    text = CONTINUED.sub(" ", text)
+    text = CONTINUED.sub(" ", re.sub(r"(?m)^[ \t]*#.*\n", "", text))
     text = "\n".join(re.sub(r"(^|\s)#(?!\S*['\"]).*$", r"\1", line) for line in text.splitlines())
     lexer = shlex.shlex(REDIRECTED.sub("", f" {text}"), posix=True, punctuation_chars=BETWEEN)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
