@@ -182,7 +182,7 @@ def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]]) -> Tree:
 
 SHELLS = ("sh", "bash", "zsh", "dash", "ash")
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|\((\w+)\)|(\w+))")
-PRODUCT = re.compile(r"\$\(\(([\d\s]+(?:\*[\d\s]+)*)\)\)")
+PRODUCT = re.compile(r"\$\(\((\d+(?:\*\d+)*)\)\)")
 GPU_COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 
 
@@ -381,6 +381,6 @@ def _gpus(tree: Tree) -> int | None:
 
 
 def _replaced(word: str, known: Mapping[str, str]) -> str:
-    """With variables replaced, and products of them such as ``$(($NODES * 8))``."""
+    """With variables replaced, and products of them such as ``$(($NODES*8))``."""
     word = VARIABLE.sub(lambda found: known.get(found[1] or found[2] or found[3]) or found[0], word)
     return PRODUCT.sub(lambda found: str(math.prod(map(int, found[1].split("*")))), word)
