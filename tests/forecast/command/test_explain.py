@@ -203,7 +203,8 @@ def test_an_unmodelled_number_is_left_out_with_a_word() -> None:
 def test_of_two_flags_that_exclude_each_other_the_later_is_left_out() -> None:
     text = (
         "sglang serve --model-path Qwen/Qwen3-8B --speculative-algorithm EAGLE3 --speculative-draft-model-path a/b "
-        "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 --enable-hierarchical-cache"
+        "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 "
+        "--enable-hierarchical-cache"
     )
     found = explain_command(text, "h200-sxm", SHORT, advice=False)
     assert [flag.name for flag in found.reading.flags if flag.status != "read"] == ["enable-hierarchical-cache"]
