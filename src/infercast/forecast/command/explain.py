@@ -253,7 +253,6 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
 
 FORMATS = ("quantization", "dtype", "hf_overrides")  # without these it would be another checkpoint
 USUAL_NETWORK = "infiniband-ndr"  # between nodes, if none is named
-BENCHMARK = re.compile(r"vllm\s+bench\s+serve|sglang\.bench_serving|benchmark_serving\.py")
 BENCHMARKED = "the load of the benchmark is not read: give --rate or --concurrency, --input-len and --output-len"
 LOADS = {"light": 0.2, "heavy": 0.8}  # shares of the saturated rate, if no load is given
 USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
@@ -374,7 +373,8 @@ def explain_command(
     is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
     reading = read_flags(pasted.words, chosen, strict=is_certain)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
-    notes = [BENCHMARKED] if BENCHMARK.search(text) else []
+    bench = " ".join(chosen.commands.bench[-2:])
+    notes = [BENCHMARKED] if bench and bench in " ".join(text.split()) else []
     if (cut := pasted.environment.get(chosen.commands.layer_partition)) is not None:
         given = {**given, "pp_layer_partition": cut}
         notes.append(f"{chosen.commands.layer_partition} cuts the layers into stages of {cut}")
