@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, cast
 from infercast.bundled import DATA, read_data
 from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
 
-LARGEST = 2**40
 TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z0-9])")
 MOST_SUGGESTED = 3
@@ -51,7 +50,7 @@ def _shape(values: Mapping[str, Any]) -> tuple[float, ...] | None:
 def _size(values: Mapping[str, Any], keys: Iterable[str]) -> int:
     """The first plausible size under one of these keys, whatever else stands in a file; 0 without any."""
     found = (values.get(key) for key in keys)
-    return next((size for size in found if type(size) is int and 0 < size < LARGEST), 0)
+    return next((size for size in found if type(size) is int and 0 < size < 2**40), 0)
 
 
 @cache
@@ -182,8 +181,9 @@ def _with_format(name: str, base: str, words: Words, parts: list[str]) -> Checkp
     elif meant := next(fits, asked):
         settings = json.loads(json.dumps(_rules()["formats"][meant]["settings"]))
         shown = f" with {asked.partition('_')[0]} weights"
-    tuned = [word for word in words.core if word not in _take_apart(base).core]
-    told = f", a fine-tune by its name ({' '.join(tuned)})" if tuned and words.core not in _cores(base) else ""
+    tuned = " ".join(word for word in words.core if word not in _take_apart(base).core)
+    what = "its language model alone" if re.search(rf"\b({_rules()['others']})\b", tuned) else "a fine-tune by its name"
+    told = f", {what} ({tuned})" if tuned and words.core not in _cores(base) else ""
     return Checkpoint(base, settings, f"{name} is taken as {base}{shown}{told}; give its config.json to be sure")
 
 
