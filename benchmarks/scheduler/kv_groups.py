@@ -63,17 +63,24 @@ def main() -> int:
 def deployments() -> Iterator[tuple[str, ModelConfig, ParallelLayout]]:
     """Every bundled model in every layout that divides it; pipelines where a model has several kinds of layers.
 
-    Models with states of recurrent layers or keys of indexers have other blocks beside these, and are left out.
+    Models with states of recurrent layers or keys of indexers have other blocks beside these, and are left out; so are
+    encoders, which cache nothing.
     """
     for name in model_names():
         config = read_model(name)
-        if not {type(stack.mixer) for stack in config.stacks} <= PLAIN:
+        if not {type(stack.mixer) for stack in config.stacks} <= PLAIN or sees_all(config):
             continue
         windows = kv_layout(config, ParallelLayout(), BLOCK_SIZE).shape.windows
         pipelines = PIPELINES if len(set(windows)) > 1 and not any(map(borrows, config.stacks)) else PIPELINES[:1]
         for tensor in TENSORS:
             if divides(config, tensor, split_experts=False):
-                yield from ((name, config, ParallelLayout(tensor, pipeline)) for pipeline in pipelines)
+                layouts = [ParallelLayout(tensor, pipeline) for pipeline in pipelines]
+                yield from ((name, config, each) for each in layouts if _ours(config, each)[-1])  # one sequence fits
+
+
+def sees_all(config: ModelConfig) -> bool:
+    """Whether every token of a prompt sees all of it, so that nothing is cached."""
+    return all(getattr(stack.mixer, "bidirectional", False) for stack in config.stacks)
 
 
 def borrows(stack: Stack) -> bool:

@@ -33,7 +33,7 @@ COLUMNS = ("model", "tensor", "mode", "asked", "windows", "block_sizes", "blocks
 """``asked``: tokens in a block before it is raised; windows of -1 are groups of states. The rest as in kv_groups.py."""
 SPECIAL = {"SparseLatentAttention": 64, "BlockSparseAttention": 128, "CompressedAttention": 256}
 """Kinds of layers with caches of several widths, and the block size that vLLM chooses for them on Hopper."""
-RECURRENT = ("GatedDeltaNet", "KimiDeltaAttention", "Mamba2", "GatedConvolution")
+RECURRENT = ("GatedDeltaNet", "KimiDeltaAttention", "Mamba2", "Mamba1", "GatedConvolution")
 
 
 def main() -> int:
@@ -117,8 +117,9 @@ def _theirs(config: ModelConfig, layout: ParallelLayout, mode: str, asked: int) 
     _align(settings, config, layout)
     worker = {}
     for position, number in enumerate(config.layer_stacks):
-        for part, spec in enumerate(_specs(config.stacks[number].mixer, config, layout, cache)):
-            worker[f"layers.{position}.{part}"] = spec
+        parts = _parts(config.stacks[number].mixer)
+        specs = [spec for mixer in parts for spec in _specs(mixer, config, layout, cache)]
+        worker |= {f"layers.{position}.{part}": spec for part, spec in enumerate(specs)}
     plan = get_kv_cache_configs(settings, [worker], [AVAILABLE])[0]
     groups = [_first(group.kv_cache_spec) for group in plan.kv_cache_groups]
     needed = sum(_most_blocks(spec, mode) for spec in groups)
@@ -136,7 +137,7 @@ def _align(settings: Any, config: ModelConfig, layout: ParallelLayout) -> None:
     from vllm.platforms.interface import Platform  # noqa: PLC0415 - as above
     from vllm.v1.attention.backend import MultipleOf  # noqa: PLC0415 - as above
 
-    mixers = [stack.mixer for stack in config.stacks]
+    mixers = [each for stack in config.stacks for each in _parts(stack.mixer)]
     recurrent = [mixer for mixer in mixers if type(mixer).__name__ in RECURRENT]
     if not recurrent:
         return
@@ -158,6 +159,11 @@ def _align(settings: Any, config: ModelConfig, layout: ParallelLayout) -> None:
     Platform._align_hybrid_block_size(settings, backend)
 
 
+def _parts(mixer: Any) -> list[Any]:
+    """A layer's mixer, or the two that it has side by side."""
+    return [mixer.first, mixer.second] if type(mixer).__name__ == "SideBySide" else [mixer]
+
+
 def _state(mixer: Any, layout: ParallelLayout) -> list[tuple[Any, Any]]:
     """Shapes and formats of a layer's state, by vLLM's own calculator."""
     import torch  # noqa: PLC0415 - needs what vLLM needs
@@ -173,6 +179,8 @@ def _state(mixer: Any, layout: ParallelLayout) -> list[tuple[Any, Any]]:
         width = mixer.heads * mixer.head_dim
         heads = mixer.groups, mixer.heads, mixer.head_dim, mixer.state_size
         shapes = make.mamba2_state_shape(tensor, width, *heads, mixer.taps)
+    elif kind == "Mamba1":
+        shapes = make.mamba1_state_shape(tensor, mixer.channels, mixer.state_size, mixer.taps)
     else:
         shapes = make.short_conv_state_shape(tensor, mixer.channels, mixer.taps)
     wide = kind == "KimiDeltaAttention" or getattr(mixer, "state_dtype", "") == "fp32"

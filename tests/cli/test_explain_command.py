@@ -64,3 +64,16 @@ def test_words_behind_two_dashes_need_no_quotes(infercast: Any) -> None:
 )
 def test_what_is_wrong_is_one_sentence(answered: Any, text: str, problem: str) -> None:
     assert problem in answered("explain-command", text, *SMALL).sentence
+
+
+def test_every_class_of_flags_has_its_row_however_many_there_are(infercast: Any) -> None:
+    many = (
+        "--stream-interval 2 --disable-custom-all-reduce --attention-backend FLASHINFER --calculate-kv-scales "
+        "--distributed-executor-backend ray --limit-mm-per-prompt image=1 --num-scheduler-steps 8 --swap-space 4 "
+        "--api-server-count 4 --override-generation-config {} --additional-config {} --prefill-context-parallel-size 2"
+    )
+    text = infercast("explain-command", f"vllm serve qwen3-0.6b {many} --port 1", *SMALL, "--no-advice").out
+    assert len(text.splitlines()) <= 40
+    rows = {line[:12].strip() for line in text.splitlines()}
+    assert {"refused", "not modelled", "ignored", "memory", "doubt"} <= rows
+    assert "--full says which way each moves the result" in " ".join(text.split())

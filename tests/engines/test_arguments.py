@@ -126,8 +126,18 @@ def test_where_the_release_is_not_certain_another_s_flag_is_said_to_be_refused()
     flag, other = read("--swap-space 4 --max-num-seqs 8", strict=False).flags
     assert (flag.status, flag.note) == (REFUSED, "vLLM 0.32 has no --swap-space; 0.17.0 was the last with it")
     assert other.value == 8
+
+
+def test_where_the_release_is_not_certain_a_flag_may_be_written_as_earlier_releases_took_it() -> None:
     (flag,) = read("--speculative-draft x", "sglang", strict=False).flags
-    assert (flag.status, flag.name) == (REFUSED, "speculative-draft-model-path")
+    assert (flag.status, flag.name, flag.value) == (READ, "speculative-draft-model-path", "x")
+    older, other = read("--enable-deepep-moe --enable-flashinfer-trtllm-moe", "sglang", strict=False).flags
+    assert (older.name, older.value) == ("moe-a2a-backend", "deepep")
+    assert (other.name, other.value) == ("moe-runner-backend", "flashinfer_trtllm")
+    with pytest.raises(InputError, match="could be --speculative-draft-attention-backend"):
+        read("--speculative-draft x", "sglang")
+    with pytest.raises(InputError, match=r"has no --enable-deepep-moe; 0\.5\.3 was the last with it"):
+        read("--enable-deepep-moe", "sglang")
 
 
 def test_a_value_that_is_forecast_anyway() -> None:

@@ -148,6 +148,10 @@ class Arguments:
             f"{self._release} has no flag {written}; {f'did you mean {near}?' if near else 'leave it out'}"
         )
 
+    def renamed(self, word: str) -> str:
+        """A flag of earlier releases as this one writes it; any other word as it is."""
+        return word if word in self.spelled else str(_classes(self._family).get("renamed", {}).get(word, word))
+
     def knows(self, written: str) -> bool:
         """Whether this release or another takes it."""
         name, _ = self.parted(written)
@@ -162,7 +166,8 @@ class Arguments:
                 since = min((row.since for row in self._rows if begun[0] in row.spellings), key=_number)
                 gone = f"it came with {since}" if _number(since) > self._here else f"{last} was the last with it"
                 gone = gone if begun[0] == name else f"{last} takes it for {begun[0]}"
-                return Found(found, begun[0], refused=f"{self._release} has no {name}; {gone}")
+                gone = "" if begun[0] in self.spelled else f"{self._release} has no {name}; {gone}"
+                return Found(found, begun[0], refused=gone)
         return None
 
     def meaning(self, found: Found, value: str) -> Meaning:

@@ -177,8 +177,7 @@ class Commands(NamedTuple):
     module: str = ""  # The server as a Python module, as for ``python -m``
     other_serve: Sequence[str] = ()  # Alternative commands that start it
     bench: Sequence[str] = ()  # Command of its own serving benchmark
-    bench_flags: str = ""
-    """Flags after it: rate, number and lengths of requests and the file name are placeholders in braces."""
+    bench_flags: str = ""  # Flags after it; rate, number and lengths of requests and the file name are in braces
     bench_end_to_end: str = "e2el"  # The name of end-to-end latency in its results
     image: str = ""  # Its container image, without a tag
     image_serves: bool = True  # True if the container starts the server itself, so that flags follow directly
@@ -188,22 +187,20 @@ class Commands(NamedTuple):
     image_words: Sequence[str] = ()  # Substrings of image names that contain it
     environment: str = ""  # Prefix of its environment variables ...
     idle_variables: Collection[str] = ()  # ... those that change neither time nor memory ...
+    variables: Mapping[str, str] = {}  # ... those that stand for a flag ...
     layer_partition: str = ""  # ... the one with the layers of each pipeline stage ...
     longer_contexts: str = ""  # ... and the one that allows contexts beyond the model's positions.
     port: int = 8000  # The server's default port
     flexible: bool = False  # True if flags may have underscores for dashes, and dotted keys of JSON values
     negates: bool = True  # True if a switch is turned off by a ``--no-`` prefix, not by leaving it out
     health: str = "/health"  # The path that responds once it serves
-    disaggregated: Mapping[str, str] = {}
-    """The flag that connects a prefill pool and a decode pool, and its value for each role."""
+    disaggregated: Mapping[str, str] = {}  # The flag that connects a prefill and a decode pool, and its value for each
     pooling: Mapping[str, str | bool] = {}  # Flags that make it pool: a vector or a score for each prompt
     elsewhere: Mapping[str, str] = {}  # Its names in orchestration systems
     dotted: Mapping[str, str] = {}  # Settings that are keys of a flag's JSON value, as flags
-    several_nodes: Mapping[str, Sequence[str]] = {}
-    """Flags of each node of a multi-node replica: of ``stages``, of ``copies``, and of ``others`` than the first."""
+    several_nodes: Mapping[str, Sequence[str]] = {}  # Flags of a node: of ``stages``, ``copies`` and ``others``
     tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)  # Settings tried by a plan, each in order of names
-    on_the_fly: Mapping[str, str] = {}
-    """Weight formats it can quantise any checkpoint to, and the flag's value for each."""
+    on_the_fly: Mapping[str, str] = {}  # Weight formats that it makes of any checkpoint, and the flag's value for each
 
 
 @cache

@@ -265,7 +265,7 @@ def draft_of(
         return model_draft(read_model(model, quantization=quantization), target), ""
     if os.path.exists(model) or bundled_name(model):
         draft = eagle_draft(method, model, target)
-    elif model.endswith(".json") or model.startswith((".", "/")):
+    elif model.endswith(".json") or model.startswith("."):
         raise InputError(f"draft model {model!r}: there is no such file or folder")
     else:
         draft = usual_head(method, model, target)

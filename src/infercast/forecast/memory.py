@@ -52,6 +52,7 @@ def fit_memory(
     pp_layer_partition: str | None = None,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
+    all2all_backend: str | None = None,
     network: str | None = None,
     context: int = 2048,
     **options: Unpack[ModelOptions],
@@ -61,9 +62,9 @@ def fit_memory(
         raise InputError(f"context must be at least 1 token, not {context}")
     wanted, engine = resolve_settings(settings)
     config, device = load_model(model, engine=engine, **options), load_device(gpu, network)
-    layout = ParallelLayout(
-        tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
-    )
+    sizes = tensor_parallel_size, pipeline_parallel_size, data_parallel_size
+    exchanges = all2all_backend not in (None, engine.names.all2all_backends[0])
+    layout = ParallelLayout(*sizes, experts=enable_expert_parallel, all_to_all=exchanges)
     layout = engine.spread(wanted, config, layout, device)
     predictor = make_predictor("learned" if pp_layer_partition else "roofline")
     found = deploy_resolved(config, device, wanted, layout, predictor, partition=pp_layer_partition, must_fit=False)

@@ -12,13 +12,6 @@ from typing import Any, NamedTuple, cast
 from infercast.bundled import DATA, read_data
 from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
 
-SIZE_KEYS = (
-    ("hidden_size", "d_model"),
-    ("num_hidden_layers", "n_layers", "num_layers"),
-    ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size", "ffn_hidden_size", "d_ff"),
-    ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
-)
-LARGEST = 2**40
 TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z0-9])")
 MOST_SUGGESTED = 3
@@ -48,7 +41,7 @@ def nearest_size(name: str, parameters: Mapping[str, int]) -> str | None:
 def _shape(values: Mapping[str, Any]) -> tuple[float, ...] | None:
     """Logarithms of hidden size, depth, width and experts."""
     inner: Mapping[str, Any] = next((values[key] for key in TEXT_KEYS if isinstance(values.get(key), dict)), {})
-    hidden, layers, width, experts = (_size({**values, **inner}, keys) for keys in SIZE_KEYS)
+    hidden, layers, width, experts = (_size({**values, **inner}, keys) for keys in _rules()["sizes"])
     if not (hidden and layers and width):
         return None
     return tuple(math.log(size) for size in (hidden, layers, width, experts or 1))
@@ -57,7 +50,7 @@ def _shape(values: Mapping[str, Any]) -> tuple[float, ...] | None:
 def _size(values: Mapping[str, Any], keys: Iterable[str]) -> int:
     """The first plausible size under one of these keys, whatever else stands in a file; 0 without any."""
     found = (values.get(key) for key in keys)
-    return next((size for size in found if type(size) is int and 0 < size < LARGEST), 0)
+    return next((size for size in found if type(size) is int and 0 < size < 2**40), 0)
 
 
 @cache
@@ -188,8 +181,9 @@ def _with_format(name: str, base: str, words: Words, parts: list[str]) -> Checkp
     elif meant := next(fits, asked):
         settings = json.loads(json.dumps(_rules()["formats"][meant]["settings"]))
         shown = f" with {asked.partition('_')[0]} weights"
-    tuned = [word for word in words.core if word not in _take_apart(base).core]
-    told = f", a fine-tune by its name ({' '.join(tuned)})" if tuned and words.core not in _cores(base) else ""
+    tuned = " ".join(word for word in words.core if word not in _take_apart(base).core)
+    what = "its language model alone" if re.search(rf"\b({_rules()['others']})\b", tuned) else "a fine-tune by its name"
+    told = f", {what} ({tuned})" if tuned and words.core not in _cores(base) else ""
     return Checkpoint(base, settings, f"{name} is taken as {base}{shown}{told}; give its config.json to be sure")
 
 

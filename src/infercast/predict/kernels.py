@@ -328,7 +328,8 @@ class GemmModel(KernelModel):
         self._known_machine = None if self._known is None else Machine(op, self._known)
         if choice is not None:
             if choice.entry.engine == SWEEP:
-                self._products, logarithmic = products_of_sweep(op, gpu)
+                wide = replace(op, weight_dtype=op.dtype)  # narrower weights are multiplied as inputs are
+                self._products, logarithmic = products_of_sweep(wide, gpu)
             self._forest = choice.forest.without_logarithms(logarithmic)
 
     def estimate(self, op: Op, size: tuple[Size, Size, Size]) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from infercast.hardware import Gpu
@@ -49,8 +50,14 @@ COLUMNS = (
 
 def brief_names(known: Iterable[Any]) -> list[RenderableType]:
     """The names alone, of a list that is longer than a screen."""
-    more = "with a NAME: one of them in full; --full: a table of all"
-    return [Paragraph(", ".join(each.name for each in known), SCREEN), styled(more, style="dim")]
+    alike = groupby((each.name for each in known), lambda name: name.partition("-")[0])
+    text = ", ".join(_in_braces(begin, [*names]) for begin, names in alike)
+    return [Paragraph(text, SCREEN), styled("with a NAME: one of them in full; --full: a table of all", style="dim")]
+
+
+def _in_braces(begin: str, names: list[str]) -> str:
+    rest = [name[len(begin) + 1 :] for name in names]
+    return f"{begin}-{{{', '.join(rest)}}}" if len(names) > 1 and all(rest) else ", ".join(names)
 
 
 def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp
 from typing import Any
 
@@ -24,12 +24,15 @@ from infercast.report.terminal import (
     at,
     cells,
     named_first,
+    on_screen,
     styled,
 )
 from infercast.units import format_seconds
 
 SHOWN_EFFECTS = 4  # of a change, the largest; JSON has all
 BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
+BRIEF = {IGNORED: "no forecast depends on it"}  # one note for all flags of a status, and where they are many:
+SHORT = BRIEF | {NOT_MODELLED: "--full says which way each moves the result", REFUSED: "--full says why"}
 MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
 IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
 _ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
@@ -64,12 +67,18 @@ def render_explained(explained: Explained) -> list[RenderableType]:
 
 def brief_explained(explained: Explained) -> list[RenderableType]:
     """One screen: what the command does, a forecast, changes by their gain, and the command with them."""
+    parts = _brief(explained, BRIEF)
+    return parts if on_screen(parts) == parts else _brief(explained, SHORT)
+
+
+def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableType]:
     parts: list[RenderableType]
     rows = [(name, LENGTHS.sub("", text)) for name, text in _about(explained) if name not in ("read from", "note")]
     if explained.meanings:
-        rows.append(("flags read", ", ".join(f"--{each.flag.name} {each.flag.text}" for each in explained.meanings)))
-    rows += _other_flags(explained.reading.flags, brief=True)
-    rows += named_first("note", explained.notes[:2])
+        written = (f"--{each.flag.name} {each.flag.text}".rstrip() for each in explained.meanings)
+        rows.append(("flags read", ", ".join(written)))
+    rows += _other_flags(explained.reading.flags, notes)
+    rows += named_first("note", explained.notes)
     advised = explained.advised
     if explained.problem:
         fixes = [(each.label, _caution(each.answers, each.gpus)) for each in explained.would_fit[:BEST]]
@@ -118,8 +127,8 @@ def _about(explained: Explained) -> list[tuple[str, str]]:
     return rows + [("note", note) for note in explained.notes]
 
 
-def _other_flags(flags: Iterable[Flag], *, brief: bool = False) -> list[tuple[str, str]]:
-    """Flags that no forecast depends on, with the reason of each; in ``brief``, all that are ignored in one row."""
+def _other_flags(flags: Iterable[Flag], notes: Mapping[str, str] = {}) -> list[tuple[str, str]]:
+    """Flags that no forecast depends on, with the reason of each, or with the one that ``notes`` has for a status."""
     by_status: dict[str, list[Flag]] = {}
     for flag in flags:
         by_status.setdefault(flag.status, []).append(flag)
@@ -127,8 +136,7 @@ def _other_flags(flags: Iterable[Flag], *, brief: bool = False) -> list[tuple[st
     for status in (REFUSED, NOT_MODELLED, IGNORED):
         by_note: dict[str, list[str]] = {}
         for flag in by_status.get(status, ()):
-            note = "no forecast depends on it" if brief and status == IGNORED else flag.note
-            by_note.setdefault(note, []).append(f"--{flag.name}")
+            by_note.setdefault(notes.get(status, flag.note), []).append(f"--{flag.name}")
         rows += [(status, f"{', '.join(names)}: {note}") for note, names in by_note.items()]
     return rows
 

@@ -67,10 +67,11 @@ def test_defaults_follow_the_memory_of_a_gpu(gpu: str, tensor: int, chunk: int, 
         ("minimax-m3", "b200-sxm", "fa4", 128),
         ("minimax-m3", "h200-sxm", "fa3", 128),
         ("deepseek-v3.2", "h200-sxm", "dsa", 64),
+        ("deepseek-v4-flash", "h200-sxm", "dsv4", 256),
     ],
 )
 def test_attention_and_its_pages(model: str, gpu: str, backend: str, page: int) -> None:
-    found = resolved(model, gpu, 8 if model in ("deepseek-v3", "deepseek-v3.2", "minimax-m3") else 1)
+    found = resolved(model, gpu, 8 if model.startswith(("deepseek-v3", "deepseek-v4", "minimax-m3")) else 1)
     assert (found.attention_backend, found.page_size) == (backend, page)
 
 
@@ -131,6 +132,22 @@ def test_windows_have_a_smaller_pool_of_their_own() -> None:
     assert split.kv.block_bytes == pytest.approx(0.9 * whole.kv.block_bytes, rel=1e-4)
     gemma, asked = (fit("gemma-3-27b", disable_hybrid_swa_memory=off).memory for off in (False, True))
     assert gemma.kv.block_bytes == asked.kv.block_bytes  # all tokens are kept in any case
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "token", "waiting"),
+    [
+        # What DSV4PoolConfigurator of SGLang 0.5.16 computes for 256 requests and a window pool of a tenth: bytes of a
+        # token in all pools, and of the rings in which requests gather 128 tokens for an entry.
+        ("deepseek-v4-flash", {}, 7705.45, 2_715_811_840),
+        ("deepseek-v4-pro", {}, 10_993.8375, 4_209_508_352),
+        ("deepseek-v4-pro", {"max_running_requests": 32, "swa_full_tokens_ratio": 0.5}, 32_923.4375, 568_852_480),
+    ],
+)
+def test_compressed_caches(model: str, settings: dict[str, object], token: float, waiting: int) -> None:
+    memory = fit(model, "b200-sxm", 8, **settings).memory
+    assert memory.kv.block_bytes == round(256 * token)
+    assert memory.states == waiting
 
 
 def test_states_take_a_share_of_memory_and_bound_requests() -> None:

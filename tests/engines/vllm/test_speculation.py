@@ -63,6 +63,12 @@ def test_what_vllm_or_the_model_does_not_know_is_refused(config: dict[str, Any],
         deployed("llama-3.1-8b", **config)
 
 
+def test_a_head_in_a_folder_of_another_machine_is_taken_as_usual() -> None:
+    head = deployed("llama-3.1-8b", **eagle_3(model="/models/EAGLE3-LLaMA3.1-Instruct-8B")).drafting
+    assert head is not None
+    assert "/models/EAGLE3-LLaMA3.1-Instruct-8B is not at hand" in head.note
+
+
 def test_methods_differ_in_runner_schedule_and_slots() -> None:
     head = deployed("llama-3.1-8b", **eagle_3())
     small = deployed("qwen3-8b", model="qwen3-0.6b", num_speculative_tokens=4)

@@ -3,16 +3,22 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infercast.engines.base import engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, REFUSED
+from infercast.errors import InputError
+from infercast.forecast.command.explain import loaded_model
 from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.command.pasted import started_engine, the_command
+from infercast.hardware import load_gpu
+from infercast.models.read import read_model
 
 FILE = Path(__file__).parents[2] / "data" / "commands.jsonl"
-COMMANDS = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+ALL = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+COMMANDS = [row for row in ALL if "refused" not in row]
 
 
 def reading_of(text: str) -> Reading:
@@ -31,13 +37,32 @@ def test_every_flag_has_a_class(command: dict[str, str]) -> None:
             assert flag.note
 
 
+def test_every_model_and_gpu_is_known(every: Any) -> None:
+    def check(command: dict[str, str]) -> None:
+        assert load_gpu(command["gpu"])
+        read_model(loaded_model(reading_of(command["command"])))
+
+    every([row for row in COMMANDS if row["id"] > 62], check)
+
+
+def test_what_is_refused_says_why(every: Any) -> None:
+    def check(command: dict[str, str]) -> None:
+        with pytest.raises(InputError) as caught:
+            read_model(loaded_model(reading_of(command["command"])))
+        assert command["refused"] in str(caught.value)
+
+    refused = [row for row in ALL if "refused" in row]
+    assert len(refused) < 0.1 * len(ALL)
+    every(refused, check)
+
+
 def test_what_they_are_made_of() -> None:
     statuses = Counter(flag.status for each in COMMANDS for flag in reading_of(each["command"]).flags)
-    assert len(COMMANDS) >= 60
+    assert len(COMMANDS) >= 140
     assert statuses[READ] > 170
     assert statuses[NOT_MODELLED] > 20
     assert statuses[READ] + statuses[NOT_MODELLED] > 190  # flags that became modelled went from one to the other
-    assert statuses[REFUSED] < 15
+    assert statuses[REFUSED] < 30
 
 
 def test_the_tag_of_an_image_is_the_release() -> None:
@@ -61,3 +86,33 @@ def test_ways_to_start_a_server(text: str) -> None:
     reading = reading_of(text)
     assert reading.model == "m"
     assert reading.settings == {"max_num_seqs": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("docker run -v /data/Qwen3-8B:/model:ro vllm/vllm-openai --model=/model", "/data/Qwen3-8B"),
+        ("docker run -v /data:/models -v $PWD/x:/y vllm/vllm-openai --model /models/m", "/data/m"),
+        ("docker run -v /data:/models/Qwen3-8B vllm/vllm-openai --model /models/Qwen3-8B", "/models/Qwen3-8B"),
+        ("services: {a: {image: vllm/vllm-openai, volumes: ['/m/Phi-4:/model'], command: --model /model}}", "/m/Phi-4"),
+        ("kind: Pod\nspec: {containers: [{name: a, command: ['vllm serve m --max-num-seqs 4']}]}", "m"),
+        ("# A=1 \\\n# B=2 \\\nvllm serve m", "m"),
+    ],
+)
+def test_where_the_model_is_found(text: str, model: str) -> None:
+    assert reading_of(text).model == model
+
+
+def test_lines_of_comments_within_a_command_and_products_of_variables() -> None:
+    text = "NODES=2\nvllm serve m \\\n  # --enforce-eager \\\n  --tensor-parallel-size $(($NODES*4)) --max-num-seqs 4"
+    reading = reading_of(text)
+    assert reading.options == {"tensor_parallel_size": 8}
+    assert reading.settings == {"max_num_seqs": 4}
+
+
+def test_variables_that_stand_for_a_flag() -> None:
+    reading = reading_of("VLLM_ALL2ALL_BACKEND=deepep_low_latency vllm serve m")
+    assert reading.options == {"all2all_backend": "deepep_low_latency"}
+    older = the_command("docker run -e VLLM_ALL2ALL_BACKEND=pplx vllm/vllm-openai:v0.10.0 m/m", engine_named().commands)
+    assert older.words == ("m/m",)
+    assert older.environment == {"VLLM_ALL2ALL_BACKEND": "pplx"}

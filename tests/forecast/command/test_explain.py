@@ -181,3 +181,46 @@ def test_the_cut_of_a_pipeline_is_read_from_the_environment(variable: str, words
     assert not any("not modelled" in note for note in found.notes)
     with pytest.raises(InputError, match="28 in all, such as 14,14"):
         explain_command(text.replace("10,18", "10,19"), "h100-sxm", advice=False)
+
+
+def test_the_load_of_a_benchmark_and_encoders_that_are_left_out_are_noted() -> None:
+    text = "vllm serve OpenGVLab/InternVL3-1B --max-model-len 4k\nvllm bench serve --model x --max-concurrency 4"
+    notes = explain_command(text, "h200-sxm", SHORT, advice=False).notes
+    assert [note.partition(":")[0] for note in notes] == [
+        "the load of the benchmark is not read",
+        "encoders beside the language model are left out",
+    ]
+
+
+def test_an_unmodelled_number_is_left_out_with_a_word() -> None:
+    found = explain_command("vllm serve qwen3-0.6b -dcp 2 -tp 2", "h200-sxm", SHORT, advice=False)
+    assert {flag.name: flag.status for flag in found.reading.flags} == {
+        "decode-context-parallel-size": "not modelled",
+        "tensor-parallel-size": "read",
+    }
+
+
+def test_of_two_flags_that_exclude_each_other_the_later_is_left_out() -> None:
+    text = (
+        "sglang serve --model-path Qwen/Qwen3-8B --speculative-algorithm EAGLE3 --speculative-draft-model-path a/b "
+        "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 "
+        "--enable-hierarchical-cache"
+    )
+    found = explain_command(text, "h200-sxm", SHORT, advice=False)
+    assert [flag.name for flag in found.reading.flags if flag.status != "read"] == ["enable-hierarchical-cache"]
+
+
+def test_memory_counts_experts_on_all_gpus_with_deepep() -> None:
+    text = "sglang serve --model-path deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 --enable-dp-attention"
+    shared = explain_command(
+        f"{text} --moe-a2a-backend deepep --ep-num-redundant-experts 32", "h200-sxm", SHORT, advice=False
+    )
+    assert shared.fit.layout.expert_gpus == 16
+    assert shared.fit.memory.weights == shared.served[0].forecast.deployment.memory.weights
+
+
+def test_weights_of_int4_with_inputs_of_fp8() -> None:
+    for text in ("vllm serve x/Llama-3.1-8B-Instruct-W4A8", "sglang serve --model x/Llama-3.1-8B-Instruct-W4A8"):
+        found = explain_command(text, "h200-sxm", SHORT, advice=False)
+        assert found.fit.model.weights.name == "int4"
+        assert found.served

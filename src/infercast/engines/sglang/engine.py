@@ -232,9 +232,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     if asked.enable_priority_scheduling and layout.pipeline > 1:
         raise InputError("enable_priority_scheduling is not modelled with pipeline parallelism; leave one out")
     if model.has_mixer(CompressedAttention):
-        raise InputError(
-            f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
-        )
+        asked = memory.compressed_defaults(asked)
     backend = kernels.attention_backend(model, gpu, asked.attention_backend)
     if asked.speculative_algorithm is not None:
         backend = draft_backend(asked, model, gpu, backend)

@@ -24,7 +24,7 @@ from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer
-from infercast.models.mixers.sparse import BlockSparseAttention, SparseLatentAttention
+from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import MoE
 from infercast.predict.expert_launch import Tiles, time_tiles
@@ -44,11 +44,7 @@ APART = ("trtllm", "cutlass")
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
-GOOD = (
-    (16, 64, 128, 1, 4, 4), (32, 64, 128, 1, 4, 3), (64, 128, 64, 1, 4, 3), (64, 128, 64, 1, 8, 3),
-    (128, 128, 64, 16, 8, 3),
-)  # fmt: skip
-"""Rows, columns, depth, group, warps and stages of measured kernels, by tokens."""
+GOOD: list[list[int]] = ARCHITECTURES["good_tiles"]
 FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
 """SGLang's defaults, for at most as many tokens as experts and for more."""
 TRITON = "triton"
@@ -57,6 +53,8 @@ _tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
+    if model.has_mixer(CompressedAttention):
+        return "dsv4"  # whatever is asked for
     if asked is not None:
         named = RENAMED.get(asked, asked)
         if named not in PAGES:
@@ -213,6 +211,8 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
     stores = model.architecture in ARCHITECTURES["storing"] and model.cache_dtype == "bf16" and not has_windows
 
     def chosen(mixer: Mixer) -> Mixer:
+        if isinstance(mixer, CompressedAttention):
+            return replace(mixer, head_multiple=64)  # as models/deepseek_v4.py pads queries
         if not isinstance(mixer, GroupedAttention):
             return mixer
         saved, slower = FLASH_ATTENTION_3 if gpu.kernels == "hopper" else (0.0, 1.0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.memory import KvLayout, Memory, host_link, slots_bytes
@@ -15,6 +16,7 @@ from infercast.errors import InputError, UnsupportedModelError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import Cache, GroupedAttention
+from infercast.models.mixers.sparse import CompressedAttention
 from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_weight_bytes
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
@@ -35,10 +37,37 @@ class Cells(NamedTuple):
     full: float  # Per token in layers that keep all tokens
     windowed: float  # Per token in sliding window layers, which have a smaller pool
     state: float  # Per sequence in recurrent layers
+    fixed: float = 0.0  # Whatever the number of tokens
 
     def token(self, ratio: float) -> float:
         """Bytes per token of capacity, with ``ratio`` times as many tokens in the window pool."""
         return self.full + ratio * self.windowed if self.full else self.windowed
+
+
+COMPRESSED_SEQUENCES, COMPRESSED_RATIO, STATE_BYTES = 256, 0.1, 4  # Bytes: of a number that waits to be compressed
+RINGS = {4: 8, 128: 128}  # Tokens that wait, by how many make an entry; twice as many with drafts
+
+
+def compressed_defaults(asked: SglangSettings) -> SglangSettings:
+    """What the engine sets for DeepSeek-V4 (``arg_groups/overrides.py``, ``arg_groups/deepseek_v4_hook.py``)."""
+    ratio = {SglangSettings().swa_full_tokens_ratio: COMPRESSED_RATIO}.get(asked.swa_full_tokens_ratio)
+    running = asked.max_running_requests or COMPRESSED_SEQUENCES
+    return replace(asked, max_running_requests=running, swa_full_tokens_ratio=ratio or asked.swa_full_tokens_ratio)
+
+
+def _compressed(mixers: Sequence[Any], drafts: int, slots: int) -> Cells:
+    """Pools of DeepSeek-V4 (``model_executor/pool_configurator.py``); tokens wait in rings until they make an entry."""
+    full = windowed = fixed = 0.0
+    for mixer in mixers:
+        windowed += mixer.entry_bytes
+        if made := mixer.compressor:
+            full += (made.entry_bytes + (mixer.indexer.entry_bytes if mixer.indexer else 0)) / made.tokens
+            width, ring = 2 * made.spans * STATE_BYTES, drafts * RINGS[made.tokens]
+            if mixer.indexer:
+                windowed += ring / mixer.window * width * (made.head_dim + mixer.indexer.head_dim)
+            else:  # rings of requests
+                fixed += -(-((slots + 2) * ring + 1) // made.tokens) * made.tokens * width * made.head_dim
+    return Cells(full, windowed, 0.0, fixed)
 
 
 def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, stage: int = 0) -> Cells:
@@ -46,6 +75,10 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
     held = stage_range(model.layers, layout, stage)
     unsplit = settings.disable_hybrid_swa_memory or model.architecture not in ARCHITECTURES["split_windows"]
     kept: list[Cache] = []
+    if model.has_mixer(CompressedAttention):
+        mixers = [model.stacks[number].mixer for at, number in enumerate(model.layer_stacks) if at in held]
+        slots = (settings.max_running_requests or 0) // (layout.sharing if settings.enable_dp_attention else 1)
+        return _compressed(mixers, 2 if settings.speculative_algorithm else 1, slots)
     for position, number in enumerate(model.layer_stacks):
         if position in held:
             mixer = model.stacks[number].mixer
@@ -266,7 +299,7 @@ def budget(
         token = each.token(settings.swa_full_tokens_ratio)
         if draft is not None:  # layers that draft are taken to be like the target's
             token *= 1.0 + draft.config.layers * draft.modules / model.layers
-        taken = states * each.state
+        taken = states * each.state + each.fixed
         if width and states:  # and a state after each verified token
             taken += each.state * width * min(settings.max_running_requests or 1, states // pool.per_request(settings))
         found.append(Budget(free, weights, left - taken, token, states, taken, number))

@@ -74,7 +74,7 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Settings fields from flag values; what is not modelled is rejected, or reported to ``tell``."""
     values = {name: value for name, value in given.items() if name not in READ}
     if (size := given.get("decode_context_parallel_size", 1)) != 1:
-        raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1")
+        raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1: less KV cache fits")
     for name, about in TOLD.items():
         if (value := values.get(name)) not in (None, False, 0):
             tell(f"{name}{'' if value is True else f' {value}'}: {about}")

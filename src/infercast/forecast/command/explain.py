@@ -26,7 +26,6 @@ from infercast.forecast.memory import Fit
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import Slo
-from infercast.models.layout import ParallelLayout
 from infercast.models.library import checkpoint
 from infercast.models.read import read_object
 from infercast.predict.learned import make_predictor
@@ -104,14 +103,10 @@ def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployme
 def _default(field: str, usual: Fit | None) -> str:
     if usual is None:
         return "needed"
-    special: dict[str, Callable[[Fit], str]] = {
-        "quantization": lambda fit: fit.model.weights.name,
-        "dtype": lambda fit: fit.model.weights.name,
-        "kv_cache_dtype": lambda fit: fit.model.cache_dtype,
-        "num_gpu_blocks_override": lambda fit: f"{fit.memory.num_blocks:,}",
-    }
-    if field in special:
-        return special[field](usual)
+    if field in ("quantization", "dtype", "kv_cache_dtype"):
+        return usual.model.cache_dtype if field == "kv_cache_dtype" else usual.model.weights.name
+    if field == "num_gpu_blocks_override":
+        return f"{usual.memory.num_blocks:,}"
     sizes = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size"}
     if field in OF_DEPLOY or field in sizes:
         return "1" if field in sizes else "off" if OF_DEPLOY[field] is bool else "auto"
@@ -132,8 +127,8 @@ def _sentence(flag: Flag, around: FlagContext) -> str:
         return ""
 
 
-def _layout(layout: ParallelLayout, around: FlagContext) -> str:
-    memory = around.fit.memory
+def _layout(_: Flag, around: FlagContext) -> str:
+    layout, memory = around.fit.layout, around.fit.memory
     each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} per token"
     return f"{layout.tensor} GPUs share every layer: {each} on each" if layout.tensor > 1 else f"one GPU has {each}"
 
@@ -238,12 +233,12 @@ _FIELDS: dict[Callable[[Flag, FlagContext], str], str] = {
     _sequences: "max_num_seqs max_running_requests",
     _longest: "max_model_len context_length",
     _token: "kv_cache_dtype",
+    _layout: "tensor_parallel_size",
     _step: "max_num_batched_tokens",
     _drafts: "speculative_config speculative_algorithm",
 }
 SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     **{field: sentence for sentence, fields in _FIELDS.items() for field in fields.split()},
-    "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
     "data_parallel_size": lambda flag, around: (
         f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"
     ),
@@ -253,26 +248,12 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     "schedule_conservativeness": lambda flag, _: (
         f"at first a request starts if {format_percent(min(0.7 * flag.value, 1.0))} of all declared answers have room"
     ),
-    "scheduler_recv_interval": lambda flag, _: (
-        f"new requests are looked for every {flag.value} steps of decoding, and meanwhile wait"
-        if flag.value > 1
-        else "new requests are looked for after every step"
-    ),
-    "enable_dp_attention": lambda _, around: (
-        f"{around.fit.layout.sharing} groups of GPUs with requests and a cache of their own share the experts"
-        if around.fit.layout.sharing > 1
-        else "without --dp-size there is one group"
-    ),
-    "ep_size": lambda _, around: (
-        f"experts are spread over {around.fit.layout.expert_gpus} GPUs"
-        if around.fit.layout.expert_gpus > 1
-        else "every GPU has a share of each expert"
-    ),
 }
 
 
 FORMATS = ("quantization", "dtype", "hf_overrides")  # without these it would be another checkpoint
 USUAL_NETWORK = "infiniband-ndr"  # between nodes, if none is named
+BENCHMARKED = "the load of the benchmark is not read: give --rate or --concurrency, --input-len and --output-len"
 LOADS = {"light": 0.2, "heavy": 0.8}  # shares of the saturated rate, if no load is given
 USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 
@@ -326,7 +307,7 @@ def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deploym
         except DoesNotFitError as problem:
             return point, reading, problem
         except InputError as problem:
-            flag = next((each for each in reading.flags if _is_about(problem, each, point)), None)
+            flag = next((each for each in reversed(reading.flags) if _is_about(problem, each, point)), None)
             if flag is None:
                 raise
             point = point.changed({flag.field: None})
@@ -335,8 +316,9 @@ def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deploym
 
 
 def _is_about(problem: InputError, flag: Flag, point: Point) -> bool:
-    """Whether an error goes with a flag whose value is a name or an object, and one that the engine takes."""
-    if flag.status != READ or not isinstance(flag.value, str) or flag.field in (*FORMATS, "eplb_config"):
+    """Whether an error goes with a flag that the engine takes: a name, an object, or what is said to be unmodelled."""
+    plain = not isinstance(flag.value, str) and "not modelled" not in str(problem)
+    if flag.status != READ or plain or flag.field in (*FORMATS, "eplb_config"):
         return False
     choices = known_flags(point.engine).find(f"--{flag.name}", strict=True).argument.choices
     if choices and flag.value not in choices:
@@ -391,7 +373,8 @@ def explain_command(
     is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
     reading = read_flags(pasted.words, chosen, strict=is_certain)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
-    notes: list[str] = []
+    bench = " ".join(chosen.commands.bench[-2:])
+    notes = [BENCHMARKED] if bench and bench in " ".join(text.split()) else []
     if (cut := pasted.environment.get(chosen.commands.layer_partition)) is not None:
         given = {**given, "pp_layer_partition": cut}
         notes.append(f"{chosen.commands.layer_partition} cuts the layers into stages of {cut}")
@@ -469,7 +452,7 @@ def loaded_model(reading: Reading) -> str:
 
 
 def _notes(pasted: Pasted, fit: Fit, engine: Engine) -> list[str]:
-    found = [fit.model.assumed] if fit.model.assumed else []
+    found = [each for each in fit.model.notes if each == fit.model.assumed or "left out" in each]
     known = {*engine.commands.idle_variables, engine.commands.layer_partition}
     own = [name for name in pasted.environment if name.startswith(engine.commands.environment) and name not in known]
     if own:

@@ -70,7 +70,7 @@ def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) ->
     flags: list[Flag] = []
     models: list[str] = []
     plain: list[str] = []
-    rest = deque(with_keys(words, known))
+    rest = deque(with_keys(words if strict else map(known.renamed, words), known))
     while rest:
         word = rest.popleft()
         if not _is_flag(word):
@@ -200,7 +200,7 @@ def _plain(text: str, what: str) -> str:
     return text
 
 
-NOT_OF_MEMORY = ("all2all_backend", "pcie_topology", "api_server", "predictor", "host", "expert_routing", "calibration")
+NOT_OF_MEMORY = ("pcie_topology", "api_server", "predictor", "host", "expert_routing", "calibration")
 """What `deploy` takes and `fit_memory` does not."""
 
 

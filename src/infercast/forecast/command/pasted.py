@@ -5,6 +5,7 @@ Text is only ever split, never given to a shell. Variables are replaced where th
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
+from infercast.bundled import read_data
 from infercast.engines.base import ABSENT, FAMILIES, Engine, engine_named, what_there_is
 from infercast.engines.settings import Commands
 from infercast.errors import FileFormatError, InputError
@@ -25,11 +27,7 @@ REDIRECTED = re.compile(r"(?<=\s)(?:\d?>>?(?:\s*&\d|\s*[^\s'\"&;|]+)|&>>?\s*\S+|
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 BEFORE = ("export", "env", "sudo", "nohup", "exec", "time", "set")
 CONTAINERS = ("docker", "podman", "nerdctl")
-WITHOUT_VALUE = {
-    "d", "i", "t", "it", "ti", "itd", "dit", "detach", "interactive", "tty", "rm", "privileged", "init", "read-only",
-    "no-healthcheck", "oom-kill-disable", "publish-all", "P", "quiet", "q", "sig-proxy", "help",
-}  # fmt: skip
-"""Flags of ``docker run`` without a value; all others have one."""
+WITHOUT_VALUE = frozenset(read_data("docker_run.toml")["without_value"])
 
 
 class Line(NamedTuple):
@@ -43,15 +41,14 @@ class Container(NamedTuple):
     """What ``docker run`` starts."""
 
     image: str
-    words: list[str]  # Behind the image
-    entry: list[str]  # In place of the image's own entry point
+    words: list[str]  # What is in place of the image's own entry point, and what stands behind the image
     environment: Mapping[str, str]
     gpus: int | None
 
 
 def shell_lines(text: str) -> list[Line]:
     """The commands of a script, with what is set before each; comments and redirections are left out."""
-    text = CONTINUED.sub(" ", text)
+    text = CONTINUED.sub(" ", re.sub(r"(?m)^[ \t]*#.*\n", "", text))
     text = "\n".join(re.sub(r"(^|\s)#(?!\S*['\"]).*$", r"\1", line) for line in text.splitlines())
     lexer = shlex.shlex(REDIRECTED.sub("", f" {text}"), posix=True, punctuation_chars=BETWEEN)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
@@ -91,7 +88,7 @@ def docker_run(words: Sequence[str]) -> Container | None:
         return None
     at = next((at for at, word in enumerate(words) if word in ("run", "create")), len(words)) + 1
     environment: dict[str, str] = {}
-    entry: list[str] = []
+    entry, volumes = list[str](), list[str]()
     gpus: int | None = None
     while at < len(words) and words[at].startswith("-"):
         flag, equals, value = words[at].lstrip("-").partition("=")
@@ -109,9 +106,19 @@ def docker_run(words: Sequence[str]) -> Container | None:
             entry = [value]
         elif flag == "gpus":
             gpus = _gpu_count(value)
+        elif flag in ("v", "volume"):
+            volumes.append(value)
     if at >= len(words):
         return None
-    return Container(words[at], list(words[at + 1 :]), entry, environment, gpus)
+    return Container(words[at], _outside([*entry, *words[at + 1 :]], volumes), environment, gpus)
+
+
+def _outside(words: Sequence[str], volumes: Sequence[str]) -> list[str]:
+    """Paths in a container that say nothing as the host has them: ``/model`` with ``-v /data/Qwen3-8B:/model``."""
+    for host, inner in (each.split(":")[:2] for each in volumes if re.fullmatch(r"[^$:]+:/[^\d:]+(:\w+)?", each)):
+        path = re.compile(rf"^((?:--[\w-]+=)?){re.escape(inner.rstrip('/'))}(?=/|$)")
+        words = [path.sub(rf"\g<1>{host}", word) for word in words]
+    return list(words)
 
 
 def _gpu_count(text: str) -> int | None:
@@ -161,8 +168,7 @@ def _tree(node: Any, known: dict[int, Tree], depth: int = 0) -> Tree:
 
 def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]]) -> Tree:
     """Keys with their values; those of ``<<`` count where the mapping has none of its own."""
-    values: dict[str, Tree] = {}
-    merged: dict[str, Tree] = {}
+    values, merged = dict[str, Tree](), dict[str, Tree]()
     for node, key, value in pairs:
         if node.tag.endswith(":merge"):
             for each in value if isinstance(value, list) else [value]:
@@ -176,6 +182,7 @@ def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]]) -> Tree:
 
 SHELLS = ("sh", "bash", "zsh", "dash", "ash")
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|\((\w+)\)|(\w+))")
+PRODUCT = re.compile(r"\$\(\((\d+(?:\*\d+)*)\)\)")
 GPU_COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 
 
@@ -199,7 +206,14 @@ def find_commands(text: str, commands: Commands) -> list[Pasted]:
         for line in shell_lines(text):
             known |= line.environment
             found += [replace(each, environment={**known, **each.environment}) for each in _in_line(line, commands)]
-    return [replace(each, words=tuple(_replaced(word, each.environment) for word in each.words)) for each in found]
+    return [_as_flags(each, commands.variables) for each in found]
+
+
+def _as_flags(each: Pasted, variables: Mapping[str, str]) -> Pasted:
+    """Variables of the same text replaced, and those of the engine that stand for a flag of a new release as that."""
+    kept = {name: value for name, value in each.environment.items() if each.release or name not in variables}
+    more = [f"{variables[name]}={value}" for name, value in each.environment.items() if name not in kept]
+    return replace(each, words=(*more, *(_replaced(word, each.environment) for word in each.words)), environment=kept)
 
 
 def started_engine(text: str) -> Engine:
@@ -263,7 +277,7 @@ def _is_yaml(text: str) -> bool:
 def _in_line(line: Line, commands: Commands) -> Iterator[Pasted]:
     words, environment = line.words, line.environment
     if (container := docker_run(words)) is not None:
-        inner = _arguments([*container.entry, *container.words], container.image, commands)
+        inner = _arguments(container.words, container.image, commands)
         if inner is not None:
             where, known = f"docker run {container.image}", {**environment, **container.environment}
             yield Pasted(tuple(inner), where, known, container.gpus, release=_release(container.image))
@@ -316,7 +330,8 @@ def _containers(tree: Tree, commands: Commands, name: str = "", replicas: int = 
     if "command" in tree or "args" in tree or "entrypoint" in tree:
         own = tree.get("name")
         called = own if isinstance(own, str) else name
-        words = [*_words(tree.get("entrypoint")), *_words(tree.get("command")), *_words(tree.get("args"))]
+        words = [word for key in ("entrypoint", "command", "args") for word in _words(tree.get(key))]
+        words = _outside(_words(words[0]) if len(words) == 1 else words, _words(tree.get("volumes")))
         environment = _environment(tree.get("environment", tree.get("env")))
         image = str(tree.get("image", called))
         inner = _arguments(words, image, commands)
@@ -366,8 +381,6 @@ def _gpus(tree: Tree) -> int | None:
 
 
 def _replaced(word: str, known: Mapping[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[2] or found[3]
-        return known.get(name) or found[0]
-
-    return VARIABLE.sub(value, word)
+    """With variables replaced, and products of them such as ``$(($NODES*8))``."""
+    word = VARIABLE.sub(lambda found: known.get(found[1] or found[2] or found[3]) or found[0], word)
+    return PRODUCT.sub(lambda found: str(math.prod(map(int, found[1].split("*")))), word)

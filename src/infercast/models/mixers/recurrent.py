@@ -380,7 +380,7 @@ class Mamba1(RecurrentMixer):
     def state(self, shard: Shard) -> State:
         channels = shard.layout.share(self.channels)
         shape = (channels // CHANNELS, 1, self.state_size, CHANNELS)
-        return State(MAMBA2, *shape, channels, self.taps, "fp32")
+        return State(MAMBA2, *shape, channels, self.taps, shard.weights.base)
 
     def matrices(self, hidden: int) -> int:
         return self.channels * (3 * hidden + self._narrow + self.rank)
