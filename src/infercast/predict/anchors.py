@@ -25,8 +25,8 @@ OTHERS = "others"  # Families whose variances were not learned
 WIDTH = 8.0
 """For those, the distance, in standard deviations summed over features, at which an anchor says half as much."""
 TAILS, DOUBTED, REWEIGHTED = 4.0, 3.0, 3
-"""An odd anchor counts for less: degrees of freedom of Student's law, how many times the noise is taken at first, and how
-often weights are found anew."""
+"""An odd anchor counts for less: degrees of freedom of Student's law, how many times the noise is assumed at first, and
+how often weights are found anew."""
 CANDIDATES, JUDGES = 800, 1200  # Rows that anchors are chosen from, and rows that they are chosen for
 LEAST_SPREAD = 0.03
 USUAL_WIDENING, WORTH, FEW = 1.1, 12, 4.0
