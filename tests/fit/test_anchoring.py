@@ -10,6 +10,7 @@ import infercast
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu
 from infercast.lab.fit.anchoring import read_corrections
+from infercast.lab.fit.tables import read_table
 from infercast.lab.measure.cases import DEFAULT, anchor_cases
 from infercast.ops import Gemm
 from infercast.predict.identity import kernel_profile
@@ -76,3 +77,23 @@ def test_the_list_has_all_kernels_and_its_beginning_too() -> None:
     assert {case.family for case in few} == {"gemm", "attention_prefill", "attention_decode", "moe"}
     assert max(case.flops for case in cases) <= 2e12
     assert np.isfinite([case.flops for case in cases]).all()
+
+
+def test_sglangs_prompts_of_one_token_run_on_the_kernel_of_prompts(tmp_path: Path) -> None:
+    """A thread block for each head of each: 256 x 40 of them take 70 rounds of 148 SMs, 216 us as measured."""
+    row = {"gpu": "b200-sxm", "engine": "sglang", "batch": 256, "q_len": 1, "heads": 40, "kv_heads": 4, "head_dim": 128}
+    row |= {"window": 0, "dtype": "bf16", "kv_dtype": "bf16", "kernel": "trtllm", "latency_us": 215.7}
+    pandas.DataFrame([row, row | {"engine": "vllm"}]).to_parquet(tmp_path / "attention_prefill.parquet")
+    rows = {part.engine: part for part in read_table(tmp_path / "attention_prefill.parquet", "attention_prefill")}
+    assert rows["vllm"].other_seconds is None
+    assert 1e-4 < rows["sglang"].other_seconds[0] < 2.1e-4
+
+
+def test_anchors_hear_other_chips_where_physics_alone_is_believed() -> None:
+    predictor = Learned(default_artifact(), kernel_profile(), tier="unseen", as_tabled=True)
+    op, gpu = Gemm(64, 4096, 4096), load_gpu("b200-sxm")
+    choice, learner = predictor.choose(op, gpu, ("bf16",)), predictor.learner(op, gpu, ("bf16",))
+    assert choice is not None
+    assert choice.entry.rows == 0
+    assert learner is not None
+    assert len(learner.leaves) > len(choice.forest.leaves)

@@ -22,3 +22,7 @@ def test_few_gpus_widen_the_interval():
 def test_kernels_that_are_known_to_differ_have_the_wider_interval():
     assert BEFOREHAND["moe"] > BEFOREHAND["attention_decode"]
     assert pooled_interval("moe", [NOISE] * 3)[1] > pooled_interval("attention_decode", [NOISE] * 3)[1]
+
+
+def test_one_gpu_says_nothing_of_how_chips_differ():
+    assert pooled_interval("gemm", [NOISE])[1] > pooled_interval("gemm", [NOISE, NOISE])[1]

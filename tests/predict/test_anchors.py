@@ -4,6 +4,7 @@ import numpy as np
 
 from infercast.predict.anchors import choose, learn
 from infercast.predict.families import moe
+from infercast.predict.families.gemm import FP8_FEATURES
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(400, 3))
@@ -55,3 +56,10 @@ def test_a_pipe_that_is_slower_everywhere_is_found_from_a_few_shares():
     misses = np.log(1.0 + 0.5 * features[:, launch])
     few = learn("moe", features[::25], misses[::25], features)
     assert np.max(np.abs(few(features) - misses)) < 0.05
+
+
+def test_products_of_a_sweep_have_features_of_their_own():
+    features = RNG.normal(size=(60, len(FP8_FEATURES)))
+    correction = learn("gemm", features[:20], np.full(20, 0.2), features)
+    assert np.allclose(correction(features), 0.2, atol=0.05)
+    assert correction.spread(features).min() > 0.0

@@ -25,7 +25,7 @@ from infercast.predict.board_power import limits_of
 from infercast.predict.estimate import SOURCES, Estimate, join, padded_seconds, together
 from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Family, stated_interval
-from infercast.predict.fitted import FEATURES, POOLED, Artifact, Entry, load_artifact, silent_forest
+from infercast.predict.fitted import FEATURES, POOLED, Artifact, Entry, Forest, load_artifact, silent_forest
 from infercast.predict.kernels import (
     SIBLING_WIDENING,
     GemmModel,
@@ -143,6 +143,17 @@ class ModelSelector:
             self._choices[key] = next(self._candidates(family.name, gpu, variants, engines), None)
         return self._choices[key]
 
+    def learner(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Forest | None:
+        """What was learned of such kernels, on other chips where physics alone is believed; None: nothing."""
+        choice = self.choose(op, gpu, variants)
+        if choice is None or choice.entry.rows:
+            return None if choice is None else choice.forest
+        family, variant = family_of(op), choice.entry.variant
+        engines = (each for each in family.tables(op, gpu, self._profile) if each != identity.SWEEP)
+        names = [each for each in (variant, identity.any_kernel(family.name, variant)) if each]
+        pooled = (self._artifact.find(family.name, POOLED, *each) for each in product(engines, names))
+        return next((forest for _, forest in filter(None, pooled)), choice.forest)
+
     def _candidates(
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[ModelChoice]:
@@ -239,7 +250,7 @@ class Learned:
         self._profile = profile
         self._fallback = Typical()
         self._chooser = ModelSelector(artifact, profile, tier=tier, as_tabled=as_tabled)
-        self.choose = self._chooser.choose
+        self.choose, self.learner = self._chooser.choose, self._chooser.learner
         self._kinds: dict[object, KernelModel] = {}
         self._ordering = ordering()
         self._bounded = {bound.kernels for bound in self._ordering.bounds}

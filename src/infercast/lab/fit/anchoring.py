@@ -90,9 +90,8 @@ def _is_another(op: Op, gpu: Gpu, profile: KernelProfile) -> bool:
 def _of_table(rows: Rows, gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> tuple[tuple[str, str], _Points]:
     family, _, _, variant = key_of(rows)
     predictor = Learned(artifact, profile.preferring(rows.engine), as_tabled=True)
-    choice = predictor.choose(rows.op, gpu, (variant,))
-    misses = np.log(rows.seconds / predictor.estimate(rows.op, gpu, (variant,)).seconds)
-    learner = None if choice is None else choice.forest
+    misses = np.log(rows.own / predictor.estimate(rows.op, gpu, (variant,)).seconds)
+    learner = predictor.learner(rows.op, gpu, (variant,))
     return (family, variant), _Points(sample_of(rows).features, np.asarray(misses), learner)
 
 
@@ -105,5 +104,6 @@ def _of_sweep(rows: Rows, gpu: Gpu, predictor: Learned, profile: KernelProfile) 
     predicted = predictor.estimate(rows.op, gpu).seconds
     features = record.physics(rows.op, gpu, engine=True, swept=swept).features
     misses = np.asarray(np.log(rows.seconds / predicted))
-    learner = None if choice is None else choice.forest
-    return (family, names[0] if names else variant), _Points(features, misses, learner, is_swept=True)
+    return (family, names[0] if names else variant), _Points(
+        features, misses, predictor.learner(rows.op, gpu), is_swept=True
+    )

@@ -167,8 +167,7 @@ def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelPro
         features = np.concatenate([sample.features for sample in samples])
         predicted = [_estimated(predictor, part, key[3])[0] for part in parts]
         misses = np.log(np.concatenate([part.seconds for part in parts]) / np.concatenate(predicted))
-        found = predictor.choose(parts[0].op, load_gpu(key[1]), (key[3],))
-        learner = found.forest if found is not None else None
+        learner = predictor.learner(parts[0].op, load_gpu(key[1]), (key[3],))
         chosen = choose(key[0], features, count, learner)
         correction = learn(key[0], features[chosen], misses[chosen], features, learner)
         anchor = np.isin(np.arange(misses.size), chosen)

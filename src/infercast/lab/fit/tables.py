@@ -18,7 +18,7 @@ import pandas
 
 from infercast.bundled import read_data
 from infercast.errors import FileFormatError
-from infercast.hardware import load_gpu
+from infercast.hardware import Gpu, load_gpu
 from infercast.lab.fit.rows import Array, Rows, in_microseconds, read_checked, read_parquet, rows_of
 from infercast.lab.fit.sparse_tables import MODULE_FILES, SPARSE_FILES, read_module, read_sparse
 from infercast.ops import Attention, Collective, Gemm, MoE, Scan, ShortConvolution, StateUpdate
@@ -259,18 +259,22 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
             gpu, engine = load_gpu(part["gpu"][0]), part["engine"][0]
             kernel = kernel_of(op, gpu, engine, version)
             op = replace(op, kernel=kernel)
-            missing = -PrefillPhysics(op, gpu).write_seconds(batch_of(op)) if _is_unwritten(op, engine) else None
-            yield rows_of(part, family, f"{dtype}/{kv_dtype}", op, group, kernel, other_seconds=missing)
+            others = _sglang_prompts(op, gpu) if prefill and engine == "sglang" and kernel == "trtllm" else None
+            yield rows_of(part, family, f"{dtype}/{kv_dtype}", op, group, kernel, other_seconds=others)
 
     return read
 
 
-def _is_unwritten(op: Attention, engine: str) -> bool:
-    """SGLang's prompts by TensorRT-LLM's kernels are timed without writing the cache, which physics has in all tables.
+def _sglang_prompts(op: Attention, gpu: Gpu) -> Array:
+    """Seconds in which SGLang's prompts by TensorRT-LLM's kernels differ from what physics has in all tables.
 
-    With it they would be 5 to 20 % shorter than vLLM's of the same shapes, by what the writing takes.
+    They are timed without writing the cache: with it they would be 5 to 20 % shorter than vLLM's of the same shapes, by
+    what the writing takes. Prompts of one token run on the kernel of prompts too, with a thread block for each head.
     """
-    return engine == "sglang" and op.kernel == "trtllm" and int(op.queries.max()) > 1
+    physics, blocks = PrefillPhysics(op, gpu), np.ravel(op.sequences) * op.heads
+    if int(op.queries.max()) > 1:
+        return np.asarray(-physics.write_seconds(batch_of(op)))
+    return np.asarray(physics.chain * np.maximum(blocks / gpu.sms - 1.0, 0.0))
 
 
 def _moe(table: pandas.DataFrame) -> Iterator[Rows]:

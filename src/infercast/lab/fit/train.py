@@ -50,6 +50,9 @@ BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "
 other's kernel families, the experts' that of kernels with constants fitted for another."""
 OTHERWISE = 0.1
 WORTH = 2.0
+OTHER_CHIP = 1.4
+"""How many times farther shapes spread on another chip than on the only one that has a kernel: FlashAttention 2 on A100
+and L40S, each by the other."""
 NORMAL = 1.2816
 
 
@@ -57,6 +60,8 @@ def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = 
     """Logarithms of the 80 % interval's ends, from log(measured / predicted) of each GPU by the others' model."""
     common = np.array([np.median(of_gpu) for of_gpu in misses])
     own = np.concatenate([of_gpu - middle for of_gpu, middle in zip(misses, common, strict=True)])
+    if common.size == 1:  # one GPU by itself says nothing of how chips differ
+        common, own = common[:0], OTHER_CHIP * own
     freedom = WORTH + common.size
     variance = (WORTH * BEFOREHAND.get(family, OTHERWISE) ** 2 + np.square(common).sum()) / freedom
     if new_kernel:

@@ -185,8 +185,6 @@ class Family:
     shares: tuple[str, ...] = ()  # Pipes with their share of the time among the features (``tensor_share`` and so on)
     scheduled: int | None = None
     """The feature that holds what the kernel's own schedule takes, which models of a sweep are a factor of."""
-    worth_measuring: Callable[[Array], Array] = lambda features: np.arange(len(features))
-    """Numbers of the rows of features that anchors are chosen from."""
 
     pipes: Callable[[Any, Gpu], Pipes]
     """Seconds each pipe is busy if nothing else holds it up, with whole rounds of thread blocks."""

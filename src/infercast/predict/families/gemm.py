@@ -659,7 +659,6 @@ ROOFLINE_TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256
 TILE = 128  # Rows and columns of the usual one
 COPIES = 6  # Copies of the weights that tables go round
 USUAL = "usual"  # The kernel that multiplies a format on most chips: cuBLAS, CUTLASS by the row, DeepGEMM by the block
-SERVED = 9.0  # Base-two logarithm of the n and k of products that models are made of: anchors are chosen for those
 
 
 def _pipes(op: Gemm, gpu: Gpu) -> Pipes:
@@ -693,13 +692,6 @@ def _feature_set(gpu: str, engine: str, variant: str) -> str:
     """Products of a sweep in fp8 start from kernels that are known by name where a GPU has them."""
     is_fp8 = (engine, variant) == (SWEEP, "fp8") and is_known(Gemm(1, 1, 1, "fp8"), load_gpu(gpu))
     return CUTLASS_FP8 if is_fp8 else "gemm"
-
-
-def _worth_measuring(features: Array) -> Array:
-    """Products that models are made of; all where there are none."""
-    smaller = np.minimum(*(features[:, FEATURES.index(name)] for name in ("log_n", "log_k")))
-    served = np.flatnonzero(smaller >= SERVED)
-    return served if served.size else np.arange(len(features))
 
 
 def _quantised(op: Gemm) -> Quantity | None:
@@ -736,7 +728,6 @@ GEMM = Family(
     features={"gemm": FEATURES, CUTLASS_FP8: FP8_FEATURES},
     feature_set=_feature_set,
     shares=("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise"),
-    worth_measuring=_worth_measuring,
     pipes=_pipes,
     limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
     work=_work,

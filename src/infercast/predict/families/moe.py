@@ -49,7 +49,8 @@ class Style(Constants):
     def launch(self, op: MoE, gpu: Gpu) -> float:
         """Seconds that do not depend on the tokens."""
         by_clock = CLOCK_FREE + (1 - CLOCK_FREE) * REFERENCE_CLOCK / gpu.boost_clock if self.is_clocked else 1.0
-        return float(self.launches * by_clock + self.per_expert * op.experts)
+        experts = self.per_expert * op.experts + self.per_local_expert * op.num_local
+        return float(self.launches * by_clock + experts)
 
     def sort(self, pairs: Number, x: Kit) -> Number:
         """Seconds to put pairs in the order of their experts."""
