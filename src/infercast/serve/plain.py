@@ -76,7 +76,9 @@ class PlainLoop:
         """A step with prompts: the one that was cut, and those that wait, as far as they fit."""
         size, waiting, blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
         held, budget, computed = self.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
-        beside, sampled, started = list[tuple[int, int]](), list[Started](), list[Started]()
+        beside: list[tuple[int, int]] = []
+        sampled: list[Started] = []
+        started: list[Started] = []
         if cut is not None:
             computed = self.num_cut
             new = min(cut[1] - computed, budget)
@@ -119,7 +121,8 @@ class PlainLoop:
         """A single step, and the result of the one before."""
         record, wasted, host = self.record, len(self.late), estimate.host
         ending = self._advance(1) if count else []
-        steps, both = self.steps, list[Started]()
+        both: list[Started] = []
+        steps = self.steps
         for request in sampled:
             index, known, output, _ = request
             if output == 1:
@@ -178,8 +181,8 @@ class PlainLoop:
         """Count steps of the decode batch; returns those with their last token in the last one."""
         self.steps = now = self.steps + steps
         self.computed += steps * len(self.members)
-        leaving, ending, heap = self.late, list[Started](), self.last_steps
-        self.late = []
+        ending: list[Started] = []
+        leaving, self.late, heap = self.late, [], self.last_steps
         while heap and heap[0][0] <= now:
             request = heappop(heap)[2]
             ending.append(request)

@@ -198,7 +198,10 @@ class Timeline:
         processing = process if process_before is None else process_before
         longer = process if process > processing else processing
         may_lead = process_before is not None and min(gpu_seconds) > launched + longer
-        before, ends, seconds, clocks = gpu_free, list[float](), list[float](), list[float]()
+        seconds: list[float] = []
+        ends: list[float] = []
+        clocks: list[float] = []
+        before = gpu_free
         # `launch` and `take_in` in turn, inlined for speed: small models end up here.
         for gpu in gpu_seconds:
             if may_lead and clock + launched < gpu_free:

@@ -97,7 +97,8 @@ class LiveRecord:
     ) -> None:
         """A step is processed; its tokens leave, and those of sequences that were retracted meanwhile do not."""
         time = self.last_end = end + (self._path + self._turn * num_sampled)
-        found, last = list[Tokens](), {each.index for each in done}
+        found: list[Tokens] = []
+        last = {each.index for each in done}
         staying = (each for each in self._decoding.popleft() if not self._forgets or each.joined >= 0)
         for sequence in dict.fromkeys([*staying, *others, *done]):
             index = sequence.index
