@@ -12,13 +12,16 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 from infercast.serve.loop import MOST_STEPS, Loop
-from infercast.serve.record import Numbers, Started
+from infercast.serve.record import MOST_NOTED_ENDS, Numbers
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate
 from infercast.serve.workload.request import Request
 
-Flying = tuple[float, float, int, list[Started], list[Started], list[Started]]
-"""A step in flight: its end, seconds to process its result, its tokens, and whose are the first, the last, or both."""
+Started = tuple[int, int, int, bool]
+"""Of a request: its number, input and output tokens, and whether the engine learns only with the last that it is."""
+Flying = tuple[float, float, int, list[Started], list[Started], bool]
+"""A step in flight: its end, seconds to process its result, its tokens, whose are the first and the last, and whether
+some are both."""
 
 
 class PlainLoop:
@@ -36,23 +39,24 @@ class PlainLoop:
         self.num_running = self.num_held = 0
         self.flying: Flying | None = None
         self.step_seconds = 1e-6  # Duration of the last decode step
-        # The decode batch: steps so far, context of all members, of each its context less the steps so far, the last
-        # step of each, and how many begin a block, by step modulo the size of a block.
+        # The decode batch: steps so far, context of all members, and how many begin a block, by step modulo the size of
+        # a block.
         self.steps = self.computed = 0
-        self.members: dict[int, int] = {}
-        self.last_steps: list[tuple[int, int, Started]] = []
         self.begin = [0] * self.size
-        self.late: list[Started] = []  # Members in a step too many: the engine does not know their last token as such
+        self.members: list[tuple[int, int, int, Started]] = []
+        """A heap: the last step of each, its number, and its context less the steps so far."""
+        self.late: list[tuple[int, int, int, Started]] = []
+        """Members in a step too many: the engine does not know their last token as such."""
 
     def run(self) -> bool:
         """Serve all requests; False if that takes more than this."""
-        clients, timeline, goes_on = self.loop.clients, self.timeline, True
+        clients, timeline, waiting, goes_on = self.loop.clients, self.timeline, self.waiting, True
         while goes_on:
             arrival = clients.next_arrival
             if arrival is not None and arrival <= timeline.clock:
                 arrival = self.loop.take_in_requests(self.add)
-            count = len(self.members)
-            if self.cut is not None or (self.waiting and self.num_running < self.most_running and count < self.budget):
+            count = len(self.members) + len(self.late)
+            if self.cut is not None or (waiting and self.num_running < self.most_running and count < self.budget):
                 goes_on = self._compute(count)
             elif count:
                 goes_on = self._decode(count, arrival)
@@ -66,7 +70,8 @@ class PlainLoop:
         return False
 
     def contexts(self) -> list[int]:
-        return [before + self.steps for before in self.members.values()]
+        """Of the members of the decode batch, in the order in which they came."""
+        return [before + self.steps for _, before in sorted(each[1:3] for each in (*self.members, *self.late))]
 
     def add(self, index: int, request: Request) -> None:
         known, output = request.num_input, request.num_output
@@ -119,86 +124,103 @@ class PlainLoop:
         self, count: int, numbers: Numbers, estimate: StepEstimate, sampled: list[Started], started: list[Started]
     ) -> None:
         """A single step, and the result of the one before."""
-        record, wasted, host = self.record, len(self.late), estimate.host
-        ending = self._advance(1) if count else []
-        both: list[Started] = []
-        steps = self.steps
+        record, timeline, host, tokens = self.record, self.timeline, estimate[2], numbers[4] - len(self.late)
+        done = self._advance(1, count) if count else []
+        steps, has_both = self.steps, False
         for request in sampled:
             index, known, output, _ = request
             if output == 1:
-                both.append(request)
+                done = [*done, request]
+                has_both = True
                 continue
-            self.members[index] = known - steps
             self.computed += known
             self.begin[(steps + 1 - known) % self.size] += 1
-            heappush(self.last_steps, (steps + output - 1, index, request))
-        span = self.timeline.launch(host, estimate.gpu_seconds[0])
+            heappush(self.members, (steps + output - 1, index, known - steps, request))
+        start, end, seconds, *_ = timeline.launch(host, estimate[0][0])
         for request in started:
-            record.started_at[request[0]] = span.start
+            record.started_at[request[0]] = start
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
-        phase.note(numbers, estimate, [span.seconds], [self.num_held])
-        before, self.flying = self.flying, (span.end, host.process, numbers[4] - wasted, sampled, ending, both)
+        phase.note(numbers, estimate, [seconds], [self.num_held])
+        before, self.flying = self.flying, (end, host[3], tokens, sampled, done, has_both)
         if before is not None:
-            self._end(before, self.timeline.take_in(before[0], before[1]))
+            self._end(before, timeline.take_in(before[0], before[1]))
 
     def _decode(self, count: int, arrival: float | None) -> bool:
         """A step of decoding alone, repeated until the batch changes or a request comes."""
-        size, timeline, record, before, steps = self.size, self.timeline, self.record, self.flying, 1
-        held, context = self.num_held + self.begin[(self.steps + 1) % size], self.computed
+        timeline, record, before, begin, now, steps = self.timeline, self.record, self.flying, self.begin, self.steps, 1
+        held, context = self.num_held + begin[(now + 1) % self.size], self.computed
         if held > self.num_blocks or count > self.budget:
             return False
         if before is not None and not (timeline.slept or self.late or before[5] or (before[4] and self.waiting)):
-            steps = min(self.last_steps[0][0] - self.steps, MOST_STEPS)
+            steps = self.members[0][0] - now
             if arrival is not None:
                 coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
                 steps = coming if coming < steps else steps
-        self.num_held = held
-        numbers = count, len(self.waiting), count, context, count
+            steps = steps if steps < MOST_STEPS else MOST_STEPS
+        self.num_held, numbers = held, (count, len(self.waiting), count, context, count)
         estimate = self.timer.decode(count, context, self.contexts, steps)
-        if before is None or len(estimate.gpu_seconds) == 1:
+        each, _, host, *_ = estimate
+        if before is None or len(each) == 1:
             self._launch(count, numbers, estimate, [], [])
             return True
-        seconds, ends, clocks = timeline.repeat(estimate.host, estimate.gpu_seconds, before[1])
-        self._end(before, clocks[0])
+        seconds, ends, clocks = timeline.repeat(host, each, before[1])
+        if before[3] or before[4]:
+            self._answer(before, clocks[0])
         if arrival is not None and arrival <= clocks[-1]:
             steps = 1 + bisect_left(clocks, arrival)
-            seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
-        steps, first = len(seconds), (self.steps + 2) % size
-        needed = self.begin[first : first + steps - 1]
+            seconds, clocks = seconds[:steps], clocks[:steps]
+        steps, first = len(seconds), (now + 2) % self.size
+        needed = begin[first : first + steps - 1]
         if len(needed) < steps - 1:
-            needed = (needed + self.begin * (1 + steps // size))[: steps - 1]
+            needed = (needed + begin * (1 + steps // self.size))[: steps - 1]
         all_held = [*accumulate(needed, initial=self.num_held)]
         self.num_held, all_held[0] = all_held[-1], held
         if self.num_held > self.num_blocks:
             return False
         record.decoding.note(numbers, estimate, seconds, all_held)
-        self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[-1]
-        record.steady_tokens(count, clocks[1:])
-        self.flying = ends[-1], estimate.host.process, count, [], self._advance(steps), []
+        record.ends.fromlist(clocks)
+        record.stretches += (1, before[2], before[2] - len(before[3]), steps - 1, count, count)
+        self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[steps - 1]
+        self.flying = ends[steps - 1], host[3], count, [], self._advance(steps, count), False
+        if len(record.ends) >= MOST_NOTED_ENDS:
+            record.write()
         return True
 
-    def _advance(self, steps: int) -> list[Started]:
+    def _advance(self, steps: int, count: int) -> list[Started]:
         """Count steps of the decode batch; returns those with their last token in the last one."""
         self.steps = now = self.steps + steps
-        self.computed += steps * len(self.members)
+        self.computed += steps * count
+        members, leaving = self.members, self.late
         ending: list[Started] = []
-        leaving, self.late, heap = self.late, [], self.last_steps
-        while heap and heap[0][0] <= now:
-            request = heappop(heap)[2]
-            ending.append(request)
-            (self.late if request[3] else leaving).append(request)
-        for request in leaving:
-            before = self.members.pop(request[0])
-            self.computed -= before + now
-            self.begin[(1 - before) % self.size] -= 1
+        if leaving or members[0][0] <= now:
+            self.late = []
+            while members and members[0][0] <= now:
+                member = heappop(members)
+                ending.append(member[3])
+                (self.late if member[3][3] else leaving).append(member)
+            for _, _, before, _ in leaving:
+                self.computed -= before + now
+                self.begin[(1 - before) % self.size] -= 1
         return ending
 
     def _end(self, step: Flying, time: float) -> None:
-        """The result of a step is there."""
-        _, _, count, sampled, done, both = step
-        if both:
-            done = [*done, *both]
-        for _, known, output, is_open in done:
-            self.num_held -= -(-(known + output - 1 + is_open) // self.size)
+        """The result of a single step is there."""
+        record = self.record
+        record.ends.append(time)
+        record.stretches += (1, step[2], step[2] - len(step[3]))
+        if step[3] or step[4]:
+            self._answer(step, time)
+        if len(record.ends) >= MOST_NOTED_ENDS:
+            record.write()
+
+    def _answer(self, step: Flying, time: float) -> None:
+        """Clients get their first or last tokens, and blocks of the latter are free."""
+        record, size = self.record, self.size
+        time += record.token_path_seconds + record.token_turn_seconds * step[2]
+        for request in step[3]:
+            record.first_token[request[0]] = time
+        for index, known, output, is_open in step[4]:
+            self.num_held -= -(-(known + output - 1 + is_open) // size)
             self.num_running -= 1
-        self.record.first_and_last(time, count, sampled, done)
+            record.last_token[index] = time
+            record.num_output[index] = output

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -148,6 +150,8 @@ class Span(NamedTuple):
     stages: tuple[tuple[float, float], ...] = ()  # In a pipeline, start and end on each stage
 
 
+span_of: Callable[[tuple[float, float, float, float, tuple[()]]], Span] = partial(tuple.__new__, Span)
+"""The same of all fields in order, in half the time."""
 Repetitions = tuple[list[float], list[float], list[float]]
 """Consecutive steps: the time each adds to the run, when the GPU finishes it, and when the host is free after it,
 having processed the oldest result."""
@@ -182,7 +186,7 @@ class Timeline:
         late = late if late > 0.0 else 0.0
         self.gpu_free = end = start + gpu_seconds + late
         self.clock, self.slept = end if news.in_head and end > clock else clock, False
-        return Span(start, end, (start - idle_from) + gpu_seconds + late)
+        return span_of((start, end, (start - idle_from) + gpu_seconds + late, 0.0, ()))
 
     def take_in(self, end: float, process: float) -> float:
         """Wait for the step that ends then and process its result; returns when its tokens leave the engine."""
@@ -198,6 +202,8 @@ class Timeline:
         processing = process if process_before is None else process_before
         longer = process if process > processing else processing
         may_lead = process_before is not None and min(gpu_seconds) > launched + longer
+        if may_lead and clock + launched < gpu_free:
+            return _led(gpu_seconds, gpu_free, processing, process)
         seconds: list[float] = []
         ends: list[float] = []
         clocks: list[float] = []
@@ -205,12 +211,8 @@ class Timeline:
         # `launch` and `take_in` in turn, inlined for speed: small models end up here.
         for gpu in gpu_seconds:
             if may_lead and clock + launched < gpu_free:
-                # Launching finishes before the in-flight step ends, so that the GPU never waits from here on.
-                left = gpu_seconds[len(ends) :] if ends else gpu_seconds
-                later = [*accumulate(left, initial=gpu_free)]
-                clocks.append(gpu_free + processing)
-                clocks += [end + process for end in later[1:-1]]
-                return seconds + left if seconds else left, ends + later[1:], clocks
+                left, later, others = _led(gpu_seconds[len(ends) :], gpu_free, processing, process)
+                return seconds + left, ends + later, clocks + others
             idle_from = clock if clock > gpu_free else gpu_free
             ready = clock + plan + prepare
             start = ready if ready > gpu_free else gpu_free
@@ -225,6 +227,15 @@ class Timeline:
             clocks.append(clock)
             before, processing = gpu_free, process
         return seconds, ends, clocks
+
+
+def _led(gpu_seconds: list[float], gpu_free: float, processing: float, process: float) -> Repetitions:
+    """Steps whose launching finishes before the step in flight ends, so that the GPU never waits."""
+    ends = [*accumulate(gpu_seconds, initial=gpu_free)]
+    clocks = [end + process for end in ends]
+    clocks[0] = gpu_free + processing
+    del ends[0], clocks[-1]
+    return gpu_seconds, ends, clocks
 
 
 # A pipeline of GPUs: stages overlap different batches, and run one batch in sequence.
