@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -106,12 +105,13 @@ class StepNoise:
         if self._factors:
             self._number += 1
             factor = self._factors[self._number % NUM_DRAWN]
-            host = host_cost_of((host.plan, host.prepare, factor * host.launch, host.process, host.wake))
+            plan, prepare, launch, process, wake = host
+            host = host_cost_of((plan, prepare, factor * launch, process, wake))
         elif not throttled or not self._settle:
             return estimate
         if throttled and self._settle:
             seconds = gpu_seconds[0]
-            ready = clock + host.plan + host.prepare
+            ready = clock + host[0] + host[1]
             longer, share = self._longer(seconds, ready if ready > gpu_free else gpu_free, throttled, target)
             if share >= LEAST_SHARE:
                 factor = (1.0 + (slowed + share)) / (1.0 + slowed)
@@ -231,10 +231,10 @@ class Timeline:
 
 def _led(gpu_seconds: list[float], gpu_free: float, processing: float, process: float) -> Repetitions:
     """Steps whose launching finishes before the step in flight ends, so that the GPU never waits."""
-    ends = [*accumulate(gpu_seconds, initial=gpu_free)]
-    clocks = [end + process for end in ends]
-    clocks[0] = gpu_free + processing
-    del ends[0], clocks[-1]
+    end, clocks = gpu_free, [gpu_free + processing]
+    ends = [end := end + seconds for seconds in gpu_seconds]
+    clocks += [end + process for end in ends]
+    clocks.pop()
     return gpu_seconds, ends, clocks
 
 
