@@ -82,6 +82,30 @@ def test_a_plain_run_is_the_run_of_the_scheduler(rate: float, changes: dict[str,
     assert numbers(one) == numbers(other)
 
 
+@pytest.mark.parametrize("concurrency", [None, 1, 5, 30])
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize(
+    "changes", [{}, {"policy": {"max_num_batched_tokens": 64, "max_num_seqs": 4}}, {"num_blocks": 60}]
+)
+@pytest.mark.parametrize("sessions", [0, 9])
+def test_so_is_one_whose_clients_wait(
+    concurrency: int | None, stops: bool, changes: dict[str, Any], sessions: int
+) -> None:
+    load = synthetic_workload(rate=None if concurrency else 6.0, concurrency=concurrency, count=90, seed=5, **LENGTHS)
+    requests = [
+        replace(
+            each,
+            stops=stops and each.num_output > 1,
+            session=at % sessions if sessions else None,
+            think=0.02 * (at % 7),
+        )
+        for at, each in enumerate(load.requests)
+    ]
+    load = replace(load, requests=tuple(requests), in_turns=sessions > 0)
+    one, other = both(engine(**changes), load)
+    assert numbers(one) == numbers(other)
+
+
 @pytest.mark.parametrize("num_blocks", [400, 60])
 def test_so_is_one_that_goes_on(num_blocks: int) -> None:
     first = synthetic_workload(rate=6.0, count=60, **LENGTHS)

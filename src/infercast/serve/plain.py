@@ -29,6 +29,7 @@ class PlainLoop:
 
     def __init__(self, loop: Loop, scheduler: Scheduler) -> None:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
+        self.clients = loop.clients
         policy, cache, self.longest = scheduler.policy, scheduler.cache, scheduler.longest
         self.budget, self.most_running, self.reserves = policy.step_tokens, policy.max_num_seqs, policy.reserves_prompts
         self.num_blocks, self.size = cache.num_blocks, cache.shape.block_size
@@ -50,7 +51,7 @@ class PlainLoop:
 
     def run(self) -> bool:
         """Serve all requests; False if that takes more than this."""
-        clients, timeline, waiting, goes_on = self.loop.clients, self.timeline, self.waiting, True
+        clients, timeline, waiting, goes_on = self.clients, self.timeline, self.waiting, True
         while goes_on:
             arrival = clients.next_arrival
             if arrival is not None and arrival <= timeline.clock:
@@ -151,7 +152,8 @@ class PlainLoop:
         held, context = self.num_held + begin[(now + 1) % self.size], self.computed
         if held > self.num_blocks or count > self.budget:
             return False
-        if before is not None and not (timeline.slept or self.late or before[5] or (before[4] and self.waiting)):
+        is_next = before is not None and before[4] and (self.waiting or self.clients.sends_at_once)
+        if before is not None and not (timeline.slept or self.late or before[5] or is_next):
             steps = self.members[0][0] - now
             if arrival is not None:
                 coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
@@ -166,6 +168,7 @@ class PlainLoop:
         seconds, ends, clocks = timeline.repeat(host, each, before[1])
         if before[3] or before[4]:
             self._answer(before, clocks[0])
+            arrival = self.clients.next_arrival
         if arrival is not None and arrival <= clocks[-1]:
             steps = 1 + bisect_left(clocks, arrival)
             seconds, clocks = seconds[:steps], clocks[:steps]
@@ -224,3 +227,4 @@ class PlainLoop:
             self.num_running -= 1
             record.last_token[index] = time
             record.num_output[index] = output
+            self.clients.answer(time, index)
