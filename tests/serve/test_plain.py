@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -124,8 +125,14 @@ def test_so_is_one_that_goes_on(num_blocks: int) -> None:
 
 
 def test_most_runs_are_plain_and_those_without_blocks_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends, run = [], plain.PlainLoop.run
-    monkeypatch.setattr(plain.PlainLoop, "run", lambda self: ends.append(run(self)) or ends[-1])
+    ends, turns = list[bool](), plain.PlainLoop.turns
+
+    def noted(loop: plain.PlainLoop) -> Iterator[float]:
+        ends.append(False)
+        yield from turns(loop)
+        ends[-1] = True
+
+    monkeypatch.setattr(plain.PlainLoop, "turns", noted)
     load = synthetic_workload(rate=6.0, count=60, **LENGTHS)
     for replica in (engine(), engine(num_blocks=30), engine(steps_under_way=1)):
         simulate(replica, load)

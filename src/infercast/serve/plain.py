@@ -1,13 +1,14 @@
 """The loop of a plain run, in a third of the operations: prompts share nothing, and all that start find blocks.
 
 Such an engine needs no plans, sequences or block tables: its decode batch is a few numbers and a heap of last steps.
-Times and totals have the same bits as those of `Loop` with `Scheduler`. If blocks run out, the run is given up.
+Times and totals have the same bits as those of `Loop` with `Scheduler`. If blocks run out, the run is `NotPlain`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import accumulate
 
@@ -15,6 +16,7 @@ from infercast.serve.loop import MOST_STEPS, Loop
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate
+from infercast.serve.timeline import Repetitions
 from infercast.serve.workload.request import Request
 
 Started = tuple[int, int, int, bool]
@@ -24,12 +26,21 @@ Flying = tuple[float, float, int, list[Started], list[Started], bool]
 some are both."""
 
 
+Ahead = tuple[Numbers, StepEstimate, Repetitions, int, Flying]
+"""Repetitions of a step that are timed but not launched: also the blocks held in the first, and the step before."""
+
+
+class NotPlain(Exception):  # noqa: N818 - nothing is wrong
+    """A run that takes more than this: blocks have run out."""
+
+
 class PlainLoop:
     """One engine with all its requests, as far as it has come: it is in the place of ``loop``, and has its parts."""
 
     def __init__(self, loop: Loop, scheduler: Scheduler) -> None:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
-        self.clients = loop.clients
+        self.clients, self.is_ahead = loop.clients, False
+        self.scheduler = scheduler  # It has no requests
         policy, cache, self.longest = scheduler.policy, scheduler.cache, scheduler.longest
         self.budget, self.most_running, self.reserves = policy.step_tokens, policy.max_num_seqs, policy.reserves_prompts
         self.num_blocks, self.size = cache.num_blocks, cache.shape.block_size
@@ -49,26 +60,34 @@ class PlainLoop:
         self.late: list[tuple[int, int, int, Started]] = []
         """Members in a step too many: the engine does not know their last token as such."""
 
-    def run(self) -> bool:
-        """Serve all requests; False if that takes more than this."""
-        clients, timeline, waiting, goes_on = self.clients, self.timeline, self.waiting, True
-        while goes_on:
+    def turns(self) -> Iterator[float]:
+        """As those of `Loop`, or `NotPlain`."""
+        clients, timeline, waiting = self.clients, self.timeline, self.waiting
+        while True:
+            yield timeline.clock
             arrival = clients.next_arrival
             if arrival is not None and arrival <= timeline.clock:
                 arrival = self.loop.take_in_requests(self.add)
             count = len(self.members) + len(self.late)
             if self.cut is not None or (waiting and self.num_running < self.most_running and count < self.budget):
-                goes_on = self._compute(count)
+                self._compute(count)
             elif count:
-                goes_on = self._decode(count, arrival)
+                ahead = self._look_ahead(count, arrival)
+                if ahead is None:
+                    continue
+                if clients.wait_for_answers:  # a client may still send a request that arrives earlier
+                    self.is_ahead = True
+                    yield ahead[2][2][-1]
+                    self.is_ahead = False
+                self._repeat(*ahead)
             elif self.flying is not None:
                 self._end(self.flying, timeline.take_in(*self.flying[:2]))
                 self.flying = None
             elif arrival is None:
-                return True
+                self.record.close(0)
+                return
             else:
                 timeline.sleep_until(arrival + self.loop.wake_up_seconds)
-        return False
 
     def contexts(self) -> list[int]:
         """Of the members of the decode batch, in the order in which they came."""
@@ -78,7 +97,7 @@ class PlainLoop:
         known, output = request.num_input, request.num_output
         self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output))
 
-    def _compute(self, count: int) -> bool:
+    def _compute(self, count: int) -> None:
         """A step with prompts: the one that was cut, and those that wait, as far as they fit."""
         size, waiting, blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
         held, budget, computed = self.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
@@ -112,14 +131,13 @@ class PlainLoop:
             else:
                 self.cut, self.num_cut = request, new
         if not beside or held > blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
-            return False
+            raise NotPlain
         self.num_held, tokens, first = held, self.budget - budget, len(sampled)
         numbers = count + len(beside), len(waiting), tokens, self.computed + computed, count + first
         estimate = self.timer.compute(beside, first, count, self.computed, self.contexts)
         if tokens > numbers[0]:
             estimate = self.loop.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         self._launch(count, numbers, estimate, sampled, started)
-        return True
 
     def _launch(
         self, count: int, numbers: Numbers, estimate: StepEstimate, sampled: list[Started], started: list[Started]
@@ -146,12 +164,12 @@ class PlainLoop:
         if before is not None:
             self._end(before, timeline.take_in(before[0], before[1]))
 
-    def _decode(self, count: int, arrival: float | None) -> bool:
-        """A step of decoding alone, repeated until the batch changes or a request comes."""
-        timeline, record, before, begin, now, steps = self.timeline, self.record, self.flying, self.begin, self.steps, 1
-        held, context = self.num_held + begin[(now + 1) % self.size], self.computed
-        if held > self.num_blocks or count > self.budget:
-            return False
+    def _look_ahead(self, count: int, arrival: float | None) -> Ahead | None:
+        """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
+        timeline, before, now, steps = self.timeline, self.flying, self.steps, 1
+        self.num_held += self.begin[(now + 1) % self.size]
+        if self.num_held > self.num_blocks or count > self.budget:
+            raise NotPlain
         is_next = before is not None and before[4] and (self.waiting or self.clients.sends_at_once)
         if before is not None and not (timeline.slept or self.late or before[5] or is_next):
             steps = self.members[0][0] - now
@@ -159,35 +177,39 @@ class PlainLoop:
                 coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
                 steps = coming if coming < steps else steps
             steps = steps if steps < MOST_STEPS else MOST_STEPS
-        self.num_held, numbers = held, (count, len(self.waiting), count, context, count)
-        estimate = self.timer.decode(count, context, self.contexts, steps)
+        numbers, held = (count, len(self.waiting), count, self.computed, count), self.num_held
+        estimate = self.timer.decode(count, self.computed, self.contexts, steps)
         each, _, host, *_ = estimate
         if before is None or len(each) == 1:
             self._launch(count, numbers, estimate, [], [])
-            return True
-        seconds, ends, clocks = timeline.repeat(host, each, before[1])
+            return None
+        repeated = timeline.repeat(host, each, before[1])
         if before[3] or before[4]:
-            self._answer(before, clocks[0])
-            arrival = self.clients.next_arrival
+            self._answer(before, repeated[2][0])
+        return numbers, estimate, repeated, held, before
+
+    def _repeat(self, numbers: Numbers, estimate: StepEstimate, ahead: Repetitions, held: int, before: Flying) -> None:
+        """Launch the same step again and again, until a request comes."""
+        timeline, record, begin, count = self.timeline, self.record, self.begin, numbers[0]
+        (seconds, ends, clocks), arrival = ahead, self.clients.next_arrival
         if arrival is not None and arrival <= clocks[-1]:
             steps = 1 + bisect_left(clocks, arrival)
             seconds, clocks = seconds[:steps], clocks[:steps]
-        steps, first = len(seconds), (now + 2) % self.size
+        steps, first = len(seconds), (self.steps + 2) % self.size
         needed = begin[first : first + steps - 1]
         if len(needed) < steps - 1:
             needed = (needed + begin * (1 + steps // self.size))[: steps - 1]
         all_held = [*accumulate(needed, initial=self.num_held)]
         self.num_held, all_held[0] = all_held[-1], held
         if self.num_held > self.num_blocks:
-            return False
+            raise NotPlain
         record.decoding.note(numbers, estimate, seconds, all_held)
         record.ends.fromlist(clocks)
         record.stretches += (1, before[2], before[2] - len(before[3]), steps - 1, count, count)
         self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[steps - 1]
-        self.flying = ends[steps - 1], host[3], count, [], self._advance(steps, count), False
+        self.flying = ends[steps - 1], estimate[2][3], count, [], self._advance(steps, count), False
         if len(record.ends) >= MOST_NOTED_ENDS:
             record.write()
-        return True
 
     def _advance(self, steps: int, count: int) -> list[Started]:
         """Count steps of the decode batch; returns those with their last token in the last one."""

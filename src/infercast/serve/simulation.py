@@ -13,7 +13,7 @@ from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
-from infercast.serve.plain import PlainLoop
+from infercast.serve.plain import NotPlain, PlainLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -87,28 +87,37 @@ def simulate(
     where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
-    for is_plain in (True, False) if _share_nothing(workload) else (False,):
+    is_plain = share_nothing(workload)
+    while True:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
         if go_on is not None:
             further_from(clients, replica, [record], go_on)
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
-        scheduler = loop.scheduler
         with no_garbage():
-            if is_plain and loop.is_plain and isinstance(scheduler, Scheduler) and scheduler.is_plain:
-                if PlainLoop(loop, scheduler).run():
-                    return record.close(0)
-                # Blocks have run out: the same again, with as many requests as it was to have by then.
-                workload = replace(workload, requests=tuple(clients.requests))
-                go_on = go_on if go_on is None or clients.further is not None else lambda _: None
-                continue
-            for _ in loop.turns():
-                pass
-        break
-    return record
+            try:
+                for _ in quickest(loop, is_plain=is_plain).turns():
+                    pass
+                return record
+            except NotPlain:
+                is_plain, workload, go_on = False, *as_far(clients, workload, go_on)
 
 
-def _share_nothing(workload: Workload) -> bool:
+def quickest(loop: Loop, *, is_plain: bool) -> Loop | PlainLoop:
+    """The loop of plain runs in place of another, where requests and engine are plain."""
+    scheduler = loop.scheduler
+    if is_plain and loop.is_plain and isinstance(scheduler, Scheduler) and scheduler.is_plain:
+        return PlainLoop(loop, scheduler)
+    return loop
+
+
+def as_far(clients: Clients, workload: Workload, go_on: GoOn | None) -> tuple[Workload, GoOn | None]:
+    """To serve the same again: as many requests as there were to be by then."""
+    more = go_on if go_on is None or clients.further is not None else lambda _: None
+    return replace(workload, requests=tuple(clients.requests)), more
+
+
+def share_nothing(workload: Workload) -> bool:
     """Whether no prompt has a shared part, and no answer is over before an engine can know."""
     return not any(each.prefix or each.num_output == 1 < each.most_output for each in workload.requests)
 

@@ -18,8 +18,9 @@ from infercast.serve import simulation
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.loop import TELL_EVERY, Loop, Progress, StepObserver
+from infercast.serve.plain import NotPlain, PlainLoop
 from infercast.serve.record import Record
-from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
+from infercast.serve.workload.clients import Arrivals, Clients, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
 
 MOST_ENGINES = 1024  # Engines in a pool; more take minutes and gigabytes, and are never run behind one load balancer
@@ -44,7 +45,7 @@ class Engine:
     number: int  # Its index in the pool
     inbox: Inbox
     record: Record
-    loop: Loop
+    loop: Loop | PlainLoop
     clock: float = 0.0
     outstanding: dict[int, Request] = field(default_factory=dict)  # Unanswered requests by number
     meeting: Meeting | None = None  # The barrier with the other engines, if in lockstep
@@ -81,9 +82,11 @@ class RunningPool:
         watch: Sequence[StepObserver] = (),
         turned_into: Callable[[simulation.Replica], simulation.Replica] = lambda replica: replica,
         loop_for: Callable[[simulation.Replica, Inbox], Loop] | None = None,
+        is_plain: bool = False,
     ) -> None:
         """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica;
-        ``loop_for``: makes the loop of a replica, where it is another than for a recorded run.
+        ``loop_for``: makes the loop of a replica, where it is another than for a recorded run; ``is_plain``: whether
+        requests share nothing, so that engines may give up (`NotPlain`).
         """
         check_size(len(pool.replicas), num_requests)
         self._arrivals, first = arrivals, pool.replicas[0]
@@ -99,7 +102,8 @@ class RunningPool:
                 loop = simulation.loop_of(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
             else:
                 loop = loop_for(replica, inbox)
-            self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
+            quickest = simulation.quickest(loop, is_plain=is_plain)
+            self.engines.append(Engine(len(self.engines), inbox, loop.record, quickest, meeting=meeting))
         self._loads = Loads(len(self.engines), [engine.record for engine in self.engines])
         shape = first.kv_shape
         engines = Engines(
@@ -108,7 +112,7 @@ class RunningPool:
             block_size=shape.block_size,
             publish_counts=pool.lockstep or first.tells_load,
             weighs_cache=first.tells_load,
-            usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / first.num_blocks,
+            usage=lambda number: self.engines[number].loop.num_held / first.num_blocks,
         )
         self._choose = make_policy(pool.router, engines)
 
@@ -195,12 +199,22 @@ def simulate_fleet(
     ``go_on`` may add requests when the last one is sent.
     """
     simulation.check_workload(pool.replicas[0], workload)
+    is_plain = simulation.share_nothing(workload)
+    while True:
+        clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
+        running = RunningPool(pool, len(workload.requests), clients, watch, is_plain=is_plain)
+        records = [engine.record for engine in running.engines]
+        if go_on is not None:
+            simulation.further_from(clients, pool.replicas[0], records, go_on)
+        try:
+            _serve(running, clients, progress)
+            return records
+        except NotPlain:
+            is_plain, workload, go_on = False, *simulation.as_far(clients, workload, go_on)
+
+
+def _serve(running: RunningPool, clients: Clients, progress: Progress | None) -> None:
     answered = 0
-    clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
-    running = RunningPool(pool, len(workload.requests), clients, watch)
-    records = [engine.record for engine in running.engines]
-    if go_on is not None:
-        simulation.further_from(clients, pool.replicas[0], records, go_on)
     with simulation.no_garbage():
         while next_pool([running]) is not None:
             engine = running.next_engine()
@@ -210,7 +224,6 @@ def simulate_fleet(
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
         running.close()
-    return records
 
 
 def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool | None:
