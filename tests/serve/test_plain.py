@@ -11,6 +11,8 @@ import pytest
 
 from infercast.serve import plain
 from infercast.serve.cache.blocks import KvShape
+from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
+from infercast.serve.fleet.two_pools import Link, simulate_disaggregated
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import GoOn, Replica, simulate
@@ -49,7 +51,7 @@ def numbers(record: Record) -> list[Any]:
     marks = [(time, prompts.seconds, decodes.seconds) for time, prompts, decodes in record.marks]
     gauges = [record.waiting, record.kv_usage, record.num_preemptions, marks]
     return [
-        *(getattr(record, name).tolist() for name in names),
+        *(np.nan_to_num(getattr(record, name), nan=-1.0).tolist() for name in names),
         *(each.tolist() for each in record.gaps),
         phases,
         gauges,
@@ -105,6 +107,21 @@ def test_so_is_one_whose_clients_wait(
     load = replace(load, requests=tuple(requests), in_turns=sessions > 0)
     one, other = both(engine(**changes), load)
     assert numbers(one) == numbers(other)
+
+
+@pytest.mark.parametrize("router", ["least_loaded", "round_robin", "vllm", "prefix_aware"])
+@pytest.mark.parametrize("arriving", [{"rate": 15.0}, {"concurrency": 20}])
+@pytest.mark.parametrize("num_blocks", [400, 60])
+def test_so_are_those_of_several_engines(router: str, arriving: dict[str, Any], num_blocks: int) -> None:
+    load = synthetic_workload(**arriving, count=150, seed=5, **LENGTHS)
+    pool = Pool(same_engines(engine(num_blocks=num_blocks, tells_load=True), 3), router)
+    one, other = (simulate_fleet(pool, load, watch) for watch in ((), [Watcher()] * 3))
+    assert [numbers(each) for each in one] == [numbers(each) for each in other]
+    link = Link(1e6, 1e6, 0.01)
+    by_watch = [((), ()), ([Watcher()] * 3, [Watcher()] * 3)]
+    both = [simulate_disaggregated(pool, pool, link, lambda n: 1e3 * n, load, watch=each) for each in by_watch]
+    one, other = ([*each.prefill, *each.decode] for each in both)
+    assert [numbers(each) for each in one] == [numbers(each) for each in other]
 
 
 @pytest.mark.parametrize("num_blocks", [400, 60])
