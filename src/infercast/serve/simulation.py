@@ -66,6 +66,7 @@ class Replica:
     tells_load: bool = False  # True if the load balancer sees queue and KV cache usage for every model (vLLM 0.27)
 
 
+AnyLoop = Loop | PlainLoop
 GoOn = Callable[[Sequence[Record]], Workload | None]
 """From what has been recorded when the last request is sent, the workload with more requests after it, or None."""
 
@@ -93,22 +94,23 @@ def simulate(
         record = new_record(replica, len(workload.requests))
         if go_on is not None:
             further_from(clients, replica, [record], go_on)
-        loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
+        loop = loop_of(
+            replica,
+            clients,
+            record,
+            jump=jump,
+            observe=observe,
+            progress=progress,
+            watch=watch,
+            is_plain=is_plain,
+        )
         with no_garbage():
             try:
-                for _ in quickest(loop, is_plain=is_plain).turns():
+                for _ in loop.turns():
                     pass
                 return record
             except NotPlain:
                 is_plain, workload, go_on = False, *as_far(clients, workload, go_on)
-
-
-def quickest(loop: Loop, *, is_plain: bool) -> Loop | PlainLoop:
-    """The loop of plain runs in place of another, where requests and engine are plain."""
-    scheduler = loop.scheduler
-    if is_plain and loop.is_plain and isinstance(scheduler, Scheduler) and scheduler.is_plain:
-        return PlainLoop(loop, scheduler)
-    return loop
 
 
 def as_far(clients: Clients, workload: Workload, go_on: GoOn | None) -> tuple[Workload, GoOn | None]:
@@ -212,8 +214,9 @@ def loop_of(
     observe: PlanObserver | None = None,
     progress: Progress | None = None,
     watch: StepObserver | None = None,
-) -> Loop:
-    """One engine's loop, ready to run."""
+    is_plain: bool = False,
+) -> AnyLoop:
+    """One engine's loop, ready to run; ``is_plain``: its requests share nothing, and it may be `NotPlain`."""
     scheduler = scheduler_of(replica)
     if isinstance(scheduler, Scheduler):
         scheduler.pass_number = getattr(replica.timer, "next_number", None)
@@ -223,7 +226,7 @@ def loop_of(
         from infercast.serve.transfers import transfers_of  # noqa: PLC0415 - few runs have a second tier
 
         transfers = transfers_of(replica.offload, scheduler)
-    return Loop(
+    loop = Loop(
         scheduler,
         clients,
         record,
@@ -241,6 +244,9 @@ def loop_of(
         progress=progress,
         watch=watch,
     )
+    if is_plain and loop.is_plain and isinstance(scheduler, Scheduler) and scheduler.is_plain:
+        return PlainLoop(loop, scheduler)
+    return loop
 
 
 def _timeline_of(replica: Replica) -> Timeline:

@@ -17,8 +17,8 @@ from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import simulation
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
-from infercast.serve.loop import TELL_EVERY, Loop, Progress, StepObserver
-from infercast.serve.plain import NotPlain, PlainLoop
+from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
+from infercast.serve.plain import NotPlain
 from infercast.serve.record import Record
 from infercast.serve.workload.clients import Arrivals, Clients, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
@@ -45,7 +45,7 @@ class Engine:
     number: int  # Its index in the pool
     inbox: Inbox
     record: Record
-    loop: Loop | PlainLoop
+    loop: simulation.AnyLoop
     clock: float = 0.0
     outstanding: dict[int, Request] = field(default_factory=dict)  # Unanswered requests by number
     meeting: Meeting | None = None  # The barrier with the other engines, if in lockstep
@@ -81,7 +81,7 @@ class RunningPool:
         arrivals: Arrivals,
         watch: Sequence[StepObserver] = (),
         turned_into: Callable[[simulation.Replica], simulation.Replica] = lambda replica: replica,
-        loop_for: Callable[[simulation.Replica, Inbox], Loop] | None = None,
+        loop_for: Callable[[simulation.Replica, Inbox], simulation.AnyLoop] | None = None,
         is_plain: bool = False,
     ) -> None:
         """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica;
@@ -99,11 +99,11 @@ class RunningPool:
             inbox = Inbox(sends_at_once=arrivals.sends_at_once)
             if loop_for is None:
                 record = simulation.new_record(replica, num_requests)
-                loop = simulation.loop_of(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
+                jump = not pool.lockstep
+                loop = simulation.loop_of(replica, inbox, record, jump=jump, watch=watcher, is_plain=is_plain)
             else:
                 loop = loop_for(replica, inbox)
-            quickest = simulation.quickest(loop, is_plain=is_plain)
-            self.engines.append(Engine(len(self.engines), inbox, loop.record, quickest, meeting=meeting))
+            self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
         self._loads = Loads(len(self.engines), [engine.record for engine in self.engines])
         shape = first.kv_shape
         engines = Engines(
