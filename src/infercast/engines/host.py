@@ -121,8 +121,6 @@ def _costs_of(kind: type[Costs], values: dict[str, Any]) -> Costs:
 
 
 class Launch(Enum):
-    __hash__ = object.__hash__  # Every step looks one up, and that of `Enum` is a function in Python
-
     FULL_GRAPH = "full graph"  # The whole step is one CUDA graph: steps in which every sequence computes one token
     PIECEWISE_GRAPHS = "piecewise graphs"  # Attention is launched eagerly between graphs of the rest
     EAGER = "eager"  # Every kernel is launched individually

@@ -148,11 +148,6 @@ class Loop:
         is_usual = self.jump and self.looks.is_always and self.steps_under_way == 2 and type(self.timeline) is Timeline
         return is_usual and all(each is None for each in parts)
 
-    @property
-    def num_held(self) -> int:
-        """Blocks in use."""
-        return self.scheduler.cache.num_held
-
     def turns(self) -> Iterator[float]:
         """Yield the clock before each turn; ends when no client will send again.
 

@@ -24,8 +24,6 @@ Started = tuple[int, int, int, bool]
 Flying = tuple[float, float, int, list[Started], list[Started], bool]
 """A step in flight: its end, seconds to process its result, its tokens, whose are the first and the last, and whether
 some are both."""
-
-
 Ahead = tuple[Numbers, StepEstimate, Repetitions, int, Flying]
 """Repetitions of a step that are timed but not launched: also the blocks held in the first, and the step before."""
 
@@ -35,36 +33,39 @@ class NotPlain(Exception):  # noqa: N818 - nothing is wrong
 
 
 class PlainLoop:
-    """One engine with all its requests, as far as it has come: it is in the place of ``loop``, and has its parts."""
+    """One engine with all its requests, as far as it has come: it is in the place of ``loop``, and has its parts.
+
+    The scheduler has no requests, and its cache is a count.
+    """
 
     def __init__(self, loop: Loop, scheduler: Scheduler) -> None:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
         self.clients, self.is_ahead = loop.clients, False
-        self.scheduler = scheduler  # It has no requests
-        policy, cache, self.longest = scheduler.policy, scheduler.cache, scheduler.longest
+        self.scheduler, self.cache, self.longest = scheduler, scheduler.cache, scheduler.longest
+        policy, cache = scheduler.policy, scheduler.cache
         self.budget, self.most_running, self.reserves = policy.step_tokens, policy.max_num_seqs, policy.reserves_prompts
         self.num_blocks, self.size = cache.num_blocks, cache.shape.block_size
         self.watermark = policy.kept_free(cache.num_blocks)
         self.waiting: deque[Started] = deque()
         self.cut: Started | None = None  # The prompt that is computed in part ...
         self.num_cut = 0  # ... and its tokens so far
-        self.num_running = self.num_held = 0
+        self.num_running = 0
         self.flying: Flying | None = None
         self.step_seconds = 1e-6  # Duration of the last decode step
-        # The decode batch: steps so far, context of all members, and how many begin a block, by step modulo the size of
-        # a block.
-        self.steps = self.computed = 0
+        # The decode batch: steps, context of all members, and how many begin a block, by step modulo a block's size.
+        self.steps = self.computed = self.num_joined = 0
         self.begin = [0] * self.size
         self.members: list[tuple[int, int, int, Started]] = []
         """A heap: the last step of each, its number, and its context less the steps so far."""
-        self.late: list[tuple[int, int, int, Started]] = []
-        """Members in a step too many: the engine does not know their last token as such."""
+        self.late = self.members[:0]  # Those in a step too many: the engine does not know their last token as such
 
     def turns(self) -> Iterator[float]:
         """As those of `Loop`, or `NotPlain`."""
-        clients, timeline, waiting = self.clients, self.timeline, self.waiting
+        clients, timeline, record, waiting = self.clients, self.timeline, self.record, self.waiting
         while True:
             yield timeline.clock
+            if len(record.ends) >= MOST_NOTED_ENDS:
+                record.write()
             arrival = clients.next_arrival
             if arrival is not None and arrival <= timeline.clock:
                 arrival = self.loop.take_in_requests(self.add)
@@ -84,13 +85,12 @@ class PlainLoop:
                 self._end(self.flying, timeline.take_in(*self.flying[:2]))
                 self.flying = None
             elif arrival is None:
-                self.record.close(0)
+                record.close(0)
                 return
             else:
                 timeline.sleep_until(arrival + self.loop.wake_up_seconds)
 
     def contexts(self) -> list[int]:
-        """Of the members of the decode batch, in the order in which they came."""
         return [before + self.steps for _, before in sorted(each[1:3] for each in (*self.members, *self.late))]
 
     def add(self, index: int, request: Request) -> None:
@@ -100,7 +100,7 @@ class PlainLoop:
     def _compute(self, count: int) -> None:
         """A step with prompts: the one that was cut, and those that wait, as far as they fit."""
         size, waiting, blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
-        held, budget, computed = self.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
+        held, budget, computed = self.cache.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
         beside: list[tuple[int, int]] = []
         sampled: list[Started] = []
         started: list[Started] = []
@@ -132,7 +132,7 @@ class PlainLoop:
                 self.cut, self.num_cut = request, new
         if not beside or held > blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
             raise NotPlain
-        self.num_held, tokens, first = held, self.budget - budget, len(sampled)
+        self.cache.num_held, tokens, first = held, self.budget - budget, len(sampled)
         numbers = count + len(beside), len(waiting), tokens, self.computed + computed, count + first
         estimate = self.timer.compute(beside, first, count, self.computed, self.contexts)
         if tokens > numbers[0]:
@@ -147,19 +147,19 @@ class PlainLoop:
         done = self._advance(1, count) if count else []
         steps, has_both = self.steps, False
         for request in sampled:
-            index, known, output, _ = request
+            _, known, output, _ = request
             if output == 1:
-                done = [*done, request]
-                has_both = True
+                done, has_both = [*done, request], True
                 continue
             self.computed += known
+            self.num_joined += 1
             self.begin[(steps + 1 - known) % self.size] += 1
-            heappush(self.members, (steps + output - 1, index, known - steps, request))
+            heappush(self.members, (steps + output - 1, self.num_joined, known - steps, request))
         start, end, seconds, *_ = timeline.launch(host, estimate[0][0])
         for request in started:
             record.started_at[request[0]] = start
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
-        phase.note(numbers, estimate, [seconds], [self.num_held])
+        phase.note(numbers, estimate, [seconds], [self.cache.num_held])
         before, self.flying = self.flying, (end, host[3], tokens, sampled, done, has_both)
         if before is not None:
             self._end(before, timeline.take_in(before[0], before[1]))
@@ -167,8 +167,8 @@ class PlainLoop:
     def _look_ahead(self, count: int, arrival: float | None) -> Ahead | None:
         """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
         timeline, before, now, steps = self.timeline, self.flying, self.steps, 1
-        self.num_held += self.begin[(now + 1) % self.size]
-        if self.num_held > self.num_blocks or count > self.budget:
+        self.cache.num_held += self.begin[(now + 1) % self.size]
+        if self.cache.num_held > self.num_blocks or count > self.budget:
             raise NotPlain
         is_next = before is not None and before[4] and (self.waiting or self.clients.sends_at_once)
         if before is not None and not (timeline.slept or self.late or before[5] or is_next):
@@ -177,7 +177,7 @@ class PlainLoop:
                 coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
                 steps = coming if coming < steps else steps
             steps = steps if steps < MOST_STEPS else MOST_STEPS
-        numbers, held = (count, len(self.waiting), count, self.computed, count), self.num_held
+        numbers, held = (count, len(self.waiting), count, self.computed, count), self.cache.num_held
         estimate = self.timer.decode(count, self.computed, self.contexts, steps)
         each, _, host, *_ = estimate
         if before is None or len(each) == 1:
@@ -199,17 +199,15 @@ class PlainLoop:
         needed = begin[first : first + steps - 1]
         if len(needed) < steps - 1:
             needed = (needed + begin * (1 + steps // self.size))[: steps - 1]
-        all_held = [*accumulate(needed, initial=self.num_held)]
-        self.num_held, all_held[0] = all_held[-1], held
-        if self.num_held > self.num_blocks:
+        all_held = [*accumulate(needed, initial=self.cache.num_held)]
+        self.cache.num_held, all_held[0] = all_held[-1], held
+        if self.cache.num_held > self.num_blocks:
             raise NotPlain
         record.decoding.note(numbers, estimate, seconds, all_held)
         record.ends.fromlist(clocks)
         record.stretches += (1, before[2], before[2] - len(before[3]), steps - 1, count, count)
         self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[steps - 1]
         self.flying = ends[steps - 1], estimate[2][3], count, [], self._advance(steps, count), False
-        if len(record.ends) >= MOST_NOTED_ENDS:
-            record.write()
 
     def _advance(self, steps: int, count: int) -> list[Started]:
         """Count steps of the decode batch; returns those with their last token in the last one."""
@@ -235,8 +233,6 @@ class PlainLoop:
         record.stretches += (1, step[2], step[2] - len(step[3]))
         if step[3] or step[4]:
             self._answer(step, time)
-        if len(record.ends) >= MOST_NOTED_ENDS:
-            record.write()
 
     def _answer(self, step: Flying, time: float) -> None:
         """Clients get their first or last tokens, and blocks of the latter are free."""
@@ -245,7 +241,7 @@ class PlainLoop:
         for request in step[3]:
             record.first_token[request[0]] = time
         for index, known, output, is_open in step[4]:
-            self.num_held -= -(-(known + output - 1 + is_open) // size)
+            self.cache.num_held -= -(-(known + output - 1 + is_open) // size)
             self.num_running -= 1
             record.last_token[index] = time
             record.num_output[index] = output

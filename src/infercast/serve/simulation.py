@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -88,22 +89,14 @@ def simulate(
     where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
+    make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch)
     is_plain = share_nothing(workload)
     while True:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
         if go_on is not None:
             further_from(clients, replica, [record], go_on)
-        loop = loop_of(
-            replica,
-            clients,
-            record,
-            jump=jump,
-            observe=observe,
-            progress=progress,
-            watch=watch,
-            is_plain=is_plain,
-        )
+        loop = make(clients, record, is_plain=is_plain)
         with no_garbage():
             try:
                 for _ in loop.turns():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -150,8 +148,6 @@ class Span(NamedTuple):
     stages: tuple[tuple[float, float], ...] = ()  # In a pipeline, start and end on each stage
 
 
-span_of: Callable[[tuple[float, float, float, float, tuple[()]]], Span] = partial(tuple.__new__, Span)
-"""The same of all fields in order, in half the time."""
 Repetitions = tuple[list[float], list[float], list[float]]
 """Consecutive steps: the time each adds to the run, when the GPU finishes it, and when the host is free after it,
 having processed the oldest result."""
@@ -186,7 +182,7 @@ class Timeline:
         late = late if late > 0.0 else 0.0
         self.gpu_free = end = start + gpu_seconds + late
         self.clock, self.slept = end if news.in_head and end > clock else clock, False
-        return span_of((start, end, (start - idle_from) + gpu_seconds + late, 0.0, ()))
+        return Span(start, end, (start - idle_from) + gpu_seconds + late)
 
     def take_in(self, end: float, process: float) -> float:
         """Wait for the step that ends then and process its result; returns when its tokens leave the engine."""
@@ -204,10 +200,7 @@ class Timeline:
         may_lead = process_before is not None and min(gpu_seconds) > launched + longer
         if may_lead and clock + launched < gpu_free:
             return _led(gpu_seconds, gpu_free, processing, process)
-        seconds: list[float] = []
-        ends: list[float] = []
-        clocks: list[float] = []
-        before = gpu_free
+        before, seconds, ends, clocks = gpu_free, gpu_seconds[:0], gpu_seconds[:0], gpu_seconds[:0]
         # `launch` and `take_in` in turn, inlined for speed: small models end up here.
         for gpu in gpu_seconds:
             if may_lead and clock + launched < gpu_free:

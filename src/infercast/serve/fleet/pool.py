@@ -20,7 +20,7 @@ from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
 from infercast.serve.plain import NotPlain
 from infercast.serve.record import Record
-from infercast.serve.workload.clients import Arrivals, Clients, Delivery, Inbox
+from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
 
 MOST_ENGINES = 1024  # Engines in a pool; more take minutes and gigabytes, and are never run behind one load balancer
@@ -85,8 +85,8 @@ class RunningPool:
         is_plain: bool = False,
     ) -> None:
         """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica;
-        ``loop_for``: makes the loop of a replica, where it is another than for a recorded run; ``is_plain``: whether
-        requests share nothing, so that engines may give up (`NotPlain`).
+        ``loop_for``: makes the loop of a replica, where it is another than for a recorded run; ``is_plain`` as in
+        `simulation.loop_of`.
         """
         check_size(len(pool.replicas), num_requests)
         self._arrivals, first = arrivals, pool.replicas[0]
@@ -112,7 +112,7 @@ class RunningPool:
             block_size=shape.block_size,
             publish_counts=pool.lockstep or first.tells_load,
             weighs_cache=first.tells_load,
-            usage=lambda number: self.engines[number].loop.num_held / first.num_blocks,
+            usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / first.num_blocks,
         )
         self._choose = make_policy(pool.router, engines)
 
@@ -199,7 +199,7 @@ def simulate_fleet(
     ``go_on`` may add requests when the last one is sent.
     """
     simulation.check_workload(pool.replicas[0], workload)
-    is_plain = simulation.share_nothing(workload)
+    is_plain, answered = simulation.share_nothing(workload), 0
     while True:
         clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
         running = RunningPool(pool, len(workload.requests), clients, watch, is_plain=is_plain)
@@ -207,23 +207,18 @@ def simulate_fleet(
         if go_on is not None:
             simulation.further_from(clients, pool.replicas[0], records, go_on)
         try:
-            _serve(running, clients, progress)
+            with simulation.no_garbage():
+                while next_pool([running]) is not None:
+                    engine = running.next_engine()
+                    for index, time in running.take_turn(engine):
+                        clients.answer(time, index)
+                        answered += 1
+                        if progress is not None and answered % TELL_EVERY == 0:
+                            progress(answered, time)
+                running.close()
             return records
         except NotPlain:
             is_plain, workload, go_on = False, *simulation.as_far(clients, workload, go_on)
-
-
-def _serve(running: RunningPool, clients: Clients, progress: Progress | None) -> None:
-    answered = 0
-    with simulation.no_garbage():
-        while next_pool([running]) is not None:
-            engine = running.next_engine()
-            for index, time in running.take_turn(engine):
-                clients.answer(time, index)
-                answered += 1
-                if progress is not None and answered % TELL_EVERY == 0:
-                    progress(answered, time)
-        running.close()
 
 
 def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool | None:

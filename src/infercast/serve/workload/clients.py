@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from infercast.serve.workload.request import Request, Workload
@@ -132,16 +132,10 @@ class Clients:
         self._next_round = self._rounds[0]
         self.next_arrival: float | None = None
         """When the next request reaches an engine's queue; None if no client will send one before an answer."""
-        self._open = None if self.wait_for_answers else self._open_loop()
         self._look_ahead()
 
     def pop(self) -> tuple[int, Request, float]:
         """The next request: its index, itself, and when its client sent it."""
-        if self._open is not None:
-            index = self._num_begun
-            self._num_begun += 1
-            self.next_arrival = next(self._open, None)
-            return index, self.requests[index], self._arrivals[index]
         sent, index = self._sent_at, self._next
         if self._due and self._due[0] == (sent, index):
             heapq.heappop(self._due)
@@ -166,11 +160,15 @@ class Clients:
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        if self._open is not None:
-            self.next_arrival = next(self._open, None)
-            return
         if self.further is not None and self._num_begun == len(self._starts):
-            self._go_further()
+            # All requests are sent; perhaps others follow
+            assert self.further is not None
+            requests, count = self.further(), len(self.requests)
+            self.requests = (*self.requests, *requests)
+            self._starts += range(count, len(self.requests))
+            self._arrivals += [request.arrival for request in requests]
+            if not requests:
+                self.further = None
         begun, free, due, found = self._num_begun, self._free, self._due, None
         if begun < len(self._starts) and (free is None or free):
             sent = self._arrivals[begun]
@@ -192,37 +190,6 @@ class Clients:
                 ends = begins + left * self._turn_seconds
             self._next_round = ends, left - 1
             self.next_arrival += ends - sent
-
-    def _go_further(self) -> None:
-        """All requests are sent; perhaps others follow."""
-        assert self.further is not None
-        requests, count = self.further(), len(self.requests)
-        self.requests = (*self.requests, *requests)
-        self._starts += range(count, len(self.requests))
-        self._arrivals += [request.arrival for request in requests]
-        if not requests:
-            self.further = None
-
-    def _open_loop(self) -> Iterator[float]:
-        """When each request reaches an engine's queue, if none waits for an answer: the same in fewer operations."""
-        path, per_token, turn, servers = self._path_seconds, self._token_seconds, self._turn_seconds, len(self._rounds)
-        arrivals, number, waited = self._arrivals, 0, 0.0
-        while True:
-            if number == len(arrivals) and self.further is not None:
-                self._go_further()
-            if number == len(arrivals):
-                return
-            sent = arrivals[number]
-            if turn:
-                ends, left = self._rounds[number % servers]
-                if not left:
-                    begins = sent if sent > ends else ends
-                    left = -(-(bisect_right(arrivals, begins, lo=number) - number) // servers) or 1
-                    ends = begins + left * turn
-                self._rounds[number % servers] = ends, left - 1
-                waited = ends - sent
-            yield sent + (path + per_token * self.requests[number].num_input) + waited
-            number += 1
 
     def _sent_by(self, time: float) -> int:
         """Requests to the next one's server that will have been sent at a moment, as far as that is known."""
