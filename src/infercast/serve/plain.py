@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import accumulate
 
 from infercast.serve.loop import MOST_STEPS, Loop
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
@@ -155,12 +154,12 @@ class PlainLoop:
             self.num_joined += 1
             self.begin[(steps + 1 - known) % self.size] += 1
             heappush(self.members, (steps + output - 1, self.num_joined, known - steps, request))
-        start, end, seconds, *_ = timeline.launch(host, estimate[0][0])
+        span = timeline.launch(host, estimate[0][0])
         for request in started:
-            record.started_at[request[0]] = start
+            record.started_at[request[0]] = span[0]
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
-        phase.note(numbers, estimate, [seconds], [self.cache.num_held])
-        before, self.flying = self.flying, (end, host[3], tokens, sampled, done, has_both)
+        phase.note(numbers, estimate, [span[2]], [self.cache.num_held])
+        before, self.flying = self.flying, (span[1], host[3], tokens, sampled, done, has_both)
         if before is not None:
             self._end(before, timeline.take_in(before[0], before[1]))
 
@@ -179,11 +178,10 @@ class PlainLoop:
             steps = steps if steps < MOST_STEPS else MOST_STEPS
         numbers, held = (count, len(self.waiting), count, self.computed, count), self.cache.num_held
         estimate = self.timer.decode(count, self.computed, self.contexts, steps)
-        each, _, host, *_ = estimate
-        if before is None or len(each) == 1:
+        if before is None or len(estimate[0]) == 1:
             self._launch(count, numbers, estimate, [], [])
             return None
-        repeated = timeline.repeat(host, each, before[1])
+        repeated = timeline.repeat(estimate[2], estimate[0], before[1])
         if before[3] or before[4]:
             self._answer(before, repeated[2][0])
         return numbers, estimate, repeated, held, before
@@ -199,9 +197,10 @@ class PlainLoop:
         needed = begin[first : first + steps - 1]
         if len(needed) < steps - 1:
             needed = (needed + begin * (1 + steps // self.size))[: steps - 1]
-        all_held = [*accumulate(needed, initial=self.cache.num_held)]
-        self.cache.num_held, all_held[0] = all_held[-1], held
-        if self.cache.num_held > self.num_blocks:
+        now_held = self.cache.num_held
+        all_held = [held, *[now_held := now_held + each for each in needed]]
+        self.cache.num_held = now_held
+        if now_held > self.num_blocks:
             raise NotPlain
         record.decoding.note(numbers, estimate, seconds, all_held)
         record.ends.fromlist(clocks)

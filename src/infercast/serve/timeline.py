@@ -182,7 +182,7 @@ class Timeline:
         late = late if late > 0.0 else 0.0
         self.gpu_free = end = start + gpu_seconds + late
         self.clock, self.slept = end if news.in_head and end > clock else clock, False
-        return Span(start, end, (start - idle_from) + gpu_seconds + late)
+        return tuple.__new__(Span, (start, end, (start - idle_from) + gpu_seconds + late, 0.0, ()))  # in half the time
 
     def take_in(self, end: float, process: float) -> float:
         """Wait for the step that ends then and process its result; returns when its tokens leave the engine."""
