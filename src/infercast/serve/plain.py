@@ -79,7 +79,7 @@ class PlainLoop:
                     self.is_ahead = True
                     yield ahead[2][2][-1]
                     self.is_ahead = False
-                self._repeat(*ahead)
+                self._repeat(ahead)
             elif self.flying is not None:
                 self._end(self.flying, timeline.take_in(*self.flying[:2]))
                 self.flying = None
@@ -186,10 +186,11 @@ class PlainLoop:
             self._answer(before, repeated[2][0])
         return numbers, estimate, repeated, held, before
 
-    def _repeat(self, numbers: Numbers, estimate: StepEstimate, ahead: Repetitions, held: int, before: Flying) -> None:
+    def _repeat(self, ahead: Ahead) -> None:
         """Launch the same step again and again, until a request comes."""
+        numbers, estimate, (seconds, ends, clocks), held, before = ahead
         timeline, record, begin, count = self.timeline, self.record, self.begin, numbers[0]
-        (seconds, ends, clocks), arrival = ahead, self.clients.next_arrival
+        arrival = self.clients.next_arrival
         if arrival is not None and arrival <= clocks[-1]:
             steps = 1 + bisect_left(clocks, arrival)
             seconds, clocks = seconds[:steps], clocks[:steps]

@@ -171,13 +171,13 @@ class Timeline:
 
         The sequences in ``plan`` matter only to pipelines.
         """
-        clock, gpu_free = self.clock, self.gpu_free
+        clock, gpu_free, (plan_seconds, prepare, launch, _, wake) = self.clock, self.gpu_free, host
         idle_from = clock if clock > gpu_free else gpu_free
-        ready = clock + host.plan + host.prepare
+        ready = clock + plan_seconds + prepare
         start = ready if ready > gpu_free else gpu_free
         if news.in_layers:
             ready = start
-        clock = ready + host.launch + (host.wake if self.slept else 0.0)
+        clock = ready + launch + (wake if self.slept else 0.0)
         late = clock - (start + gpu_seconds)
         late = late if late > 0.0 else 0.0
         self.gpu_free = end = start + gpu_seconds + late
