@@ -32,10 +32,7 @@ class NotPlain(Exception):  # noqa: N818 - nothing is wrong
 
 
 class PlainLoop:
-    """One engine with all its requests, as far as it has come: it is in the place of ``loop``, and has its parts.
-
-    The scheduler has no requests, and its cache is a count.
-    """
+    """One engine as far as it has come, in the place of ``loop`` and with its parts; of its cache it keeps a count."""
 
     def __init__(self, loop: Loop, scheduler: Scheduler) -> None:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
@@ -102,7 +99,7 @@ class PlainLoop:
         held, budget, computed = self.cache.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
         beside: list[tuple[int, int]] = []
         sampled: list[Started] = []
-        started: list[Started] = []
+        started = sampled[:0]
         if cut is not None:
             computed = self.num_cut
             new = min(cut[1] - computed, budget)
