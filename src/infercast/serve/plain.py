@@ -45,11 +45,10 @@ class PlainLoop:
         self.waiting: deque[Started] = deque()
         self.cut: Started | None = None  # The prompt that is computed in part ...
         self.num_cut = 0  # ... and its tokens so far
-        self.num_running = 0
         self.flying: Flying | None = None
         self.step_seconds = 1e-6  # Duration of the last decode step
         # The decode batch: steps, context of all members, and how many begin a block, by step modulo a block's size.
-        self.steps = self.computed = self.num_joined = 0
+        self.steps = self.computed = self.num_joined = self.num_running = 0
         self.begin = [0] * self.size
         self.members: list[tuple[int, int, int, Started]] = []
         """A heap: the last step of each, its number, and its context less the steps so far."""
