@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from infercast.serve import plain
 from infercast.serve.cache.blocks import KvShape
+from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
+from infercast.serve.fleet.two_pools import Link, simulate_disaggregated
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import GoOn, Replica, simulate
@@ -48,7 +51,7 @@ def numbers(record: Record) -> list[Any]:
     marks = [(time, prompts.seconds, decodes.seconds) for time, prompts, decodes in record.marks]
     gauges = [record.waiting, record.kv_usage, record.num_preemptions, marks]
     return [
-        *(getattr(record, name).tolist() for name in names),
+        *(np.nan_to_num(getattr(record, name), nan=-1.0).tolist() for name in names),
         *(each.tolist() for each in record.gaps),
         phases,
         gauges,
@@ -82,6 +85,45 @@ def test_a_plain_run_is_the_run_of_the_scheduler(rate: float, changes: dict[str,
     assert numbers(one) == numbers(other)
 
 
+@pytest.mark.parametrize("concurrency", [None, 1, 5, 30])
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize(
+    "changes", [{}, {"policy": {"max_num_batched_tokens": 64, "max_num_seqs": 4}}, {"num_blocks": 60}]
+)
+@pytest.mark.parametrize("sessions", [0, 9])
+def test_so_is_one_whose_clients_wait(
+    concurrency: int | None, stops: bool, changes: dict[str, Any], sessions: int
+) -> None:
+    load = synthetic_workload(rate=None if concurrency else 6.0, concurrency=concurrency, count=90, seed=5, **LENGTHS)
+    requests = [
+        replace(
+            each,
+            stops=stops and each.num_output > 1,
+            session=at % sessions if sessions else None,
+            think=0.02 * (at % 7),
+        )
+        for at, each in enumerate(load.requests)
+    ]
+    load = replace(load, requests=tuple(requests), in_turns=sessions > 0)
+    one, other = both(engine(**changes), load)
+    assert numbers(one) == numbers(other)
+
+
+@pytest.mark.parametrize("router", ["least_loaded", "round_robin", "vllm", "prefix_aware"])
+@pytest.mark.parametrize("arriving", [{"rate": 15.0}, {"concurrency": 20}])
+@pytest.mark.parametrize("num_blocks", [400, 60])
+def test_so_are_those_of_several_engines(router: str, arriving: dict[str, Any], num_blocks: int) -> None:
+    load = synthetic_workload(**arriving, count=150, seed=5, **LENGTHS)
+    pool = Pool(same_engines(engine(num_blocks=num_blocks, tells_load=True), 3), router)
+    one, other = (simulate_fleet(pool, load, watch) for watch in ((), [Watcher()] * 3))
+    assert [numbers(each) for each in one] == [numbers(each) for each in other]
+    link = Link(1e6, 1e6, 0.01)
+    by_watch = [((), ()), ([Watcher()] * 3, [Watcher()] * 3)]
+    both = [simulate_disaggregated(pool, pool, link, lambda n: 1e3 * n, load, watch=each) for each in by_watch]
+    one, other = ([*each.prefill, *each.decode] for each in both)
+    assert [numbers(each) for each in one] == [numbers(each) for each in other]
+
+
 @pytest.mark.parametrize("num_blocks", [400, 60])
 def test_so_is_one_that_goes_on(num_blocks: int) -> None:
     first = synthetic_workload(rate=6.0, count=60, **LENGTHS)
@@ -100,8 +142,14 @@ def test_so_is_one_that_goes_on(num_blocks: int) -> None:
 
 
 def test_most_runs_are_plain_and_those_without_blocks_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends, run = [], plain.PlainLoop.run
-    monkeypatch.setattr(plain.PlainLoop, "run", lambda self: ends.append(run(self)) or ends[-1])
+    ends, turns = list[bool](), plain.PlainLoop.turns
+
+    def noted(loop: plain.PlainLoop) -> Iterator[float]:
+        ends.append(False)
+        yield from turns(loop)
+        ends[-1] = True
+
+    monkeypatch.setattr(plain.PlainLoop, "turns", noted)
     load = synthetic_workload(rate=6.0, count=60, **LENGTHS)
     for replica in (engine(), engine(num_blocks=30), engine(steps_under_way=1)):
         simulate(replica, load)

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -120,13 +119,14 @@ class DecodeSurface:
         page = self._pages.get((num_sequences, number))
         if page is None:
             page = self._pages[num_sequences, number] = self._make_page(num_sequences, number)
-        end = min(start + steps, PAGE)
+        end = start + steps if start + steps < PAGE else PAGE
         if not rest:
             return [column[start:end] for column in page]
         share = rest / num_sequences
         if steps == 1:
             return [[column[start] + share * (column[end] - column[start])] for column in page]
-        return [[low + share * (high - low) for low, high in pairwise(column[start : end + 1])] for column in page]
+        places = range(start, end)
+        return [[column[at] + share * (column[at + 1] - column[at]) for at in places] for column in page]
 
     def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
         length, rest = divmod(total_keys, num_sequences)
@@ -177,7 +177,7 @@ class PromptSurface:
     def __call__(self, prompts: Sequence[tuple[int, int]]) -> list[float]:
         """Seconds of each kernel for (new, computed) tokens, as equal prompts with the same tokens and token pairs."""
         if len(prompts) == 1 and not prompts[0][1]:
-            return self._time_whole(prompts[0][0])
+            return self._whole.get(prompts[0][0]) or self._time_whole(prompts[0][0])
         total = sum([new for new, _ in prompts])
         length = sum([new * new for new, _ in prompts]) / total  # the token-weighted mean prompt length
         cached = sum([new * computed for new, computed in prompts]) / total
@@ -196,8 +196,6 @@ class PromptSurface:
 
     def _time_whole(self, length: int) -> list[float]:
         """One prompt without cached tokens: the most frequent case, on an edge of the grid."""
-        if known := self._whole.get(length):
-            return known
         table, axis, where = self._column(0, 0), self._axes[1], math.log(length)
         below = min(max(bisect_right(axis, where) - 1, 0), len(axis) - 2)
         share = min(max((where - axis[below]) / (axis[below + 1] - axis[below]), 0.0), 1.0)

@@ -143,10 +143,10 @@ class Loop:
 
     @property
     def is_plain(self) -> bool:
-        """True if steps follow from the scheduler alone, and requests come whether or not others are answered."""
+        """True if steps follow from the scheduler alone."""
         parts = (self.transfers, self.first_uses, self.observe, self.watch)
         is_usual = self.jump and self.looks.is_always and self.steps_under_way == 2 and type(self.timeline) is Timeline
-        return is_usual and not self.clients.wait_for_answers and all(each is None for each in parts)
+        return is_usual and all(each is None for each in parts)
 
     def turns(self) -> Iterator[float]:
         """Yield the clock before each turn; ends when no client will send again.

@@ -1,82 +1,104 @@
 """The loop of a plain run, in a third of the operations: prompts share nothing, and all that start find blocks.
 
 Such an engine needs no plans, sequences or block tables: its decode batch is a few numbers and a heap of last steps.
-Times and totals have the same bits as those of `Loop` with `Scheduler`. If blocks run out, the run is given up.
+Times and totals have the same bits as those of `Loop` with `Scheduler`. If blocks run out, the run is `NotPlain`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import accumulate
 
 from infercast.serve.loop import MOST_STEPS, Loop
-from infercast.serve.record import Numbers, Started
+from infercast.serve.record import MOST_NOTED_ENDS, Numbers
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate
+from infercast.serve.timeline import Repetitions
 from infercast.serve.workload.request import Request
 
-Flying = tuple[float, float, int, list[Started], list[Started], list[Started]]
-"""A step in flight: its end, seconds to process its result, its tokens, and whose are the first, the last, or both."""
+Started = tuple[int, int, int, bool]
+"""Of a request: its number, input and output tokens, and whether the engine learns only with the last that it is."""
+Flying = tuple[float, float, int, list[Started], list[Started], bool]
+"""A step in flight: its end, seconds to process its result, its tokens, whose are the first and the last, and whether
+some are both."""
+Ahead = tuple[Numbers, StepEstimate, Repetitions, int, Flying]
+"""Repetitions of a step that are timed but not launched: also the blocks held in the first, and the step before."""
+
+
+class NotPlain(Exception):  # noqa: N818 - nothing is wrong
+    """A run that takes more than this: blocks have run out."""
 
 
 class PlainLoop:
-    """One engine with all its requests, as far as it has come: it is in the place of ``loop``, and has its parts."""
+    """One engine as far as it has come, in the place of ``loop`` and with its parts; of its cache it keeps a count."""
 
     def __init__(self, loop: Loop, scheduler: Scheduler) -> None:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
-        policy, cache, self.longest = scheduler.policy, scheduler.cache, scheduler.longest
+        self.clients, self.is_ahead = loop.clients, False
+        self.scheduler, self.cache, self.longest = scheduler, scheduler.cache, scheduler.longest
+        policy, cache = scheduler.policy, scheduler.cache
         self.budget, self.most_running, self.reserves = policy.step_tokens, policy.max_num_seqs, policy.reserves_prompts
         self.num_blocks, self.size = cache.num_blocks, cache.shape.block_size
         self.watermark = policy.kept_free(cache.num_blocks)
         self.waiting: deque[Started] = deque()
         self.cut: Started | None = None  # The prompt that is computed in part ...
         self.num_cut = 0  # ... and its tokens so far
-        self.num_running = self.num_held = 0
         self.flying: Flying | None = None
         self.step_seconds = 1e-6  # Duration of the last decode step
-        # The decode batch: steps so far, context of all members, of each its context less the steps so far, the last
-        # step of each, and how many begin a block, by step modulo the size of a block.
-        self.steps = self.computed = 0
-        self.members: dict[int, int] = {}
-        self.last_steps: list[tuple[int, int, Started]] = []
+        # The decode batch: steps, context of all members, and how many begin a block, by step modulo a block's size.
+        self.steps = self.computed = self.num_joined = self.num_running = 0
         self.begin = [0] * self.size
-        self.late: list[Started] = []  # Members in a step too many: the engine does not know their last token as such
+        self.members: list[tuple[int, int, int, Started]] = []
+        """A heap: the last step of each, its number, and its context less the steps so far."""
+        self.late = self.members[:0]  # Those in a step too many: the engine does not know their last token as such
 
-    def run(self) -> bool:
-        """Serve all requests; False if that takes more than this."""
-        clients, timeline, goes_on = self.loop.clients, self.timeline, True
-        while goes_on:
+    def turns(self) -> Iterator[float]:
+        """As those of `Loop`, or `NotPlain`."""
+        clients, timeline, record, waiting = self.clients, self.timeline, self.record, self.waiting
+        while True:
+            yield timeline.clock
+            if len(record.ends) >= MOST_NOTED_ENDS:
+                record.write()
             arrival = clients.next_arrival
             if arrival is not None and arrival <= timeline.clock:
                 arrival = self.loop.take_in_requests(self.add)
-            count = len(self.members)
-            if self.cut is not None or (self.waiting and self.num_running < self.most_running and count < self.budget):
-                goes_on = self._compute(count)
+            count = len(self.members) + len(self.late)
+            if self.cut is not None or (waiting and self.num_running < self.most_running and count < self.budget):
+                self._compute(count)
             elif count:
-                goes_on = self._decode(count, arrival)
+                ahead = self._look_ahead(count, arrival)
+                if ahead is None:
+                    continue
+                if clients.wait_for_answers:  # a client may still send a request that arrives earlier
+                    self.is_ahead = True
+                    yield ahead[2][2][-1]
+                    self.is_ahead = False
+                self._repeat(ahead)
             elif self.flying is not None:
                 self._end(self.flying, timeline.take_in(*self.flying[:2]))
                 self.flying = None
             elif arrival is None:
-                return True
+                record.close(0)
+                return
             else:
                 timeline.sleep_until(arrival + self.loop.wake_up_seconds)
-        return False
 
     def contexts(self) -> list[int]:
-        return [before + self.steps for before in self.members.values()]
+        return [before + self.steps for _, before in sorted(each[1:3] for each in (*self.members, *self.late))]
 
     def add(self, index: int, request: Request) -> None:
         known, output = request.num_input, request.num_output
         self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output))
 
-    def _compute(self, count: int) -> bool:
+    def _compute(self, count: int) -> None:
         """A step with prompts: the one that was cut, and those that wait, as far as they fit."""
         size, waiting, blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
-        held, budget, computed = self.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
-        beside, sampled, started = list[tuple[int, int]](), list[Started](), list[Started]()
+        held, budget, computed = self.cache.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
+        beside: list[tuple[int, int]] = []
+        sampled: list[Started] = []
+        started = sampled[:0]
         if cut is not None:
             computed = self.num_cut
             new = min(cut[1] - computed, budget)
@@ -104,98 +126,119 @@ class PlainLoop:
             else:
                 self.cut, self.num_cut = request, new
         if not beside or held > blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
-            return False
-        self.num_held, tokens, first = held, self.budget - budget, len(sampled)
+            raise NotPlain
+        self.cache.num_held, tokens, first = held, self.budget - budget, len(sampled)
         numbers = count + len(beside), len(waiting), tokens, self.computed + computed, count + first
         estimate = self.timer.compute(beside, first, count, self.computed, self.contexts)
         if tokens > numbers[0]:
             estimate = self.loop.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         self._launch(count, numbers, estimate, sampled, started)
-        return True
 
     def _launch(
         self, count: int, numbers: Numbers, estimate: StepEstimate, sampled: list[Started], started: list[Started]
     ) -> None:
         """A single step, and the result of the one before."""
-        record, wasted, host = self.record, len(self.late), estimate.host
-        ending = self._advance(1) if count else []
-        steps, both = self.steps, list[Started]()
+        record, timeline, host, tokens = self.record, self.timeline, estimate[2], numbers[4] - len(self.late)
+        done = self._advance(1, count) if count else []
+        steps, has_both = self.steps, False
         for request in sampled:
-            index, known, output, _ = request
+            _, known, output, _ = request
             if output == 1:
-                both.append(request)
+                done, has_both = [*done, request], True
                 continue
-            self.members[index] = known - steps
             self.computed += known
+            self.num_joined += 1
             self.begin[(steps + 1 - known) % self.size] += 1
-            heappush(self.last_steps, (steps + output - 1, index, request))
-        span = self.timeline.launch(host, estimate.gpu_seconds[0])
+            heappush(self.members, (steps + output - 1, self.num_joined, known - steps, request))
+        span = timeline.launch(host, estimate[0][0])
         for request in started:
-            record.started_at[request[0]] = span.start
+            record.started_at[request[0]] = span[0]
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
-        phase.note(numbers, estimate, [span.seconds], [self.num_held])
-        before, self.flying = self.flying, (span.end, host.process, numbers[4] - wasted, sampled, ending, both)
+        phase.note(numbers, estimate, [span[2]], [self.cache.num_held])
+        before, self.flying = self.flying, (span[1], host[3], tokens, sampled, done, has_both)
         if before is not None:
-            self._end(before, self.timeline.take_in(before[0], before[1]))
+            self._end(before, timeline.take_in(before[0], before[1]))
 
-    def _decode(self, count: int, arrival: float | None) -> bool:
-        """A step of decoding alone, repeated until the batch changes or a request comes."""
-        size, timeline, record, before, steps = self.size, self.timeline, self.record, self.flying, 1
-        held, context = self.num_held + self.begin[(self.steps + 1) % size], self.computed
-        if held > self.num_blocks or count > self.budget:
-            return False
-        if before is not None and not (timeline.slept or self.late or before[5] or (before[4] and self.waiting)):
-            steps = min(self.last_steps[0][0] - self.steps, MOST_STEPS)
+    def _look_ahead(self, count: int, arrival: float | None) -> Ahead | None:
+        """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
+        timeline, before, now, steps = self.timeline, self.flying, self.steps, 1
+        self.cache.num_held += self.begin[(now + 1) % self.size]
+        if self.cache.num_held > self.num_blocks or count > self.budget:
+            raise NotPlain
+        is_next = before is not None and before[4] and (self.waiting or self.clients.sends_at_once)
+        if before is not None and not (timeline.slept or self.late or before[5] or is_next):
+            steps = self.members[0][0] - now
             if arrival is not None:
                 coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
                 steps = coming if coming < steps else steps
-        self.num_held = held
-        numbers = count, len(self.waiting), count, context, count
-        estimate = self.timer.decode(count, context, self.contexts, steps)
-        if before is None or len(estimate.gpu_seconds) == 1:
+            steps = steps if steps < MOST_STEPS else MOST_STEPS
+        numbers, held = (count, len(self.waiting), count, self.computed, count), self.cache.num_held
+        estimate = self.timer.decode(count, self.computed, self.contexts, steps)
+        if before is None or len(estimate[0]) == 1:
             self._launch(count, numbers, estimate, [], [])
-            return True
-        seconds, ends, clocks = timeline.repeat(estimate.host, estimate.gpu_seconds, before[1])
-        self._end(before, clocks[0])
+            return None
+        repeated = timeline.repeat(estimate[2], estimate[0], before[1])
+        if before[3] or before[4]:
+            self._answer(before, repeated[2][0])
+        return numbers, estimate, repeated, held, before
+
+    def _repeat(self, ahead: Ahead) -> None:
+        """Launch the same step again and again, until a request comes."""
+        numbers, estimate, (seconds, ends, clocks), held, before = ahead
+        timeline, record, begin, count = self.timeline, self.record, self.begin, numbers[0]
+        arrival = self.clients.next_arrival
         if arrival is not None and arrival <= clocks[-1]:
             steps = 1 + bisect_left(clocks, arrival)
-            seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
-        steps, first = len(seconds), (self.steps + 2) % size
-        needed = self.begin[first : first + steps - 1]
+            seconds, clocks = seconds[:steps], clocks[:steps]
+        steps, first = len(seconds), (self.steps + 2) % self.size
+        needed = begin[first : first + steps - 1]
         if len(needed) < steps - 1:
-            needed = (needed + self.begin * (1 + steps // size))[: steps - 1]
-        all_held = [*accumulate(needed, initial=self.num_held)]
-        self.num_held, all_held[0] = all_held[-1], held
-        if self.num_held > self.num_blocks:
-            return False
+            needed = (needed + begin * (1 + steps // self.size))[: steps - 1]
+        now_held = self.cache.num_held
+        all_held = [held, *[now_held := now_held + each for each in needed]]
+        self.cache.num_held = now_held
+        if now_held > self.num_blocks:
+            raise NotPlain
         record.decoding.note(numbers, estimate, seconds, all_held)
-        self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[-1]
-        record.steady_tokens(count, clocks[1:])
-        self.flying = ends[-1], estimate.host.process, count, [], self._advance(steps), []
-        return True
+        record.ends.fromlist(clocks)
+        record.stretches += (1, before[2], before[2] - len(before[3]), steps - 1, count, count)
+        self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[steps - 1]
+        self.flying = ends[steps - 1], estimate[2][3], count, [], self._advance(steps, count), False
 
-    def _advance(self, steps: int) -> list[Started]:
+    def _advance(self, steps: int, count: int) -> list[Started]:
         """Count steps of the decode batch; returns those with their last token in the last one."""
         self.steps = now = self.steps + steps
-        self.computed += steps * len(self.members)
-        leaving, ending, heap = self.late, list[Started](), self.last_steps
-        self.late = []
-        while heap and heap[0][0] <= now:
-            request = heappop(heap)[2]
-            ending.append(request)
-            (self.late if request[3] else leaving).append(request)
-        for request in leaving:
-            before = self.members.pop(request[0])
-            self.computed -= before + now
-            self.begin[(1 - before) % self.size] -= 1
+        self.computed += steps * count
+        members, leaving = self.members, self.late
+        ending: list[Started] = []
+        if leaving or members[0][0] <= now:
+            self.late = []
+            while members and members[0][0] <= now:
+                member = heappop(members)
+                ending.append(member[3])
+                (self.late if member[3][3] else leaving).append(member)
+            for _, _, before, _ in leaving:
+                self.computed -= before + now
+                self.begin[(1 - before) % self.size] -= 1
         return ending
 
     def _end(self, step: Flying, time: float) -> None:
-        """The result of a step is there."""
-        _, _, count, sampled, done, both = step
-        if both:
-            done = [*done, *both]
-        for _, known, output, is_open in done:
-            self.num_held -= -(-(known + output - 1 + is_open) // self.size)
+        """The result of a single step is there."""
+        record = self.record
+        record.ends.append(time)
+        record.stretches += (1, step[2], step[2] - len(step[3]))
+        if step[3] or step[4]:
+            self._answer(step, time)
+
+    def _answer(self, step: Flying, time: float) -> None:
+        """Clients get their first or last tokens, and blocks of the latter are free."""
+        record, size = self.record, self.size
+        time += record.token_path_seconds + record.token_turn_seconds * step[2]
+        for request in step[3]:
+            record.first_token[request[0]] = time
+        for index, known, output, is_open in step[4]:
+            self.cache.num_held -= -(-(known + output - 1 + is_open) // size)
             self.num_running -= 1
-        self.record.first_and_last(time, count, sampled, done)
+            record.last_token[index] = time
+            record.num_output[index] = output
+            self.clients.answer(time, index)

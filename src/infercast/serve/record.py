@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 Array = npt.NDArray[Any]
-Started = tuple[int, int, int, bool]
-"""Of a request: its number, input and output tokens, and whether the engine learns only with the last that it is."""
 Numbers = tuple[int, int, int, int, int]
 """Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
 
@@ -72,8 +70,6 @@ class PhaseTotals:
         """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took."""
         self._noted.append((first, estimate, seconds, held_blocks))
         self._num_noted += len(seconds)
-        if estimate.slowed:
-            self.slowed[estimate.rows[0]] = self.slowed.get(estimate.rows[0], 0.0) + estimate.slowed
         if self._num_noted >= MOST_NOTED_STEPS:
             self._add_up()
 
@@ -124,6 +120,8 @@ class PhaseTotals:
         if not self._noted:
             return
         firsts, estimates, seconds, held = zip(*self._noted, strict=True)
+        for row, slowed in [(each.rows[0], each.slowed) for each in estimates if each.slowed]:
+            self.slowed[row] = self.slowed.get(row, 0.0) + slowed
         rows = _table([estimate.rows for estimate in estimates]).T
         if not self.steps:  # the first step tells how many kernels and tables the timer has
             self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
@@ -217,12 +215,12 @@ class Record:
         ended last was of prompts alone."""
         self._num_blocks = num_blocks
         # A step's tokens are sent one after the other, so a typical token is delayed.
-        self._token_path_seconds = token_path_seconds
-        self._token_turn_seconds = token_turn_seconds
+        self.token_path_seconds = token_path_seconds
+        self.token_turn_seconds = token_turn_seconds
         # Most tokens follow one in the previous step, so it is enough to store when results were processed and, per run
         # of steps, their number, the tokens of each and how many of these were not first tokens.
-        self._ends = array("d")
-        self._stretches: list[int] = []
+        self.ends = array("d")
+        self.stretches: list[int] = []
         self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
         self._late_gaps: list[float] = []
         self._late_times: list[float] = []
@@ -250,7 +248,7 @@ class Record:
         none in the next step. After prefill-only steps (``apart``), decoding sequences continue from the last step that
         was not.
         """
-        time = end + (self._token_path_seconds + self._token_turn_seconds * num_sampled)
+        time = end + (self.token_path_seconds + self.token_turn_seconds * num_sampled)
         num_steady = num_sampled
         for sequence in others:
             if sequence.last_token != self.last_end:
@@ -267,24 +265,12 @@ class Record:
             self._note_late(time, self.decoded_at, num_held_up)
         if not apart:
             self.decoded_at = time
-        self._ends.append(end)
-        self._stretches += (1, num_sampled, num_steady)
+        self.ends.append(end)
+        self.stretches += (1, num_sampled, num_steady)
         self.last_end = time
         for sequence in done:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.num_output
-
-    def first_and_last(self, end: float, count: int, first: SequenceOf[Started], done: SequenceOf[Started]) -> None:
-        """The same where all of ``count`` sequences had a token in the step before, but those with their first one."""
-        time = end + (self._token_path_seconds + self._token_turn_seconds * count)
-        for request in first:
-            self.first_token[request[0]] = time
-        for index, _, num_output, _ in done:
-            self.last_token[index] = time
-            self.num_output[index] = num_output
-        self._ends.append(end)
-        self._stretches += (1, count, count - len(first))
-        self.last_end = self.decoded_at = time
 
     def _note_late(self, time: float, before: float, count: int) -> None:
         """Note ``count`` tokens that did not follow one in the previous step."""
@@ -300,11 +286,11 @@ class Record:
     def steady_tokens(self, count: int, ends: list[float]) -> None:
         """Consecutive steps ended, each with a token for the same sequences, none of them a last one."""
         if ends:
-            self._ends.fromlist(ends)
-            self._stretches += (len(ends), count, count)
-            self.last_end = self.decoded_at = ends[-1] + (self._token_path_seconds + self._token_turn_seconds * count)
-            if len(self._ends) >= MOST_NOTED_ENDS:
-                self._write()
+            self.ends.fromlist(ends)
+            self.stretches += (len(ends), count, count)
+            self.last_end = self.decoded_at = ends[-1] + (self.token_path_seconds + self.token_turn_seconds * count)
+            if len(self.ends) >= MOST_NOTED_ENDS:
+                self.write()
 
     def mark(self, time: float) -> None:
         """Keep the sums over the steps so far."""
@@ -386,21 +372,21 @@ class Record:
     @property
     def timed_gaps(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
         """End time, inter-token latency and count of each."""
-        self._write()
+        self.write()
         ends, stretches = (np.concatenate(parts) for parts in zip(*self._written, strict=True))
         num_tokens, counts = (np.repeat(stretches[:, column], stretches[:, 0]) for column in (1, 2))
-        times = ends + (self._token_path_seconds + self._token_turn_seconds * num_tokens)
+        times = ends + (self.token_path_seconds + self.token_turn_seconds * num_tokens)
         follow = np.flatnonzero(counts[1:]) + 1
         late = np.array(self._late_gaps)
         gaps = np.concatenate([times[follow] - times[follow - 1], late])
         ended = np.concatenate([times[follow], self._late_times])
         return ended, gaps, np.concatenate([counts[follow], np.array(self._late_counts, dtype=np.int64)])
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Convert what was noted so far to arrays, which take less memory."""
-        noted = np.array(self._ends), np.array(self._stretches, dtype=np.int64).reshape(-1, 3)
+        noted = np.array(self.ends), np.array(self.stretches, dtype=np.int64).reshape(-1, 3)
         self._written.append(noted)
-        self._ends, self._stretches = array("d"), []
+        self.ends, self.stretches = array("d"), []
 
 
 # The clients' view of several engines, merged from the engines' records.

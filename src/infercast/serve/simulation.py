@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
-from infercast.serve.plain import PlainLoop
+from infercast.serve.plain import NotPlain, PlainLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -67,6 +68,7 @@ class Replica:
     tells_load: bool = False  # True if the load balancer sees queue and KV cache usage for every model (vLLM 0.27)
 
 
+AnyLoop = Loop | PlainLoop
 GoOn = Callable[[Sequence[Record]], Workload | None]
 """From what has been recorded when the last request is sent, the workload with more requests after it, or None."""
 
@@ -88,28 +90,30 @@ def simulate(
     where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
-    for is_plain in (True, False) if _share_nothing(workload) else (False,):
+    make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch)
+    is_plain = share_nothing(workload)
+    while True:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
         if go_on is not None:
             further_from(clients, replica, [record], go_on)
-        loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
-        scheduler = loop.scheduler
+        loop = make(clients, record, is_plain=is_plain)
         with no_garbage():
-            if is_plain and loop.is_plain and isinstance(scheduler, Scheduler) and scheduler.is_plain:
-                if PlainLoop(loop, scheduler).run():
-                    return record.close(0)
-                # Blocks have run out: the same again, with as many requests as it was to have by then.
-                workload = replace(workload, requests=tuple(clients.requests))
-                go_on = go_on if go_on is None or clients.further is not None else lambda _: None
-                continue
-            for _ in loop.turns():
-                pass
-        break
-    return record
+            try:
+                for _ in loop.turns():
+                    pass
+                return record
+            except NotPlain:
+                is_plain, workload, go_on = False, *as_far(clients, workload, go_on)
 
 
-def _share_nothing(workload: Workload) -> bool:
+def as_far(clients: Clients, workload: Workload, go_on: GoOn | None) -> tuple[Workload, GoOn | None]:
+    """To serve the same again: as many requests as there were to be by then."""
+    more = go_on if go_on is None or clients.further is not None else lambda _: None
+    return replace(workload, requests=tuple(clients.requests)), more
+
+
+def share_nothing(workload: Workload) -> bool:
     """Whether no prompt has a shared part, and no answer is over before an engine can know."""
     return not any(each.prefix or each.num_output == 1 < each.most_output for each in workload.requests)
 
@@ -204,8 +208,9 @@ def loop_of(
     observe: PlanObserver | None = None,
     progress: Progress | None = None,
     watch: StepObserver | None = None,
-) -> Loop:
-    """One engine's loop, ready to run."""
+    is_plain: bool = False,
+) -> AnyLoop:
+    """One engine's loop, ready to run; ``is_plain``: its requests share nothing, and it may be `NotPlain`."""
     scheduler = scheduler_of(replica)
     if isinstance(scheduler, Scheduler):
         scheduler.pass_number = getattr(replica.timer, "next_number", None)
@@ -215,7 +220,7 @@ def loop_of(
         from infercast.serve.transfers import transfers_of  # noqa: PLC0415 - few runs have a second tier
 
         transfers = transfers_of(replica.offload, scheduler)
-    return Loop(
+    loop = Loop(
         scheduler,
         clients,
         record,
@@ -233,6 +238,9 @@ def loop_of(
         progress=progress,
         watch=watch,
     )
+    if is_plain and loop.is_plain and isinstance(scheduler, Scheduler) and scheduler.is_plain:
+        return PlainLoop(loop, scheduler)
+    return loop
 
 
 def _timeline_of(replica: Replica) -> Timeline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -104,12 +103,13 @@ class StepNoise:
         if self._factors:
             self._number += 1
             factor = self._factors[self._number % NUM_DRAWN]
-            host = host_cost_of((host.plan, host.prepare, factor * host.launch, host.process, host.wake))
+            plan, prepare, launch, process, wake = host
+            host = host_cost_of((plan, prepare, factor * launch, process, wake))
         elif not throttled or not self._settle:
             return estimate
         if throttled and self._settle:
             seconds = gpu_seconds[0]
-            ready = clock + host.plan + host.prepare
+            ready = clock + host[0] + host[1]
             longer, share = self._longer(seconds, ready if ready > gpu_free else gpu_free, throttled, target)
             if share >= LEAST_SHARE:
                 factor = (1.0 + (slowed + share)) / (1.0 + slowed)
@@ -171,18 +171,18 @@ class Timeline:
 
         The sequences in ``plan`` matter only to pipelines.
         """
-        clock, gpu_free = self.clock, self.gpu_free
+        clock, gpu_free, (plan_seconds, prepare, launch, _, wake) = self.clock, self.gpu_free, host
         idle_from = clock if clock > gpu_free else gpu_free
-        ready = clock + host.plan + host.prepare
+        ready = clock + plan_seconds + prepare
         start = ready if ready > gpu_free else gpu_free
         if news.in_layers:
             ready = start
-        clock = ready + host.launch + (host.wake if self.slept else 0.0)
+        clock = ready + launch + (wake if self.slept else 0.0)
         late = clock - (start + gpu_seconds)
         late = late if late > 0.0 else 0.0
         self.gpu_free = end = start + gpu_seconds + late
         self.clock, self.slept = end if news.in_head and end > clock else clock, False
-        return Span(start, end, (start - idle_from) + gpu_seconds + late)
+        return tuple.__new__(Span, (start, end, (start - idle_from) + gpu_seconds + late, 0.0, ()))  # in half the time
 
     def take_in(self, end: float, process: float) -> float:
         """Wait for the step that ends then and process its result; returns when its tokens leave the engine."""
@@ -198,16 +198,14 @@ class Timeline:
         processing = process if process_before is None else process_before
         longer = process if process > processing else processing
         may_lead = process_before is not None and min(gpu_seconds) > launched + longer
-        before, ends, seconds, clocks = gpu_free, list[float](), list[float](), list[float]()
+        if may_lead and clock + launched < gpu_free:
+            return _led(gpu_seconds, gpu_free, processing, process)
+        before, seconds, ends, clocks = gpu_free, gpu_seconds[:0], gpu_seconds[:0], gpu_seconds[:0]
         # `launch` and `take_in` in turn, inlined for speed: small models end up here.
         for gpu in gpu_seconds:
             if may_lead and clock + launched < gpu_free:
-                # Launching finishes before the in-flight step ends, so that the GPU never waits from here on.
-                left = gpu_seconds[len(ends) :] if ends else gpu_seconds
-                later = [*accumulate(left, initial=gpu_free)]
-                clocks.append(gpu_free + processing)
-                clocks += [end + process for end in later[1:-1]]
-                return seconds + left if seconds else left, ends + later[1:], clocks
+                left, later, others = _led(gpu_seconds[len(ends) :], gpu_free, processing, process)
+                return seconds + left, ends + later, clocks + others
             idle_from = clock if clock > gpu_free else gpu_free
             ready = clock + plan + prepare
             start = ready if ready > gpu_free else gpu_free
@@ -222,6 +220,15 @@ class Timeline:
             clocks.append(clock)
             before, processing = gpu_free, process
         return seconds, ends, clocks
+
+
+def _led(gpu_seconds: list[float], gpu_free: float, processing: float, process: float) -> Repetitions:
+    """Steps whose launching finishes before the step in flight ends, so that the GPU never waits."""
+    end, clocks = gpu_free, [gpu_free + processing]
+    ends = [end := end + seconds for seconds in gpu_seconds]
+    clocks += [end + process for end in ends]
+    clocks.pop()
+    return gpu_seconds, ends, clocks
 
 
 # A pipeline of GPUs: stages overlap different batches, and run one batch in sequence.

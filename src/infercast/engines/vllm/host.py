@@ -225,6 +225,7 @@ class VllmHostModel:
 
     def __init__(self, host: VllmHost, work: LaunchWork, mode: str = NONE) -> None:
         self._host, self._work, self._mode = host, work, mode
+        self._scanned_layers, self._sparse_layers = work.scanned_layers, work.sparse_layers
         self._prepare = host.prepare + host.kv_group * (work.kv_groups - 1)
         self._plan_sequence = host.plan_sequence + host.plan_group * (work.kv_groups - 1)
         self._launching = {
@@ -245,20 +246,20 @@ class VllmHostModel:
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
         host, work = self._host, self._work
         launching = self._launching[launch, num_prompts > 0]
-        if num_prompts and work.scanned_layers:
+        if num_prompts and self._scanned_layers:
             # Each layer asks the GPU for each prompt how many states to write; between graphs it waits for the answer.
             if self._mode == ALL:
                 asking = host.mamba_piece if launch is Launch.PIECEWISE_GRAPHS else 0.0
                 launching += (asking + host.mamba_prompt * num_prompts) * work.mamba_layers
             # Decoding sequences run kernels of their own.
             if num_prompts < num_sequences:
-                launching += host.mixed_layer * work.scanned_layers
+                launching += host.mixed_layer * self._scanned_layers
         plan = host.plan + self._plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
         if num_prompts:
             launching += host.sample_prompt
         process = host.process + host.process_sequence * num_sequences
         prepare = self._prepare + host.prepare_sequence * num_sequences
-        if work.sparse_layers and num_sequences > 1:
+        if self._sparse_layers and num_sequences > 1:
             prepare += host.sparse_step
         return host_cost_of((plan, prepare, launching, process, host.wake))
 

@@ -18,10 +18,9 @@ import numpy as np
 
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.fleet.two_pools import Link, Transfers, Wire, receiving
-from infercast.serve.loop import Loop
 from infercast.serve.record import Numbers, Record
 from infercast.serve.scheduler.base import Plan, PrefillFirst, Sequence
-from infercast.serve.simulation import Replica, check_workload, loop_of
+from infercast.serve.simulation import AnyLoop, Replica, check_workload, loop_of
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.step import StepEstimate
 from infercast.serve.workload.clients import Inbox
@@ -97,7 +96,8 @@ class LiveRecord:
     ) -> None:
         """A step is processed; its tokens leave, and those of sequences that were retracted meanwhile do not."""
         time = self.last_end = end + (self._path + self._turn * num_sampled)
-        found, last = list[Tokens](), {each.index for each in done}
+        found: list[Tokens] = []
+        last = {each.index for each in done}
         staying = (each for each in self._decoding.popleft() if not self._forgets or each.joined >= 0)
         for sequence in dict.fromkeys([*staying, *others, *done]):
             index = sequence.index
@@ -221,7 +221,7 @@ class LiveSystem:
         for number, record in enumerate(self.records):
             record.number = number
 
-    def _loop(self, emit: Emit, replica: Replica, inbox: Inbox) -> Loop:
+    def _loop(self, emit: Emit, replica: Replica, inbox: Inbox) -> AnyLoop:
         record = LiveRecord(replica, emit)
         return loop_of(replica, inbox, cast("Record", record), jump=False, observe=record.observe)
 

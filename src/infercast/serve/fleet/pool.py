@@ -17,7 +17,8 @@ from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import simulation
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
-from infercast.serve.loop import TELL_EVERY, Loop, Progress, StepObserver
+from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
+from infercast.serve.plain import NotPlain
 from infercast.serve.record import Record
 from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
@@ -44,7 +45,7 @@ class Engine:
     number: int  # Its index in the pool
     inbox: Inbox
     record: Record
-    loop: Loop
+    loop: simulation.AnyLoop
     clock: float = 0.0
     outstanding: dict[int, Request] = field(default_factory=dict)  # Unanswered requests by number
     meeting: Meeting | None = None  # The barrier with the other engines, if in lockstep
@@ -80,10 +81,12 @@ class RunningPool:
         arrivals: Arrivals,
         watch: Sequence[StepObserver] = (),
         turned_into: Callable[[simulation.Replica], simulation.Replica] = lambda replica: replica,
-        loop_for: Callable[[simulation.Replica, Inbox], Loop] | None = None,
+        loop_for: Callable[[simulation.Replica, Inbox], simulation.AnyLoop] | None = None,
+        is_plain: bool = False,
     ) -> None:
         """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica;
-        ``loop_for``: makes the loop of a replica, where it is another than for a recorded run.
+        ``loop_for``: makes the loop of a replica, where it is another than for a recorded run; ``is_plain`` as in
+        `simulation.loop_of`.
         """
         check_size(len(pool.replicas), num_requests)
         self._arrivals, first = arrivals, pool.replicas[0]
@@ -96,7 +99,8 @@ class RunningPool:
             inbox = Inbox(sends_at_once=arrivals.sends_at_once)
             if loop_for is None:
                 record = simulation.new_record(replica, num_requests)
-                loop = simulation.loop_of(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
+                jump = not pool.lockstep
+                loop = simulation.loop_of(replica, inbox, record, jump=jump, watch=watcher, is_plain=is_plain)
             else:
                 loop = loop_for(replica, inbox)
             self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
@@ -195,22 +199,26 @@ def simulate_fleet(
     ``go_on`` may add requests when the last one is sent.
     """
     simulation.check_workload(pool.replicas[0], workload)
-    answered = 0
-    clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
-    running = RunningPool(pool, len(workload.requests), clients, watch)
-    records = [engine.record for engine in running.engines]
-    if go_on is not None:
-        simulation.further_from(clients, pool.replicas[0], records, go_on)
-    with simulation.no_garbage():
-        while next_pool([running]) is not None:
-            engine = running.next_engine()
-            for index, time in running.take_turn(engine):
-                clients.answer(time, index)
-                answered += 1
-                if progress is not None and answered % TELL_EVERY == 0:
-                    progress(answered, time)
-        running.close()
-    return records
+    is_plain, answered = simulation.share_nothing(workload), 0
+    while True:
+        clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
+        running = RunningPool(pool, len(workload.requests), clients, watch, is_plain=is_plain)
+        records = [engine.record for engine in running.engines]
+        if go_on is not None:
+            simulation.further_from(clients, pool.replicas[0], records, go_on)
+        try:
+            with simulation.no_garbage():
+                while next_pool([running]) is not None:
+                    engine = running.next_engine()
+                    for index, time in running.take_turn(engine):
+                        clients.answer(time, index)
+                        answered += 1
+                        if progress is not None and answered % TELL_EVERY == 0:
+                            progress(answered, time)
+                running.close()
+            return records
+        except NotPlain:
+            is_plain, workload, go_on = False, *simulation.as_far(clients, workload, go_on)
 
 
 def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -19,8 +20,9 @@ from infercast.lazy_classes import dataclass, replace
 from infercast.serve import step
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
+from infercast.serve.plain import NotPlain
 from infercast.serve.record import Record
-from infercast.serve.simulation import Replica, check_workload, clients_of, no_garbage
+from infercast.serve.simulation import Replica, check_workload, clients_of, no_garbage, share_nothing
 from infercast.serve.workload.request import Request, Workload
 
 
@@ -156,11 +158,12 @@ def simulate_disaggregated(
     watch: Sequence[Sequence[StepObserver]] = (),
     *,
     marks: bool = False,
+    is_plain: bool = True,
 ) -> Handover:
     """Serve a workload; ``sequence_bytes`` returns the KV bytes of a number of tokens.
 
     ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. With
-    ``marks``, a part of the run can be summed up.
+    ``marks``, a part of the run can be summed up. ``is_plain``: as far as is known, blocks do not run out.
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
@@ -169,28 +172,33 @@ def simulate_disaggregated(
     prompts = tuple(replace(request, num_output=1, declared=None, stops=False) for request in workload.requests)
     clients = clients_of(prefill.replicas[0], replace(workload, requests=prompts), prefill.servers)
     transfers = Transfers(workload.requests)
-    first = RunningPool(prefill, num_requests, clients, of_prefill)
-    second = RunningPool(decode, num_requests, transfers, of_decode, turned_into=receiving)
+    is_plain = is_plain and share_nothing(workload)
+    first = RunningPool(prefill, num_requests, clients, of_prefill, is_plain=is_plain)
+    second = RunningPool(decode, num_requests, transfers, of_decode, turned_into=receiving, is_plain=is_plain)
     for engine in (*first.engines, *second.engines) if marks else ():
         engine.record.next_mark = 0
     wire, times = Wire(link, len(first.engines)), np.full((3, num_requests), np.nan)
-    with no_garbage():
-        while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
-            # A transfer begins once every engine's clock has reached it, so none can be ready before.
-            if pool is None or wire.next_ready <= pool.furthest_behind:
-                index, times[:, index] = wire.send()
-                transfers.put(index, float(times[2, index]))
-                continue
-            engine = pool.next_engine()
-            for index, time in pool.take_turn(engine):
-                if pool is first:
-                    wire.put(engine.number, index, time, sequence_bytes(workload.requests[index].num_input))
+    try:
+        with no_garbage():
+            while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
+                # A transfer begins once every engine's clock has reached it, so none can be ready before.
+                if pool is None or wire.next_ready <= pool.furthest_behind:
+                    index, times[:, index] = wire.send()
+                    transfers.put(index, float(times[2, index]))
                     continue
-                clients.answer(time, index)
-                answered += 1
-                if progress is not None and answered % TELL_EVERY == 0:
-                    progress(answered, time)
-        first.close()
-        second.close()
+                engine = pool.next_engine()
+                for index, time in pool.take_turn(engine):
+                    if pool is first:
+                        wire.put(engine.number, index, time, sequence_bytes(workload.requests[index].num_input))
+                        continue
+                    clients.answer(time, index)
+                    answered += 1
+                    if progress is not None and answered % TELL_EVERY == 0:
+                        progress(answered, time)
+            first.close()
+            second.close()
+    except NotPlain:
+        again = partial(simulate_disaggregated, marks=marks, is_plain=False)
+        return again(prefill, decode, link, sequence_bytes, workload, progress, watch)
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
     return Handover(prompts_by, tokens_by, *times)

@@ -212,7 +212,8 @@ class Group(Generic[Member]):
 
     def _due(self) -> list[Member]:
         """Members that have all their tokens after the steps so far, in order of completion."""
-        heap, due = self._last_steps, dict[Member, None]()
+        due: dict[Member, None] = {}
+        heap = self._last_steps
         while heap and heap[0][0] <= self.steps:
             last, _, member = heapq.heappop(heap)
             if member.joined >= 0 and member.last_step == last:
