@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from math import log2
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import MEASURED, is_left_open, ring_rate, servers
 from infercast.hardware.load import facts_of
@@ -142,9 +140,8 @@ def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     return merge(x, message < _limit(limits, op.gpus), lambda: _shots(op, gpu, message, x), longer)
 
 
-@cache
 def _engines() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(DATA.joinpath("all_reduce.toml").read_text(encoding="utf-8"))
+    return read_data("all_reduce.toml")
 
 
 def _limits(op: Collective, gpu: Gpu, kernels: str) -> Mapping[Any, int]:
