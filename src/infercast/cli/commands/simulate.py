@@ -7,10 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import typer
-
 from infercast import Deployment, Workload
-from infercast.cli.options import deployment_of, refuse_idle_router, with_options, workload_of
+from infercast.cli.options import Context, deployment_of, refuse_idle_router, with_options, workload_of
 from infercast.cli.outputs import Form, Outputs, outputs_of, print_result, simulation_bar
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
@@ -138,7 +136,7 @@ def _explain(question: Question, system: System) -> None:
 
 
 @with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)
-def command(ctx: typer.Context, **given: Any) -> None:
+def command(ctx: Context, **given: Any) -> None:
     compare_engines(ctx, given)
     question = Question.of(given, workload_of(ctx))
     asked = deployment_of(ctx)
@@ -153,7 +151,7 @@ def command(ctx: typer.Context, **given: Any) -> None:
     answer(question, [asked], build)
 
 
-def compare_engines(ctx: typer.Context, given: dict[str, Any]) -> None:
+def compare_engines(ctx: Context, given: dict[str, Any]) -> None:
     """Two engines with a comma between them: the second is a change of the first."""
     first, *others = [name.strip() for name in given["engine"].split(",")]
     if len(others) > 1:
@@ -171,7 +169,7 @@ SIZES = ("engines", "tp", "pp", "dp")
 @with_options(
     "model", own_options("disaggregate", link=DEFAULT_LINK), "router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT
 )
-def disaggregate_command(ctx: typer.Context, **given: Any) -> None:
+def disaggregate_command(ctx: Context, **given: Any) -> None:
     for role in ROLES:
         for size in SIZES:
             value = given[f"{role}_{size}"]
