@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from infercast.bundled import DATA, read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError, near_names
 from infercast.hardware.gpu import TOPOLOGIES, Gpu
+from infercast.lazy_classes import NamedTuple
 from infercast.units import GIB, GIGA, KIB, MIB, TERA
 
 TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")

@@ -7,10 +7,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from infercast.bundled import DATA, read_data
 from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
+from infercast.lazy_classes import NamedTuple
 
 SIZE_KEYS = (
     ("hidden_size", "d_model"),

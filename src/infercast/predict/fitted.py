@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Family
 

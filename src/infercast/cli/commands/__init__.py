@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.bundled import read_data
+from infercast.lazy_classes import NamedTuple
 
 
 class Command(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.memory import KvLayout, Memory, host_link, slots_bytes
@@ -13,6 +12,7 @@ from infercast.engines.sglang.settings import ARCHITECTURES, WRITE_POLICIES, Res
 from infercast.engines.speculation import EAGLE, EAGLE_3, Drafting
 from infercast.errors import InputError, UnsupportedModelError
 from infercast.hardware import Gpu
+from infercast.lazy_classes import NamedTuple
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import Cache, GroupedAttention
 from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_weight_bytes
