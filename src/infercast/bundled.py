@@ -37,10 +37,7 @@ def read_data(name: str | Path) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):  # a folder of someone else's; a date, which it cannot hold
             content = marshal.dumps([*made_of, values])
             os.makedirs(os.path.dirname(compiled), exist_ok=True)
-            part = f"{compiled}.{os.getpid()}"
-            with open(part, "wb") as file:
-                file.write(content)
-            os.replace(part, compiled)
+            Path(compiled).write_bytes(content)
     return dict(values)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from infercast import Deployment, Workload
 from infercast.cli.outputs import Form, form_of, note
@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
     from infercast.forecast.command.flags import Flag
 
+Context = Any  # Typer's, or one with the same values by name and the same word on where they are from
+SAID = SimpleNamespace(name="COMMANDLINE")
+READERS: dict[Any, Callable[[Any], Any]] = {
+    **{int: int, float: float, Form: Form, whole_number: lambda text: AUTO if text == "auto" else whole_number(text)},
+}  # How words become values, where they do not stay words
+LISTS = (list, list[Path])
+OF_FORM = (
+    Option("format", Form, None, None, ""),
+    Option("as_json", bool, False, None, "", flag="--json"),
+    Option("in_full", bool, False, None, "", flag="--full", short="-v"),
+)
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
@@ -53,36 +64,9 @@ def with_options(*groups: Sequence[Option] | str, command: str = "") -> Callable
     return extend
 
 
-class Context(Protocol):
-    """What commands ask of typer's context, which `Plain` has too: values by name, and where each is from."""
-
-    params: dict[str, Any]
-
-    def get_parameter_source(self, name: str) -> Any: ...
-
-
-class Plain:
-    def __init__(self, params: dict[str, Any], given: Collection[str]) -> None:
-        self.params, self._given = params, given
-
-    def get_parameter_source(self, name: str) -> Any:
-        return SimpleNamespace(name="COMMANDLINE") if name in self._given else None
-
-
 def is_given(ctx: Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-READERS: dict[Any, Callable[[Any], Any]] = {
-    **{int: int, float: float, Form: Form, whole_number: lambda text: AUTO if text == "auto" else whole_number(text)},
-}  # How words become values, where they do not stay words
-LISTS = (list, list[Path])
-OF_FORM = (
-    Option("format", Form, None, None, ""),
-    Option("as_json", bool, False, None, "", flag="--json"),
-    Option("in_full", bool, False, None, "", flag="--full", short="-v"),
-)
+    return source is not None and bool(source.name == SAID.name)
 
 
 def plain_call(options: Sequence[Option], words: Sequence[str]) -> dict[str, Any] | None:
@@ -106,7 +90,7 @@ def plain_call(options: Sequence[Option], words: Sequence[str]) -> dict[str, Any
         return None
     # In a context, several words are a tuple, and paths are words.
     params = call | {option.name: (*(call[option.name] or ()),) for option in options if option.type in LISTS}
-    call["ctx"] = Plain(params, given)
+    call["ctx"] = SimpleNamespace(params=params, get_parameter_source=lambda name: SAID if name in given else None)
     for option in options:
         if option.type in (Path, list[Path]) and (value := call[option.name]) is not None:
             call[option.name] = Path(value) if option.type is Path else [*map(Path, value)]
