@@ -5,9 +5,9 @@
     python benchmarks/regression/work.py --only plan   only runs whose command contains this
 
 Each command runs in a fresh process, one worker. Counted are infercast's modules that it loads, the simulations it
-runs, the Python functions of infercast it calls (comprehensions apart, which newer Pythons do not call), and the
-most memory that is allocated at once (as `tracemalloc` sees it: it differs between Python releases, so it is compared
-only on the release that work.txt was written with).
+runs, the Python functions of infercast it calls (comprehensions apart, which newer Pythons do not call, and the
+reading of data files, which the first run compiles), and the most memory that is allocated at once (as `tracemalloc`
+sees it: it differs between Python releases, so it is compared only on the release that work.txt was written with).
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def count(command: str, *, memory: bool) -> Counts:
 
     def called(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and f"{os.sep}infercast{os.sep}" in code.co_filename and code.co_name not in INLINED:
+        ours = f"{os.sep}infercast{os.sep}" in code.co_filename and not code.co_filename.endswith("bundled.py")
+        if event == "call" and ours and code.co_name not in INLINED:
             found["calls"] += 1
             found["simulations"] += code.co_name.startswith("simulate") and SERVE in code.co_filename
 
@@ -80,7 +81,7 @@ def count(command: str, *, memory: bool) -> Counts:
 
 def counted(command: str, *, memory: bool) -> Counts:
     """The same in a process of its own, as repeatable as Python makes it."""
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "COLUMNS": "100"}
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "COLUMNS": "100", "PYTHONDONTWRITEBYTECODE": ""}
     words = [sys.executable, __file__, "--count", command, *(["--memory"] if memory else [])]
     return dict(json.loads(subprocess.run(words, check=True, capture_output=True, text=True, env=environment).stdout))
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
+import contextlib
+import marshal
+import os
+import sys
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +15,30 @@ DATA = Path(__file__).parent / "data"
 
 
 @cache
-def read_data(name: str) -> dict[str, Any]:
-    """What a TOML file among them says, read once; lists are tuples, as in records that hold them."""
-    values: dict[str, Any] = _frozen(tomllib.loads((DATA / name).read_text(encoding="utf-8")))
-    return values
+def read_data(name: str | Path) -> dict[str, Any]:
+    """What a TOML file among them says, read once; lists are tuples, as in records that hold them.
+
+    Reading TOML takes a tenth of a short run, so what it says is kept as Python keeps compiled modules: beside the
+    file, as long as that does not change, if the folder can be written to.
+    """
+    path = DATA / name
+    about = path.stat()
+    made_of = [about.st_mtime_ns, about.st_size]
+    compiled = cache_from_source(str(path))
+    with contextlib.suppress(OSError, EOFError, ValueError, TypeError):
+        with open(compiled, "rb") as file:
+            *was, values = marshal.loads(file.read())
+        if was == made_of:
+            return dict(values)
+    import tomllib  # noqa: PLC0415 - mostly, nothing has changed
+
+    values = _frozen(tomllib.loads(path.read_text(encoding="utf-8")))
+    if not sys.dont_write_bytecode:
+        with contextlib.suppress(OSError, ValueError):  # a folder of someone else's; a date, which it cannot hold
+            content = marshal.dumps([*made_of, values])
+            os.makedirs(os.path.dirname(compiled), exist_ok=True)
+            Path(compiled).write_bytes(content)
+    return dict(values)
 
 
 def _frozen(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Dataclasses that are quick to define: nothing is compiled before the first object of one is made.
+"""Dataclasses and named tuples that are quick to define: of those, nothing is compiled before the first object.
 
 A command defines a hundred of them and makes objects of half; the standard library compiles six functions for each.
 Here it keeps the fields alone, and `fields`, `replace` and `asdict` work as always.
@@ -7,47 +7,86 @@ Here it keeps the fields alone, and `fields`, `replace` and `asdict` work as alw
 from __future__ import annotations
 
 import dataclasses
+from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import KW_ONLY, MISSING, FrozenInstanceError, asdict, field, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, asdict, field, fields, is_dataclass, replace
 from functools import partial
 from operator import attrgetter
+from sys import version_info
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
     from inspect import Signature
+    from typing import NamedTuple
 else:
 
+    class _Named(type):
+        def __new__(cls, name, bases, own):
+            kinds = own["__annotations__"]
+            given = [own[each] for each in kinds if each in own]
+            made = namedtuple(name, kinds, defaults=given, module=own["__module__"])
+            made.__annotations__ = made.__new__.__annotations__ = kinds
+            for each in own.keys() - kinds.keys() - {"__module__", "__annotations__"}:
+                setattr(made, each, own[each])
+            return made
+
+    # That of `typing` compiles the type of every field.
+    NamedTuple = type.__new__(_Named, "NamedTuple", (), {})
+
     def dataclass(cls=None, /, *, frozen=False, slots=False, kw_only=False, repr=True, eq=True):
-        """As that of the standard library."""
+        """As that of the standard library, less its checks."""
         if cls is None:
             return partial(dataclass, frozen=frozen, slots=slots, kw_only=kw_only, repr=repr, eq=eq)
-        # It would compile what makes objects frozen, so that it hears of that afterwards.
-        known = [params for each in cls.__mro__ if (params := vars(each).get("__dataclass_params__")) is not None]
-        before = [each.frozen for each in known]
-        for each in known:
-            each.frozen = False
-        if cls.__doc__ is None:
-            cls.__doc__ = cls.__name__  # else it would be the signature, which takes milliseconds
-        made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
-        for each, is_frozen in zip((*known, made.__dataclass_params__), (*before, frozen), strict=True):
-            each.frozen = is_frozen
-        methods = {"__init__": _first_init(made, frozen), "__signature__": _Signature()}
-        if repr:
-            methods["__repr__"] = _show
-        if eq:
-            methods |= {"__eq__": _equality(made), "__hash__": _hashing(made) if frozen else None}
-        if frozen:
-            methods |= dict.fromkeys(("__setattr__", "__delattr__"), _refusal(made))
-        if frozen and slots:
-            methods |= {"__getstate__": _state, "__setstate__": _restore}
-        for name, method in methods.items():
-            if vars(made).get(name) is None:
-                setattr(made, name, method)
+        own, known = dict(vars(cls)), {}
+        for base in cls.__mro__[:0:-1]:
+            known |= vars(base).get("__dataclass_fields__", {})
+        for name, kind in (cls.__annotations__ if version_info >= (3, 14) else own.get("__annotations__", {})).items():
+            if kind is KW_ONLY or kind == "KW_ONLY":
+                kw_only = True
+            if kind is KW_ONLY or str(kind).startswith(("KW_ONLY", "ClassVar", "typing.ClassVar")):
+                continue
+            default = own.pop(name, MISSING)
+            known[name] = each = default if isinstance(default, Field) else field(default=default)
+            each.name, each.type, each._field_type = name, kind, dataclasses._FIELD
+            each.kw_only = kw_only if each.kw_only is MISSING else each.kw_only
+            if not slots and default is each:
+                delattr(cls, name) if each.default is MISSING else setattr(cls, name, each.default)
+
+        def init(self, *values, **named):
+            made.__init__ = _compiled(made, frozen)
+            made.__init__(self, *values, **named)
+
+        def refuse(self, name, *value):
+            if type(self) is made or name in known:
+                raise FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
+            (object.__setattr__ if value else object.__delattr__)(self, name, *value)
+
+        init.compiled = lambda: _compiled(made, frozen)
+        methods = {"__init__": init, "__signature__": _SIGNATURE, "__dataclass_params__": _PARAMS[frozen]}
+        methods["__replace__"] = replace
+        methods["__match_args__"] = tuple(name for name, each in known.items() if each.init and not each.kw_only)
+        methods |= {"__repr__": _show} if repr else {}
+        methods |= {"__eq__": _equality(known), "__hash__": _hashing(known) if frozen else None} if eq else {}
+        methods |= {"__setattr__": refuse, "__delattr__": refuse} if frozen else {}
+        methods |= {"__getstate__": _state, "__setstate__": _restore} if frozen and slots else {}
+        methods |= {"__dataclass_fields__": known, "__doc__": cls.__doc__ or cls.__name__}
+        methods = {name: method for name, method in methods.items() if own.get(name) is None}
+        if not slots:
+            made = cls
+            for name, method in methods.items():
+                setattr(cls, name, method)
+            return cls
+        taken = {name for base in cls.__mro__[1:-1] for name in vars(base).get("__slots__", ())}
+        own |= methods | {"__slots__": tuple(name for name in known if name not in taken)}
+        for name in ("__dict__", "__weakref__"):
+            own.pop(name, None)
+        made = type(cls)(cls.__name__, cls.__bases__, own | {"__qualname__": cls.__qualname__})
         return made
 
 
-__all__ = ["KW_ONLY", "MISSING", "asdict", "dataclass", "field", "fields", "is_dataclass", "replace"]
+__all__ = ["KW_ONLY", "MISSING", "NamedTuple", "asdict", "dataclass", "field", "fields", "is_dataclass", "replace"]
 
 
 class _Signature:
@@ -60,13 +99,8 @@ class _Signature:
         return shown.replace(parameters=list(shown.parameters.values())[1:])
 
 
-def _first_init(cls: Any, frozen: bool) -> Callable[..., None]:
-    def init(self: Any, *values: Any, **named: Any) -> None:
-        cls.__init__ = _compiled(cls, frozen)
-        cls.__init__(self, *values, **named)
-
-    init.compiled = partial(_compiled, cls, frozen)  # type: ignore[attr-defined]
-    return init
+_SIGNATURE = _Signature()
+_PARAMS = {frozen: SimpleNamespace(frozen=frozen) for frozen in (False, True)}
 
 
 def _compiled(cls: Any, frozen: bool) -> Any:
@@ -97,28 +131,18 @@ def _show(self: Any) -> str:
     return f"{type(self).__qualname__}({told})"
 
 
-def _equality(cls: Any) -> Callable[[Any, object], Any]:
-    compared = _values(cls, lambda each: each.compare)
+def _equality(known: dict[str, Any]) -> Callable[[Any, object], Any]:
+    compared = _values([name for name, each in known.items() if each.compare])
     return lambda one, other: compared(one) == compared(other) if other.__class__ is one.__class__ else NotImplemented
 
 
-def _hashing(cls: Any) -> Callable[[Any], int]:
-    hashed = _values(cls, lambda each: each.compare if each.hash is None else each.hash)
+def _hashing(known: dict[str, Any]) -> Callable[[Any], int]:
+    hashed = _values([name for name, each in known.items() if (each.compare if each.hash is None else each.hash)])
     return lambda one: hash(hashed(one))
 
 
-def _values(cls: Any, is_chosen: Callable[[Any], bool]) -> Callable[[Any], Any]:
-    names = [each.name for each in fields(cls) if is_chosen(each)]
+def _values(names: list[str]) -> Callable[[Any], Any]:
     return attrgetter(*names) if len(names) > 1 else lambda one: tuple(getattr(one, name) for name in names)
-
-
-def _refusal(cls: Any) -> Callable[..., None]:
-    def refuse(self: Any, name: str, *value: Any) -> None:
-        if type(self) is cls or name in cls.__dataclass_fields__:
-            raise FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
-        (object.__setattr__ if value else object.__delattr__)(self, name, *value)
-
-    return refuse
 
 
 def _state(self: Any) -> list[Any]:

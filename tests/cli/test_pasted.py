@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import typer
 
-from infercast.cli.app import COMMANDS, make_app
-from infercast.cli.options import human_readable_int, translated
+from infercast.cli.app import COMMANDS, human_readable_int, make_app
+from infercast.cli.options import translated
 from infercast.engines.base import engines
 from infercast.errors import InputError
 

@@ -44,7 +44,14 @@ def test_a_command_may_stand_behind_two_dashes(infercast):
         (["memory", *DEPLOYED, "--json"], {"rich", "numpy.random", "infercast.forecast.result"}),
         (
             ["simulate", *DEPLOYED, "--rate=9", "--num-requests=9"],
-            {"importlib.resources", "rich._emoji_codes", "rich.progress", "infercast.forecast.memory"},
+            {
+                "typer",
+                "tomllib",
+                "importlib.resources",
+                "rich._emoji_codes",
+                "rich.progress",
+                "infercast.forecast.memory",
+            },
         ),
     ],
 )

@@ -39,8 +39,8 @@ def test_a_plain_name_reads_only_its_own_file(monkeypatch: pytest.MonkeyPatch) -
     for cached in (load._load_bundled, load.architectures, load._aliases):
         cached.cache_clear()
     read: list[object] = []
-    real = load.read_table
-    monkeypatch.setattr(load, "read_table", lambda file, shown: (read.append(shown), real(file, shown))[1])
+    real = load.read_data
+    monkeypatch.setattr(load, "read_data", lambda file: (read.append(Path(file).name), real(file))[1])
     load_gpu("l40s")
     assert sorted(map(str, read)) == ["architectures.toml", "l40s.toml"]
     load_gpu("l40s")

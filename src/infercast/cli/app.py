@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from infercast import __version__
-from infercast.bundled import read_data
-from infercast.cli.outputs import with_formats
+from infercast.cli.commands import COMMANDS
+from infercast.cli.outputs import Form, form_of
 from infercast.errors import InputError
+from infercast.units import AUTO, whole_number
 
-VARIABLE = "_INFERCAST_COMPLETE"  # set by a shell's completion script, which then runs the program itself
 LISTS = {
     "models": "models.library:model_names",
     "gpus": "hardware:gpu_names",
@@ -55,16 +56,78 @@ def offer(catalogue: str) -> Callable[[str], list[str]] | None:
     return complete
 
 
-class Command(NamedTuple):
-    home: str  # ``module:function`` in `infercast.cli.commands`
-    help: str
-    details: str = ""  # What ``--help`` says after that: sentences and examples
-    engine_flags: bool = False  # Whether it takes the flags of an engine in its own spelling ...
-    own: Sequence[str] = ()  # ... and those of them that are options of its own.
+def human_readable_int(text: str | int) -> int:
+    """A whole number as vLLM reads it: ``32k`` is 32,000, ``32K`` is 32,768, ``auto`` a length that fits."""
+    try:
+        return AUTO if text == "auto" else whole_number(str(text))
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
 
 
-OLD_NAMES = {"price": "estimate"}  # commands that have another name since; 1.0 goes without the old ones
-COMMANDS = {name: Command(**each) for name, each in read_data("commands.toml").items()}
+def _parameter(option: Any) -> inspect.Parameter:
+    kind: Any = {whole_number: int, list: list[str]}.get(option.type, option.type)
+    default = list(option.default) if isinstance(option.default, tuple) else option.default
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is ... else default,
+        annotation=Annotated[kind | None if default is None else kind, _typer_option(option)],
+    )
+
+
+def _typer_option(option: Any) -> Any:
+    common: dict[str, Any] = {
+        "metavar": option.metavar,
+        "help": option.help,
+        "rich_help_panel": option.panel,
+        "show_default": option.shows_default,
+        "autocompletion": offer(option.catalogue),
+    }
+    if option.argument:
+        return typer.Argument(**common)
+    parser = human_readable_int if option.type is whole_number else None
+    return typer.Option(option.spelled, *filter(None, [option.short]), parser=parser, **common)
+
+
+Full = Annotated[
+    bool, typer.Option("--full", "-v", metavar="", help="Print all tables, not one screen; short for --format full.")
+]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON; short for --format json.")]
+Format = Annotated[
+    Form | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        show_default=False,
+        help="Print the answer as table (one screen, the default), full, json, csv or md (Markdown).",
+    ),
+]
+FORMAT, AS_JSON, IN_FULL = "format", "as_json", "in_full"
+
+
+def with_formats(command: Callable[..., Any], about: str) -> Callable[..., Any]:
+    """A command with one parameter ``form`` for --format, --json and --full."""
+
+    def called(**given: Any) -> Any:
+        form = form_of(given.pop(FORMAT), as_json=given.pop(AS_JSON), full=given.pop(IN_FULL))
+        return command(**given, form=form)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    if hasattr(command, "options"):  # of the table
+        own = [inspect.Parameter("ctx", keyword, annotation=typer.Context), *map(_parameter, command.options())]
+    else:
+        signature = inspect.signature(command, eval_str=True)
+        own = [each.replace(kind=keyword) for each in signature.parameters.values() if each.name != "form"]
+    called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            *own,
+            inspect.Parameter(FORMAT, keyword, default=None, annotation=Format),
+            inspect.Parameter(AS_JSON, keyword, default=False, annotation=Json),
+            inspect.Parameter(IN_FULL, keyword, default=False, annotation=Full),
+        ]
+    )
+    called.__doc__, called.__name__ = about, command.__name__
+    return called
 
 
 class UsageError(InputError):
@@ -144,9 +207,7 @@ def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
 
 def load_command(name: str) -> Callable[..., Any]:
     about = COMMANDS[name]
-    home, _, function = about.home.partition(":")
-    command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
-    return with_formats(command, f"{about.help}\n\n{about.details}")
+    return with_formats(about.load(), f"{about.help}\n\n{about.details}")
 
 
 def _only_listed() -> None:

@@ -7,13 +7,16 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from infercast import __version__
 from infercast.errors import InfercastError
+
+VARIABLE = "_INFERCAST_COMPLETE"  # set by a shell's completion script, which then runs the program itself
 
 
 def run() -> None:
@@ -56,28 +59,43 @@ def _answer(arguments: list[str]) -> None:
     if arguments[:1] == ["plan"] and sys.stderr.isatty() and not {"-h", "--help"} & {*arguments}:
         print("infercast: searching; Ctrl-C gives the best so far", file=sys.stderr, flush=True)
     gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
-    from infercast.cli import app as commands  # noqa: PLC0415 - typer takes longer to load than a version to print
+    from infercast.cli.commands import COMMANDS, OLD_NAMES  # noqa: PLC0415 - a version is there before
 
     first = next((word for word in arguments if word != "--"), "")
-    if first in commands.OLD_NAMES:
-        new = commands.OLD_NAMES[first]
+    if first in OLD_NAMES:
+        new = OLD_NAMES[first]
         print(f"infercast: the command {first} is {new} now; 1.0 drops the old name", file=sys.stderr)
         arguments = [new if word == first else word for word in arguments]
         first = new
-    if first in commands.COMMANDS and commands.COMMANDS[first].engine_flags:
+    about = COMMANDS.get(first)
+    if about is not None and about.engine_flags:
         from infercast.cli.options import translated  # noqa: PLC0415 - other commands need no engine
 
-        arguments, remarks = translated(arguments, commands.COMMANDS[first].own)
+        arguments, remarks = translated(arguments, about.own)
         for remark in remarks:
             print(f"infercast: {remark}", file=sys.stderr)
-    completing = commands.VARIABLE in os.environ
-    if completing:
-        first = commands.command_to_complete()
-    app = commands.make_app(first if first in commands.COMMANDS else None, completing=completing)
+    call = None if about is None or VARIABLE in os.environ or arguments[0] != first else _plain(about.load(), arguments)
+    if call is None:
+        from infercast.cli import app  # noqa: PLC0415 - typer takes a while to load
+
+        completing = VARIABLE in os.environ
+        if completing:
+            first = app.command_to_complete()
+        call = partial(app.make_app(first if first in COMMANDS else None, completing=completing), arguments)
     gc.freeze()
     gc.set_threshold(50_000)  # a simulation makes much and hardly any cycles
     gc.enable()
-    app(arguments)
+    sys.exit(call())
+
+
+def _plain(command: Callable[..., Any], arguments: Sequence[str]) -> Callable[[], Any] | None:
+    """The command with what plain words say, if they are."""
+    if not hasattr(command, "options"):
+        return None
+    from infercast.cli.options import plain_call  # noqa: PLC0415 - as above
+
+    given = plain_call(command.options(), arguments[1:])
+    return None if given is None else partial(command, **given)
 
 
 def _fail(kind: str, sentence: str, as_json: bool, details: Mapping[str, object] = MappingProxyType({})) -> NoReturn:

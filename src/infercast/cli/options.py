@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-
-import typer
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from infercast import Deployment, Workload
-from infercast.cli.app import offer
-from infercast.cli.outputs import note
+from infercast.cli.outputs import Form, form_of, note
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError, need
@@ -32,15 +29,18 @@ if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
     from infercast.forecast.command.flags import Flag
 
+Context = Any  # Typer's, or one with the same values by name and the same word on where they are from
+SAID = SimpleNamespace(name="COMMANDLINE")
+READERS: dict[Any, Callable[[Any], Any]] = {
+    **{int: int, float: float, Form: Form, whole_number: lambda text: AUTO if text == "auto" else whole_number(text)},
+}  # How words become values, where they do not stay words
+LISTS = (list, list[Path])
+OF_FORM = (
+    Option("format", Form, None, None, ""),
+    Option("as_json", bool, False, None, "", flag="--json"),
+    Option("in_full", bool, False, None, "", flag="--full", short="-v"),
+)
 Command = TypeVar("Command", bound=Callable[..., None])
-
-
-def human_readable_int(text: str | int) -> int:
-    """A whole number as vLLM reads it: ``32k`` is 32,000, ``32K`` is 32,768, ``auto`` a length that fits."""
-    try:
-        return AUTO if text == "auto" else whole_number(str(text))
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from None
 
 
 def with_options(*groups: Sequence[Option] | str, command: str = "") -> Callable[[Command], Command]:
@@ -49,52 +49,80 @@ def with_options(*groups: Sequence[Option] | str, command: str = "") -> Callable
     Of a group in which some are for this ``command`` alone (`Option.also`), it takes those.
     """
 
-    def parameters() -> list[inspect.Parameter]:
+    def options() -> list[Option]:
         taken: dict[str, Option] = {}
         for group in groups:
-            options = [OPTIONS[name] for name in group.split()] if isinstance(group, str) else group
-            for option in [each for each in options if command in each.also.split()] or options:
+            rows = [OPTIONS[name] for name in group.split()] if isinstance(group, str) else group
+            for option in [each for each in rows if command in each.also.split()] or rows:
                 taken.setdefault(option.name, option)
-        return [
-            inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-            *map(_parameter, taken.values()),
-        ]
+        return [*taken.values()]
 
     def extend(function: Command) -> Command:
-        function.parameters = parameters  # type: ignore[attr-defined] # made for the command that is run
+        function.options = options  # type: ignore[attr-defined] # listed for the command that is run
         return function
 
     return extend
 
 
-def _parameter(option: Option) -> inspect.Parameter:
-    kind: Any = {whole_number: int, list: list[str]}.get(option.type, option.type)
-    default = list(option.default) if isinstance(option.default, tuple) else option.default
-    return inspect.Parameter(
-        option.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if default is ... else default,
-        annotation=Annotated[kind | None if default is None else kind, _typer_option(option)],
-    )
-
-
-def _typer_option(option: Option) -> Any:
-    common: dict[str, Any] = {
-        "metavar": option.metavar,
-        "help": option.help,
-        "rich_help_panel": option.panel,
-        "show_default": option.shows_default,
-        "autocompletion": offer(option.catalogue),
-    }
-    if option.argument:
-        return typer.Argument(**common)
-    parser = human_readable_int if option.type is whole_number else None
-    return typer.Option(option.spelled, *filter(None, [option.short]), parser=parser, **common)
-
-
-def is_given(ctx: typer.Context, name: str) -> bool:
+def is_given(ctx: Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+    return source is not None and bool(source.name == SAID.name)
+
+
+def plain_call(options: Sequence[Option], words: Sequence[str]) -> dict[str, Any] | None:
+    """The keywords that a command is called with, from words without any surprise; None: they are for typer.
+
+    That knows more (help, mistakes, every way to write an option), and takes longer to load than these to read.
+    """
+    given: dict[str, Any] = {}
+    try:
+        for option, value in _pairs((*options, *OF_FORM), words):
+            if option.type in LISTS:
+                given.setdefault(option.name, []).append(value)
+            elif option.name in given:
+                return None
+            else:
+                given[option.name] = READERS.get(option.type, lambda value: value)(value)
+    except (KeyError, IndexError, ValueError):
+        return None
+    call = {option.name: given.get(option.name, _default(option)) for option in options}
+    if ... in call.values():
+        return None
+    # In a context, several words are a tuple, and paths are words.
+    params = call | {option.name: (*(call[option.name] or ()),) for option in options if option.type in LISTS}
+    call["ctx"] = SimpleNamespace(params=params, get_parameter_source=lambda name: SAID if name in given else None)
+    for option in options:
+        if option.type in (Path, list[Path]) and (value := call[option.name]) is not None:
+            call[option.name] = Path(value) if option.type is Path else [*map(Path, value)]
+    as_json, full = given.get("as_json", False), given.get("in_full", False)
+    return {**call, "form": form_of(given.get("format"), as_json=as_json, full=full)}
+
+
+def _pairs(options: Sequence[Option], words: Sequence[str]) -> Iterator[tuple[Option, Any]]:
+    """Options with their values; raises what `plain_call` catches where words are not plain."""
+    flags: dict[str, tuple[Option, bool]] = {}
+    for option in options:
+        on, _, off = option.spelled.partition("/")
+        flags |= {name: (option, name != off) for name in (on, off, option.short) if name and not option.argument}
+    places = deque(option for option in options if option.argument and option.type not in LISTS)
+    rest = iter(words)
+    for word in rest:
+        flag, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            yield places.popleft(), word
+            continue
+        option, is_on = flags[flag]
+        is_switch = option.type is bool
+        value = value if equals or is_switch else next(rest, "-")
+        if (is_switch or not word.startswith("--")) if equals else value.startswith("-"):
+            raise ValueError(word)
+        yield option, is_on if is_switch else value
+
+
+def _default(option: Option) -> Any:
+    if isinstance(option.default, tuple):
+        return list(option.default)
+    return float(option.default) if option.type is float and isinstance(option.default, int) else option.default
 
 
 def known_names(kind: str, text: str, known: Collection[str] | None = None) -> tuple[str, ...]:
@@ -140,7 +168,7 @@ def choose_predictor(
     return Learned(artifact, profile, corrections=corrections)
 
 
-def settings_of(ctx: typer.Context, **fixed: Any) -> Settings:
+def settings_of(ctx: Context, **fixed: Any) -> Settings:
     """The settings of an engine that the options of a command ask for; what is not given is the engine's choice.
 
     ``fixed`` are values that the command itself has for some.
@@ -158,14 +186,14 @@ def settings_of(ctx: typer.Context, **fixed: Any) -> Settings:
     return settings
 
 
-def _settings_by_name(ctx: typer.Context) -> Iterator[tuple[str, Any]]:
+def _settings_by_name(ctx: Context) -> Iterator[tuple[str, Any]]:
     """What ``--setting NAME=VALUE`` says."""
     for text in ctx.params.get("setting") or ():
         name, _, value = text.partition("=")
         yield name, read_setting(engine_named(ctx.params["engine"]).setting_types, name, value)
 
 
-def longest_asked(ctx: typer.Context) -> int | None:
+def longest_asked(ctx: Context) -> int | None:
     """Tokens of the longest sequence that the engine is to serve, under whatever name it has for that."""
     for name, value in _settings_by_name(ctx):
         if name == engine_named(ctx.params["engine"]).bounds[2]:
@@ -175,7 +203,7 @@ def longest_asked(ctx: typer.Context) -> int | None:
 
 
 def deployment_of(
-    ctx: typer.Context, gpu: str | None = None, room: Mapping[str, Any] | None = None, **others: Any
+    ctx: Context, gpu: str | None = None, room: Mapping[str, Any] | None = None, **others: Any
 ) -> partial[Deployment]:
     """What `deploy` is to be called with: options of the command that it takes, and settings of its engine.
 
@@ -201,7 +229,7 @@ def deployment_of(
     return partial(deploy, given["model"], gpu, settings_of(ctx, **room or {}), **found)
 
 
-def host_of(ctx: typer.Context, gpu: str, engine: str | None = None) -> Any:
+def host_of(ctx: Context, gpu: str, engine: str | None = None) -> Any:
     host = ctx.params.get("host")
     if host is None:
         return None
@@ -219,7 +247,7 @@ def calibration_of(given: Mapping[str, Any]) -> Calibration | None:
     return read_calibration(Path(given["calibration"]))
 
 
-def refuse_idle_router(ctx: typer.Context) -> None:
+def refuse_idle_router(ctx: Context) -> None:
     """A load balancer before one replica has no meaning."""
     if ctx.params["router"] is not None and ctx.params["data_parallel_size"] == 1:
         raise InputError("--router has no meaning for one replica; add --data-parallel-size N")
@@ -231,7 +259,7 @@ SYNTHETIC = ("arrival", "burstiness", "input_len", "output_len", "prefix_len", "
 BRINGS = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"
 
 
-def workload_of(ctx: typer.Context, default_count: int | None = None, *, longest: int | None = None) -> Workload:
+def workload_of(ctx: Context, default_count: int | None = None, *, longest: int | None = None) -> Workload:
     """The workload that the options of a command ask for, of at most ``longest`` tokens.
 
     All requests are within the model's length; what was clipped, cut or left out for it is in the description.
@@ -302,7 +330,7 @@ def labelled(workload: Workload, given: Mapping[str, Any]) -> Workload:
     return workload
 
 
-def refuse_idle_options(ctx: typer.Context, names: tuple[str, ...], replays: bool) -> None:
+def refuse_idle_options(ctx: Context, names: tuple[str, ...], replays: bool) -> None:
     """An option that would change nothing is refused, never ignored."""
     for name in names:
         if is_given(ctx, name):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import shlex
@@ -13,12 +12,11 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from infercast import __version__
 from infercast.errors import InputError, need
+from infercast.lazy_classes import NamedTuple
 from infercast.report.files import check_writable, today, write_whole
 from infercast.report.terminal import SCREEN, on_screen, show
 from infercast.units import format_seconds
@@ -93,7 +91,7 @@ class Outputs(NamedTuple):
             write_whole(self.trace, trace_pieces(lanes, {**about, "workload": run.forecast.workload.description}))
             if lanes.is_cut:
                 part = f"the run from {lanes.begin:g} to {lanes.end:.3g} s, to stay below 50 MB"
-                typer.echo(f"infercast: {self.trace} holds {part}; --trace-window A:B shows another part", err=True)
+                note(f"{self.trace} holds {part}; --trace-window A:B shows another part")
 
 
 def command_line(*files: str) -> str:
@@ -154,47 +152,6 @@ class Form(StrEnum):
         return self in (Form.JSON, Form.CSV)
 
 
-Full = Annotated[
-    bool, typer.Option("--full", "-v", metavar="", help="Print all tables, not one screen; short for --format full.")
-]
-Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON; short for --format json.")]
-Format = Annotated[
-    Form | None,
-    typer.Option(
-        "--format",
-        metavar="NAME",
-        show_default=False,
-        help="Print the answer as table (one screen, the default), full, json, csv or md (Markdown).",
-    ),
-]
-FORMAT, AS_JSON, IN_FULL = "format", "as_json", "in_full"
-
-
-def with_formats(command: Callable[..., Any], about: str) -> Callable[..., Any]:
-    """A command with one parameter ``form`` for --format, --json and --full."""
-
-    def called(**given: Any) -> Any:
-        form = form_of(given.pop(FORMAT), as_json=given.pop(AS_JSON), full=given.pop(IN_FULL))
-        return command(**given, form=form)
-
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    if hasattr(command, "parameters"):  # options of the table
-        own = command.parameters()
-    else:
-        signature = inspect.signature(command, eval_str=True)
-        own = [each.replace(kind=keyword) for each in signature.parameters.values() if each.name != "form"]
-    called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            *own,
-            inspect.Parameter(FORMAT, keyword, default=None, annotation=Format),
-            inspect.Parameter(AS_JSON, keyword, default=False, annotation=Json),
-            inspect.Parameter(IN_FULL, keyword, default=False, annotation=Full),
-        ]
-    )
-    called.__doc__, called.__name__ = about, command.__name__
-    return called
-
-
 def form_of(format_: Form | None, *, as_json: bool, full: bool) -> Form:
     asked = {"--json": Form.JSON} if as_json else {}
     asked |= {"--full": Form.FULL} if full else {}
@@ -206,11 +163,11 @@ def form_of(format_: Form | None, *, as_json: bool, full: bool) -> Form:
 
 def note(sentence: str) -> None:
     """A note on standard error."""
-    typer.echo(f"infercast: {sentence}", err=True)
+    print(f"infercast: {sentence}", file=sys.stderr, flush=True)
 
 
 def print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=2, allow_nan=False))
+    print(json.dumps(data, indent=2, allow_nan=False))
 
 
 def print_result(
@@ -231,11 +188,11 @@ def print_result(
     elif form is Form.CSV:
         from infercast.report.formats import csv_text, rows_of  # noqa: PLC0415 - few ask for it
 
-        typer.echo(csv_text(rows_of(document(*result), rows)), nl=False)
+        print(csv_text(rows_of(document(*result), rows)), end="")
     elif form is Form.MD:
         from infercast.report.terminal import markdown  # noqa: PLC0415 - few ask for it
 
-        typer.echo(markdown(tables(*result)), nl=False)
+        print(markdown(tables(*result)), end="")
     elif form is Form.FULL:
         show(*tables(*result))
     else:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from infercast.engines.timer import DraftingTimer, KernelTimer
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.server import networks
-from infercast.lazy_classes import dataclass, fields, replace
+from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls

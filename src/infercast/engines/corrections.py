@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from infercast.engines.host import Costs
 from infercast.engines.tables import Table
 from infercast.engines.timer import KernelTimer
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.ops import Call
 from infercast.ops.op import Quantity, Size
 from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape

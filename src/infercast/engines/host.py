@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from infercast.bundled import read_data
+from infercast.bundled import DATA, read_data
 from infercast.errors import FileFormatError
 from infercast.hardware.server import MEASURED, host_cpu
 from infercast.lazy_classes import MISSING, dataclass, fields, replace
@@ -63,10 +62,12 @@ Costs = TypeVar("Costs", bound=HostCosts)
 
 
 def bundled_host(kind: type[Costs], engine: str) -> Costs:
-    return _costs_of(kind, read_data(f"engines/{engine}/host.toml"))
+    return _costs_of(kind, read_data(DATA / f"engines/{engine}/host.toml"))
 
 
 def read_host(path: Path, kind: type[Costs]) -> Costs:
+    import tomllib  # noqa: PLC0415 - most runs are on the bundled host
+
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:

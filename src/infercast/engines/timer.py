@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import repeat
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from infercast.engines.tables import (
     weighted,
 )
 from infercast.hardware import Gpu
+from infercast.lazy_classes import NamedTuple
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lora_calls, token_calls, verify_calls
 from infercast.models.mixers.mixer import GroupedAttention

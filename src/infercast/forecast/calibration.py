@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from math import exp, hypot
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.engines.base import Deployment, engine_named
 from infercast.engines.corrections import Corrections, Factor
@@ -20,7 +20,7 @@ from infercast.engines.settings import changed
 from infercast.engines.speculation import read_acceptance
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware.load import read_table
-from infercast.lazy_classes import dataclass, fields, replace
+from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
 from infercast.shown import Answer
 
 EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from infercast.forecast.explain.step_log import KINDS, EngineRun, Watched, kerne
 from infercast.forecast.kernels import Phase, StepCost, average_shape, estimate_shape, host_bound_share
 from infercast.forecast.slo import Array
 from infercast.forecast.system import PREFILL, busiest
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.serve.step import StepShape
 from infercast.units import format_percent, format_seconds
 

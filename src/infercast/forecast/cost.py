@@ -54,20 +54,14 @@ class PriceList:
 
 
 @cache
-def bundled_lists(naming: str = "") -> dict[str, PriceList]:
-    """Price lists by provider: all, or those in which a GPU's name occurs, which are quicker to read."""
-    paths = sorted((DATA / "prices").glob("*.toml"))
-    return {path.stem: _bundled_list(path.name) for path in paths if naming in path.read_text(encoding="utf-8")}
-
-
-@cache
-def _bundled_list(name: str) -> PriceList:
-    return _list_of(read_data(f"prices/{name}"))
+def bundled_lists() -> dict[str, PriceList]:
+    """Price lists by provider."""
+    return {path.stem: _list_of(read_data(path)) for path in sorted((DATA / "prices").glob("*.toml"))}
 
 
 def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Provider, date and prices of all that have a GPU, the cheapest on demand first."""
-    found = [(each.provider, each.date, each.gpus[gpu]) for each in bundled_lists(gpu).values() if gpu in each.gpus]
+    found = [(each.provider, each.date, each.gpus[gpu]) for each in bundled_lists().values() if gpu in each.gpus]
     return sorted(found, key=lambda offer: (offer[2].get("on_demand", inf), offer[0]))
 
 
@@ -222,7 +216,7 @@ def price_of(
         if provider.lower() not in lists:
             raise UnknownNameError("provider", provider, lists, " (or give your own prices in a file)")
         return _listed(lists[provider.lower()], gpu, spot=spot)
-    found = [price for each in bundled_lists(gpu).values() if (price := _listed(each, gpu, spot=spot)) is not None]
+    found = [price for each in bundled_lists().values() if (price := _listed(each, gpu, spot=spot)) is not None]
     if not found:
         return None
     found.sort(key=lambda price: (price.per_hour, price.provider))

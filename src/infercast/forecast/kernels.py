@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, Unpack
+from typing import Unpack
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,7 +15,7 @@ from infercast.engines.speculation import Drafting
 from infercast.engines.timer import DRAFT_GAPS, GAPS, KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, resolve_deployment
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
 from infercast.ops import Call
 from infercast.ops.op import rejection, tensor_rate_of

@@ -10,11 +10,12 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.bundled import DATA
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, engine_named
 from infercast.forecast.slo import EXAMPLE
+from infercast.lazy_classes import NamedTuple
 from infercast.models.spec import GREEDY, SORTED
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from infercast.forecast.kernels import Phase, summarise_phases, weakest_source
 from infercast.forecast.slo import Array, Percentiles, percentiles
 from infercast.forecast.steady import CUT, FILLING, OVERLOADED, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.lower import DRAFT_PREFIX
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Workload

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from infercast.engines.base import Deployment, shared_seconds
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.hardware.server import networks
+from infercast.lazy_classes import NamedTuple
 from infercast.predict.families.collective import NETWORK_EFFICIENCY
 from infercast.serve import Record, Replica, Workload, simulate
 from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from infercast.bundled import DATA
+from infercast.bundled import DATA, read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError, near_names
 from infercast.hardware.gpu import TOPOLOGIES, Gpu
+from infercast.lazy_classes import NamedTuple
 from infercast.units import GIB, GIGA, KIB, MIB, TERA
 
 TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
@@ -36,7 +36,7 @@ Rule = tuple[str, Callable[[Any], bool]]
 TEXT: Rule = ("a non-empty string", lambda value: isinstance(value, str) and bool(value.strip()))
 TEXTS: Rule = (
     "a list of non-empty strings",
-    lambda value: isinstance(value, list) and all(isinstance(item, str) and item for item in value),
+    lambda value: isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value),
 )
 SMALLEST = 1e-4
 """No field of a chip, in the units of its file, is smaller; less comes to nothing in bytes or whole cycles."""
@@ -91,6 +91,8 @@ def read_table(file: Path, shown: object) -> dict[str, Any]:
         raise FileFormatError(shown, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise FileFormatError(shown, "is not UTF-8 text, so not a TOML file") from None
+    import tomllib  # noqa: PLC0415 - bundled files are kept compiled
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -271,14 +273,14 @@ def _aliases() -> dict[str, str]:
 @cache
 def architectures() -> dict[str, dict[str, Any]]:
     """On-chip facts, and what is known of kernels, by architecture."""
-    tables = read_table(DATA / "architectures.toml", "architectures.toml")
+    tables = read_data("architectures.toml")
     for name, table in tables.items():
         check_table(table, {**ARCHITECTURE_FIELDS, "facts": FACTS}, "architectures.toml", f"{name}.")
     return tables
 
 
 def _bundled_table(name: str) -> dict[str, Any]:
-    table = read_table(FOLDER / f"{name}.toml", f"{name}.toml")
+    table = read_data(FOLDER / f"{name}.toml")
     check_table(table, GPU_FIELDS, f"{name}.toml")
     return table
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from math import ceil
-from typing import NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
 from infercast.hardware.gpu import Gpu
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.units import GIGA, MICRO
 
 MEASURED = "measured"  # The machines that engines were measured on, and the default

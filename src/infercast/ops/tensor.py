@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError
+from infercast.lazy_classes import NamedTuple
 from infercast.ops.op import ComputedInDtype, bytes_of
 
 SDPA_KERNELS = ("flash_attention", "cudnn_attention", "efficient_attention", "triton", "math")

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.ops import Collective, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
 from infercast.predict.families import FAMILIES

@@ -7,8 +7,8 @@ import hashlib
 import io
 import json
 import os
+import re
 import struct
-import tomllib
 import zlib
 from bisect import bisect_left
 from collections import defaultdict
@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Family
 
@@ -280,7 +280,9 @@ def _source_hash(sources: tuple[str, ...]) -> str:
 @lru_cache
 def _physics_hash(sources: tuple[str, ...]) -> str:
     files = [(file, file.read_text(encoding="utf-8")) for file in _files(sources)]
-    read = {".toml": tomllib.loads, ".json": json.loads}
+    from tomllib import loads  # noqa: PLC0415 - only after an edit
+
+    read = {".toml": loads, ".json": json.loads}
     meanings = (code_of(t) if f.suffix == ".py" else json.dumps(read[f.suffix](t), sort_keys=True) for f, t in files)
     parts = [f"{file.name}\n{meaning}" for (file, _), meaning in zip(files, meanings, strict=True)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -367,6 +369,7 @@ class Archive:
 AGAIN = "fit it again with `infercast fit`"
 STAMP = "python benchmarks/regression/stamp.py"
 NOT_RECORDED = "not recorded"
+HEAD = ("kind", "archive_sha256", "features_sha256", "physics_sha256", "source_sha256")
 
 
 def manifest_path(archive: Path) -> Path:
@@ -387,8 +390,10 @@ def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
         raise FileFormatError(archive, f"has no manifest {path.name} beside it; copy it along, or {AGAIN}") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise FileFormatError(path, f"cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
-    # What is compared comes first; the rest takes long to read.
-    head = _parsed(path, text.partition("\n[")[0])
+    # What is compared comes first, as plain words; the rest takes long to read.
+    head = dict(re.findall(r'^(\w+) = "([^"\\]*)"', text.partition("\n[")[0], re.MULTILINE))
+    if not head.keys() >= {*HEAD}:
+        head = _parsed(path, text)
     if head["kind"] != inputs.kind:
         raise FileFormatError(archive, f"holds {head['kind']}, where {inputs.kind} are needed")
     if head["archive_sha256"] != contents_hash(listed):
@@ -449,9 +454,11 @@ def _stamps(inputs: Inputs) -> Iterator[str]:
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - seldom needed
+
     try:
         values = tomllib.loads(text)
-        for name in ("kind", "archive_sha256", "features_sha256", "physics_sha256", "source_sha256"):
+        for name in HEAD:
             if not isinstance(values[name], str):
                 raise TypeError(f"{name} must be text")
     except (tomllib.TOMLDecodeError, TypeError) as problem:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from math import exp, inf
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import ratio_bounds
+from infercast.lazy_classes import NamedTuple
 from infercast.ops import Op
 from infercast.ops.op import Size
 from infercast.predict.array_api import (

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from math import ceil, floor, log10
 from pathlib import Path
-from typing import NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.settings import Commands
@@ -17,6 +16,7 @@ from infercast.errors import InputError
 from infercast.forecast.plan.candidate import Row
 from infercast.forecast.plan.evaluate import Check, checks_of
 from infercast.forecast.plan.question import Plan, deployed
+from infercast.lazy_classes import NamedTuple
 from infercast.report import manifests
 from infercast.report.deployment import repository_of
 from infercast.report.files import write_whole

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast import units
 from infercast.bundled import DATA, read_data
@@ -14,6 +14,7 @@ from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
+from infercast.lazy_classes import NamedTuple
 from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named, record
 
 LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload

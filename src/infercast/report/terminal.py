@@ -12,9 +12,10 @@ from itertools import pairwise
 from math import ceil, isfinite, log10
 from operator import not_
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from infercast import units
+from infercast.lazy_classes import NamedTuple
 from infercast.units import MICRO, MILLI
 
 if TYPE_CHECKING:

@@ -1,1 +1,27 @@
 """The commands; those that answer one kind of question share a file."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from infercast.bundled import read_data
+from infercast.lazy_classes import NamedTuple
+
+
+class Command(NamedTuple):
+    home: str  # ``module:function`` in this package
+    help: str
+    details: str = ""  # What ``--help`` says after that: sentences and examples
+    engine_flags: bool = False  # Whether it takes the flags of an engine in its own spelling ...
+    own: Sequence[str] = ()  # ... and those of them that are options of its own.
+
+    def load(self) -> Callable[..., Any]:
+        home, _, function = self.home.partition(":")
+        command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
+        return command
+
+
+OLD_NAMES = {"price": "estimate"}  # commands that have another name since; 1.0 goes without the old ones
+COMMANDS = {name: Command(**each) for name, each in read_data("commands.toml").items()}

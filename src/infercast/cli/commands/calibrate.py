@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from infercast import Deployment, __version__
 from infercast.calibrate.learn import calibrate
 from infercast.calibrate.result import Asked
-from infercast.cli.options import deployment_of, host_of, is_given, with_options
+from infercast.cli.options import Context, deployment_of, host_of, is_given, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
@@ -34,7 +32,7 @@ OF_LOAD = ("rate", "concurrency", "num_requests", "input_len", "output_len", "pr
     ENGINE_ARGS,
     DEPLOYMENT,
 )
-def command(ctx: typer.Context, *, out: Path, form: Form, **given: Any) -> None:
+def command(ctx: Context, *, out: Path, form: Form, **given: Any) -> None:
     if given["calibration"] is not None:
         raise InputError("--calibration is what this command writes; give results alone")
     if (given["model"] is None) == (given["deployment"] is None):
@@ -56,7 +54,7 @@ def command(ctx: typer.Context, *, out: Path, form: Form, **given: Any) -> None:
     )
 
 
-def _pasted(ctx: typer.Context) -> Deployment:
+def _pasted(ctx: Context) -> Deployment:
     given = ctx.params
     text = given["deployment"]
     read = text_of(text, sys.stdin.read() if text == "-" else None)

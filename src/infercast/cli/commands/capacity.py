@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from infercast.cli.options import deployment_of, is_given, longest_asked, refuse_idle_options, replayed, with_options
+from infercast.cli.options import (
+    Context,
+    deployment_of,
+    is_given,
+    longest_asked,
+    refuse_idle_options,
+    replayed,
+    with_options,
+)
 from infercast.cli.outputs import Form, check_files, print_answer, runs_bar
 from infercast.errors import InputError
 from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, made_up_day, start_up, traffic_of
@@ -23,7 +29,7 @@ from infercast.units import GIGA
 MADE_UP = ("input_len", "output_len", "seed", "day_profile")
 
 
-def day_of(ctx: typer.Context) -> Traffic:
+def day_of(ctx: Context) -> Traffic:
     """The day that the options of a command ask for; all requests are within the model's length."""
     given = ctx.params
     check_too_long(given["too_long"])
@@ -73,7 +79,7 @@ RULES = {
     ENGINE_ARGS,
     DEPLOYMENT,
 )
-def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
+def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
     slo = slo_of(given)
     if slo is None:
         raise InputError('capacity needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')

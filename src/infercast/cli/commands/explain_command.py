@@ -6,9 +6,7 @@ import shlex
 import sys
 from typing import Any
 
-import typer
-
-from infercast.cli.options import calibration_of, host_of, is_given, with_options, workload_of
+from infercast.cli.options import Context, calibration_of, host_of, is_given, with_options, workload_of
 from infercast.cli.outputs import Form, print_answer, runs_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
@@ -24,7 +22,7 @@ USUAL_TRIALS = 24  # for the bar: about as many settings are tried
 
 
 @with_options(own_options("explain_command"), WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="explain-command")
-def command(ctx: typer.Context, *, words: list[str], gpu: str, form: Form, **given: Any) -> None:
+def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: Any) -> None:
     text = text_of(words[0], sys.stdin.read() if words == ["-"] else None) if len(words) == 1 else shlex.join(words)
     if not text.strip():
         raise InputError("there is no command to explain; give one in quotes, a file, or - for standard input")

@@ -7,10 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from infercast.bundled import read_data
-from infercast.cli.options import choose_predictor, deployment_of, is_given, with_options, workload_of
+from infercast.cli.options import Context, choose_predictor, deployment_of, is_given, with_options, workload_of
 from infercast.cli.outputs import Form, print_answer, print_result
 from infercast.engines.base import engine_named
 from infercast.errors import InputError, SaturatedError
@@ -42,9 +40,7 @@ SPARE_TOKENS = 64  # room for drafts behind a sequence
 
 
 @with_options(PLACE, own_options("kernels"), ENGINE_ARGS, DEPLOYMENT, command="kernels")
-def command(
-    ctx: typer.Context, *, prefill: int | None, decode: int | None, explain: bool, form: Form, **given: Any
-) -> None:
+def command(ctx: Context, *, prefill: int | None, decode: int | None, explain: bool, form: Form, **given: Any) -> None:
     if (prefill is None) == (decode is None):
         raise InputError("say which step: either --prefill TOKENS, or --decode SEQUENCES with --context TOKENS")
     model, context, most_tokens = given["model"], given["context"], given["max_num_batched_tokens"]
@@ -93,9 +89,7 @@ DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
 
 @with_options(own_options("diagnose"), WORKLOAD, ENGINE_ARGS, DEPLOYMENT)
-def diagnose_command(
-    ctx: typer.Context, *, what_if: str | None, profile: Path | None, form: Form, **given: Any
-) -> None:
+def diagnose_command(ctx: Context, *, what_if: str | None, profile: Path | None, form: Form, **given: Any) -> None:
     if (given["model"] is None) == (profile is None):
         raise InputError("say what to diagnose: a MODEL to simulate, or --profile FILE of kernels that ran")
     if profile is not None:
@@ -116,7 +110,7 @@ def diagnose_command(
     print_answer(form, diagnosis)
 
 
-def _refuse_idle(ctx: typer.Context, names: Iterable[str], beside: str) -> None:
+def _refuse_idle(ctx: Context, names: Iterable[str], beside: str) -> None:
     for name in names:
         if name != "gpu" and is_given(ctx, name):
             raise InputError(f"--{name.replace('_', '-')} has no meaning with {beside}; leave it out")
@@ -136,7 +130,7 @@ KERNEL = (
 
 
 @with_options(KERNEL, "network predictor anchors measurements")
-def estimate_command(ctx: typer.Context, *, table: Path | None, form: Form, **given: Any) -> None:
+def estimate_command(ctx: Context, *, table: Path | None, form: Form, **given: Any) -> None:
     family, gpu = given["family"], given["gpu"]
     if given["list_kernels"]:
         _print_kernels(form)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from infercast.cli.options import known_names, with_options
-from infercast.cli.outputs import Form, bar_of, print_result
+from infercast.cli.outputs import Form, bar_of, note, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.option_table import own_options
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
@@ -54,8 +54,8 @@ def command(
                 out, minutes=minutes, families=chosen, engine=engine, progress=progress, anchors=anchors or 0
             )
     except KeyboardInterrupt:
-        typer.echo("infercast: stopped; the same command takes the sweep up again", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        note("stopped; the same command takes the sweep up again")
+        sys.exit(INTERRUPTED)
     print_result(form, _sweep_dict, _sweep_tables, result, out, anchors)
 
 
@@ -121,7 +121,7 @@ def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
 
 def _host(out: Path, form: Form) -> None:
     require_gpu()
-    times = measure_host(say=lambda text: typer.echo(text, err=True))
+    times = measure_host(say=partial(print, file=sys.stderr, flush=True))
     result = {"gpu": gpu_name(), **times}
     path = out / result["gpu"] / "host.json"
     write_in_folder(path, json.dumps(result, indent=1) + "\n")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
-from infercast.cli.options import settings_of, with_options
+from infercast.cli.options import Context, settings_of, with_options
 from infercast.cli.outputs import Form, print_answer
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy, taken_by
@@ -15,7 +13,7 @@ from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PARALLEL, PLACE
 
 
 @with_options(PLACE, MEMORY, PARALLEL, ENGINE_ARGS)
-def command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
+def command(ctx: Context, *, form: Form, **given: Any) -> None:
     if given["context"] < 1:
         raise InputError(f"--context must be at least 1, not {given['context']}")
     fit = fit_memory(given["model"], given["gpu"], settings_of(ctx), **taken_by(fit_memory, given))
@@ -23,7 +21,7 @@ def command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
 
 
 @with_options(PLACE, own_options("partition"), PARALLEL, ENGINE_ARGS, "network predictor")
-def partition_command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
+def partition_command(ctx: Context, *, form: Form, **given: Any) -> None:
     from infercast.forecast.partition import estimate_partition  # noqa: PLC0415 - what fits needs none of it
 
     load = {"input_len": given["input_len"], "output_len": given["output_len"], "batch": given["decode"]}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from infercast.cli.options import calibration_of, comma_list, settings_of, with_options, workload_of
+from infercast.cli.options import Context, calibration_of, comma_list, settings_of, with_options, workload_of
 from infercast.cli.outputs import Form, command_line, note, print_result, runs_bar, stages_bar, with_counts
 from infercast.engines.base import engines
 from infercast.engines.settings import read_setting
@@ -28,7 +26,7 @@ LAYOUTS = own_options("layouts", clients=str(CONCURRENCY), inputs=str(NUM_INPUT)
 
 
 @with_options("model", LAYOUTS, "router", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="layouts")
-def layouts_command(ctx: typer.Context, *, model: str, form: Form, **given: Any) -> None:
+def layouts_command(ctx: Context, *, model: str, form: Form, **given: Any) -> None:
     said = any(given[name] is not None for name in ("concurrency", "rate", "trace"))
     if not said and given["arrival"] == "poisson":
         ctx.params["concurrency"] = CONCURRENCY
@@ -60,7 +58,7 @@ MOST_KILOWATTS = 1e6
     COST,
     WORK,
 )
-def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **given: Any) -> None:
+def command(ctx: Context, *, out: Path | None, force: bool, form: Form, **given: Any) -> None:
     slo = slo_of(given)
     if slo is None:
         raise InputError('a plan needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
@@ -87,7 +85,7 @@ AS_THEY_ARE = (
 )  # Options that are fields of a question by the same name
 
 
-def _question(ctx: typer.Context, slo: Slo, given: dict[str, Any]) -> Question:
+def _question(ctx: Context, slo: Slo, given: dict[str, Any]) -> Question:
     model, network = given["model"], given["network"]
     gpus, engines, formats = (comma_list(f"--{name}", given[name]) for name in ("gpu", "engine", "quantization"))
     return question_of(

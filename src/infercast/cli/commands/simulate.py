@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
-
-import typer
+from typing import Any
 
 from infercast import Deployment, Workload
-from infercast.cli.options import deployment_of, refuse_idle_router, with_options, workload_of
+from infercast.cli.options import Context, deployment_of, refuse_idle_router, with_options, workload_of
 from infercast.cli.outputs import Form, Outputs, outputs_of, print_result, simulation_bar
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
@@ -21,6 +19,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, system_of, two_pools
+from infercast.lazy_classes import NamedTuple
 from infercast.report.forecast import brief_forecast, forecast_dict, render_forecast
 from infercast.serve.fleet.pool import MOST_ENGINES
 
@@ -138,7 +137,7 @@ def _explain(question: Question, system: System) -> None:
 
 
 @with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)
-def command(ctx: typer.Context, **given: Any) -> None:
+def command(ctx: Context, **given: Any) -> None:
     compare_engines(ctx, given)
     question = Question.of(given, workload_of(ctx))
     asked = deployment_of(ctx)
@@ -153,7 +152,7 @@ def command(ctx: typer.Context, **given: Any) -> None:
     answer(question, [asked], build)
 
 
-def compare_engines(ctx: typer.Context, given: dict[str, Any]) -> None:
+def compare_engines(ctx: Context, given: dict[str, Any]) -> None:
     """Two engines with a comma between them: the second is a change of the first."""
     first, *others = [name.strip() for name in given["engine"].split(",")]
     if len(others) > 1:
@@ -171,7 +170,7 @@ SIZES = ("engines", "tp", "pp", "dp")
 @with_options(
     "model", own_options("disaggregate", link=DEFAULT_LINK), "router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT
 )
-def disaggregate_command(ctx: typer.Context, **given: Any) -> None:
+def disaggregate_command(ctx: Context, **given: Any) -> None:
     for role in ROLES:
         for size in SIZES:
             value = given[f"{role}_{size}"]

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from infercast import __version__
-from infercast.cli.options import deployment_of, is_given, refuse_idle_router, with_options, workload_of
+from infercast.cli.options import Context, deployment_of, is_given, refuse_idle_router, with_options, workload_of
 from infercast.cli.outputs import Form, check_files, print_answer, print_result, runs_bar, write_plot
 from infercast.errors import InputError
 from infercast.forecast import sweep as sweeps
@@ -32,7 +30,7 @@ from infercast.serve.workload.request import Workload
 AXES = {sweeps.RATE: "rates", sweeps.CONCURRENCY: "concurrencies"}  # Options with several values, by those with one
 
 
-def _run(ctx: typer.Context, run: Callable[..., Any], given: dict[str, Any], bar: str, total: int, **along: Any) -> Any:
+def _run(ctx: Context, run: Callable[..., Any], given: dict[str, Any], bar: str, total: int, **along: Any) -> Any:
     load, asked = workload_of(ctx), deployment_of(ctx)
     if not along.get("vary"):
         refuse_idle_router(ctx)
@@ -44,7 +42,7 @@ def _run(ctx: typer.Context, run: Callable[..., Any], given: dict[str, Any], bar
 
 
 @with_options(PLACE, SWEEP, own_options("sweep"), LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT)
-def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
+def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
     vary = _split_settings(ctx, given["setting"])
     several = {f"--{name}": given[name] for name in AXES.values()} | {"--setting": vary}
     asked = [option for option, values in several.items() if values]
@@ -61,7 +59,7 @@ def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Fo
     print_answer(form, found, plot=plot, csv=csv)
 
 
-def _split_settings(ctx: typer.Context, given: list[str]) -> tuple[str, list[str]] | None:
+def _split_settings(ctx: Context, given: list[str]) -> tuple[str, list[str]] | None:
     """The one setting with several values; those with one stay what they are for other commands."""
     several = [text for text in given if "," in text]
     if len(several) > 1:
@@ -75,7 +73,7 @@ def _split_settings(ctx: typer.Context, given: list[str]) -> tuple[str, list[str
     return name.strip().replace("-", "_"), [value.strip() for value in values.split(",")]
 
 
-def _loads(ctx: typer.Context, load: str, text: str) -> list[Any]:
+def _loads(ctx: Context, load: str, text: str) -> list[Any]:
     """The values of a load, the first of which makes the workload that the others are variants of."""
     option, whole = f"--{AXES[load]}", load == sweeps.CONCURRENCY
     for other in AXES:
@@ -89,7 +87,7 @@ def _loads(ctx: typer.Context, load: str, text: str) -> list[Any]:
 
 
 @with_options(PLACE, ENERGY, LAYOUT, "csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT)
-def energy_command(ctx: typer.Context, *, csv: Path | None, form: Form, **given: Any) -> None:
+def energy_command(ctx: Context, *, csv: Path | None, form: Form, **given: Any) -> None:
     power_limits, gpu_clocks = given["power_limits"], given["gpu_clocks"]
     if power_limits is not None and gpu_clocks is not None:
         raise InputError("--power-limits and --gpu-clocks both have values; vary one of them")
@@ -114,9 +112,7 @@ def energy_command(ctx: typer.Context, *, csv: Path | None, form: Form, **given:
     WORKLOAD,
     command="speculate",
 )
-def speculate_command(
-    ctx: typer.Context, *, concurrencies: str | None, plot: Path | None, form: Form, **_: Any
-) -> None:
+def speculate_command(ctx: Context, *, concurrencies: str | None, plot: Path | None, form: Form, **_: Any) -> None:
     check_files(plot)
     numbers = None
     if concurrencies is not None:
@@ -131,7 +127,7 @@ def speculate_command(
     print_result(form, break_even_dict, render_break_even, found, rows="points")
 
 
-def _clients(ctx: typer.Context) -> Callable[[int], Workload]:
+def _clients(ctx: Context) -> Callable[[int], Workload]:
     fixed = {"rate": None, "arrival": "poisson", "burstiness": 1.0, "trace": None, "rate_scale": 1.0}
 
     def workload(clients: int) -> Workload:

@@ -7,11 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from infercast import __version__
 from infercast.calibrate.learn import Watched, fetch, watch
-from infercast.cli.options import deployment_of, with_options
+from infercast.cli.options import Context, deployment_of, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError
 from infercast.forecast.calibration import write_calibration
@@ -22,7 +20,7 @@ from infercast.report.terminal import Facts
 
 
 @with_options(own_options("watch"), PARALLEL, ENGINE_ARGS, DEPLOYMENT)
-def command(ctx: typer.Context, *, out: Path | None, form: Form, **given: Any) -> None:
+def command(ctx: Context, *, out: Path | None, form: Form, **given: Any) -> None:
     if out is not None:
         check_writable(out, "--out", (".toml",))
     if given["model"] is None:

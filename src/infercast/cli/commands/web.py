@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from infercast.cli.options import deployment_of, with_options
+from infercast.cli.options import Context, deployment_of, with_options
 from infercast.cli.outputs import Form, note, print_json
 from infercast.errors import InputError, need
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, LAYOUT, PLACE, own_options
@@ -57,7 +55,7 @@ def write_static(folder: Path, form: Form) -> None:
 
 
 @with_options(PLACE, LAYOUT, own_options("emulate"), ENGINE_ARGS, DEPLOYMENT)
-def emulate_command(ctx: typer.Context, **given: Any) -> None:
+def emulate_command(ctx: Context, **given: Any) -> None:
     need("infercast emulate", "web")
     if not 0 <= given["port"] <= 65535:
         raise InputError(f"--port must be from 0 to 65535, not {given['port']}")
@@ -85,7 +83,7 @@ def emulate_command(ctx: typer.Context, **given: Any) -> None:
     serve(emulator, names, given["listen"], given["port"], tell)
 
 
-def _system(ctx: typer.Context, given: dict[str, Any]) -> System:
+def _system(ctx: Context, given: dict[str, Any]) -> System:
     deployment, replicas, prompts = deployment_of(ctx)(), given["replicas"], given["prefill_replicas"]
     for name, value, least in (("--replicas", replicas, 1), ("--prefill-replicas", prompts, 0)):
         if value < least:

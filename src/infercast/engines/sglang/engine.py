@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.bundled import read_data
 from infercast.engines import speculation as drafts
@@ -36,6 +36,7 @@ from infercast.engines.sglang.settings import (
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.lazy_classes import NamedTuple
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.sparse import CompressedAttention

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
 from infercast.engines.host import HostCosts, Launch
 from infercast.engines.speculation import Drafting
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers.mixer import GroupedAttention

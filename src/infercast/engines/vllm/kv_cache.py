@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from math import ceil, lcm
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.engines.memory import KvLayout, host_link
 from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
-from infercast.lazy_classes import replace
+from infercast.lazy_classes import NamedTuple, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import Cache, GroupedAttention
 from infercast.models.read import read_object

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.bundled import read_data
 from infercast.engines.base import Version
 from infercast.engines.settings import nearest_version, numbers
 from infercast.errors import UnknownNameError
+from infercast.lazy_classes import NamedTuple
 from infercast.models.spec import ModelConfig
 from infercast.units import MILLI
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from math import inf
-from typing import NamedTuple
 
 from infercast.errors import InfercastError
 from infercast.forecast.intervals import Intervals, forecast_intervals
@@ -23,7 +22,7 @@ from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo, served_headroom
 from infercast.forecast.steady import CLEAR, MISSED
 from infercast.forecast.system import System, system_of, two_pools
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Workload
 from infercast.serve.record import Served
 from infercast.serve.workload.synthetic import dealt_out, synthetic_workload

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from math import log2
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import MEASURED, THROUGH_HOST, is_left_open, ring_rate, servers
 from infercast.hardware.load import facts_of
+from infercast.lazy_classes import NamedTuple
 from infercast.ops import Collective
 from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of
 from infercast.predict.families.family import Ceiling, Constants, Family, Shape, constants, feature_names, floats, lone
@@ -146,9 +145,8 @@ def _has_own(op: Collective, gpu: Gpu) -> bool:
     return gpu.is_linked(op.gpus) or (op.gpus <= 2 and gpu.pcie_topology != THROUGH_HOST)
 
 
-@cache
 def _engines() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(DATA.joinpath("all_reduce.toml").read_text(encoding="utf-8"))
+    return read_data("all_reduce.toml")
 
 
 def _limits(op: Collective, gpu: Gpu, kernels: str) -> Mapping[Any, int]:

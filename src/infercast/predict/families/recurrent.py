@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.lazy_classes import NamedTuple
 from infercast.ops import Scan, ShortConvolution, StateUpdate
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2

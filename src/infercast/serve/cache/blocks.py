@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from math import lcm
-from typing import NamedTuple
 
+from infercast.lazy_classes import NamedTuple
 from infercast.serve.workload.request import Request, Segment
 
 STATE_WINDOW = 2

@@ -6,8 +6,9 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from infercast.lazy_classes import NamedTuple
 from infercast.serve.workload.request import Request, Workload
 
 # The frontend thread in front of the engine: a server's event loop. Work without waiting (parsing, validation, chat

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infercast.errors import InputError, UnknownNameError
+from infercast.lazy_classes import NamedTuple
 
 # Length distributions: token counts, written as short strings.
 

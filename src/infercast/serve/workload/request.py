@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from infercast.errors import InputError, UnknownNameError
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.shown import Answer
 
