@@ -20,13 +20,14 @@ from infercast.forecast.plan.question import Question, beyond_budget, deployed, 
 from infercast.forecast.plan.screening import HOPELESS, Option
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import Slo, served_headroom
-from infercast.forecast.steady import CLEAR, MISSED
+from infercast.forecast.slo import served_headroom
+from infercast.forecast.steady import CLEAR, FAR_OUTGROWN, MISSED, second_half
 from infercast.forecast.system import System, system_of, two_pools
+from infercast.forecast.uncertainty import longest_taken
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import Workload
 from infercast.serve.record import Served
-from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
+from infercast.serve.workload.synthetic import dealt_out, extended, synthetic_workload
 
 CLEARLY = 0.75
 """A run that is to decide its own length is of no interest where its first requests keep so little of a limit ..."""
@@ -204,10 +205,12 @@ class SimulationStage:
 
     def one_holds(self, options: Iterable[Option]) -> bool:
         """Simulate those with the best short simulations until one keeps the SLO, or the others are too far behind."""
-        share = inf  # What is left of the headroom of a short simulation, at best
+        # What is left of the headroom of a short simulation, at best: first as much as of others that kept the SLO.
+        kept = [(row.headroom or 0.0) / short for row in self.held if (short := self.short.get(row.candidate))]
+        missed = list[float]()
         for option in self.ranked(options):
             short = self.short[option.candidate]
-            if share * short < LEFT:
+            if max(missed or kept, default=inf) * short < LEFT:
                 return False
             (row,) = self.simulate([option.candidate])
             odds = None if row.figures is None else row.figures.odds
@@ -215,8 +218,7 @@ class SimulationStage:
                 (row,) = self.look_closely([option.candidate])
             if row.holds:
                 return True
-            left = (row.headroom or 0.0) / max(short, 1e-12)
-            share = left if share == inf else max(share, left)
+            missed.append((row.headroom or 0.0) / max(short, 1e-12))
         return False
 
     def look_closely(self, candidates: Iterable[Candidate]) -> list[Row]:
@@ -234,13 +236,9 @@ def _evaluate_at(asked: tuple[Candidate, float], question: Question, *, interval
     return evaluate(candidate, question, factor=factor, intervals=intervals, whole_from=inf)
 
 
-def at_rate(stage: SimulationStage, candidate: Candidate, factor: float, room: float = 0.0) -> Row:
-    """Simulate a candidate at a multiple of the rate, for the SLO alone; ``room``: a headroom that stands for odds."""
-    question = stage.question
-    if room:
-        limits = (replace(limit, seconds=limit.seconds / room) for limit in question.slo.limits)
-        question = replace(question, slo=Slo(tuple(limits)), least_odds=0.0)
-    (row,) = stage.workers.map(partial(_evaluate_at, question=question), [(candidate, factor)])
+def at_rate(stage: SimulationStage, candidate: Candidate, factor: float) -> Row:
+    """Simulate a candidate at a multiple of the rate, for the SLO alone."""
+    (row,) = stage.workers.map(partial(_evaluate_at, question=stage.question), [(candidate, factor)])
     return row
 
 
@@ -252,6 +250,25 @@ def short_headroom(option: Option, question: Question) -> float:
         return served_headroom(served, question.slo)[0]
     except InfercastError:
         return 0.0
+
+
+def headroom_at(factor: float, candidate: Candidate, question: Question, seconds: float) -> float:
+    """The headroom of what comes in as many ``seconds`` or longer, at a multiple of the rate; 0 if requests queue up.
+
+    They are the same requests at every rate: two results differ by what the rates do, more than by chance.
+    """
+    try:
+        system, _, workload = _simulated_part(candidate, question.at_rate(factor))
+        if workload.open_ended and workload.rate is not None:
+            count = max(len(workload.requests), round(seconds * workload.rate / factor))
+            workload = extended(workload, count, longest_taken(workload, system.pools[-1].replica))
+        served = system.serve(workload).clients
+    except InfercastError:
+        return 0.0
+    chance = 6.0 * served.in_system_at(float(served.sent_at.max())) ** 0.5 / served.sent_at.size
+    if workload.rate is not None and second_half(served)[0] > max(FAR_OUTGROWN, chance):
+        return 0.0
+    return served_headroom(served, question.slo)[0]
 
 
 def climb(

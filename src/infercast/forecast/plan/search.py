@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, takewhile
-from math import inf, log
+from math import exp, inf, log
 from typing import TypeVar
 
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve
+from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve, headroom_at
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
@@ -279,7 +279,8 @@ REACH = 2.0  # More expensive candidates, relative to the best, are not looked a
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
-TRIES, FINE = 6, 1.06  # Rates that are tried at most, and the ratio of two between which none is
+TRIES, FINE = 6, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+RAMPS = 15.0  # Times that a request stays, on average, for which requests come in such a run
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
 
@@ -332,7 +333,8 @@ class _Search:
             self.left, self.waiting, self.sure = [each for each in self.left if each not in more], more, {}
             best = self._search()
         if best is not None and not question.goal.finds_rate:
-            least, like = ROOMIER * (best.headroom or 0.0), stage.screen(_like(best.candidate, self.options))
+            like, short = stage.screen(_like(best.candidate, self.options)), stage.short.get(best.candidate)
+            least = ROOMIER * (short or best.headroom or 0.0)
             stage.simulate(each.candidate for each in like if stage.short[each.candidate] > least)
             _rivals(stage, self.options, best)
             stage.simulate(_as_good(question, self.options, best))
@@ -499,15 +501,15 @@ def _simulate(stage: SimulationStage, options: list[Option]) -> None:
 
 
 def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
-    """The best of every other kind of GPU by the quick estimate, to see what a lower price would change."""
+    """The best of every other kind of GPU, to see what a lower price would change; what is cheaper has missed the SLO."""
     known, question = stage.question.goal.known, stage.question
     if known is None:
         return
-    mine, most = {pool.gpu for pool in best.candidate.pools}, REACH * question.goal.value(best)
+    mine, least = {pool.gpu for pool in best.candidate.pools}, known(question, best.candidate)
     for gpu in question.gpus:
         if gpu not in mine:
             own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
-            near = [each for each in own if known(question, each.candidate) <= most]
+            near = [each for each in own if least <= known(question, each.candidate) <= REACH * least]
             climb(stage, near, partial(known, question), is_rival=True)
 
 
@@ -530,22 +532,29 @@ def _most_between(
 ) -> float | None:
     """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
 
-    ``row``: the result at the least, where it is known. Headrooms say which rate to try next.
+    ``row``: the result at the least, where it is known. What the same requests see at other rates says where to go on,
+    until the rate looked for is next to one that was tried.
     """
     row = row or at_rate(stage, candidate, low)
-    if not row.holds:
+    if not row.holds or row.figures is None:
         return None
-    needed = _room_for_odds(row, stage.question.least_odds)
-    room, steep = (row.headroom or 1.0) / needed, 1.0
-    for _ in range(TRIES):
-        if high / low <= FINE:
-            break
-        factor = low * min(max(room ** (1.0 / steep), FINE**0.5), high / low / FINE**0.5)
-        row = at_rate(stage, candidate, factor, needed)
-        found = max(row.headroom or 0.0, 0.01)
-        steep = min(max(log(room / found) / log(factor / low), 0.3), 20.0)
-        low, room, high = (factor, found, high) if row.holds else (low, room, factor)
-    return low * stage.question.rate
+    seconds = RAMPS * row.figures.end_to_end.mean
+    task = partial(headroom_at, candidate=candidate, question=stage.question, seconds=seconds)
+    (first,) = stage.workers.map(task, [low])
+    start = log((row.headroom or 1.0) / _room_for_odds(row, stage.question.least_odds))
+    # Logarithms of rates, relative to the question's, and of headrooms, relative to what is needed.
+    tried, least, most, near = log(low), log(low), log(high), log(FINE) / 2
+    room, wanted = start, tried + max(start, near)
+    for _ in range(TRIES if first else 0):
+        before, wanted = (tried, room), min(wanted, most)
+        (found,) = stage.workers.map(task, [exp(wanted)])
+        tried, room = wanted, start + log(max(found / first, 0.01))
+        least, most = (tried, most) if room > 0 else (least, tried)
+        steep = min(max((before[1] - room) / (tried - before[0]), 0.3), 20.0)
+        wanted = min(max(tried + room / steep, least), most)
+        if min(abs(wanted - each) for each in (least, tried, most)) <= near:
+            return exp(wanted) * stage.question.rate
+    return exp(least) * stage.question.rate
 
 
 def _room_for_odds(row: Row, asked: float) -> float:
