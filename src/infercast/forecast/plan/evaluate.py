@@ -17,7 +17,7 @@ from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
 from infercast.forecast.plan.executors import Executor, check_time
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
-from infercast.forecast.plan.screening import HOPELESS, Option
+from infercast.forecast.plan.screening import HOPELESS, Option, QuickEstimate
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import served_headroom
@@ -134,6 +134,7 @@ PROMISING, PROMISING_ODDS = 0.9, 1.0
 runs are mostly too good: of 120 candidates, the lowest of those that then kept their SLO had 1.02."""
 SURE = 1.25  # One with which a candidate is simulated before others are looked at
 MOST_CLOSE = 3  # Kinds of replicas of one price of which other settings are tried, too
+ABOUT = 0.95  # A share of the best headroom of other settings from which on those like it are looked at
 LEFT = 0.95  # A headroom below which a candidate is left, as those that missed the SLO before it lead to expect it
 CLOSE = 0.1  # Odds that are closer to those asked for are computed from a whole run
 PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are looked at before the others
@@ -187,6 +188,19 @@ class SimulationStage:
             self.rows.setdefault(candidate, Row(candidate, Stage.SCREENED, cost, None, room, reason))
         least = PROMISING if self.question.least_odds <= 0.5 else PROMISING_ODDS
         return self.ranked(option for option in options if self.short[option.candidate] >= least)
+
+    def screen_settings(self, options: Sequence[Option]) -> list[Option]:
+        """The same of one kind with several settings; of those that the quick estimate cannot tell apart one is first.
+
+        The others follow where it does about as well as the best.
+        """
+        alike: dict[QuickEstimate, list[Option]] = {}
+        for option in options:
+            alike.setdefault(option.estimate, []).append(option)
+        found = self.screen([each[0] for each in alike.values()])
+        least = ABOUT * max((self.short[each[0].candidate] for each in alike.values()), default=0.0)
+        more = [each[1:] for each in alike.values() if self.short[each[0].candidate] >= least]
+        return self.ranked([*found, *self.screen([option for each in more for option in each])])
 
     def ranked(self, options: Iterable[Option]) -> list[Option]:
         return sorted(dict.fromkeys(options), key=lambda option: -self.short[option.candidate])
@@ -289,12 +303,13 @@ def climb(
         for first in range(0, len(ones), PORTION):
             found = stage.screen(ones[first : first + PORTION])
             if found and stage.short[found[0].candidate] < SURE:
-                found += stage.screen(kinds[found[0].candidate.stem][1:])
+                found += stage.screen_settings(kinds[found[0].candidate.stem])
             promising += found
             if stage.one_holds(option for option in promising if stage.short[option.candidate] >= SURE):
                 return
         best = dict.fromkeys(option.candidate.stem for option in stage.ranked(promising)[:MOST_CLOSE])
-        if stage.one_holds([*promising, *stage.screen([option for stem in best for option in kinds[stem][1:]])]):
+        others = [option for stem in best for option in stage.screen_settings(kinds[stem])]
+        if stage.one_holds([*promising, *others]):
             return
 
 

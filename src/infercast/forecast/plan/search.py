@@ -153,21 +153,23 @@ def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Ro
     return _undominated(ordered, point, SAME)
 
 
-def likely_front(options: Sequence[Option], best: Row) -> list[Candidate]:
-    """A few candidates that cost more than the best and are on the front by the quick estimate, from end to end."""
+def likely_front(options: Sequence[Option], best: Row, held: Sequence[Row]) -> list[Candidate]:
+    """A few candidates that cost more than the best and are on the front by the quick estimate, from end to end.
+
+    What is ``held`` already counts among them.
+    """
+    known = {row.candidate for row in held}
 
     def point(option: Option) -> Point:
         return _money(option.cost, option.candidate.gpus), option.estimate.ttft, option.estimate.tpot
 
     least = _money(best.cost, best.gpus)
-    near = [each for each in options if least < point(each)[0] <= REACH * least]
-    sure = sorted(
-        (each for each in near if each.estimate.headroom >= FRONT_HEADROOM), key=lambda each: (point(each), str(each))
-    )
-    thinned = _undominated(sure, point, 1.0 + ALIKE)
-    step = max(1.0, (len(thinned) - 1) / max(1, MOST - 1))
-    chosen = {round(number * step) for number in range(min(MOST, len(thinned)))}
-    return [thinned[number].candidate for number in sorted(chosen) if number < len(thinned)]
+    near = [each for each in options if least < point(each)[0] <= REACH * least or each.candidate in known]
+    sure = [each for each in near if each.candidate in known or each.estimate.headroom >= FRONT_HEADROOM]
+    sure.sort(key=lambda each: (each.candidate not in known, point(each), str(each)))
+    new = [each for each in _undominated(sure, point, 1.0 + ALIKE) if each.candidate not in known]
+    most = max(1, MOST + 1 - len(known))
+    return [new[round((number + 1) * len(new) / most) - 1].candidate for number in range(min(most, len(new)))]
 
 
 def _undominated(ordered: Sequence[Each], point: Callable[[Each], Point], same: float = 1.0) -> list[Each]:
@@ -279,7 +281,7 @@ REACH = 2.0  # More expensive candidates, relative to the best, are not looked a
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
-TRIES, FINE = 6, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
 RAMPS = 15.0  # Times that a request stays, on average, for which requests come in such a run
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
@@ -333,12 +335,12 @@ class _Search:
             self.left, self.waiting, self.sure = [each for each in self.left if each not in more], more, {}
             best = self._search()
         if best is not None and not question.goal.finds_rate:
-            like, short = stage.screen(_like(best.candidate, self.options)), stage.short.get(best.candidate)
+            like, short = stage.screen_settings(_like(best.candidate, self.options)), stage.short.get(best.candidate)
             least = ROOMIER * (short or best.headroom or 0.0)
             stage.simulate(each.candidate for each in like if stage.short[each.candidate] > least)
             _rivals(stage, self.options, best)
             stage.simulate(_as_good(question, self.options, best))
-            stage.simulate(likely_front(self.options, best))
+            stage.simulate(likely_front(self.options, best, stage.held))
             if _runner_up(stage, best) is None:
                 stage.simulate(self._of_another_kind(best.candidate))
         self._settle()
