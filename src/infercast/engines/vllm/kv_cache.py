@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from math import ceil, lcm
 from typing import Any, NamedTuple
 
@@ -303,6 +304,7 @@ UNCHUNKED = 2048
 """Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
 
 
+@lru_cache(maxsize=1024)  # plans try many settings that it does not depend on
 def kv_layout(
     config: ModelConfig,
     layout: ParallelLayout,
