@@ -66,7 +66,7 @@ class Replica:
     tells_load: bool = False  # True if the load balancer sees queue and KV cache usage for every model (vLLM 0.27)
 
 
-GoOn = Callable[[Sequence[Record]], Workload | None]
+GoOn = Callable[..., Workload | None]
 """From what has been recorded when the last request is sent, the workload with more requests after it, or None."""
 
 

@@ -503,7 +503,7 @@ def _simulate(stage: SimulationStage, options: list[Option]) -> None:
 
 
 def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
-    """The best of every other kind of GPU, to see what a lower price would change; what is cheaper has missed the SLO."""
+    """The best of every other GPU, to see what a lower price would change; what costs less has missed the SLO."""
     known, question = stage.question.goal.known, stage.question
     if known is None:
         return

@@ -20,7 +20,7 @@ from infercast.serve import step
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
 from infercast.serve.record import Record
-from infercast.serve.simulation import Replica, check_workload, clients_of, no_garbage
+from infercast.serve.simulation import Replica, check_workload, clients_of, further_from, no_garbage
 from infercast.serve.workload.request import Request, Workload
 
 
@@ -146,6 +146,12 @@ class Wire:
         return index, (ready, began, float(began + link.latency + size / min(link.sending, link.receiving)))
 
 
+def prompts_of(workload: Workload) -> Workload:
+    """What the prefill pool is asked for: one token of each request."""
+    prompts = (replace(each, num_output=1, declared=None, stops=False) for each in workload.requests)
+    return replace(workload, requests=tuple(prompts))
+
+
 def simulate_disaggregated(
     prefill: Pool,
     decode: Pool,
@@ -154,26 +160,36 @@ def simulate_disaggregated(
     workload: Workload,
     progress: Progress | None = None,
     watch: Sequence[Sequence[StepObserver]] = (),
-    *,
-    marks: bool = False,
+    go_on: Callable[[Handover], Workload | None] | None = None,
 ) -> Handover:
     """Serve a workload; ``sequence_bytes`` returns the KV bytes of a number of tokens.
 
-    ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. With
-    ``marks``, a part of the run can be summed up.
+    ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. ``go_on`` may
+    add requests when the last one is sent; without it no part of the run can be summed up.
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
-    num_requests, answered = len(workload.requests), 0
+    requests, answered = [*workload.requests], 0
     of_prefill, of_decode = watch or ((), ())
-    prompts = tuple(replace(request, num_output=1, declared=None, stops=False) for request in workload.requests)
-    clients = clients_of(prefill.replicas[0], replace(workload, requests=prompts), prefill.servers)
-    transfers = Transfers(workload.requests)
-    first = RunningPool(prefill, num_requests, clients, of_prefill)
-    second = RunningPool(decode, num_requests, transfers, of_decode, turned_into=receiving)
-    for engine in (*first.engines, *second.engines) if marks else ():
-        engine.record.next_mark = 0
-    wire, times = Wire(link, len(first.engines)), np.full((3, num_requests), np.nan)
+    clients = clients_of(prefill.replicas[0], prompts_of(workload), prefill.servers)
+    transfers = Transfers(requests)
+    first = RunningPool(prefill, len(requests), clients, of_prefill)
+    second = RunningPool(decode, len(requests), transfers, of_decode, turned_into=receiving)
+    prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
+    wire, times = Wire(link, len(first.engines)), np.full((3, len(requests)), np.nan)
+
+    def further(_: Sequence[Record]) -> Workload | None:
+        nonlocal times
+        longer = None if go_on is None else go_on(Handover(prompts_by, tokens_by, *times))
+        if longer is None:
+            return None
+        check_workload(receiving(decode.replicas[0]), longer)
+        times = np.pad(times, ((0, 0), (0, len(longer.requests) - len(requests))), constant_values=np.nan)
+        requests.extend(longer.requests[len(requests) :])
+        return prompts_of(longer)
+
+    if go_on is not None:
+        further_from(clients, prefill.replicas[0], [*prompts_by, *tokens_by], further)
     with no_garbage():
         while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
             # A transfer begins once every engine's clock has reached it, so none can be ready before.
@@ -184,7 +200,7 @@ def simulate_disaggregated(
             engine = pool.next_engine()
             for index, time in pool.take_turn(engine):
                 if pool is first:
-                    wire.put(engine.number, index, time, sequence_bytes(workload.requests[index].num_input))
+                    wire.put(engine.number, index, time, sequence_bytes(requests[index].num_input))
                     continue
                 clients.answer(time, index)
                 answered += 1
@@ -192,5 +208,4 @@ def simulate_disaggregated(
                     progress(answered, time)
         first.close()
         second.close()
-    prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
     return Handover(prompts_by, tokens_by, *times)
