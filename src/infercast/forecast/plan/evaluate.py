@@ -17,7 +17,7 @@ from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
 from infercast.forecast.plan.executors import Executor, check_time
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
-from infercast.forecast.plan.screening import HOPELESS, Option, QuickEstimate
+from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS, Option, QuickEstimate
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import served_headroom
@@ -292,7 +292,7 @@ def climb(
 
     At each value one candidate of every kind is simulated shortly; then other settings of the best kinds.
     """
-    least = LIKELY if is_rival else HOPELESS
+    least = LIKELY if is_rival else HOPELESS_ODDS if stage.question.least_odds >= HIGH_ODDS else HOPELESS
     hopeful = [option for option in options if option.estimate.headroom >= least]
     hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
     for _, group in groupby(hopeful, key=lambda option: value(option.candidate)):

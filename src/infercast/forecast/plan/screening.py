@@ -44,7 +44,6 @@ from infercast.forecast.plan.question import (
     config_of,
     deployed,
     device_of,
-    own_timer,
     rough_timer,
 )
 from infercast.forecast.slo import Limit, Slo
@@ -213,7 +212,7 @@ class Engine:
         self._stages, self._copies = layout.pipeline, layout.data
         self._tokens = 1.0 if deployment.drafting is None else deployment.drafting.acceptance.length
         self._overlap = 1.0 if layout.pipeline == 1 else OVERLAP + (1.0 - OVERLAP) / layout.pipeline
-        self._budget = min(settings.max_num_batched_tokens, ROUGH_TOKENS)
+        self.budget = min(settings.max_num_batched_tokens, ROUGH_TOKENS)
         self._path = float(getattr(host, "request_path", 0.0) + getattr(host, "token_path", 0.0))
         room = deployment.memory.most_sequences(max(1, int(mix.context)), chunk=1)
         self.seats = max(1, min(settings.max_num_seqs, room))  # Sequences that it holds at one time
@@ -224,8 +223,8 @@ class Engine:
 
     def added(self, tokens: float, batch: float, count: float = 1.0) -> float:
         """Seconds that each of ``count`` prompts in a step adds to its steps."""
-        decodes = min(round(batch), self.seats - 1, self._budget // 2)
-        room = max(2, self._budget - decodes)
+        decodes = min(round(batch), self.seats - 1, self.budget // 2)
+        room = max(2, self.budget - decodes)
         part = min(max(2, round(tokens)), room)
         many = max(1, min(int(count), self.seats - decodes, room // part))
         before = max(0, round((tokens - part) / 2))
@@ -234,7 +233,7 @@ class Engine:
 
     def packed(self, tokens: float, batch: float) -> float:
         """The same with steps full of such prompts, which share the fixed cost of a step."""
-        return self.added(tokens, batch, self._budget / tokens)
+        return self.added(tokens, batch, self.budget / tokens)
 
     def load(self, rate: float) -> SteadyLoad | None:
         """Its steady state at a request rate; None if it cannot keep up."""
@@ -329,6 +328,7 @@ def quick_estimate(
 HOPELESS = 0.7
 """A headroom by the quick estimate below which a candidate is not simulated. Of those that kept their SLO in some 120
 simulations of three models the lowest had 0.86; pipelines that are nearly full, which are never best, are lower."""
+HOPELESS_ODDS, HIGH_ODDS = 0.9, 0.75  # The same for high odds, which take a tenth more room in a simulation
 PLENTY = 3.0  # A headroom from which on no more replicas are tried
 LEAST_RATE, MOST_RATE = 0.01, 1e5  # Requests a second between which the most that a replica keeps is looked for
 
@@ -419,11 +419,14 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
     cached = sum(each.num_input for each in requests) / len(requests) - float(lengths.new_inputs.mean())
     mix = mix_of(lengths, cached)
     steps = Steps(rough_timer(question.shared, units), mix)
+    known: dict[tuple[int, ...], QuickEstimate] = {}
     for unit, least in fitting.values():
         engine = Engine(deployed(question.shared, unit), steps)
         for count in _counts(question, unit, least):
-            candidate, rate = unit.times(count), question.rate / count
-            made, factor = quick_estimate(question.slo, mix, engine, engine, (rate, rate)), 0.0
+            candidate, rate, key = unit.times(count), question.rate / count, (count, engine.budget, engine.seats)
+            if key not in known:
+                known[key] = quick_estimate(question.slo, mix, engine, engine, (rate, rate))
+            made, factor = known[key], 0.0
             if question.goal.finds_rate:
                 factor = _most(question.slo, mix, engine)
                 made = made._replace(headroom=1.0 if factor else 0.0)
@@ -501,7 +504,7 @@ def _pool_specs(question: Question, unit: Candidate, mix: Mix) -> tuple[PoolSpec
         deployment = deployed(question.shared, unit)
     except InfercastError:
         return None
-    steps = Steps(own_timer(question.shared, unit), mix)
+    steps = Steps(rough_timer(question.shared, (unit,)), mix)
     most = 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus
     first, second = (PoolSpec(unit, Engine(deployment, steps, role), most) for role in ("prefill", "decode"))
     return first, second

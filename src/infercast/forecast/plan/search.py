@@ -281,7 +281,7 @@ REACH = 2.0  # More expensive candidates, relative to the best, are not looked a
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
-TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+TRIES, FINE = 3, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
 RAMPS = 15.0  # Times that a request stays, on average, for which requests come in such a run
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
@@ -555,8 +555,8 @@ def _most_between(
         steep = min(max((before[1] - room) / (tried - before[0]), 0.3), 20.0)
         wanted = min(max(tried + room / steep, least), most)
         if min(abs(wanted - each) for each in (least, tried, most)) <= near:
-            return exp(wanted) * stage.question.rate
-    return exp(least) * stage.question.rate
+            break
+    return exp(wanted if first else least) * stage.question.rate
 
 
 def _room_for_odds(row: Row, asked: float) -> float:
