@@ -63,7 +63,6 @@ class HostCosts:
 Costs = TypeVar("Costs", bound=HostCosts)
 
 
-@cache
 def bundled_host(kind: type[Costs], engine: str) -> Costs:
     return _costs_of(kind, _bundled_values(engine))
 

@@ -105,12 +105,7 @@ class System(NamedTuple):
             return Run((tuple(records),), Served(records))
         second = self.pools[1]
         size = second.deployment.model.sequence_bytes
-
-        def further(done: Handover) -> Workload | None:
-            assert go_on is not None
-            return go_on([*done.prefill, *done.decode], _clients_of(done))
-
-        more = None if go_on is None else further
+        more = None if go_on is None else lambda done: go_on([*done.prefill, *done.decode], _clients_of(done))
         done = simulate_disaggregated(first, second.engines, self.wire, size, workload, progress, watch, more)
         return Run((tuple(done.prefill), tuple(done.decode)), _clients_of(done), done)
 

@@ -17,7 +17,7 @@ from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
 from infercast.forecast.plan.executors import Executor, check_time
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
-from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS, Option, QuickEstimate
+from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS, Option
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import served_headroom
@@ -134,8 +134,7 @@ PROMISING, PROMISING_ODDS = 0.9, 1.0
 runs are mostly too good: of 120 candidates, the lowest of those that then kept their SLO had 1.02."""
 SURE = 1.25  # One with which a candidate is simulated before others are looked at
 MOST_CLOSE = 3  # Kinds of replicas of one price of which other settings are tried, too
-ABOUT = 0.95  # A share of the best headroom of other settings from which on those like it are looked at
-LEFT = 0.95  # A headroom below which a candidate is left, as those that missed the SLO before it lead to expect it
+LEFT = 0.95  # A headroom below which a candidate is left if others lead to expect it; of settings, a share of the best
 CLOSE = 0.1  # Odds that are closer to those asked for are computed from a whole run
 PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are looked at before the others
 
@@ -181,7 +180,7 @@ class SimulationStage:
         asked = [option for option in options if option.candidate not in self.short]
         if asked:
             self.say(f"{len(asked)} short simulations")
-        rooms = self.workers.map(partial(short_headroom, question=self.question), asked)
+        rooms = self.workers.map(partial(headroom_of, question=self.question), [each.candidate for each in asked])
         for (candidate, cost, *_), room in zip(asked, rooms, strict=True):
             self.short[candidate] = room
             reason = f"a short simulation has a headroom of {room:.2f}"
@@ -190,17 +189,12 @@ class SimulationStage:
         return self.ranked(option for option in options if self.short[option.candidate] >= least)
 
     def screen_settings(self, options: Sequence[Option]) -> list[Option]:
-        """The same of one kind with several settings; of those that the quick estimate cannot tell apart one is first.
-
-        The others follow where it does about as well as the best.
-        """
-        alike: dict[QuickEstimate, list[Option]] = {}
-        for option in options:
-            alike.setdefault(option.estimate, []).append(option)
-        found = self.screen([each[0] for each in alike.values()])
-        least = ABOUT * max((self.short[each[0].candidate] for each in alike.values()), default=0.0)
-        more = [each[1:] for each in alike.values() if self.short[each[0].candidate] >= least]
-        return self.ranked([*found, *self.screen([option for each in more for option in each])])
+        """The same of settings: first one of those with equal estimates, the others if it is about as good as any."""
+        ones = {option.estimate: option for option in reversed(options)}
+        found = self.screen([*ones.values()])
+        least = LEFT * max((self.short[each.candidate] for each in ones.values()), default=0.0)
+        more = [option for option in options if self.short[ones[option.estimate].candidate] >= least]
+        return self.ranked([*found, *self.screen(more)])
 
     def ranked(self, options: Iterable[Option]) -> list[Option]:
         return sorted(dict.fromkeys(options), key=lambda option: -self.short[option.candidate])
@@ -256,33 +250,25 @@ def at_rate(stage: SimulationStage, candidate: Candidate, factor: float) -> Row:
     return row
 
 
-def short_headroom(option: Option, question: Question) -> float:
-    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty."""
-    try:
-        system, _, workload = _simulated_part(option.candidate, question)
-        served = system.serve(replace(workload, requests=workload.requests[:SHORT], drawn=None)).clients
-        return served_headroom(served, question.slo)[0]
-    except InfercastError:
-        return 0.0
+def headroom_of(candidate: Candidate, question: Question, seconds: float = 0.0, factor: float = 1.0) -> float:
+    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty.
 
-
-def headroom_at(factor: float, candidate: Candidate, question: Question, seconds: float) -> float:
-    """The headroom of what comes in as many ``seconds`` or longer, at a multiple of the rate; 0 if requests queue up.
-
-    They are the same requests at every rate: two results differ by what the rates do, more than by chance.
+    With ``seconds``, all that come in as many, at a multiple of the rate; 0 if they queue up. They are the same at
+    every rate: two results differ by what the rates do, more than by chance.
     """
     try:
         system, _, workload = _simulated_part(candidate, question.at_rate(factor))
-        if workload.open_ended and workload.rate is not None:
+        if not seconds:
+            workload = replace(workload, requests=workload.requests[:SHORT], drawn=None)
+        elif workload.open_ended and workload.rate is not None:
             count = max(len(workload.requests), round(seconds * workload.rate / factor))
             workload = extended(workload, count, longest_taken(workload, system.pools[-1].replica))
         served = system.serve(workload).clients
     except InfercastError:
         return 0.0
     chance = 6.0 * served.in_system_at(float(served.sent_at.max())) ** 0.5 / served.sent_at.size
-    if workload.rate is not None and second_half(served)[0] > max(FAR_OUTGROWN, chance):
-        return 0.0
-    return served_headroom(served, question.slo)[0]
+    queues_up = seconds > 0.0 and second_half(served)[0] > max(FAR_OUTGROWN, chance)
+    return 0.0 if queues_up and workload.rate is not None else served_headroom(served, question.slo)[0]
 
 
 def climb(

@@ -212,7 +212,7 @@ class Engine:
         self._stages, self._copies = layout.pipeline, layout.data
         self._tokens = 1.0 if deployment.drafting is None else deployment.drafting.acceptance.length
         self._overlap = 1.0 if layout.pipeline == 1 else OVERLAP + (1.0 - OVERLAP) / layout.pipeline
-        self.budget = min(settings.max_num_batched_tokens, ROUGH_TOKENS)
+        self._budget = min(settings.max_num_batched_tokens, ROUGH_TOKENS)
         self._path = float(getattr(host, "request_path", 0.0) + getattr(host, "token_path", 0.0))
         room = deployment.memory.most_sequences(max(1, int(mix.context)), chunk=1)
         self.seats = max(1, min(settings.max_num_seqs, room))  # Sequences that it holds at one time
@@ -223,8 +223,8 @@ class Engine:
 
     def added(self, tokens: float, batch: float, count: float = 1.0) -> float:
         """Seconds that each of ``count`` prompts in a step adds to its steps."""
-        decodes = min(round(batch), self.seats - 1, self.budget // 2)
-        room = max(2, self.budget - decodes)
+        decodes = min(round(batch), self.seats - 1, self._budget // 2)
+        room = max(2, self._budget - decodes)
         part = min(max(2, round(tokens)), room)
         many = max(1, min(int(count), self.seats - decodes, room // part))
         before = max(0, round((tokens - part) / 2))
@@ -233,7 +233,7 @@ class Engine:
 
     def packed(self, tokens: float, batch: float) -> float:
         """The same with steps full of such prompts, which share the fixed cost of a step."""
-        return self.added(tokens, batch, self.budget / tokens)
+        return self.added(tokens, batch, self._budget / tokens)
 
     def load(self, rate: float) -> SteadyLoad | None:
         """Its steady state at a request rate; None if it cannot keep up."""
@@ -419,14 +419,11 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
     cached = sum(each.num_input for each in requests) / len(requests) - float(lengths.new_inputs.mean())
     mix = mix_of(lengths, cached)
     steps = Steps(rough_timer(question.shared, units), mix)
-    known: dict[tuple[int, ...], QuickEstimate] = {}
     for unit, least in fitting.values():
         engine = Engine(deployed(question.shared, unit), steps)
         for count in _counts(question, unit, least):
-            candidate, rate, key = unit.times(count), question.rate / count, (count, engine.budget, engine.seats)
-            if key not in known:
-                known[key] = quick_estimate(question.slo, mix, engine, engine, (rate, rate))
-            made, factor = known[key], 0.0
+            candidate, rate = unit.times(count), question.rate / count
+            made, factor = quick_estimate(question.slo, mix, engine, engine, (rate, rate)), 0.0
             if question.goal.finds_rate:
                 factor = _most(question.slo, mix, engine)
                 made = made._replace(headroom=1.0 if factor else 0.0)

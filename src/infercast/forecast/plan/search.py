@@ -11,7 +11,7 @@ from typing import TypeVar
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve, headroom_at
+from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve, headroom_of
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
@@ -154,10 +154,7 @@ def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Ro
 
 
 def likely_front(options: Sequence[Option], best: Row, held: Sequence[Row]) -> list[Candidate]:
-    """A few candidates that cost more than the best and are on the front by the quick estimate, from end to end.
-
-    What is ``held`` already counts among them.
-    """
+    """A few that cost more than the best and are on the front by the quick estimate; what is ``held`` is among them."""
     known = {row.candidate for row in held}
 
     def point(option: Option) -> Point:
@@ -275,8 +272,7 @@ def _loosened(limit: Limit, factor: float) -> Limit:
 WAVE = 16  # Stems that are estimated before the next look at what the best of them would cost
 SURE_HEADROOM = 1.25  # A headroom by the quick estimate at which a candidate is all but sure to keep the SLO
 FIRST_HEADROOM = 1.5  # One at which it is shown as the first answer if a few requests say so, too
-ROOMIER = 1.05
-"""How much more headroom other settings of the winner must show in a short simulation to be simulated in full."""
+ROOMIER = 1.05  # How much more headroom the winner must have in a short simulation with other settings, to try them
 REACH = 2.0  # More expensive candidates, relative to the best, are not looked at
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
@@ -534,29 +530,27 @@ def _most_between(
 ) -> float | None:
     """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
 
-    ``row``: the result at the least, where it is known. What the same requests see at other rates says where to go on,
-    until the rate looked for is next to one that was tried.
+    ``row``: the result at the least, where it is known. The same requests at other rates say which to try next.
     """
     row = row or at_rate(stage, candidate, low)
     if not row.holds or row.figures is None:
         return None
-    seconds = RAMPS * row.figures.end_to_end.mean
-    task = partial(headroom_at, candidate=candidate, question=stage.question, seconds=seconds)
+    task = partial(headroom_of, candidate, stage.question, RAMPS * row.figures.end_to_end.mean)
     (first,) = stage.workers.map(task, [low])
-    start = log((row.headroom or 1.0) / _room_for_odds(row, stage.question.least_odds))
     # Logarithms of rates, relative to the question's, and of headrooms, relative to what is needed.
-    tried, least, most, near = log(low), log(low), log(high), log(FINE) / 2
-    room, wanted = start, tried + max(start, near)
+    start, near = log((row.headroom or 1.0) / _room_for_odds(row, stage.question.least_odds)), log(FINE) / 2
+    tried, least, most, room = log(low), log(low), log(high), start
+    wanted = tried + max(start, near) if first else tried
     for _ in range(TRIES if first else 0):
-        before, wanted = (tried, room), min(wanted, most)
-        (found,) = stage.workers.map(task, [exp(wanted)])
-        tried, room = wanted, start + log(max(found / first, 0.01))
+        before, tried = (tried, room), min(wanted, most)
+        (found,) = stage.workers.map(task, [exp(tried)])
+        room = start + log(max(found / first, 0.01))
         least, most = (tried, most) if room > 0 else (least, tried)
         steep = min(max((before[1] - room) / (tried - before[0]), 0.3), 20.0)
         wanted = min(max(tried + room / steep, least), most)
         if min(abs(wanted - each) for each in (least, tried, most)) <= near:
             break
-    return exp(wanted if first else least) * stage.question.rate
+    return exp(wanted) * stage.question.rate
 
 
 def _room_for_odds(row: Row, asked: float) -> float:
@@ -609,13 +603,10 @@ def _runner_up(stage: SimulationStage, best: Row | None) -> Row | None:
 
 def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
     """Stems that cost too much however well they do."""
-    rows = []
-    for stem in stems:
-        least = stem.least
-        cost = question.cost(least)
-        words = format_gpus(least.gpus) if cost is None else f"{cost:,.2f} per hour"
-        rows.append(Row(least, Stage.BOUND, cost, reason=f"takes at least {words}, more than others"))
-    return rows
+    costs = [(stem.least, question.cost(stem.least)) for stem in stems]
+    words = (format_gpus(each.gpus) if cost is None else f"{cost:,.2f} per hour" for each, cost in costs)
+    reasons = (f"takes at least {each}, more than others" for each in words)
+    return [Row(each, Stage.BOUND, cost, reason=why) for (each, cost), why in zip(costs, reasons, strict=True)]
 
 
 def _ranked(

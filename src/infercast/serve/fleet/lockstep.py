@@ -150,8 +150,7 @@ class _Rank:
         self._number, self._host = self._number + 1, total
         if time > end + total:  # it was idle, and is in a pass with its dummy batch
             self._number = max(self._number, meeting.under_way(start) + 1)
-        own = max(0.0, estimate.gpu_seconds[0] - meeting.shared(tokens))
-        part = _Part(own, tokens, decodes)
+        part = _Part(max(0.0, estimate.gpu_seconds[0] - meeting.shared(tokens)), tokens, decodes)
         self._end = meeting.join(self._rank, self._number, start, ready + host.launch, part)
         return estimated(([self._end - start], *estimate[1:6], 0.0))
 

@@ -180,8 +180,7 @@ def simulate_disaggregated(
 
     def further(_: Sequence[Record]) -> Workload | None:
         nonlocal times
-        longer = None if go_on is None else go_on(Handover(prompts_by, tokens_by, *times))
-        if longer is None:
+        if go_on is None or (longer := go_on(Handover(prompts_by, tokens_by, *times))) is None:
             return None
         check_workload(receiving(decode.replicas[0]), longer)
         times = np.pad(times, ((0, 0), (0, len(longer.requests) - len(requests))), constant_values=np.nan)
