@@ -213,9 +213,8 @@ class SimulationStage:
 
     def one_holds(self, options: Iterable[Option]) -> bool:
         """Simulate those with the best short simulations until one keeps the SLO, or the others are too far behind."""
-        # What is left of the headroom of a short simulation, at best: first as much as of others that kept the SLO.
         kept = [(row.headroom or 0.0) / short for row in self.held if (short := self.short.get(row.candidate))]
-        missed = list[float]()
+        missed = list[float]()  # What is left of the headroom of a short simulation; first as much as of what kept it
         for option in self.ranked(options):
             short = self.short[option.candidate]
             if max(missed or kept, default=inf) * short < LEFT:
@@ -294,8 +293,7 @@ def climb(
             if stage.one_holds(option for option in promising if stage.short[option.candidate] >= SURE):
                 return
         best = dict.fromkeys(option.candidate.stem for option in stage.ranked(promising)[:MOST_CLOSE])
-        others = [option for stem in best for option in stage.screen_settings(kinds[stem])]
-        if stage.one_holds([*promising, *others]):
+        if stage.one_holds([*promising, *(each for stem in best for each in stage.screen_settings(kinds[stem]))]):
             return
 
 

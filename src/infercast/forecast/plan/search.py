@@ -165,8 +165,8 @@ def likely_front(options: Sequence[Option], best: Row, held: Sequence[Row]) -> l
     sure = [each for each in near if each.candidate in known or each.estimate.headroom >= FRONT_HEADROOM]
     sure.sort(key=lambda each: (each.candidate not in known, point(each), str(each)))
     new = [each for each in _undominated(sure, point, 1.0 + ALIKE) if each.candidate not in known]
-    most = max(1, MOST + 1 - len(known))
-    return [new[round((number + 1) * len(new) / most) - 1].candidate for number in range(min(most, len(new)))]
+    count = min(max(1, MOST + 1 - len(known)), len(new))
+    return [new[round((number + 1) * len(new) / count) - 1].candidate for number in range(count)]
 
 
 def _undominated(ordered: Sequence[Each], point: Callable[[Each], Point], same: float = 1.0) -> list[Each]:
@@ -277,7 +277,7 @@ REACH = 2.0  # More expensive candidates, relative to the best, are not looked a
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
-TRIES, FINE = 3, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
 RAMPS = 15.0  # Times that a request stays, on average, for which requests come in such a run
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
@@ -542,11 +542,14 @@ def _most_between(
     tried, least, most, room = log(low), log(low), log(high), start
     wanted = tried + max(start, near) if first else tried
     for _ in range(TRIES if first else 0):
-        before, tried = (tried, room), min(wanted, most)
-        (found,) = stage.workers.map(task, [exp(tried)])
-        room = start + log(max(found / first, 0.01))
-        least, most = (tried, most) if room > 0 else (least, tried)
-        steep = min(max((before[1] - room) / (tried - before[0]), 0.3), 20.0)
+        now = min(wanted, most)
+        (found,) = stage.workers.map(task, [exp(now)])
+        if not found:
+            most, wanted = now, (least + now) / 2
+            continue
+        before, room = room, start + log(found / first)
+        steep = min(max((before - room) / (now - tried), 0.3), 20.0)
+        least, most, tried = (now, most, now) if room > 0 else (least, now, now)
         wanted = min(max(tried + room / steep, least), most)
         if min(abs(wanted - each) for each in (least, tried, most)) <= near:
             break
@@ -576,10 +579,8 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
         capacity = row.figures.capacity if row.figures is not None else None
         most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / stage.question.rate))
         return _most_between(stage, row.candidate, 1.0, most, row)
-    low = 1.0
-    while low > 1e-3:
-        low /= MOST_TIMES
-        if (rate := _most_between(stage, row.candidate, low, MOST_TIMES * low)) is not None:
+    for times in range(1, 6):
+        if (rate := _most_between(stage, row.candidate, MOST_TIMES**-times, MOST_TIMES ** (1 - times))) is not None:
             return rate
     return None
 
