@@ -17,6 +17,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+EXTRAS = {
+    "web": ("starlette", "uvicorn"),
+    "report": ("matplotlib",),
+    "fit": ("catboost", "pandas", "pyarrow"),
+    "measure": ("torch", "pandas", "pyarrow"),
+    "ray": ("ray",),
+    "trace": ("torch",),
+}  # Packages that some questions need, as pyproject.toml has them
+
 
 class InfercastError(Exception):
     """Everything this library raises on purpose."""
@@ -71,16 +80,6 @@ class SaturatedError(InputError):
 
 class DoesNotFitError(InfercastError):
     """The model, its activations or its KV cache do not fit in the GPU's memory."""
-
-
-EXTRAS = {
-    "web": ("starlette", "uvicorn"),
-    "report": ("matplotlib",),
-    "fit": ("catboost", "pandas", "pyarrow"),
-    "measure": ("torch", "pandas", "pyarrow"),
-    "ray": ("ray",),
-    "trace": ("torch",),
-}  # Packages that some questions need, as pyproject.toml has them
 
 
 def missing(what: str, extra: str) -> InputError:

@@ -14,6 +14,7 @@ MIB = 1024**2
 GIB = 1024**3
 GIGA = 1e9
 TERA = 1e12
+AUTO = -1  # A length: as long as fits
 
 
 def whole_number(text: str) -> int:
@@ -31,9 +32,6 @@ def whole_number(text: str) -> int:
     if "." in number:
         raise ValueError(f"{text!r}: {unit} means {1024**power:,}, which takes no decimals; {unit.lower()} does")
     return int(number) << 10 * power
-
-
-AUTO = -1  # A length: as long as fits
 
 
 def format_seconds(seconds: float) -> str:
@@ -58,12 +56,8 @@ def format_bytes(count: float) -> str:
 
 def format_rate(per_second: float, unit: str) -> str:
     """Decimal units, as bandwidth and FLOP/s are sold: ``4.80 TB/s``."""
-    if not math.isfinite(per_second):
-        return "-"
-    for prefix, scale in (("P", 1e15), ("T", TERA), ("G", GIGA), ("M", 1e6)):
-        if _reaches(per_second, scale):
-            return f"{_three_digits(per_second / scale)} {prefix}{unit}"
-    return f"{_three_digits(per_second)} {unit}"
+    prefixes = {"P": 1e15, "T": TERA, "G": GIGA, "M": 1e6, "": 1.0}
+    return _in_units(per_second, {f"{prefix}{unit}": scale for prefix, scale in prefixes.items()})
 
 
 def format_gpus(count: int) -> str:
@@ -73,22 +67,14 @@ def format_gpus(count: int) -> str:
 
 def format_count(count: float) -> str:
     """Parameter counts as they are spoken of: ``8.03 B``."""
-    if not math.isfinite(count):
-        return "-"
-    for suffix, scale in (("T", TERA), ("B", GIGA), ("M", 1e6)):
-        if _reaches(count, scale):
-            return f"{_three_digits(count / scale)} {suffix}"
-    return f"{count:,.0f}"
+    if math.isfinite(count) and not _reaches(count, 1e6):
+        return f"{count:,.0f}"
+    return _in_units(count, {"T": TERA, "B": GIGA, "M": 1e6})
 
 
 def format_joules(joules: float) -> str:
     """Three significant digits with the unit that fits: ``12.3 mJ``, ``4.56 kJ``."""
-    if not math.isfinite(joules):
-        return "-"
-    for unit, scale in (("GJ", GIGA), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0), ("mJ", MILLI)):
-        if _reaches(joules, scale):
-            return f"{_three_digits(joules / scale)} {unit}"
-    return f"{_three_digits(joules / MICRO)} uJ"
+    return _in_units(joules, {"GJ": GIGA, "MJ": 1e6, "kJ": 1e3, "J": 1.0, "mJ": MILLI, "uJ": MICRO})
 
 
 def format_watts(watts: float) -> str:
@@ -116,6 +102,14 @@ def format_odds(probability: float | None) -> str:
         return "-"
     percent = round(100 * probability)
     return "< 1 %" if percent < 1 else "> 99 %" if percent > 99 else f"{percent} %"
+
+
+def _in_units(value: float, units: dict[str, float]) -> str:
+    """Three significant digits in the largest unit that ``value`` fills, or in the smallest."""
+    if not math.isfinite(value):
+        return "-"
+    unit = next((each for each, scale in units.items() if _reaches(value, scale)), [*units][-1])
+    return f"{_three_digits(value / units[unit])} {unit}"
 
 
 def _reaches(value: float, scale: float) -> bool:

@@ -1,10 +1,7 @@
 """Compiling ahead: what needs it, and that it is given up when the time is up."""
 
-import json
-import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,16 +28,21 @@ def test_every_expression_and_every_layer_of_experts_is_compiled_once(cases: lis
 
 
 class FakeProcess:
-    started: list[list[str]]
+    """Its own context too, as `multiprocessing` has one for each way to start processes."""
+
+    started: list[tuple[list[Case], str]]
     killed = 0
-    hangs = False
+    waited = 0.0
 
-    def __init__(self, command: list[str], **_: Any) -> None:
-        FakeProcess.started.append(command)
+    def __init__(self, *, target: Any, args: tuple[list[Case], str]) -> None:
+        assert target is prepare.launch_once
+        self.args = args
 
-    def wait(self, timeout: float | None = None) -> None:
-        if self.hangs and timeout is not None:
-            raise subprocess.TimeoutExpired("prepare", timeout)
+    def start(self) -> None:
+        FakeProcess.started.append(self.args)
+
+    def join(self, timeout: float = 0.0) -> None:
+        FakeProcess.waited = max(FakeProcess.waited, timeout)
 
     def kill(self) -> None:
         FakeProcess.killed += 1
@@ -48,26 +50,27 @@ class FakeProcess:
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
-    FakeProcess.started, FakeProcess.killed, FakeProcess.hangs = [], 0, False
-    monkeypatch.setattr(prepare.subprocess, "Popen", FakeProcess)
+    FakeProcess.started, FakeProcess.killed, FakeProcess.waited = [], 0, 0.0
+    context = SimpleNamespace(Process=FakeProcess, set_forkserver_preload=lambda loaded: None)
+    monkeypatch.setattr(prepare, "get_context", lambda method: context)
+    monkeypatch.setattr(prepare, "import_module", lambda name: None)
     monkeypatch.setattr(prepare.os, "cpu_count", lambda: 8)
     return FakeProcess
 
 
 def test_all_cores_but_one_compile(cases: list[Case], processes: type[FakeProcess]) -> None:
     prepare.prepare(cases, "vllm", time.monotonic() + 600)
-    assert [command[-1] for command in processes.started] == [str(number) for number in range(7)]
-    program, *module, engine, _, workers, _ = processes.started[0]
-    assert (program, module, engine, workers) == (sys.executable, ["-m", "infercast.lab.measure.prepare"], "vllm", "7")
+    compiled = prepare.compiled_cases(cases)
+    assert processes.started == [(compiled[number::7], "vllm") for number in range(7)]
 
 
 def test_processes_that_take_too_long_are_stopped(cases: list[Case], processes: type[FakeProcess]) -> None:
-    processes.hangs = True
     prepare.prepare(cases, "vllm", time.monotonic() + 600)
+    assert 170 < processes.waited <= 180
     assert processes.killed == len(processes.started) == 7
 
 
-@pytest.mark.parametrize(("seconds", "family"), [(100.0, "moe"), (600.0, "attention_mixed")])
+@pytest.mark.parametrize(("seconds", "family"), [(40.0, "moe"), (600.0, "attention_mixed")])
 def test_a_short_sweep_or_one_without_such_kernels_starts_at_once(
     processes: type[FakeProcess], seconds: float, family: str
 ) -> None:
@@ -76,7 +79,7 @@ def test_a_short_sweep_or_one_without_such_kernels_starts_at_once(
 
 
 def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(
-    cases: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cases: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[Any] = []
 
@@ -91,7 +94,7 @@ def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(
 
     monkeypatch.setitem(sys.modules, "infercast.lab.measure.kernels", SimpleNamespace(GpuBench=Bench))
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    path, compiled = tmp_path / "cases.jsonl", prepare.compiled_cases(cases)
-    path.write_text("\n".join(json.dumps([case.family, case.shape]) for case in compiled), encoding="utf-8")
-    prepare.main("torch", str(path), 9, 2)
+    monkeypatch.setattr(prepare.os, "dup2", lambda source, target: None)
+    compiled = prepare.compiled_cases(cases)
+    prepare.launch_once(compiled[2::9], "torch")
     assert [case.key for case in built] == [case.key for case in compiled[2::9]]

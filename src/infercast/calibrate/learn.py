@@ -38,6 +38,20 @@ PATH_SCALE = 0.002
 """Seconds that `Point.path` counts in. Around 0 it is proportional to seconds, further out to their logarithm: API
 servers and networks take a few milliseconds mostly, and now and then a hundred."""
 STEPS = np.array([0.1, 0.05, 0.05, 0.5])
+CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
+Tell = Callable[[str], None]
+
+MOST_LEFT_OUT = 6  # results that are left out in turn, each of which takes as long as all of them
+LARGEST = 64 * 2**20  # Bytes of a page of metrics
+NOTED = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
+HITS_NOTED = 0.1  # A change of the share of prefix hits that is told
+FEWEST = 20  # Requests that make a load
+CHANGES = {
+    "host": "the CPU is slower than assumed: a faster host, fewer API servers on its cores, or --host for the forecast",
+    "prefill": "steps with prompts take longer on the GPU: look at its clock, power limit and attention backend",
+    "decode": "decode steps take longer on the GPU: look at its clock, its power limit and CUDA graphs",
+}
+Snapshot = Mapping[tuple[str, str], float]
 
 
 class Point(NamedTuple):
@@ -120,9 +134,6 @@ def _without_server(system: System) -> System:
         request_turn_seconds=0.0,
     )
     return system._replace(pools=(pool.of(replica),))
-
-
-CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
 
 
 def chosen_quantities(result: Result) -> list[int]:
@@ -237,11 +248,6 @@ def prior_of(replays: Sequence[Replay], *, over_http: bool) -> Array:
     return np.asarray(alike * np.outer(spreads, spreads))
 
 
-Tell = Callable[[str], None]
-
-MOST_LEFT_OUT = 6  # results that are left out in turn, each of which takes as long as all of them
-
-
 def calibrate(
     deployment: Deployment,
     results: Sequence[Path | str | Result],
@@ -263,7 +269,12 @@ def calibrate(
         raise InputError("there is no result to learn from; give at least one file")
     accepted = _mean([each.acceptance_length for each in found])
     if accepted is not None:
-        deployment = _accepting(deployment, accepted)
+        if deployment.drafting is None:
+            raise InputError(
+                f"the results had {accepted:.2f} tokens a step by speculative decoding; say how with "
+                "--speculative-config, or give results without"
+            )
+        deployment = with_acceptance(deployment, accepted)
     system = system_of(deployment)
     replays = []
     for result in found:
@@ -297,16 +308,6 @@ def _left_out(replays: Sequence[Replay], prior: Array, tell: Tell) -> list[tuple
             others = [*replays[:place], *replays[place + 1 :]]
             found[place] = _pairs(replays[place], solve(others, prior).point)
     return found
-
-
-def _accepting(deployment: Deployment, length: float) -> Deployment:
-    """The deployment with drafts that are accepted as the results say, unless an acceptance was set."""
-    if deployment.drafting is None:
-        raise InputError(
-            f"the results had {length:.2f} tokens a step by speculative decoding; say how with --speculative-config, "
-            "or give results without"
-        )
-    return with_acceptance(deployment, length)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -346,18 +347,6 @@ def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...],
         left_out=left_out,
         assumptions=(*result.assumptions, *other),
     )
-
-
-LARGEST = 64 * 2**20  # Bytes of a page of metrics
-NOTED = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
-HITS_NOTED = 0.1  # A change of the share of prefix hits that is told
-FEWEST = 20  # Requests that make a load
-CHANGES = {
-    "host": "the CPU is slower than assumed: a faster host, fewer API servers on its cores, or --host for the forecast",
-    "prefill": "steps with prompts take longer on the GPU: look at its clock, power limit and attention backend",
-    "decode": "decode steps take longer on the GPU: look at its clock, its power limit and CUDA graphs",
-}
-Snapshot = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,47 @@ from infercast.units import MILLI
 
 Array = npt.NDArray[Any]
 UNKNOWN_LENGTHS = "is missing: how long requests were"
+AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
+AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
+USUAL_COUNT = 200
+BENCH_SERVE = "vllm bench serve"
+BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+EVENLY = ("random", "random-ids")
+"""SGLang's datasets of lengths that are drawn evenly from a share of the longest to the longest."""
+Lists = tuple[Array, Array, Array, Array, Array | None]
+"""Prompt and answer tokens, times to the first token and from it to the last, and when requests were sent."""
+NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")
+SGLANG_SERVING = "SGLang bench_serving"
+SGLANG_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
+GUIDELLM = "GuideLLM"
+WHERE = {
+    "ttft": ("time_to_first_token_ms", MILLI), "tpot": ("inter_token_latency_ms", MILLI),
+    "e2e": ("request_latency", 1.0),
+}  # fmt: skip
+ALL_AT_ONCE = "throughput"
+STRATEGIES = ("synchronous", "concurrent", ALL_AT_ONCE, "constant", "poisson")
+METRICS_TEXT = "Prometheus snapshot"
+LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)(?:\s+\d+)?\s*")
+EDGE = re.compile(r'\ble="([^"]*)"')
+METRICS_LATENCIES = {
+    "ttft": ("vllm:time_to_first_token_seconds",),
+    "tpot": ("vllm:request_time_per_output_token_seconds",),
+    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "e2e": ("vllm:e2e_request_latency_seconds",),
+}  # Histograms; the second name is that of earlier releases
+MOST_REPLAYED = 1000
+INFERENCE_PERF = "inference-perf"
+INFERENCE_PERF_LATENCIES = {
+    "ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency",
+    "e2e": "request_latency",
+}  # fmt: skip
+INFERENCE_PERF_NAMES = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+KNOWN = (
+    "vllm bench serve --save-result, vllm bench sweep, SGLang's bench_serving, GuideLLM, AIPerf, GenAI-Perf, "
+    "inference-perf, and a snapshot of vLLM's /metrics"
+)
+MOST_FILES = 200
 
 
 def _result(
@@ -74,12 +115,6 @@ def _summary(values: Values | None, names: tuple[str, str], missing: FileFormatE
     return Lengths(
         values.needed(mean, least=1), values.number(spread) or 0.0, values.number("min"), values.number("max")
     )
-
-
-AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
-AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
-SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
-USUAL_COUNT = 200
 
 
 def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
@@ -132,10 +167,6 @@ def _stimulus(values: Values) -> tuple[float | None, int | None, str]:
     return None, None, "poisson"
 
 
-BENCH_SERVE = "vllm bench serve"
-BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-
-
 def read_bench_serve(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document, "" if name == path.name else name.removeprefix(f"{path.name} "))
     if values.word("ramp_up_strategy"):
@@ -174,10 +205,6 @@ def _read_serving(
     return [_result(name, title, load, asked, seen, values.number("output_throughput"), **known)]
 
 
-EVENLY = ("random", "random-ids")
-"""SGLang's datasets of lengths that are drawn evenly from a share of the longest to the longest."""
-
-
 def _mean_length(values: Values, what: str, completed: int) -> Any:
     mean = values.needed(f"total_{what}_tokens", least=1) / completed
     ratio, most = values.number("random_range_ratio", most=1.0), values.count(f"random_{what}_len", least=1)
@@ -203,10 +230,6 @@ def seen_in_fields(values: Values, latencies: dict[str, str]) -> dict[str, float
     if "ttft_p50" not in seen and "ttft_mean" not in seen and "e2e_mean" not in seen:
         raise FileFormatError(values.path, f"{values.named('mean_ttft_ms')} is missing: it says no latency")
     return seen
-
-
-Lists = tuple[Array, Array, Array, Array, Array | None]
-"""Prompt and answer tokens, times to the first token and from it to the last, and when requests were sent."""
 
 
 def read_lists(values: Values) -> Lists | None:
@@ -261,15 +284,6 @@ def documents_in(text: str) -> list[Any] | None:
             except (ValueError, RecursionError):
                 return None
     return found or None
-
-
-GUIDELLM = "GuideLLM"
-WHERE = {
-    "ttft": ("time_to_first_token_ms", MILLI), "tpot": ("inter_token_latency_ms", MILLI),
-    "e2e": ("request_latency", 1.0),
-}  # fmt: skip
-ALL_AT_ONCE = "throughput"
-STRATEGIES = ("synchronous", "concurrent", ALL_AT_ONCE, "constant", "poisson")
 
 
 def read_guidellm(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
@@ -331,9 +345,6 @@ def _successful(metrics: Values, name: str) -> Values | None:
     return None if found is None else found.maybe("successful")
 
 
-NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")
-
-
 def _requests(values: Values) -> tuple[Any, ...] | None:
     """Of each request: when it was sent, its tokens, seconds to the first, of each, to the last; None: not kept."""
     holder = values.maybe("requests")
@@ -352,18 +363,6 @@ def _requests(values: Values) -> tuple[Any, ...] | None:
         rows.append((sent, *tokens, first, each_token, request.needed("request_latency", most=LONGEST_SECONDS)))
     table = np.array(sorted(rows))
     return tuple(table.T)
-
-
-METRICS_TEXT = "Prometheus snapshot"
-LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)(?:\s+\d+)?\s*")
-EDGE = re.compile(r'\ble="([^"]*)"')
-METRICS_LATENCIES = {
-    "ttft": ("vllm:time_to_first_token_seconds",),
-    "tpot": ("vllm:request_time_per_output_token_seconds",),
-    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-    "e2e": ("vllm:e2e_request_latency_seconds",),
-}  # Histograms; the second name is that of earlier releases
-MOST_REPLAYED = 1000
 
 
 def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
@@ -445,14 +444,6 @@ def _middle(cumulated: dict[float, float]) -> float | None:
     return None
 
 
-INFERENCE_PERF = "inference-perf"
-INFERENCE_PERF_LATENCIES = {
-    "ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency",
-    "e2e": "request_latency",
-}  # fmt: skip
-INFERENCE_PERF_NAMES = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
-
-
 def read_inference_perf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document)
     successes, sent = values.part("successes"), values.part("load_summary")
@@ -495,10 +486,6 @@ def _hits(successes: Values) -> float | None:
     return cached / total if total and cached is not None and 0 < cached <= total else None
 
 
-SGLANG_SERVING = "SGLang bench_serving"
-SGLANG_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
-
-
 def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document, name.removeprefix(path.name).strip())
     if values.holder.get("request_rate") == "trace":
@@ -513,13 +500,6 @@ def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> l
         **hit_rate,
     }
     return _read_serving(values, asked, (name, SGLANG_SERVING), SGLANG_LATENCIES, {**hit_rate}, **known)
-
-
-KNOWN = (
-    "vllm bench serve --save-result, vllm bench sweep, SGLang's bench_serving, GuideLLM, AIPerf, GenAI-Perf, "
-    "inference-perf, and a snapshot of vLLM's /metrics"
-)
-MOST_FILES = 200
 
 
 def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Result]:

@@ -29,6 +29,17 @@ LATENCIES = ("ttft", "tpot", "itl", "e2e")
 RATE = "output_tokens_per_s"
 QUANTITIES = (*(f"{latency}_{name}" for latency in LATENCIES for name in NAMES), RATE)
 """What a result may say, in the order of `infercast.forecast.uncertainty.results_of`."""
+MOST_BYTES = 512 * 2**20  # no result is larger; what is, is something else
+LONGEST_SECONDS = 1e5
+MOST_TOKENS = 10**8
+DATE = "19700101-000000"
+BACKEND = "openai"
+Array = npt.NDArray[Any]
+
+MOST_REQUESTS = 20_000  # of a longer run the first ones are replayed
+EVEN = 0.02  # lengths that differ by less (standard deviation over mean) are taken to be equal
+HELD_BACK = 0.9
+"""Where fewer requests were served than this share of their rate, the limit on their number decided, not the rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +57,6 @@ class Result:
     prefix_hit_rate: float | None = None
     assumptions: tuple[str, ...] = ()  # What the file does not say, and what was taken instead
     sha256: str = ""
-
-
-Array = npt.NDArray[Any]
-
-MOST_REQUESTS = 20_000  # of a longer run the first ones are replayed
-EVEN = 0.02  # lengths that differ by less (standard deviation over mean) are taken to be equal
-HELD_BACK = 0.9
-"""Where fewer requests were served than this share of their rate, the limit on their number decided, not the rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,15 @@ def make_workload(load: Load, asked: Asked) -> tuple[Workload, tuple[str, ...], 
     if asked.rate is not None or asked.concurrency is not None:
         rate, concurrency = asked.rate, asked.concurrency
     elif rate is not None and concurrency is not None and load.arrivals is None:
-        rate, concurrency = _which_binds(rate, concurrency, load.served_rate, assumed)
+        # A rate with a limit on requests at one time: one of both decides.
+        if load.served_rate is not None and load.served_rate < HELD_BACK * rate:
+            assumed.append(
+                f"at {rate:g} requests/s the limit of {concurrency} at one time decided, so there is no rate"
+            )
+            rate = None
+        else:
+            assumed.append(f"the limit of {concurrency} requests at one time was not reached")
+            concurrency = None
     count = min(asked.count or load.count, MOST_REQUESTS)
     if count < load.count:
         assumed.append(f"the first {count:,} of {load.count:,} requests are replayed")
@@ -118,17 +129,6 @@ def make_workload(load: Load, asked: Asked) -> tuple[Workload, tuple[str, ...], 
         workload = _listed(load, (count, rate, concurrency), inputs, outputs, assumed)
     means_only = any(isinstance(each, Lengths) and each.spread == 0 for each in (inputs, outputs))
     return workload if not hits else _with_hits(workload, hits, assumed), tuple(assumed), means_only
-
-
-def _which_binds(
-    rate: float, concurrency: int, served: float | None, assumed: list[str]
-) -> tuple[float | None, int | None]:
-    """A rate with a limit on requests at one time: one of both decides."""
-    if served is not None and served < HELD_BACK * rate:
-        assumed.append(f"at {rate:g} requests/s the limit of {concurrency} at one time decided, so there is no rate")
-        return None, concurrency
-    assumed.append(f"the limit of {concurrency} requests at one time was not reached")
-    return rate, None
 
 
 def _drawn(
@@ -193,11 +193,6 @@ def _with_hits(workload: Workload, share: float, assumed: list[str]) -> Workload
         for each in workload.requests
     )
     return replace(workload, requests=requests, drawn=None)
-
-
-MOST_BYTES = 512 * 2**20  # no result is larger; what is, is something else
-LONGEST_SECONDS = 1e5
-MOST_TOKENS = 10**8
 
 
 def read_text(path: Path) -> str:
@@ -290,10 +285,6 @@ def statistics(
         if value:
             found[f"{latency}_{ours}"] = value * scale
     return found
-
-
-DATE = "19700101-000000"
-BACKEND = "openai"
 
 
 def result_path(asked: Path, forecast: Forecast) -> Path:

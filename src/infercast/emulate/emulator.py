@@ -141,7 +141,11 @@ class Emulator:
         call.streams[index] = self._streams[index] = stream
         call.num_open += 1
         self._recent.append(request)
-        self._wake()
+        # Look at what is due next; without an event loop, whoever moves the clock calls `catch_up`.
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._clock is time.monotonic:
+            self._timer = asyncio.get_running_loop().call_later(0, self._tick)
         return stream
 
     def leave(self, call: Call) -> None:
@@ -154,13 +158,6 @@ class Emulator:
                 metrics.counters["aborted"] += 1
 
     # The clock.
-
-    def _wake(self) -> None:
-        """Look at what is due next; without an event loop, whoever moves the clock calls `catch_up`."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._clock is time.monotonic:
-            self._timer = asyncio.get_running_loop().call_later(0, self._tick)
 
     def catch_up(self) -> None:
         """Let the system catch up with the clock, and hand out tokens."""
@@ -277,9 +274,7 @@ class Emulator:
         }
 
     def forecast(self) -> Callable[[], dict[str, Any]] | None:
-        """What forecasts the requests of late with intervals and the bottleneck, to be called in a thread; None before
-        there are any.
-        """
+        """Forecasts the requests of late, with intervals and bottleneck, when called in a thread; None without any."""
         if not (recent := self._lately()):
             return None
         begin = recent[0].arrival

@@ -95,7 +95,7 @@ class Contents:
         return 0, ()
 
     def remember(self, ids: Sequence[int], whole: int, answer: Iterable[str], segments: tuple[Segment, ...]) -> None:
-        """What a later prompt may continue: ``segments`` of a prompt, whose chunks have a hash, with its answer."""
+        """What a later prompt may continue: ``segments`` of a prompt with a hash of each chunk, and its answer."""
         rest = [*ids[len(ids) // CHUNK * CHUNK :], *map(WORD_IDS.__getitem__, answer)]
         end = len(rest) // CHUNK * CHUNK
         known = self._known.setdefault(reduce(_mixed, _names(rest[:end]), whole), {})

@@ -31,6 +31,7 @@ COMPLETION_TOKENS = 16  # What a completion without max_tokens has, as in vLLM
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[Any]]
+SWITCH_SECONDS = 0.0005  # How long a forecast in a thread may keep tokens waiting at a time
 
 
 class Asked:
@@ -115,10 +116,7 @@ class Form:
 
 
 class Writer:
-    """Writes the answers of a call as their tokens come, or when all have come.
-
-    It writes from within the emulator's clock and not from a task, which would take longer to wake than to write.
-    """
+    """Writes a call's answers as tokens come, or at the end: by the emulator's clock, since a task wakes too slowly."""
 
     def __init__(self, call: Call, form: Form, send: Send, *, is_stream: bool, with_usage: bool) -> None:
         self._call, self._form, self._send = call, form, send
@@ -318,9 +316,6 @@ async def _reply(send: Send, body: Any, status: int = 200, kind: bytes = b"appli
     headers = [(b"content-type", kind), (b"content-length", str(len(text)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
-
-
-SWITCH_SECONDS = 0.0005  # How long a forecast in a thread may keep tokens waiting at a time
 
 
 def make_server(emulator: Emulator, names: Sequence[str], host: str, port: int) -> tuple[uvicorn.Server, Any]:

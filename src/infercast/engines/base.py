@@ -53,6 +53,20 @@ from infercast.units import format_bytes
 
 Tell = Callable[[str], None]
 Version = tuple[int, ...]
+FILE_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+FAMILIES = {"vllm": "infercast.engines.vllm.engine", "sglang": "infercast.engines.sglang.engine"}
+"""Modules with the ``RELEASES`` of each engine; a new engine only needs a line here."""
+DEFAULT_ENGINE = "vllm@0.32"  # The newest release of the most widely used engine
+
+ABSENT = {
+    "TensorRT-LLM": ("tensorrt-llm", "tensorrt_llm", "trtllm", "trt-llm", "trtllm-serve"),
+    "TGI": ("tgi", "text-generation-inference"),
+    "LMDeploy": ("lmdeploy",),
+    "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
+}  # Engines that are asked for but not modelled, and their names
+TOGETHER = ("experts", "experts_dispatch", "experts_combine")
+FINENESS = 1.3  # Ratio of consecutive token counts that are estimated; times in between are interpolated linearly
+MOST_GPUS = 1024  # Limit of GPUs per node tried when a model does not fit on fewer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -209,7 +223,8 @@ class Engine(ABC):
 
     def drafting(self, settings: Any) -> Drafting | None:
         """Speculative decoding as configured ..."""
-        return None
+        found: Drafting | None = getattr(settings, "drafting", None)
+        return found
 
     def draft_passes(self, deployment: Deployment) -> DraftPasses:
         """... and how its passes are launched, for an engine that can draft."""
@@ -263,9 +278,6 @@ class Engine(ABC):
         return {}, {}
 
 
-FILE_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
-
-
 class Configuration(NamedTuple):
     """One launch configuration."""
 
@@ -296,18 +308,6 @@ class ExpertLaunches(NamedTuple):
     has_tuned_file: Callable[[int, int, str, Gpu], bool]  # True if the engine's package has a file for such a layer
 
 
-FAMILIES = {"vllm": "infercast.engines.vllm.engine", "sglang": "infercast.engines.sglang.engine"}
-"""Modules with the ``RELEASES`` of each engine; a new engine only needs a line here."""
-DEFAULT_ENGINE = "vllm@0.32"  # The newest release of the most widely used engine
-
-ABSENT = {
-    "TensorRT-LLM": ("tensorrt-llm", "tensorrt_llm", "trtllm", "trt-llm", "trtllm-serve"),
-    "TGI": ("tgi", "text-generation-inference"),
-    "LMDeploy": ("lmdeploy",),
-    "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
-}  # Engines that are asked for but not modelled, and their names
-
-
 @cache
 def releases_of(family: str) -> dict[str, Engine]:
     """All releases of an engine by name; its code is loaded on first use."""
@@ -329,10 +329,7 @@ def newest(name: str) -> str:
 
 @cache
 def engine_named(name: str | None = None) -> Engine:
-    """The engine of a name (None: the default), or an error with the nearest known names.
-
-    An unknown version resolves to the nearest release, with a note.
-    """
+    """The engine of a name (None: the default), or of the nearest release, with a note; an error has near names."""
     name = DEFAULT_ENGINE if name is None else newest(name)
     family = name.partition("@")[0]
     known = releases_of(family) if family in FAMILIES else {}
@@ -529,10 +526,6 @@ def deploy(
     return deploy(model, gpu, settings, layout, predictor, host, over_http=over_http, must_fit=must_fit)
 
 
-TOGETHER = ("experts", "experts_dispatch", "experts_combine")
-FINENESS = 1.3  # Ratio of consecutive token counts that are estimated; times in between are interpolated linearly
-
-
 def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
     """Seconds of a step's shared part, by tokens per rank if all have the same number."""
     most = deployment.settings.max_num_batched_tokens
@@ -547,9 +540,6 @@ def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
         return float(np.interp(tokens, sizes, seconds))
 
     return shared
-
-
-MOST_GPUS = 1024  # Limit of GPUs per node tried when a model does not fit on fewer
 
 
 def require_fit(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> Memory:

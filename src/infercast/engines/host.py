@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.errors import FileFormatError
 from infercast.hardware.server import MEASURED, host_cpu
 from infercast.lazy_classes import MISSING, dataclass, fields, replace
@@ -64,12 +63,7 @@ Costs = TypeVar("Costs", bound=HostCosts)
 
 
 def bundled_host(kind: type[Costs], engine: str) -> Costs:
-    return _costs_of(kind, _bundled_values(engine))
-
-
-@cache
-def _bundled_values(engine: str) -> dict[str, Any]:
-    return tomllib.loads(DATA.joinpath(f"engines/{engine}/host.toml").read_text(encoding="utf-8"))
+    return _costs_of(kind, read_data(f"engines/{engine}/host.toml"))
 
 
 def read_host(path: Path, kind: type[Costs]) -> Costs:

@@ -17,6 +17,10 @@ from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import LinkSpeed
 
 UNBOUNDED = 1 << 40  # Tokens of a sequence whose cache does not grow
+LINK_SHARE = 0.86  # Share of the link's bandwidth that large copies reach
+LATENCY = 10e-6
+MOST_AT_FULL_SPEED = 4
+"""GPUs of a server that can copy at full link speed at once; more of them share that bandwidth. Not measured."""
 
 
 class KvLayout(NamedTuple):
@@ -84,12 +88,6 @@ class Memory(NamedTuple):
             fits = shape.most_blocks(middle * shape.block_size, chunk) <= blocks
             low, high = (middle, high) if fits else (low, middle - 1)
         return low * shape.block_size
-
-
-LINK_SHARE = 0.86  # Share of the link's bandwidth that large copies reach
-LATENCY = 10e-6
-MOST_AT_FULL_SPEED = 4
-"""GPUs of a server that can copy at full link speed at once; more of them share that bandwidth. Not measured."""
 
 
 def host_link(gpu: Gpu, gpus: int, submit_seconds: float, submit_piece_seconds: float) -> LinkSpeed:

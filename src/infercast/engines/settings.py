@@ -19,6 +19,10 @@ TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "
 WANTED = {
     bool: "on or off", int: "a whole number", float: "a number", tuple: "whole numbers with commas between them",
 }  # fmt: skip
+READ, IGNORED, NOT_MODELLED, REFUSED = "read", "ignored", "not modelled", "refused"
+"""What becomes of a flag: modelled, irrelevant, left out though it matters, or refused by the engine itself."""
+VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.+-]?(?:post|rc|dev|a|b)\d*.*|\+.*)?", re.ASCII)
+"""As used by packages: ``0.27.1``, ``v0.32.0rc1``, ``0.25.0+cu130``."""
 
 
 class Settings(Protocol):
@@ -155,10 +159,6 @@ class Names(NamedTuple):
     quantizations: Mapping[str, str] = {}  # Its names for weight formats; an empty one is the checkpoint's
 
 
-READ, IGNORED, NOT_MODELLED, REFUSED = "read", "ignored", "not modelled", "refused"
-"""What becomes of a flag: modelled, irrelevant, left out though it matters, or refused by the engine itself."""
-
-
 class Flags(NamedTuple):
     """Flags allowed in a pasted launch command, without leading dashes."""
 
@@ -210,20 +210,13 @@ def commands_in(file: str) -> Commands:
     return Commands(**read_data(file)) if file else Commands()
 
 
-VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.+-]?(?:post|rc|dev|a|b)\d*.*|\+.*)?", re.ASCII)
-"""As used by packages: ``0.27.1``, ``v0.32.0rc1``, ``0.25.0+cu130``."""
-
-
 def numbers(version: str) -> tuple[int, ...]:
     """A version as numbers: 0.5.16 is after 0.5.9."""
     return tuple(int(part) for part in version.split("."))
 
 
 def nearest_version(name: str, known: Iterable[str]) -> str | None:
-    """The nearest known release of an engine: the last that is no newer, or the first.
-
-    None if the name has no readable version, or the engine is unknown.
-    """
+    """The nearest known release: the last that is no newer, or the first; None without a readable version or engine."""
     family, _, text = name.partition("@")
     found = VERSION.fullmatch(text)
     releases = {numbers(each.partition("@")[2]): each for each in known if each.partition("@")[0] == family}

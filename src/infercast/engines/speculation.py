@@ -38,6 +38,14 @@ TITLES = {
 SCHEDULED = (
     "num_drafts", "num_verified", "match", "lookahead", "drops_block", "read_ahead", "slots_taken", "by_batch",
 )  # fmt: skip
+MATCH_SHARE = 0.5  # Default share of steps in which an n-gram lookup finds anything: between prose and code editing ...
+FOUND_RATE = 0.5  # ... and of what it finds, the share accepted at each position.
+FORMS = (
+    "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
+    "of a published curve, or a line of a log with 'Per-position acceptance rate'"
+)
+BY_POSITION = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
+MEAN_LENGTH = re.compile(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)")  # In a log line of vLLM or SGLang
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +89,6 @@ class Drafting:
 
     def capped(self, max_num_seqs: int) -> int:
         return max_num_seqs * self.width
-
-
-MATCH_SHARE = 0.5  # Default share of steps in which an n-gram lookup finds anything: between prose and code editing ...
-FOUND_RATE = 0.5  # ... and of what it finds, the share accepted at each position.
-FORMS = (
-    "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
-    "of a published curve, or a line of a log with 'Per-position acceptance rate'"
-)
-BY_POSITION = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
-MEAN_LENGTH = re.compile(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)")  # In a log line of vLLM or SGLang
 
 
 class Acceptance(NamedTuple):
@@ -248,10 +246,7 @@ def _number(text: str) -> float:
 def draft_of(
     method: str, named: str | None, target: ModelConfig, quantization: str | None = None, *, dummy_weights: bool = False
 ) -> tuple[Draft | None, str]:
-    """The drafter of a method and a model's name, and what had to be assumed about it.
-
-    A head with dummy weights has no embedding table of its own, since there is no file to hold one.
-    """
+    """The drafter of a method and a model's name, and what was assumed; with dummy weights it has no own table."""
     if method in (NGRAM, NGRAM_GPU):
         return None, ""
     from infercast.models.draft import eagle_draft, model_draft, prediction_draft, usual_head  # noqa: PLC0415 - few draft

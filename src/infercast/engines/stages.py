@@ -26,6 +26,8 @@ from infercast.ops import Call
 from infercast.predict.board_power import THROTTLED, throttle
 from infercast.predict.estimate import exposed_seconds
 
+OUTSIDE = ("embedding", "hyper_head", "final_norm")  # Kernels by tokens that no layer has, in their order
+
 
 class StepKind(NamedTuple):
     sequences: int
@@ -92,9 +94,6 @@ def stage_costs(deployment: TimedDeployment, work: Sequence[StepKind]) -> Table:
     return costs
 
 
-OUTSIDE = ("embedding", "hyper_head", "final_norm")  # Kernels by tokens that no layer has, in their order
-
-
 def _costs_on(deployment: TimedDeployment, kind: StepKind, gpu: Gpu) -> tuple[Table, float, float]:
     """On one GPU: seconds of the layers before each, of the embedding, and of what is behind the last layer."""
     model, alone = deployment.model, replace(deployment.layout, pipeline=1, cut=())
@@ -140,7 +139,7 @@ def _drafts(deployment: TimedDeployment) -> float:
 
 
 def best_cut(costs: Table, usual: Sequence[int]) -> tuple[int, ...]:
-    """Layers of each stage: of the cuts whose slowest stage is quickest, the one nearest to the usual; empty: none."""
+    """Layers of each stage: of the cuts with the quickest slowest stage, the one nearest to the usual; empty: none."""
     slowest, _ = _cheapest(costs, np.maximum)
     if np.isinf(slowest):
         return ()

@@ -26,6 +26,19 @@ from infercast.shown import Answer
 EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution
 TOLD = 0.7
 """A factor is learned where results leave at most this share of what was unknown before (as standard deviations)."""
+ELSEWHERE = 0.5
+"""Share of the former uncertainty that returns for another model, layout or engine on the machine: an assumption."""
+ON_ANOTHER_GPU = 1.0  # The same of the host on another GPU, which is taken to be another machine
+FORM = 1
+MOST = 100.0  # No factor is larger, or smaller than one over it, and no path longer in seconds
+LATENCY_TITLES = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "time between tokens",
+    "e2e": "end to end",
+    "output": "throughput",
+}
+TAILS = ("p90", "p95", "p99")
 
 
 class Learned(NamedTuple):
@@ -134,11 +147,6 @@ def with_acceptance(deployment: Deployment, length: float) -> Deployment:
     return replace(deployment, settings=changed(deployment.settings, drafting=known))
 
 
-ELSEWHERE = 0.5
-"""Share of the former uncertainty that returns for another model, layout or engine on the machine: an assumption."""
-ON_ANOTHER_GPU = 1.0  # The same of the host on another GPU, which is taken to be another machine
-
-
 def carried(calibration: Calibration, asked: Fingerprint) -> Corrections:
     """The corrections of a deployment, with a note where it is not the one that was measured."""
     known = calibration.deployment
@@ -200,10 +208,6 @@ def calibrated(deployment: Deployment, calibration: Path | str | Calibration) ->
 def keys_of(name: str) -> tuple[str, str, str]:
     """Names in files and JSON of a factor's value and its spreads after and before the results."""
     return ("extra_ms", "spread_ms", "spread_before_ms") if name == "path" else ("factor", "spread", "spread_before")
-
-
-FORM = 1
-MOST = 100.0  # No factor is larger, or smaller than one over it, and no path longer in seconds
 
 
 def write_calibration(calibration: Calibration) -> str:
@@ -323,16 +327,6 @@ def _pairs(path: Path, rows: Any) -> tuple[Pair, ...]:
     if not all(math.isfinite(value) for pair in pairs for value in pair[1:]):
         raise FileFormatError(path, "results.quantities must be finite numbers")
     return pairs
-
-
-LATENCY_TITLES = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "itl": "time between tokens",
-    "e2e": "end to end",
-    "output": "throughput",
-}
-TAILS = ("p90", "p95", "p99")
 
 
 class Errors(NamedTuple):

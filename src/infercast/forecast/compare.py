@@ -20,6 +20,8 @@ HOST = "GPU waits for host"
 ON_THE_WAY = "host and the way to it"
 LINK = "link between the pools", "link"
 Parts = dict[tuple[str, str], float]
+MATTERS = 0.02  # a difference below this share is not worth a sentence
+APART = 0.03  # the same of shares of time, in points
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +241,6 @@ def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideB
         costs = (estimate_shape(first.deployment, shape), estimate_shape(second.deployment, shape))
         steps.append(SameStep(title, shape, costs))
     return SideBySide((first, second), tuple(steps))
-
-
-MATTERS = 0.02  # a difference below this share is not worth a sentence
-APART = 0.03  # the same of shares of time, in points
 
 
 def reasons(both: SideBySide) -> list[str]:

@@ -29,6 +29,10 @@ OF_GPU: dict[str, Rule] = {
     "pue": AT_LEAST_ONE,
 }
 HOURS_A_YEAR = 365.25 * 24
+ON_DEMAND, SPOT, OWNED, GIVEN = "on-demand", "spot", "owned", "given"
+HOW_TO_GIVE = "give --price-per-gpu-hour X, or --prices FILE with your own"
+SECONDS_AN_HOUR = 3600.0
+MILLION = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +111,6 @@ def gpu_called(name: str) -> str:
 def _list_of(table: Mapping[str, Any], gpus: Mapping[str, Mapping[str, Any]] | None = None) -> PriceList:
     own = {name: value for name, value in table.items() if isinstance(value, dict)}
     return PriceList(table["provider"], table["date"], table["source"], own if gpus is None else gpus)
-
-
-ON_DEMAND, SPOT, OWNED, GIVEN = "on-demand", "spot", "owned", "given"
-HOW_TO_GIVE = "give --price-per-gpu-hour X, or --prices FILE with your own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +243,6 @@ def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
     watts = entry.get("watts")
     powered = replace(price, electricity_price=entry.get("electricity_price"), pue=entry.get("pue"))
     return replace(powered, metered=True) if watts is None else replace(powered, watts=float(watts))
-
-
-SECONDS_AN_HOUR = 3600.0
-MILLION = 1e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,22 @@ from infercast.shown import Shown
 
 Batch = tuple[Table, Table]  # New tokens of each sequence, and its tokens in all
 MOST_SIZES = 48  # Table sizes at which joules are computed; in between, they are interpolated
+WATT_HOUR = 3600.0
+Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
+"""A deployment, the timer of its steps, and what each replica did."""
+STATIC, IDLE = "static", "idle"
+"""Parts other than kernel families: static power while kernels run, and power while none does."""
+MOST_SEQUENCES = 256  # sequences of a batch that stands for others: more of them draw no more power while they run
+RUN_SPREAD = 0.045
+"""Spread of runs on one kind of board (deviation of a logarithm), on H200s (benchmarks/accuracy/energy_runs.py)."""
+HELD_BACK_SPREAD = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
+BUSY_SHARE = 0.2  # share of a run's joules that chips draw for being busy, whatever they do
+KILO = 1000.0
+TENTH = 1.2815515655446004  # `EIGHTY` with all digits
+BOUNDS = {
+    "pue": (1.0, 10.0), "server_watts": (0.0, 1e6), "server_factor": (1.0, 10.0), "grid_carbon": (0.0, 1e5),
+    "electricity_price": (0.0, 1e3),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +114,6 @@ def attention_watts(timer: KernelTimer, board: BoardPower, batches: list[Batch],
             seconds[column] += float(np.ravel(exposed_seconds(call, one))[0])
     mean = joules.sum() / max(float(seconds.sum()), 1e-12)
     return np.where(seconds > 0, joules / np.maximum(seconds, 1e-12), mean)
-
-
-STATIC, IDLE = "static", "idle"
-"""Parts other than kernel families: static power while kernels run, and power while none does."""
-MOST_SEQUENCES = 256  # sequences of a batch that stands for others: more of them draw no more power while they run
-RUN_SPREAD = 0.045
-"""Spread of runs on one kind of board (deviation of a logarithm), on H200s (benchmarks/accuracy/energy_runs.py)."""
-HELD_BACK_SPREAD = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
-BUSY_SHARE = 0.2  # share of a run's joules that chips draw for being busy, whatever they do
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +189,6 @@ def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
         new, count = max(1, round(decodes / rest)), min(max(1, round(rest / totals.steps)), MOST_SEQUENCES)
         batches.append((np.full(count, new), np.full(count, new + round(context))))
     return batches
-
-
-KILO = 1000.0
-TENTH = 1.2815515655446004  # `EIGHTY` with all digits
-BOUNDS = {
-    "pue": (1.0, 10.0), "server_watts": (0.0, 1e6), "server_factor": (1.0, 10.0), "grid_carbon": (0.0, 1e5),
-    "electricity_price": (0.0, 1e3),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +297,6 @@ def facility_energy(energy: Energy, system: System, facility: Facility) -> Facil
         pue=pue,
         servers=tuple(kind for _, kind in placed),
     )
-
-
-WATT_HOUR = 3600.0
-Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
-"""A deployment, the timer of its steps, and what each replica did."""
 
 
 @dataclass(frozen=True, slots=True)

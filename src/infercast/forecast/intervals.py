@@ -24,6 +24,14 @@ from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, Step
 from infercast.shown import Answer
 from infercast.units import format_seconds
 
+LEVEL = 0.8
+LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
+"""A longer run responds as its first requests do: so many for each in the system at one time, within these bounds."""
+MOST_STEP_BY_STEP = 64  # The same where no stretch of steps can be jumped over, which takes ten times as long
+ENDED = 0.9  # Requests of which this share has ended before others stop coming are as in a run that goes on
+CALIBRATED = 1.2
+"""How far a run is off after a benchmark of its deployment, in differences between two runs of it: an assumption."""
+
 
 class SlowedTimer:
     """A step timer with scaled answers; only what the clock needs is scaled."""
@@ -71,15 +79,6 @@ def slowed(
         wake_up_seconds=host * replica.wake_up_seconds,
         first_uses=None if replica.first_uses is None else replica.first_uses.copy(),
     )
-
-
-LEVEL = 0.8
-LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
-"""A longer run responds as its first requests do: so many for each in the system at one time, within these bounds."""
-MOST_STEP_BY_STEP = 64  # The same where no stretch of steps can be jumped over, which takes ten times as long
-ENDED = 0.9  # Requests of which this share has ended before others stop coming are as in a run that goes on
-CALIBRATED = 1.2
-"""How far a run is off after a benchmark of its deployment, in differences between two runs of it: an assumption."""
 
 
 class Band(NamedTuple):

@@ -29,6 +29,13 @@ from infercast.serve.step import DraftShape, StepShape
 from infercast.shown import Plotted
 from infercast.units import format_seconds
 
+MOST_SEQUENCES = 2**20
+
+
+HIDDEN_SHARE = 1e-9
+COUNTS = 0.05  # Share of a phase from which on a family's source counts
+_average_steps: WeakKeyDictionary[PhaseTotals, tuple[Deployment, bool, StepCost]] = WeakKeyDictionary()
+
 
 class StepCalls(NamedTuple):
     """The operators of a step, in three groups."""
@@ -88,12 +95,6 @@ def step_calls(deployment: Deployment, shape: StepShape) -> StepCalls:
         launch,
         padded,
     )
-
-
-MOST_SEQUENCES = 2**20
-
-
-HIDDEN_SHARE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +330,6 @@ class Phase(NamedTuple):
         return self.gpu_seconds + self.host_bound_seconds
 
 
-COUNTS = 0.05  # Share of a phase from which on a family's source counts
-
-
 def weakest_source(phases: tuple[Phase, ...]) -> str:
     """What the estimates of the largest families rest on: the weakest of them."""
     families = [family for phase in phases for family in phase.families if family.share >= COUNTS and family.source]
@@ -380,9 +378,6 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
         families=tuple(families),
         waits_for="host" if deployment.layout.pipeline == 1 else "host, other stages",
     )
-
-
-_average_steps: WeakKeyDictionary[PhaseTotals, tuple[Deployment, bool, StepCost]] = WeakKeyDictionary()
 
 
 def average_step(deployment: Deployment, totals: PhaseTotals, *, takes_in: bool = False) -> StepCost:

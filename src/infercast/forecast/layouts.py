@@ -47,6 +47,9 @@ from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.shown import Answer, Shown
 from infercast.units import format_seconds
 
+CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
+"""The default load: clients of a closed loop, and the tokens of their requests."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LayoutCost(Shown):
@@ -126,10 +129,6 @@ class Layouts(Answer, tuple[LayoutCost, ...]):
     def _words(self) -> str:
         fitting = sum(not each.problem for each in self)
         return f"{self.model}, {len(self)} layouts, {fitting} of which fit"
-
-
-CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
-"""The default load: clients of a closed loop, and the tokens of their requests."""
 
 
 def compare_layouts(

@@ -42,6 +42,20 @@ FUNCTIONS |= {"min": np.minimum, "max": np.maximum}
 OPERATORS: dict[type, Any] = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide}
 OPERATORS |= {ast.Pow: np.power, ast.FloorDiv: np.floor_divide, ast.Mod: np.mod}
 
+Inputs = dict[str, Array]
+"""Terms and features that a model may use by name, one row a shape; bytes and FLOP in microseconds."""
+SHORTEST = 1e-3  # Microseconds
+PRIOR, PRIOR_SPREAD = (1.1, -1.2, -1.5, -3.0), (1.0, 1.5, 1.5, 1.0)
+"""Logarithms of what is expected, and how surely: scales of features, size of the correction, of its slope, noise."""
+WIDEST, ELSEWHERE, PER_RATIO = 4.0, 1.5, 0.3
+"""Half an interval at most, in logarithms; on another GPU, how many times wider it is, and by which share of the GPUs'
+ratio more."""
+KINDS = (
+    ("none dims", "products dims"),
+    ("work dims", "work features", "none features", "both features", "products dims"),
+)  # Terms of the sum and features of the process, of each model that is tried: without a formula of work, and with
+BELIEF = -4.0  # Power of a model's error on unseen shapes that it counts by
+
 
 def _compute(node: ast.expr, sizes: Mapping[str, Array]) -> Any:
     """A formula's tree, node by node: nothing of it is executed."""
@@ -78,10 +92,6 @@ def amounts_of(work: str, sizes: Mapping[str, Array]) -> dict[str, Array]:
     if "tiles" in found and len(found) == 1:
         raise InputError("work needs bytes or flops beside tiles")
     return found
-
-
-Inputs = dict[str, Array]
-"""Terms and features that a model may use by name, one row a shape; bytes and FLOP in microseconds."""
 
 
 def _inputs(work: str, dims: tuple[str, ...], columns: Array, gpu: Gpu, dtype: str) -> Inputs:
@@ -123,11 +133,6 @@ def _non_negative(matrix: Array, target: Array) -> Array:
                 break
             used &= found > 0
     return found
-
-
-SHORTEST = 1e-3  # Microseconds
-PRIOR, PRIOR_SPREAD = (1.1, -1.2, -1.5, -3.0), (1.0, 1.5, 1.5, 1.0)
-"""Logarithms of what is expected, and how surely: scales of features, size of the correction, of its slope, noise."""
 
 
 class Process:
@@ -187,13 +192,6 @@ def _likeness(near: Array, other: Array | None, scales: Array) -> Array:
     return np.asarray(found + (noise + 1e-6) * np.eye(len(near)) if other is None else found)
 
 
-KINDS = (
-    ("none dims", "products dims"),
-    ("work dims", "work features", "none features", "both features", "products dims"),
-)  # Terms of the sum and features of the process, of each model that is tried: without a formula of work, and with
-BELIEF = -4.0  # Power of a model's error on unseen shapes that it counts by
-
-
 class Members(NamedTuple):
     """Models of every kind, and what each counts: by its error on folds of shapes that it did not see."""
 
@@ -216,11 +214,6 @@ class Members(NamedTuple):
     def __call__(self, inputs: Inputs) -> Array:
         """Logarithms and standard deviations."""
         return np.asarray(np.tensordot(self.counts, [process(inputs) for process in self.processes], 1))
-
-
-WIDEST, ELSEWHERE, PER_RATIO = 4.0, 1.5, 0.3
-"""Half an interval at most, in logarithms; on another GPU, how many times wider it is, and by which share of the GPUs'
-ratio more."""
 
 
 class OwnKernel(Answer):

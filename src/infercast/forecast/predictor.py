@@ -52,9 +52,7 @@ class StepPredictor:
         return StepPredictor(deploy(model, gpu, **options))
 
     def seconds(self, prompts: Prompts = (), decodes: Sequence[int] = ()) -> tuple[float, float]:
-        """GPU and host seconds of a batch: (new, computed) tokens of each prompt, and the context of each sequence
-        that computes one token.
-        """
+        """GPU and host seconds of a batch: (new, computed) tokens of each prompt, contexts of decoding sequences."""
         estimate = self.replica.timer(_shape(prompts, decodes))
         return estimate.gpu_seconds[0], estimate.host.total
 

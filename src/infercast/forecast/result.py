@@ -34,6 +34,9 @@ from infercast.units import MILLI, format_odds, format_percent, format_seconds
 if TYPE_CHECKING:
     import pandas
 
+FULL = 0.95  # Share of the KV cache from which on it is what limits ...
+HELD_BY_HOST = 0.5  # ... and share of step time in which GPUs wait for their host from which on that is.
+
 
 @dataclass(frozen=True, slots=True)
 class JudgedLimit:
@@ -266,10 +269,6 @@ class Forecast(Plotted, SimulatedRun):
                 "to_dataframe needs pandas: pip install pandas; per_request() gives arrays without"
             ) from None
         return pandas.DataFrame(self.per_request())
-
-
-FULL = 0.95  # Share of the KV cache from which on it is what limits ...
-HELD_BY_HOST = 0.5  # ... and share of step time in which GPUs wait for their host from which on that is.
 
 
 def largest_family(forecast: Forecast) -> tuple[Phase, FamilyShare]:

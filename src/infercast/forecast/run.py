@@ -25,6 +25,9 @@ from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
 
 SHOWN_TURNS = 10
+VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")
+"""Kernels of the target that see a row for every draft."""
+TARGET, VERIFY, DRAFT = "target", "verify", "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,11 +527,6 @@ class SimulatedRun(Outcome):
         """The model and its GPUs."""
         gpus = ", ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.name}" for pool in self.pools)
         return f"{self.deployment.model.name} on {gpus}"
-
-
-VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")
-"""Kernels of the target that see a row for every draft."""
-TARGET, VERIFY, DRAFT = "target", "verify", "draft"
 
 
 class DraftRun(NamedTuple):

@@ -108,7 +108,7 @@ def simulate_system(
     ``run`` is a run of the workload that was made before. ``capacity`` is the request rate of the system at saturation,
     for callers that simulate many rates and compute it once. The run goes on until ``slo`` and, with ``medians``, the
     median latencies are known well, no longer than until it misses the SLO by ``rejects`` standard errors. ``check`` is
-    told what clients saw whenever the run is judged, before ``medians`` is asked, and may raise.
+    given what clients saw whenever the run is judged, before ``medians`` is asked, and may raise.
     """
     require_workload(workload)
     workload = system.as_served(workload)

@@ -22,6 +22,9 @@ QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "end_to_end"}
 """What may be promised, by the fields of `Outcome` that have it."""
 UNITS = {"us": MICRO, "ms": MILLI, "s": 1.0, "min": 60.0}
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms,e2e_mean<8s"
+FRACTIONS = (0.5, 0.9, 0.95, 0.99)
+NAMES = ("mean", "p50", "p90", "p95", "p99")
+"""What is said of every latency, in the order of the fields of `Percentiles`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +135,6 @@ def served_headroom(served: Any, slo: Slo) -> tuple[float, str]:
             value = float(values.mean()) if limit.percentile is None else quantile(values, limit.percentile / 100)
             rooms.append((limit.seconds / max(value, 1e-12), limit.name))
     return min(rooms, default=(inf, ""))
-
-
-FRACTIONS = (0.5, 0.9, 0.95, 0.99)
-NAMES = ("mean", "p50", "p90", "p95", "p99")
-"""What is said of every latency, in the order of the fields of `Percentiles`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,21 @@ NEARLY, AGAIN, ONWARD = 1.2, (1.5, 6.0), (1.2, 3.0)
 """Factors on a run's length: below the first it stays; else longer within the next two, or going on, the last two."""
 ASKED, ENOUGH, OVERLOAD, CUT, MISSED = "asked", "precise", "overloaded", "limit", "missed"
 """Why a run ends: given length, well known, no length helps, too long; or a candidate of a plan misses the SLO."""
+LEAST_COUNTED = 300
+MOST_ROUND = 1000  # Of a longer workload only this many requests are served, with the same mean lengths
+DRAWN, SEED = 10_000, 20  # Number and seed of random requests that are drawn again for it
+CHOICES = 100  # Random subsets that are compared
+GOLDEN = 0.6180339887498949  # Multiples of it, without their whole parts, are spread evenly however many there are
+STABLE, FILLING, BACKLOGGED, OVERLOADED = "stable", "filling", "backlogged", "overloaded"
+FEW, FEW_OF_ALL = 10, 0.02  # Requests that wait: fewer, or so small a share of all, are no backlog
+HALF_FULL = 0.5
+LONG, SEATS, OUTGROWN = 6_000, 4, 0.02
+"""A run of this many requests, and this multiple of the seats, decides by itself whether it keeps up with more than the
+computed capacity: not if this share of the requests of its second half is left ..."""
+LONGER, FAR_OUTGROWN = 20_000, 0.05  # ... and one of this length, whether it keeps up with less.
+FAR_BEYOND, MOSTLY_LEFT = 1.15, 0.1
+"""A shorter run at this multiple of the capacity, with this share left, need not go on."""
+FAR_ABOVE = 3.0  # A queue by chance has a length of three times its mean one time in twenty
 
 
 class SteadyState(NamedTuple):
@@ -224,13 +239,6 @@ def time_since(moments: Array, edges: Array) -> Array:
     return np.asarray(count * edges - sums[count])
 
 
-LEAST_COUNTED = 300
-MOST_ROUND = 1000  # Of a longer workload only this many requests are served, with the same mean lengths
-DRAWN, SEED = 10_000, 20  # Number and seed of random requests that are drawn again for it
-CHOICES = 100  # Random subsets that are compared
-GOLDEN = 0.6180339887498949  # Multiples of it, without their whole parts, are spread evenly however many there are
-
-
 def full_rate(replica: Replica, workload: Workload) -> float:
     """Requests a second that an engine finishes while others are waiting."""
     return kept_full(replica, workload, lambda requests: simulate(replica, requests))
@@ -287,18 +295,6 @@ def _half_answered(requests: tuple[Request, ...], count: int) -> Iterator[Reques
         done = int(place * GOLDEN % 1.0 * request.num_output)
         left = replace(request, arrival=0.0, num_input=request.num_input + done, num_output=request.num_output - done)
         yield left if request.declared is None else replace(left, declared=request.declared - done)
-
-
-STABLE, FILLING, BACKLOGGED, OVERLOADED = "stable", "filling", "backlogged", "overloaded"
-FEW, FEW_OF_ALL = 10, 0.02  # Requests that wait: fewer, or so small a share of all, are no backlog
-HALF_FULL = 0.5
-LONG, SEATS, OUTGROWN = 6_000, 4, 0.02
-"""A run of this many requests, and this multiple of the seats, decides by itself whether it keeps up with more than the
-computed capacity: not if this share of the requests of its second half is left ..."""
-LONGER, FAR_OUTGROWN = 20_000, 0.05  # ... and one of this length, whether it keeps up with less.
-FAR_BEYOND, MOSTLY_LEFT = 1.15, 0.1
-"""A shorter run at this multiple of the capacity, with this share left, need not go on."""
-FAR_ABOVE = 3.0  # A queue by chance has a length of three times its mean one time in twenty
 
 
 class State(NamedTuple):

@@ -47,6 +47,20 @@ from infercast.shown import Answer, Plotted, Shown
 
 RATE, CONCURRENCY = "rate", "concurrency"
 MOST_VALUES = 200  # A longer list is a mistake more often than a question
+USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
+LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
+"""The share of the capacity that a light load has, its requests, and their seed."""
+LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
+EDGE_HALVINGS = 4  # Between two points: a knee is known to a sixteenth of their distance
+
+Tell = Callable[[str], None]
+Decide = Callable[[Forecast], Forecast]
+POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"  # What can be set, by the names of `deploy`
+LEAST, VALUES = 0.4, 7  # The default values: the least share of the GPU's own limit, and their number
+HALVINGS = 2  # How often the gaps next to the best value are halved
+LEAST_ODDS = 0.8
+STEP = 5.0  # Watts or MHz: finer differences than this are not looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +230,6 @@ class Sweep(Plotted):
         return tuple(point for point in self.points if point.forecast is not None)
 
 
-TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
-LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
-"""The share of the capacity that a light load has, its requests, and their seed."""
-LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
-EDGE_HALVINGS = 4  # Between two points: a knee is known to a sixteenth of their distance
-
-Tell = Callable[[str], None]
-Decide = Callable[[Forecast], Forecast]
-
-
 def sweep(
     model: ModelSource,
     gpu: GpuSource,
@@ -379,13 +383,6 @@ def _title(points: Sequence[Point]) -> str:
     return next((point.forecast.title for point in points if point.forecast is not None), "nothing fits")
 
 
-POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"  # What can be set, by the names of `deploy`
-LEAST, VALUES = 0.4, 7  # The default values: the least share of the GPU's own limit, and their number
-HALVINGS = 2  # How often the gaps next to the best value are halved
-LEAST_ODDS = 0.8
-STEP = 5.0  # Watts or MHz: finer differences than this are not looked at
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Savings(Answer):
     """Every value that was tried, in ascending order, and the best of them."""
@@ -522,9 +519,6 @@ def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
     near = values[max(0, place - 1) : place] + values[place + 1 : place + 2]
     found = [STEP * round((best.number + other) / 2 / STEP) for other in near]
     return [value for value in dict.fromkeys(found) if value not in points]
-
-
-USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class LoadPoint(NamedTuple):

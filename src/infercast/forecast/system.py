@@ -137,10 +137,7 @@ def two_pools(
     router: str = PROXY_ROUTER,
     timers: tuple[StepTimer | None, StepTimer | None] = (None, None),
 ) -> System:
-    """A prefill pool and a decode pool of the same model, joined by a network or by NVLink within a node.
-
-    ``timers`` are those that were made for the two deployments before.
-    """
+    """A prefill and a decode pool of one model, joined by network or NVLink; ``timers``: theirs, if made before."""
     if prefill.model.pools:
         raise InputError(
             f"{prefill.model.name} gives no tokens, so that a decode pool has nothing to do; simulate one pool"

@@ -23,6 +23,16 @@ RELIABLE = 1.2
 """A gain from which a change is recommended untried: four of five gains of held-out shapes were off by less."""
 PROVED_ON = "hopper"  # the architecture that the constants were fitted and the ranking was tried on
 MOST_OF_A_TILE = 2  # configurations with the same rows and columns among the best: others are more informative
+CLEAR = 0.03  # a measured gain below this is chance: two runs of one configuration lay up to 2.6 % apart in our trial
+Row = Mapping[str, Any]
+"""A measured run: the layer's sizes, ``configuration`` (None: the engine's choice), ``ran`` and ``latency_us``."""
+TunedFile = dict[str, dict[str, int]]  # a configuration by number of tokens, in the words of its file
+PIPES = {
+    "tensor": "the tensor cores",
+    "feed": "the road from L2",
+    "latency": "the latency of one tile after the other",
+    "dram": "memory bandwidth",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +172,6 @@ def _choose(tiles: Tiles, estimates: Times, usual: Configuration, top: int) -> l
     return taken
 
 
-PIPES = {
-    "tensor": "the tensor cores",
-    "feed": "the road from L2",
-    "latency": "the latency of one tile after the other",
-    "dram": "memory bandwidth",
-}
-
-
 def _slowest(estimates: Times) -> str:
     return PIPES[max(PIPES, key=lambda name: float(getattr(estimates, name)[0]))]
 
@@ -210,11 +212,6 @@ def _change(usual: Configuration, other: Configuration, pipe: str, base: Times, 
     names = ("rows a tile", "columns", "values a step", "row blocks together", "warps", "stages")
     pairs = zip(other, usual, names, strict=True)
     return next(f"{new} instead of {old} {name}" for new, old, name in pairs if new != old)
-
-
-CLEAR = 0.03  # a measured gain below this is chance: two runs of one configuration lay up to 2.6 % apart in our trial
-Row = Mapping[str, Any]
-"""A measured run: the layer's sizes, ``configuration`` (None: the engine's choice), ``ran`` and ``latency_us``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +283,6 @@ def _configuration(values: Mapping[str, int]) -> Configuration:
 def _seconds(shape: TunedShape, gpu: Gpu, configuration: Configuration) -> float:
     op = replace(shape.op, tokens=shape.tokens)
     return float(time_tiles(op, gpu, tiles_of([configuration])).seconds[0])
-
-
-TunedFile = dict[str, dict[str, int]]  # a configuration by number of tokens, in the words of its file
 
 
 def untried_file(tuning: Tuning) -> TunedFile:

@@ -46,6 +46,16 @@ KNOWN_SHARE = 0.8  # Kernels of a step that must be known so, by their time
 HOST_SPREAD = 0.16  # Standard deviation of the logarithm of host times of machines of one kind ...
 PROBED_HOST = 0.13
 """... and of one with measured speed: one engine on three machines, 12 and 15 % apart by the time of a launch."""
+Summary = Callable[[Array, Array | None], Sequence[float]]
+AROUND = 0.5  # How far around a percentile others are looked at, as a share of what is left on its shorter side
+NINETY = 0.8 / sqrt(2 * 0.9 * 0.1)
+"""Where Student's t with two degrees of freedom has nine tenths of its values below: the upper end of 80 %."""
+AT_ONCE = 0.05  # Requests sent within this many seconds form a static batch
+SLOWER_UNDER_LOAD = 0.3
+"""How much slower than its forecast the middle of a result under load is, in standard deviations of a normal
+distribution with its interval: of an engine like those that were measured ..."""
+SLOWER_ELSEWHERE = 0.15  # ... of any other, under load or not; its intervals are wider ...
+SLOWER_BEFORE = 0.64  # ... and of an old release: three of four published runs of these are slower than forecast.
 
 
 class Spread(NamedTuple):
@@ -250,16 +260,6 @@ def _shortened(workload: Workload, longest: int) -> Workload:
     return replace(workload, requests=requests)
 
 
-NINETY = 0.8 / sqrt(2 * 0.9 * 0.1)
-"""Where Student's t with two degrees of freedom has nine tenths of its values below: the upper end of 80 %."""
-AT_ONCE = 0.05  # Requests sent within this many seconds form a static batch
-SLOWER_UNDER_LOAD = 0.3
-"""How much slower than its forecast the middle of a result under load is, in standard deviations of a normal
-distribution with its interval: of an engine like those that were measured ..."""
-SLOWER_ELSEWHERE = 0.15  # ... of any other, under load or not; its intervals are wider ...
-SLOWER_BEFORE = 0.64  # ... and of an old release: three of four published runs of these are slower than forecast.
-
-
 def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> Array:
     """The probability that a latency is at most ``exp(room)`` times its forecast, or a rate at least ``exp(-room)``."""
     room = np.asarray(room, dtype=float)
@@ -283,10 +283,6 @@ def slower_by(deployments: Sequence[Deployment], workload: Workload, version: Ve
 def is_at_once(workload: Workload) -> bool:
     first, last = workload.requests[0], workload.requests[-1]
     return workload.concurrency is None and last.arrival - first.arrival <= AT_ONCE
-
-
-Summary = Callable[[Array, Array | None], Sequence[float]]
-AROUND = 0.5  # How far around a percentile others are looked at, as a share of what is left on its shorter side
 
 
 def results_of(served: Record | Served, summary: Summary | None = None) -> Array:

@@ -114,7 +114,7 @@ def estimate_variants(
     Models are like Llama's: grouped attention, a gated feed-forward of ``inter`` values, a head of its own; with
     ``experts``, like Mixtral's, ``topk`` of them of ``inter`` values each. ``head_dim``, ``vocabulary`` and
     ``quantization`` (bf16, fp8, ...) may be said, too. The step decodes ``batch`` sequences after ``context`` tokens,
-    or computes a ``prompt`` of so many. Equal kernels are estimated once, so a million cost little.
+    or computes a ``prompt`` of that many. Equal kernels are estimated once, so a million cost little.
     """
     if front not in FRONTS:
         raise UnknownNameError("measure of a front", front, FRONTS)

@@ -22,6 +22,23 @@ FALLBACKS: dict[str, tuple[str, ...]] = {
     "int8": ("int8", "bf16", "fp16", "fp32"),
     "fp4": ("fp4", "bf16", "fp16", "fp32"),
 }
+LEAST_POWER, LEAST_CLOCK = 0.27, 0.2
+"""Shares of the board's own limit and highest clock below which no driver goes, or nothing is known."""
+MEGA = 1e6
+SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+LEAST_SHARE = 1e-3  # A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G
+ON_CHIP = ("fma_flops", "special_rate", "l2_bandwidth")
+"""Rates that grow with the number of multiprocessors and with their clock, as tensor rates do."""
+PROPERTIES = (
+    "sms", "boost_clock", "tensor_flops", "special_rate", "dram_bandwidth", "dram_bytes", "l2_bytes", "l2_bandwidth",
+    "nvlink_bandwidth", "pcie_bandwidth", "network_bandwidth",
+)  # fmt: skip
+"""What can be changed; ``tensor_flops`` is the bf16 rate, and the other formats' move along."""
+RATES = ("sms", "boost_clock", "sustained_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth")
+"""What a kernel on one GPU can be bound by, tensor rates and the size of the last cache aside."""
+FORMATS = ("bf16", "fp8", "fp4")  # What models are multiplied in; Blackwell Ultra gave int8 up for fp4
+EQUAL = 0.999  # Datasheets are rounded: what differs by less is the same
+FAST_MEMORY = "hbm"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -146,17 +163,6 @@ def _known(dtype: str) -> tuple[str, ...]:
         raise UnknownNameError("tensor dtype", dtype, FALLBACKS) from None
 
 
-SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-LEAST_SHARE = 1e-3  # A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G
-ON_CHIP = ("fma_flops", "special_rate", "l2_bandwidth")
-"""Rates that grow with the number of multiprocessors and with their clock, as tensor rates do."""
-PROPERTIES = (
-    "sms", "boost_clock", "tensor_flops", "special_rate", "dram_bandwidth", "dram_bytes", "l2_bytes", "l2_bandwidth",
-    "nvlink_bandwidth", "pcie_bandwidth", "network_bandwidth",
-)  # fmt: skip
-"""What can be changed; ``tensor_flops`` is the bf16 rate, and the other formats' move along."""
-
-
 def changed_gpu(gpu: Gpu, changes: Mapping[str, str]) -> Gpu:
     """The same chip with other numbers: ``1.5x`` of what it has, or SI units (``7.2T``); what follows moves along."""
     if changes and gpu.stages:
@@ -207,13 +213,6 @@ def factor_of(name: str, text: str, now: float) -> float:
 def _with_unit(value: float) -> str:
     suffix = max((each for each in SUFFIXES if SUFFIXES[each] <= value), key=SUFFIXES.__getitem__, default="")
     return f"{value / SUFFIXES.get(suffix, 1.0):.3g}{suffix}"
-
-
-RATES = ("sms", "boost_clock", "sustained_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth")
-"""What a kernel on one GPU can be bound by, tensor rates and the size of the last cache aside."""
-FORMATS = ("bf16", "fp8", "fp4")  # What models are multiplied in; Blackwell Ultra gave int8 up for fp4
-EQUAL = 0.999  # Datasheets are rounded: what differs by less is the same
-FAST_MEMORY = "hbm"
 
 
 def rate_ratios(gpu: Gpu, other: Gpu) -> list[float]:
@@ -284,11 +283,6 @@ def is_left_open(gpu: Gpu, gpus: int) -> bool:
 
 def servers(gpu: Gpu) -> list[Gpu]:
     return [with_topology(gpu, name) for name in TOPOLOGIES]
-
-
-LEAST_POWER, LEAST_CLOCK = 0.27, 0.2
-"""Shares of the board's own limit and highest clock below which no driver goes, or nothing is known."""
-MEGA = 1e6
 
 
 def limited_gpu(gpu: Gpu, power_limit_w: float | None = None, clock_mhz: float | None = None) -> Gpu:

@@ -17,6 +17,14 @@ from infercast.units import GIB, GIGA, KIB, MIB, TERA
 
 TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 """Formats of a tensor table. Plain fp32 is not one of them: it follows from the FMA lanes."""
+FOLDER = DATA / "gpus"
+OWN_FILE_HINT = " (or give the path of a TOML file that describes yours)"
+Fact = TypeVar("Fact")
+MEGA = 1e6
+DRIVER_SHARE = 0.985
+"""Share of the nominal memory that a driver reports where a file does not say; HBM parts show 0.98 to 0.995."""
+NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
+"""What belongs to the base alone: a chip made from it is another chip."""
 
 
 def _is_number(value: object) -> bool:
@@ -110,13 +118,6 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = near_names(name, known, most=1)
     suggestion = f"did you mean {near[0]}? " if near else ""
     return f"unknown {what}; {suggestion}known: {', '.join(known)}"
-
-
-MEGA = 1e6
-DRIVER_SHARE = 0.985
-"""Share of the nominal memory that a driver reports where a file does not say; HBM parts show 0.98 to 0.995."""
-NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
-"""What belongs to the base alone: a chip made from it is another chip."""
 
 
 def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,10 +214,6 @@ def _tensor_flops(table: Mapping[str, Any], chip: Mapping[str, Any], sm_clocks: 
     return {dtype: rate * sm_clocks for dtype, rate in per_clock.items()} | stated
 
 
-FOLDER = DATA / "gpus"
-OWN_FILE_HINT = " (or give the path of a TOML file that describes yours)"
-
-
 def load_gpu(name_or_path: str | Path) -> Gpu:
     """A bundled GPU by name or alias (``h200-sxm``, ``H200``, ``NVIDIA H200``), or one described in a TOML file."""
     text = str(name_or_path)
@@ -290,9 +287,6 @@ def _bundled_table(name: str) -> dict[str, Any]:
 def _load_bundled(name: str) -> Gpu:
     # Safe to share: a Gpu is frozen, and the bundled files do not change while a program runs.
     return build_gpu(name, _bundled_table(name), architectures(), f"{name}.toml")
-
-
-Fact = TypeVar("Fact")
 
 
 class KernelFacts(NamedTuple):

@@ -13,6 +13,7 @@ from infercast.lazy_classes import dataclass, replace
 from infercast.units import GIGA, MICRO
 
 MEASURED = "measured"  # The machines that engines were measured on, and the default
+BASEBOARD, CARDS, RACK = "baseboard", "cards", "rack"
 
 
 class HostCpu(NamedTuple):
@@ -59,9 +60,6 @@ def with_network(gpu: Gpu, name: str | None) -> Gpu:
     if name not in known:
         raise UnknownNameError("network", name, known)
     return replace(gpu, network_bandwidth=known[name].bandwidth, network_latency=known[name].latency)
-
-
-BASEBOARD, CARDS, RACK = "baseboard", "cards", "rack"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,17 @@ from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.read import config_of, read_model
 from infercast.models.spec import ModelConfig, Stack, layer_bytes
 from infercast.ops import Call, Gemm
-from infercast.ops.op import Lengths, Op, Size, bytes_of, copy, likeliest, norm
+from infercast.ops.op import Lengths, Size, bytes_of, copy, likeliest, norm
 
 CHOICE_SAVED = 18e-6
 """Seconds that the choice of a draft takes less than sampling of as many bytes: one kernel, and not several. Seen are
 16 to 28 us for 32 rows of a whole vocabulary (EAGLE-3, prediction heads and a draft model on an H200)."""
 JOINED = ("qkv_proj", "qkv_a_proj", "q_proj", "kv_a_proj")  # Products that take embedding and hidden state side by side
+EAGLE, EAGLE_3 = "eagle", "eagle3"
+AUX_STATES = 3  # Layers of the target that feed an EAGLE-3 head with hidden states, unless its config says otherwise
+DRAFT_VOCABULARY = 32_000  # Rows of the head of most published EAGLE-3 heads
+HEAD_DIM = 128
+NESTED = "transformer_layer_config"  # Where checkpoints of the speculators library keep what a layer is like
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,8 @@ class Draft:
         wide = []
         for call in calls:
             if call.name in JOINED:
-                wide.append(replace(call, op=_twice_as_deep(call.op), count=1))
+                deep = replace(call.op, k=2 * call.op.k) if isinstance(call.op, Gemm) else call.op
+                wide.append(replace(call, op=deep, count=1))
             others = call.count - (call.name in JOINED)
             wide += [replace(call, count=others)] if others else []
         return wide
@@ -132,17 +138,6 @@ class Draft:
 
 def _named(calls: list[Call]) -> list[Call]:
     return [replace(call, name=f"{DRAFT_PREFIX}{call.name}") for call in calls]
-
-
-def _twice_as_deep(op: Op) -> Op:
-    return replace(op, k=2 * op.k) if isinstance(op, Gemm) else op
-
-
-EAGLE, EAGLE_3 = "eagle", "eagle3"
-AUX_STATES = 3  # Layers of the target that feed an EAGLE-3 head with hidden states, unless its config says otherwise
-DRAFT_VOCABULARY = 32_000  # Rows of the head of most published EAGLE-3 heads
-HEAD_DIM = 128
-NESTED = "transformer_layer_config"  # Where checkpoints of the speculators library keep what a layer is like
 
 
 def prediction_draft(target: ModelConfig) -> Draft:
@@ -183,10 +178,12 @@ def eagle_draft(method: str, source: str | os.PathLike[str] | Mapping[str, Any],
     if isinstance(layer, Mapping):
         values = {**layer, **{key: value for key, value in values.items() if key != NESTED}, "architectures": None}
         fields = Fields(values, where)
-    architecture = _plain_architecture(fields)
+    named = fields.words("architectures")  # ``LlamaForCausalLMEagle3`` is made of Llama's layers
+    plain = re.sub("Eagle3?", "", named[0]) if named else architecture_of(fields.word("model_type") or "llama")
     needed = {"vocab_size": target.vocabulary, "max_position_embeddings": target.max_positions}
     present = {key: value for key, value in values.items() if value is not None}
-    config = read_model({**needed, **present, "architectures": [architecture]}, name=name)
+    known = plain if plain in FAMILIES else "LlamaForCausalLM"
+    config = read_model({**needed, **present, "architectures": [known]}, name=name)
     return _eagle(method, config, target, fields)
 
 
@@ -229,10 +226,3 @@ def _eagle(method: str, config: ModelConfig, target: ModelConfig, fields: Fields
         own_embedding=own_embedding,
         spread_over=target.vocabulary,
     )
-
-
-def _plain_architecture(fields: Fields) -> str:
-    """The architecture that a head's layers are of: ``LlamaForCausalLMEagle3`` is made of Llama's."""
-    named = fields.words("architectures")
-    plain = re.sub("Eagle3?", "", named[0]) if named else architecture_of(fields.word("model_type") or "llama")
-    return plain if plain in FAMILIES else "LlamaForCausalLM"

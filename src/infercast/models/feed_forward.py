@@ -27,6 +27,7 @@ from infercast.ops.op import (
 
 Multiples = tuple[int, int]  # What kernels pad the hidden size and the width of experts to
 UNPADDED: Multiples = (1, 1)
+MODULES = ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj", "mixer.up_proj")
 
 
 class FeedForward(ABC):
@@ -117,9 +118,6 @@ def exchange_calls(shard: Shard, topk: int, tokens: Size, width: int) -> list[Ca
         dispatch = Collective("all_gather", together * sent, gpus)
         combine = Collective("reduce_scatter", together * returned, gpus)
     return [Call("experts_dispatch", dispatch), Call("experts_combine", combine)]
-
-
-MODULES = ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj", "mixer.up_proj")
 
 
 @dataclass(frozen=True, slots=True)

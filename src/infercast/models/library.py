@@ -21,6 +21,10 @@ SIZE_KEYS = (
 LARGEST = 2**40
 TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z0-9])")
+MOST_SUGGESTED = 3
+FOLDER = DATA / "models"
+SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")  # Parameters, active ones, experts
+DATE = re.compile(r"\d{4,8}")
 
 
 def nearest_shape(values: Mapping[str, Any], bundled: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -54,9 +58,6 @@ def _size(values: Mapping[str, Any], keys: Iterable[str]) -> int:
     """The first plausible size under one of these keys, whatever else stands in a file; 0 without any."""
     found = (values.get(key) for key in keys)
     return next((size for size in found if type(size) is int and 0 < size < LARGEST), 0)
-
-
-MOST_SUGGESTED = 3
 
 
 @cache
@@ -100,9 +101,6 @@ def _generation(plain: str) -> str:
     return found[0] if found else ""
 
 
-FOLDER = DATA / "models"
-
-
 @cache
 def model_names() -> tuple[str, ...]:
     """Names of all bundled models, in alphabetical order."""
@@ -137,10 +135,6 @@ def configs() -> dict[str, dict[str, Any]]:
 def _aliases() -> dict[str, str]:
     """Every alias, in lower case, with the model it means; reads all files, so only when a plain name misses."""
     return {alias.lower(): name for name in model_names() for alias in _load(name)["infercast"]["aliases"]}
-
-
-SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")  # Parameters, active ones, experts
-DATE = re.compile(r"\d{4,8}")
 
 
 class Checkpoint(NamedTuple):

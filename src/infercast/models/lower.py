@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from infercast.ops.op import Lengths, Size, bytes_of, embedding, gated_activatio
 
 SLICES = {"qkv_proj": 3, "gate_up_proj": 2}  # Projections that are several side by side, each with adapters of its own
 BUFFER_BYTES = 4  # Between the two products values are kept in fp32
+DRAFT_PREFIX = "draft_"  # Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)
 
 
 def adapter_calls(calls: list[Call], slots: AdapterSlots, tokens: Size, dtype: str) -> list[Call]:
@@ -56,9 +58,6 @@ def adapter_bytes(calls: list[Call], slots: AdapterSlots, dtype: str) -> float:
 def is_adapted(call: Call) -> bool:
     """Whether a kernel is a projection that adapters change; routers and heads are not."""
     return isinstance(call.op, Gemm) and call.name.endswith("_proj") and call.op.batch == 1
-
-
-DRAFT_PREFIX = "draft_"  # Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)
 
 
 def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:
@@ -126,7 +125,7 @@ def lora_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> lis
 def attention_calls(
     config: ModelConfig, layout: ParallelLayout, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
 ) -> list[Call]:
-    """Attention over ``queries[i]`` new of ``keys[i]`` tokens; in arrays of batches, of so many equal ``sequences``."""
+    """Attention over ``queries[i]`` new of ``keys[i]`` tokens; arrays hold batches of equal ``sequences``."""
     shard, batch = config.shard(layout), SequenceBatch(queries, keys, sequences)
     return [
         call
@@ -155,9 +154,8 @@ def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:
     """Each mixer that the model has, and how many of its layers have it."""
     layers: dict[Mixer, int] = {}
     for stack in config.stacks:
-        if stack.mixer.is_empty:
-            continue
-        layers[stack.mixer] = layers.get(stack.mixer, 0) + stack.layers
+        if not stack.mixer.is_empty:
+            layers[stack.mixer] = layers.get(stack.mixer, 0) + stack.layers
     return layers
 
 
@@ -205,7 +203,9 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
     """The norms over the hidden size; each swallows the residual addition before it and the quantising after it."""
     weights = shard.weights
     if stack.streams > 1:
-        return _hyper_connections(shard, tokens, stack.streams, 2 * stack.layers)
+        # Before a half, what the last one wrote goes into all streams, and their mix is normed for this one.
+        halves_of = partial(HyperConnection, tokens, hidden=shard.hidden, streams=stack.streams)
+        return [Call(f"hyper_{half}", halves_of(half=half), 2 * stack.layers) for half in ("post", "pre")]
     halves = ((stack.mixer, stack.mixer.part), (stack.feed_forward, "feed_forward"))
     formats = [
         getattr(weights, f"activation_{part}") if half.takes_quantised and not weights.quantised_apart else weights.base
@@ -221,11 +221,3 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
         name = "norm" if written == weights.base else "norm_quantise"
         calls.append(Call(name, op, formats.count(written) * stack.layers))
     return calls
-
-
-def _hyper_connections(shard: Shard, tokens: Size, streams: int, count: int) -> list[Call]:
-    """Before a half, what the last one wrote goes into all streams, and their mix is normed for this one."""
-    return [
-        Call(f"hyper_{half}", HyperConnection(tokens, hidden=shard.hidden, streams=streams, half=half), count)
-        for half in ("post", "pre")
-    ]

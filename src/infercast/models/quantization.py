@@ -21,6 +21,13 @@ from infercast.errors import UnknownNameError, UnsupportedModelError
 from infercast.models.families import Fields, Layer
 from infercast.models.layout import WeightFormat, unquantised
 
+FORMATS = {
+    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8": "fp8", "fp4": "mxfp4", "mxfp4": "mxfp4", "int8": "int8",
+    "int4": "int4", "uint4": "int4",
+}  # fmt: skip
+"""Our names of its formats."""
+NARROW = ("int4",)  # What inputs are never multiplied in
+
 
 class Scheme(NamedTuple):
     """One way to quantise: the format of the weights, and that of what they are multiplied with ("" : base)."""
@@ -124,14 +131,6 @@ def _safe_expression(text: str) -> list[re.Pattern[str]]:
         return [re.compile(text)]
     except re.error:
         return []
-
-
-FORMATS = {
-    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8": "fp8", "fp4": "mxfp4", "mxfp4": "mxfp4", "int8": "int8",
-    "int4": "int4", "uint4": "int4",
-}  # fmt: skip
-"""Our names of its formats."""
-NARROW = ("int4",)  # What inputs are never multiplied in
 
 
 def quark_scheme(settings: Fields) -> Scheme:

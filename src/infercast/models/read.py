@@ -24,6 +24,15 @@ from infercast.units import format_bytes
 LAYERS = "num_hidden_layers"
 DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Layers behind the others; some lists have an item for each of them too."""
+AUTO = "auto"
+FORMATS = {AUTO: "", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+LARGEST_FILE = 64 * 2**20
+SAME_SIZE = 0.93  # Scales, norms and encoders that are not counted make files differ a little
+SEEN = "the encoder of images takes memory; images themselves are not modelled"
+UNSEEN = "vision part left out: there is no vision_config"
+BESIDE = "encoders beside the language model are left out"
+ODD = re.compile("mamba|ssm|rwkv|lru_|linear_(attn|num|key|value)|lightning|compress_ratio|hash_layers|index_topk|loop")
+"""Fields of layers that are not attention, or not a usual kind of it."""
 
 
 def overridden(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,10 +74,6 @@ def read_object(text: str, what: str) -> dict[str, Any]:
     return values
 
 
-AUTO = "auto"
-FORMATS = {AUTO: "", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-
 def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> ModelConfig:
     """The same model with its states in other formats: the ``matrices``, or all of one where nothing is said of them.
 
@@ -89,15 +94,6 @@ def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> 
         return replace(mixer, state_dtype=FORMATS[matrices] or mixer.state_dtype or FORMATS[whole])
 
     return replace(model, stacks=tuple(replace(stack, mixer=changed(stack.mixer)) for stack in model.stacks))
-
-
-LARGEST_FILE = 64 * 2**20
-SAME_SIZE = 0.93  # Scales, norms and encoders that are not counted make files differ a little
-SEEN = "the encoder of images takes memory; images themselves are not modelled"
-UNSEEN = "vision part left out: there is no vision_config"
-BESIDE = "encoders beside the language model are left out"
-ODD = re.compile("mamba|ssm|rwkv|lru_|linear_(attn|num|key|value)|lightning|compress_ratio|hash_layers|index_topk|loop")
-"""Fields of layers that are not attention, or not a usual kind of it."""
 
 
 class Source(NamedTuple):

@@ -20,6 +20,8 @@ from infercast.shown import Answer
 
 GREEDY, SORTED = "greedy", "sorted"
 """How a token is picked: the one with the largest logit, or by top-p with all logits in order."""
+MOST_TENSOR = 64  # Sizes that a refusal looks at for alternatives
+BLOCKED, BLOCK = "fp8_block", 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +253,6 @@ def _layer(stack: Stack, hidden: int, active: bool = False) -> int:
     return matrices + common_vectors(stack, hidden) + sum(feed_forward.expert_values(hidden, active=active))
 
 
-MOST_TENSOR = 64  # Sizes that a refusal looks at for alternatives
-BLOCKED, BLOCK = "fp8_block", 128
-
-
 def copies_sharing_experts(config: ModelConfig, layout: ParallelLayout) -> int:
     """Copies that exchange tokens in each layer of experts, and so step together: all, if the model has experts."""
     return layout.sharing if config.has_experts else 1
@@ -340,10 +338,7 @@ def _check_experts(config: ModelConfig, layout: ParallelLayout) -> None:
 
 
 def divides(config: ModelConfig, tensor: int, *, split_experts: bool = True, copies: int = 1) -> bool:
-    """Whether heads, key-value heads and feed-forward widths split evenly over ``tensor`` GPUs.
-
-    The width of routed experts is split over those of all ``copies``, unless whole experts are spread.
-    """
+    """Whether heads and widths split evenly over ``tensor`` GPUs, experts' over all ``copies`` unless spread."""
     expert_gpus = tensor * copies if split_experts else 1
     halves = [(stack.mixer, stack.feed_forward) for stack in config.stacks]
     return all(

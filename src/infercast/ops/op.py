@@ -14,6 +14,13 @@ from infercast.lazy_classes import KW_ONLY, dataclass
 Size = int | npt.NDArray[Any]  # A dimension of one kernel, or of an array of kernels
 
 Quantity = float | npt.NDArray[Any]  # FLOPs, bytes or seconds of one kernel, or of an array of kernels
+_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""How often a ring carries each other GPU's share of the message."""
+DEFAULT_LIBRARY = "vllm"
+FUSED_NORM = "fused_norm"  # The kind of a norm that is part of the all-reduce before it
+
+BY_HAND = "by_hand"  # The kind of a hand-written kernel that streams, where other engines' compilers write one
+Lengths = npt.NDArray[Any]
 
 
 class Op(Protocol):
@@ -195,11 +202,6 @@ class MoE(ComputedInDtype):
         return 2.0 * self.hidden * self.tokens + self.intermediate_bytes / 2
 
 
-_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""How often a ring carries each other GPU's share of the message."""
-DEFAULT_LIBRARY = "vllm"
-
-
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One collective over ``gpus`` GPUs; ``message_bytes`` is the full message as the caller sees it."""
@@ -234,11 +236,6 @@ class Collective:
     @property
     def bytes_written(self) -> Quantity:
         return 1.0 * self.message_bytes
-
-
-FUSED_NORM = "fused_norm"  # The kind of a norm that is part of the all-reduce before it
-
-BY_HAND = "by_hand"  # The kind of a hand-written kernel that streams, where other engines' compilers write one
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,10 +363,7 @@ def rejection(rows: Size, vocabulary: int) -> Elementwise:
 
 
 def sorted_sampling(rows: Size, vocabulary: int) -> Elementwise:
-    """What comes on top of it where a token is picked by top-p from all logits in order.
-
-    PyTorch's sort moves about 440 bytes a logit, by 1 to 1,024 rows of 32,000 to 262,208 logits on an H200.
-    """
+    """What top-p adds: PyTorch's sort moves about 440 bytes a logit (1 to 1,024 rows of 32,000 to 262,208, H200)."""
     moved = 440.0 * vocabulary
     return Elementwise("sampling", rows, 0.6 * moved, 0.4 * moved, 8.0 * vocabulary, kind="sorted_sampling")
 
@@ -416,9 +410,6 @@ def scan_inputs(rows: Size, width: int, heads: int, dtype: str = "bf16") -> Elem
     """Split what a convolution wrote into heads, norm queries and keys, and work out two gates a head in fp32."""
     value = bytes_of(dtype)
     return Elementwise("activation", rows, (width + 2 * heads) * value, width * value + 8 * heads, 5.0 * width)
-
-
-Lengths = npt.NDArray[Any]
 
 
 def sum_batch(per_sequence: Lengths, sequences: Lengths | int) -> Quantity:

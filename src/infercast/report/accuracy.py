@@ -21,8 +21,27 @@ from infercast.report.quantities import declared
 from infercast.report.terminal import Grid, Section, at, cells, pick, record, styled
 from infercast.units import MILLI, format_percent
 
-ORDER_TITLES = {
-    "output_tokens_per_second": "tokens/s", "ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99", "tpot_p50": "TPOT p50",
+QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
+TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
+UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
+JOULES = "joules_per_output_token"
+ERRORS = ("median", "mean", "p90", "bias")
+PARTS = ("idle_ttft", "decode_step", "prompts")
+ORDER_FIELDS = declared("orders", title=dict(zip(QUANTITIES, TITLES, strict=True)).__getitem__)
+SCATTER_FIELDS = declared("scatter")
+PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48  # pixels: the side of a panel, the space to its left, above and below
+TOLERANCE = 0.1  # the grey band: ten points to either side
+STYLE = (
+    "text{font:12px sans-serif;fill:#333}.title{font-weight:bold}.grid{stroke:#ddd}.exact{stroke:#888}"
+    ".band{fill:#eee}.line{fill:none;stroke:#1f6fb4;stroke-width:1.5}.point{fill:#1f6fb4;fill-opacity:.8}"
+)
+COUNTED = (
+    ("Tokens cached", "cached_tokens", ",.0f"), ("Tokens from host memory", "loaded_tokens", ",.0f"),
+    ("Joules per output token", JOULES, ".3g"),
+)  # fmt: skip
+PUBLISHED_PAIRS = {
+    "ttft_ms": ("ttft", MILLI), "tpot_ms": ("tpot", MILLI), "end_to_end_ms": ("end_to_end", MILLI),
+    "output_tokens_per_s": ("output_tokens_per_second", 1.0),
 }  # fmt: skip
 
 
@@ -38,20 +57,9 @@ def render_reliability(groups: Sequence[reliability.Reliability]) -> RenderableT
     return Section("Promises: how often they held, by the odds that were said", Grid(columns, [*rows, worst]))
 
 
-ORDER_FIELDS = declared("orders", title=ORDER_TITLES.__getitem__)
-
-
 def reliability_dict(group: reliability.Reliability) -> dict[str, Any]:
     buckets = [{**asdict(bucket), "off": bucket.off} for bucket in group.buckets]
     return {"values": group.values, "worst": group.worst, "buckets": buckets}
-
-
-PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48  # pixels: the side of a panel, the space to its left, above and below
-TOLERANCE = 0.1  # the grey band: ten points to either side
-STYLE = (
-    "text{font:12px sans-serif;fill:#333}.title{font-weight:bold}.grid{stroke:#ddd}.exact{stroke:#888}"
-    ".band{fill:#eee}.line{fill:none;stroke:#1f6fb4;stroke-width:1.5}.point{fill:#1f6fb4;fill-opacity:.8}"
-)
 
 
 def reliability_svg(groups: Sequence[reliability.Reliability]) -> str:
@@ -106,22 +114,15 @@ def _axes(left: float) -> list[str]:
     return found
 
 
-QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
-TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
-JOULES = "joules_per_output_token"
-ERRORS = ("median", "mean", "p90", "bias")
-
-
 def _percent(error: float | None) -> str:
     return "-" if error is None else format_percent(error)
 
 
-def _signed_percent(error: float) -> str:
+def signed_percent(error: float) -> str:
     return f"{100 * error:+,.1f} %"
 
 
-PARTS = ("idle_ttft", "decode_step", "prompts")
-UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
+FILE_FIELDS = declared("files", signed=signed_percent)
 
 
 def render_validation(validation: Validation) -> list[RenderableType]:
@@ -132,6 +133,11 @@ def render_validation(validation: Validation) -> list[RenderableType]:
     error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
     joules = f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
+    covered = [
+        *((kind, _coverage_cells(validation, kind=kind)) for kind in validation.kinds),
+        *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
+        ("all", _coverage_cells(validation)),
+    ]
     return [
         *parts,
         Section(
@@ -144,7 +150,7 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         *([] if error is None else [Text(joules)]),
         Section(
             "Measured values inside the 80 % intervals of forecasts, and their mean half width",
-            _coverage_grid(validation),
+            Grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in covered], notes_at=(0,)),
         ),
         render_reliability(reliability.reliability_of(validation.runs)),
         Section(
@@ -154,25 +160,10 @@ def render_validation(validation: Validation) -> list[RenderableType]:
     ]
 
 
-def _coverage_grid(validation: Validation) -> RenderableType:
-    rows = [
-        *((kind, _coverage_cells(validation, kind=kind)) for kind in validation.kinds),
-        *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
-        ("all", _coverage_cells(validation)),
-    ]
-    return Grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in rows], notes_at=(0,))
-
-
 def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
     groups = [*((quantity,) for quantity in QUANTITIES), tuple(QUANTITIES)]
     both = [(validation.coverage(*each, **chosen), validation.width(*each, **chosen)) for each in groups]
     return ["-" if share is None else f"{_percent(share)}, +-{_percent(width)}" for share, width in both]
-
-
-SCATTER_FIELDS = declared("scatter")
-
-
-FILE_FIELDS = declared("files", signed=_signed_percent)
 
 
 def _parts_grid(validation: Validation) -> RenderableType:
@@ -208,7 +199,7 @@ def _error_cells(each: LoadErrors, name: str) -> list[str]:
     errors = getattr(each, name)
     if errors is None:
         return ["-"] * len(ERRORS)
-    return [*(_percent(error) for error in errors[:-1]), _signed_percent(errors.bias)]
+    return [*(_percent(error) for error in errors[:-1]), signed_percent(errors.bias)]
 
 
 def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> RenderableType:
@@ -216,20 +207,15 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
     runs = [run for run in validation.runs if run.file == name]
     counted = "as configured"
     if blocks is not None:
-        counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {signed(blocks)}"
+        counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {signed_percent(blocks.error)}"
     lines = [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
     return Section(name, Group(Text("\n".join(lines)), Grid(columns, map(_run_row, runs), notes_at=(0,))))
 
 
-COUNTED = (
-    ("Tokens cached", "cached_tokens", ",.0f"), ("Tokens from host memory", "loaded_tokens", ",.0f"),
-    ("Joules per output token", JOULES, ".3g"),
-)  # fmt: skip
-
-
 def _counted_lines(runs: Sequence[RunComparison]) -> list[str]:
     return [
-        f"{what}, {run.label}: {pair.measured:{form}} measured, {pair.predicted:{form}} predicted, {signed(pair)}"
+        f"{what}, {run.label}: {pair.measured:{form}} measured, {pair.predicted:{form}} predicted, "
+        f"{signed_percent(pair.error)}"
         for what, name, form in COUNTED
         for run in runs
         if (pair := getattr(run, name)) is not None
@@ -283,24 +269,17 @@ def _run_row(run: RunComparison) -> tuple[str, ...]:
             cells += ["-", "-"]
         else:
             scale = 1.0 if quantity == "output_tokens_per_second" else MILLI
-            cells.append(f"{_digits(pair.measured / scale)} > {_digits(pair.predicted / scale)}")
-            cells.append(f"{100 * (pair.predicted / pair.measured - 1):+,.0f} %")
+            both = [value / scale for value in (pair.measured, pair.predicted)]
+            # Three digits at least, so that columns stay narrow.
+            cells.append(" > ".join(f"{each:,.{0 if each >= 100 else 1 if each >= 10 else 2}f}" for each in both))
+            cells.append(f"{100 * pair.error:+,.0f} %")
     return tuple(cells)
-
-
-def _digits(value: float) -> str:
-    """Three digits at least, so that columns stay narrow."""
-    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def _median_row(validation: Validation, kind: str | None) -> tuple[str, ...]:
     count = sum(kind is None or run.kind == kind for run in validation.runs)
     errors = (validation.median_ape(quantity, kind) for quantity in QUANTITIES)
     return (kind or "all", f"{count}", *map(_percent, errors))
-
-
-def signed(pair: Comparison) -> str:
-    return f"{100 * (pair.predicted / pair.measured - 1):+,.1f} %"
 
 
 def _pair(pair: Comparison | None, scale: float = 1.0, error: str = "ape") -> dict[str, Any] | None:
@@ -419,12 +398,6 @@ def _summaries(members: Sequence[PublishedComparison]) -> dict[str, Any]:
             coverage = {"interval_coverage": "inside", "interval_half_width_mean": "width"}
             found[quantity] = pick(summary, "count median mean p90 bias", **coverage)
     return found
-
-
-PUBLISHED_PAIRS = {
-    "ttft_ms": ("ttft", MILLI), "tpot_ms": ("tpot", MILLI), "end_to_end_ms": ("end_to_end", MILLI),
-    "output_tokens_per_s": ("output_tokens_per_second", 1.0),
-}  # fmt: skip
 
 
 def _published_dict(each: PublishedComparison) -> dict[str, Any]:

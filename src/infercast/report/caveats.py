@@ -25,10 +25,8 @@ TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding on
 TAKING_IN = "steps that take in prompts"  # what the first of these are on a decode pool
 SENTENCES = read_data("sentences.toml")
 WEAK: dict[str, str] = SENTENCES["weak"]
-
-
-def state_rows(state: State, steady: SteadyState) -> list[tuple[str, str]]:
-    return [("state", state.sentence), ("steady state", steady.sentence)]
+ROUGH = ("published", "typical", "roofline")  # sources that no kernel of the GPU was measured for
+FORECASTS: str = SENTENCES["forecasts"]
 
 
 def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[str, Any]:
@@ -74,10 +72,6 @@ def host_fields(forecast: Forecast) -> dict[str, Any]:
         "host_bound_share": host_bound_share(forecast.phases),
         "host_bound": any(_bound_by_host(pool.phases) for pool in pools),
     }
-
-
-ROUGH = ("published", "typical", "roofline")  # sources that no kernel of the GPU was measured for
-FORECASTS: str = SENTENCES["forecasts"]
 
 
 def caveats(forecast: Forecast) -> list[str]:

@@ -29,6 +29,17 @@ from infercast.report.terminal import (
 from infercast.units import format_seconds
 
 SHOWN_EFFECTS = 4  # of a change, the largest; JSON has all
+BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
+MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
+IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
+_ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
+_FORECAST_COLUMNS = (
+    "load", "requests/s", "TTFT p50", "p99", "80 % interval", "TPOT p50", "p99", "80 % interval", "output tokens/s",
+    "state",
+)  # fmt: skip
+
+
+_BRIEF_COLUMNS = ("load", "rate/s", "TTFT p50", "p99", "80 % of it", "TPOT p50", "p99", "80 % of it", "tokens/s")
 
 
 def render_explained(explained: Explained) -> list[RenderableType]:
@@ -49,10 +60,6 @@ def render_explained(explained: Explained) -> list[RenderableType]:
     if explained.advised is not None:
         parts += _render_advice(explained, explained.advised)
     return parts
-
-
-BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
-MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
 
 
 def brief_explained(explained: Explained) -> list[RenderableType]:
@@ -85,9 +92,6 @@ def brief_explained(explained: Explained) -> list[RenderableType]:
         told.append(("run it", explained.recommended or f"{explained.command}  (good as it is)"))
     doubts = brief_doubts(last.forecast.source, explained.engine.name, last.intervals, deployment.drafting)
     return [*parts, Facts([*told, *named_first("doubt", doubts), ("more", MORE)])]
-
-
-IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
 
 
 def _decisions(explained: Explained) -> list[RenderableType]:
@@ -129,15 +133,6 @@ def _other_flags(flags: Iterable[Flag], *, brief: bool = False) -> list[tuple[st
     return rows
 
 
-_FORECAST_COLUMNS = (
-    "load", "requests/s", "TTFT p50", "p99", "80 % interval", "TPOT p50", "p99", "80 % interval", "output tokens/s",
-    "state",
-)  # fmt: skip
-
-
-_BRIEF_COLUMNS = ("load", "rate/s", "TTFT p50", "p99", "80 % of it", "TPOT p50", "p99", "80 % of it", "tokens/s")
-
-
 def _row(served: ServedLoad) -> tuple[str, ...]:
     forecast, intervals = served.forecast, served.intervals
     cells = [served.load.name, f"{forecast.requests_per_second:,.3g}"]
@@ -153,12 +148,10 @@ def _row(served: ServedLoad) -> tuple[str, ...]:
 def _render_advice(explained: Explained, advised: Advised) -> list[RenderableType]:
     several = len(explained.served) > 1
     parts: list[RenderableType] = []
-    if advised.ranked:
-        rows = [_advice_row(each, several) for each in advised.ranked]
-        parts.append(Section("Advice, best first", Grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
-    else:
+    if not advised.ranked:
         parts.append(Section("Advice", styled("Nothing that was tried is better beyond chance on the same GPUs.")))
     for title, changes in (
+        ("Advice, best first", advised.ranked),
         ("With other numbers of GPUs", advised.other_gpus),
         ("What gains something and loses more, or only loses", advised.worse),
     ):
@@ -176,9 +169,6 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
         text = "It is good as it is: what helps on the same GPUs changes answers, or costs more than it gains."
         parts.append(Section("The command with the advice", styled(text)))
     return parts
-
-
-_ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
 
 
 def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:

@@ -24,6 +24,9 @@ Names = tuple[str, str]
 TITLES = {"prefill": "prompts alone", "mixed": "prompts and decoding", "decode": "decoding alone"}
 STEP_FIELDS = declared("steps", title=TITLES.__getitem__)
 """Tokens and decoding sequences of a step on average; shares: of GPU time, and of the time between two tokens."""
+SHOWN = 10
+AS_ASKED: Names = ("as asked", "what if")  # what the two runs are called
+COMPARED, COMPARED_PARTS = ("mean", "p50", "p95", "p99"), ("mean", "p99")  # of latencies, and of the parts of one
 
 
 def step_title(side: compare.Side) -> str:
@@ -66,19 +69,16 @@ def _seconds(seconds: float) -> str:
     return format_seconds(seconds) if seconds > 0 else "-"
 
 
-SHOWN = 10
-AS_ASKED: Names = ("as asked", "what if")  # what the two runs are called
-COMPARED, COMPARED_PARTS = ("mean", "p50", "p95", "p99"), ("mean", "p99")  # of latencies, and of the parts of one
-
-
 def render_runs(
     runs: tuple[Watched, Watched], changes: str, *, names: Names = AS_ASKED, breakdown: bool = False
 ) -> list[RenderableType]:
     """Tables for a terminal; with ``breakdown``, where every second of each run goes, too."""
     before, after = (run.forecast for run in runs)
     both = compare.side_by_side(runs, names)
+    asked = [(f": {title[:1].lower()}{title[1:]}" if len(before.pools) > 1 else "", rows)
+             for title, rows in system_facts(before)]  # fmt: skip
     return [
-        *(Section(f"As asked for{_which(title)}", Facts(rows)) for title, rows in system_facts(before)),
+        *(Section(f"As asked for{which}", Facts(rows)) for which, rows in asked),
         *(
             Section(
                 f"With {changes}" if one.role == BOTH else f"With {changes}: {one.role} pool",
@@ -97,10 +97,6 @@ def render_runs(
         *(_breakdowns(runs, changes) if breakdown else ()),
         caveat_section(caveats_of((before, after))),
     ]
-
-
-def _which(title: str) -> str:
-    return "" if title == "What was simulated" else f": {title[:1].lower()}{title[1:]}"
 
 
 def _breakdowns(runs: tuple[Watched, Watched], changes: str) -> Iterator[RenderableType]:
@@ -184,13 +180,8 @@ def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
     tokens = [forecast.pools[-1].deployment.memory.num_tokens for forecast in (before, after)]
     rows.append(("KV cache tokens", *(f"{each:,}" for each in tokens), _change(*tokens)))
     rows.append(("price by", price_words(before), price_words(after), ""))
-    rows.append(("estimates", _basis(before), _basis(after), ""))
-    return rows
-
-
-def _basis(forecast: Forecast) -> str:
-    """Source of the estimates; marked where they are only a lower bound."""
-    return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
+    sources = (f"{each.source}{': lower bound' if each.kind == 'bound' else ''}" for each in (before, after))
+    return [*rows, ("estimates", *sources, "")]
 
 
 def _differences(comparison: compare.Comparison, names: Names = AS_ASKED) -> RenderableType:

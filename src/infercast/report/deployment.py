@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from infercast.engines.base import Deployment, engine_of
 from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
-from infercast.forecast.run import DraftRun
 from infercast.forecast.system import BOTH
 from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count
@@ -24,6 +23,13 @@ from infercast.units import format_bytes, format_count, format_percent
 if TYPE_CHECKING:
     from infercast.forecast.memory import Fit
     from infercast.forecast.run import DraftRun
+
+ASSUMED = "assumed; say what you see with --acceptance"
+LAYOUT = {
+    "pipeline_parallel_size": "layout.pipeline",
+    "data_parallel_size": "layout.data",
+    "enable_expert_parallel": "layout.experts",
+}  # What tensor parallelism alone does not say
 
 
 def render_fit(fit: Fit) -> list[RenderableType]:
@@ -78,13 +84,6 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-LAYOUT = {
-    "pipeline_parallel_size": "layout.pipeline",
-    "data_parallel_size": "layout.data",
-    "enable_expert_parallel": "layout.experts",
-}  # What tensor parallelism alone does not say
-
-
 def tokens_each(shape: KvShape) -> str:
     sizes = sorted(set(shape.sizes))
     return "1 token" if sizes == [1] else f"{' or '.join(map(str, sizes))} tokens"
@@ -125,9 +124,6 @@ def _parts(fit: Fit) -> list[tuple[str, float]]:
         ("KV cache", float(memory.kv_bytes)),
         ("left free", max(0.0, memory.total - used)),
     ]
-
-
-ASSUMED = "assumed; say what you see with --acceptance"
 
 
 def drafting_words(drafting: Drafting) -> str:

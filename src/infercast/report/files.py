@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import StringIO
 from itertools import chain
@@ -14,13 +15,12 @@ from typing import Any
 from infercast.errors import InputError
 
 
-def write_whole(path: Path, pieces: Iterable[str]) -> None:
-    """Write text under a temporary name in the same folder, and give it its own name when it is complete."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary name in the same folder to write to; the file gets its own name when it is complete."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            for piece in pieces:
-                file.write(piece)
+        yield temporary
         temporary.replace(path)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
@@ -28,6 +28,11 @@ def write_whole(path: Path, pieces: Iterable[str]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, pieces: Iterable[str]) -> None:
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(pieces)
 
 
 def csv_lines(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:

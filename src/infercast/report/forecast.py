@@ -7,11 +7,11 @@ from math import ceil
 from typing import Any
 
 from infercast import units
-from infercast.forecast.energy import Energy, FacilityEnergy
+from infercast.forecast.energy import Energy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, host_bound_share
 from infercast.forecast.result import FULL, HELD_BY_HOST, Forecast, Verdict, bottleneck, largest_family, prices_of
-from infercast.forecast.run import EngineLoad, PoolRun, SessionsRun, TierRun, TierTransfer, drafts_of
+from infercast.forecast.run import EngineLoad, PoolRun, SessionsRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.steady import OVERLOADED
 from infercast.forecast.system import BOTH, DECODE
@@ -27,7 +27,6 @@ from infercast.report.caveats import (
     host_fields,
     host_rows,
     state_fields,
-    state_rows,
 )
 from infercast.report.deployment import (
     deployment_dict,
@@ -55,6 +54,16 @@ from infercast.report.terminal import (
 
 LIMIT_FIELDS = quantities.declared("limits")
 PRICE_FIELDS = {"usd_per_gpu_hour": "per_hour", **{name: name for name in ("provider", "kind", "date", "source")}}
+LEAST_PART = 0.01  # parts of the energy below this share are summed as `other`
+SHOWN_ENGINES = 16
+LEAST_SHARE = 0.0005  # kernel families below this share of a step are left out of tables
+PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
+EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
+SURE, USABLE = 0.8, 0.9
+"""Odds with which nothing has to change, and the share of its capacity that a deployment is planned for."""
+BRIEF = ("ttft", "tpot", "end_to_end")
+IN_BRIEF = ("p50", "p95", "p99")
+MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"
 
 
 def render_decision(forecast: Forecast) -> list[RenderableType]:
@@ -116,31 +125,20 @@ def slo_dict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-LEAST_PART = 0.01  # parts of the energy below this share are summed as `other`
-
-
 def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
     energy, wall = forecast.energy, forecast.wall
     if energy is None or wall is None:
         return []
     rows = [row for each in quantities.ENERGIES for row in each.facts(forecast)]
+    for pool, drawn in zip(forecast.pools, energy.pools, strict=True) if len(energy.pools) > 1 else ():
+        mean, peak = units.format_watts(drawn.mean_watts), units.format_watts(drawn.peak_watts)
+        rows.append((f"{pool.role} pool", f"{mean} per GPU on average, {peak} at most"))
     return [
         *rows,
-        *_pool_rows(forecast, energy),
         ("80 % interval", f"{energy_interval(energy)} per output token of GPU energy"),
         ("goes into", part_words(energy)),
         *named_first("server", (_server_words(server, wall.pue) for server in dict.fromkeys(wall.servers))),
         ("rests on", SENTENCES["power"].get(energy.source, energy.source)),
-    ]
-
-
-def _pool_rows(forecast: Forecast, energy: Energy) -> list[tuple[str, str]]:
-    if len(energy.pools) == 1:
-        return []
-    words = "{} per GPU on average, {} at most"
-    return [
-        (f"{pool.role} pool", words.format(units.format_watts(drawn.mean_watts), units.format_watts(drawn.peak_watts)))
-        for pool, drawn in zip(forecast.pools, energy.pools, strict=True)
     ]
 
 
@@ -174,10 +172,6 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
         parts=lambda parts: [{"part": name, "joules": joules, "share": joules / energy.joules}
                              for name, joules in parts.items()],
     )  # fmt: skip
-
-
-def wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
-    return quantities.document("wall", wall, ends=lambda wall: [wall.low, wall.high])
 
 
 def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
@@ -237,11 +231,6 @@ def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
     return rows
 
 
-def tier_dict(tier: TierRun | None) -> dict[str, Any] | None:
-    """The same as plain data, by the names of vLLM's counters where it has them."""
-    return None if tier is None else quantities.document("tier", tier)
-
-
 def _words(way: TierTransfer, done: str) -> str:
     return f"{way.num_bytes / units.GIGA:,.1f} GB {done}, the link in use {units.format_percent(way.use)} of the run"
 
@@ -250,11 +239,6 @@ def request_rows(forecast: Forecast) -> Iterator[str]:
     columns = forecast.per_request()
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     yield from csv_lines(columns, ([None if cell != cell else cell for cell in row] for row in rows))  # noqa: PLR0124
-
-
-SHOWN_ENGINES = 16
-LEAST_SHARE = 0.0005  # kernel families below this share of a step are left out of tables
-PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
 
 
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
@@ -280,13 +264,6 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
             parts.append(Section(title, Grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
     said = tuple(text for _, text in load_rows(forecast))  # what the load section says already is left out
     return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
-
-
-SURE, USABLE = 0.8, 0.9
-"""Odds with which nothing has to change, and the share of its capacity that a deployment is planned for."""
-BRIEF = ("ttft", "tpot", "end_to_end")
-IN_BRIEF = ("p50", "p95", "p99")
-MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"
 
 
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
@@ -347,9 +324,6 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
 
 def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) -> list[tuple[str, str]]:
     return named_first(name, dict.fromkeys(map(words, forecast.pools)))
-
-
-EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 
 
 def _promise_words(verdict: Verdict | None, example: str) -> str:
@@ -446,8 +420,8 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,  # 1.0 drops this name of ..._per_gpu
         **decision_fields(forecast),
         **{each.key: each.data(forecast) for each in quantities.ENERGIES},
-        "energy": None if forecast.energy is None else _energy_dict(forecast.energy),
-        "wall": None if forecast.wall is None else wall_dict(forecast.wall),
+        "energy": forecast.energy and _energy_dict(forecast.energy),
+        "wall": forecast.wall and quantities.document("wall", forecast.wall, ends=lambda wall: [wall.low, wall.high]),
         **part_fields(forecast),
         "duration_s": forecast.duration,
         **{each.key: each.data(forecast) for each in quantities.LOADS},
@@ -473,7 +447,7 @@ def _pool_dict(pool: PoolRun) -> dict[str, Any]:
         "deployment": deployment_dict(pool.deployment),
         **pick(pool, "role", instances="pool.instances", gpus="pool.gpus"),
         **{each.key: each.data(pool) for each in quantities.LOADS},
-        "kv_offload": tier_dict(pool.tier),
+        "kv_offload": None if pool.tier is None else quantities.document("tier", pool.tier),
     }
 
 
@@ -514,7 +488,7 @@ def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
-    rows = state_rows(forecast.state, forecast.steady)
+    rows = [("state", forecast.state.sentence), ("steady state", forecast.steady.sentence)]
     for pool in forecast.pools:
         rows += _of_pool(pool, host_rows(pool.deployment, pool.phases))
     rows += [row for each in quantities.RESULTS for row in each.facts(forecast)]

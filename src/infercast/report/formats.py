@@ -1,7 +1,4 @@
-"""A result as plain data, CSV rows, data frame, notebook HTML or figure; the functions are looked up by name.
-
-Functions go by name, so that asking one object for its JSON loads nothing of the others.
-"""
+"""A result as plain data, CSV, data frame, notebook HTML or figure, by functions that are loaded when asked for."""
 
 from __future__ import annotations
 
@@ -18,6 +15,8 @@ from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragra
 from infercast.units import MICRO, format_bytes, format_count, format_percent, format_seconds
 
 ENDS = ("low", "high")  # of an interval, which JSON has as a pair
+LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
+LIBRARIES = ("pandas", "polars")
 
 
 def rows_of(document: Any, key: str | tuple[str, ...] | None = None) -> list[dict[str, Any]]:
@@ -69,9 +68,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def _is_interval(name: str, value: Any) -> bool:
     is_pair = isinstance(value, (list, tuple)) and len(value) == len(ENDS)
     return is_pair and "interval" in name and all(isinstance(each, (int, float)) for each in value)
-
-
-LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
 
 
 def html(title: str, parts: Iterable[RenderableType]) -> str:
@@ -128,9 +124,6 @@ def _cell(text: str) -> str:
 
 def _lines(text: str) -> str:
     return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines() if line)
-
-
-LIBRARIES = ("pandas", "polars")
 
 
 def frame_of_rows(rows: Sequence[Mapping[str, Any]], library: str | None = None) -> Any:
@@ -217,9 +210,11 @@ def html_of(answer: Any) -> str:
 
 
 def picture_of(answer: Any) -> Any:
-    name = renderers_of(answer).picture
-    assert name is not None, "only objects with a picture have the method plot"
-    return function_of(name)(answer)
+    made_by = renderers_of(answer)
+    if made_by.picture is not None:
+        return function_of(made_by.picture)(answer)
+    assert made_by.page is not None, "only objects with a picture have the method plot"
+    return function_of(made_by.page)(answer, "").figure(function_of("plots:Picture"))
 
 
 def renderers_of(answer: Any) -> Renderers:

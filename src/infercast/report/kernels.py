@@ -24,6 +24,25 @@ from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 
 PICO = 1e-12
+STEP_TIMES = {
+    "gpu_us": "gpu.seconds", "gpu_low_us": "gpu.low", "gpu_high_us": "gpu.high", "gap_us": "gap_seconds",
+    "host_us": "host_seconds", "step_us": "seconds",
+}  # fmt: skip
+PLACES = {"prefill": "prompts", "decode": "decoding"}
+NEAR = 0.95  # a kernel that reaches so much of its ceiling is as good as there
+SAID = 8  # findings in words; the table has all
+CEILING = "the latency that one in ten measured kernels of the shape beats, over GPUs and engines (docs/diagnose.md)"
+SHOWN_REQUESTS = 5
+SHOWN_FAMILIES = 5
+SHOWN_SHARE = 0.0005  # parts below this share are left out of tables, never out of JSON
+
+
+BY_PLACE = "What a token is made of, by its place in the answer"
+GAP_WORDS: dict[str, Callable[..., str]] = {
+    "place": PLACES.__getitem__,
+    "hard_limit": lambda seconds: format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us",
+}
+GAP_FIELDS = declared("gaps", **GAP_WORDS)
 
 
 def render_step(
@@ -80,12 +99,6 @@ def cost_dict(cost: StepCost) -> dict[str, Any]:
     }
 
 
-STEP_TIMES = {
-    "gpu_us": "gpu.seconds", "gpu_low_us": "gpu.low", "gpu_high_us": "gpu.high", "gap_us": "gap_seconds",
-    "host_us": "host_seconds", "step_us": "seconds",
-}  # fmt: skip
-
-
 def _ranked(cost: StepCost) -> list[KernelCost]:
     return sorted(cost.kernels, key=lambda kernel: -kernel.seconds)
 
@@ -122,14 +135,6 @@ def power_facts(power: KernelPower) -> list[tuple[str, str]]:
 def power_dict(power: KernelPower) -> dict[str, Any]:
     ends = {"low_watts": "low", "high_watts": "high", "meter_low_watts": "meter_low", "meter_high_watts": "meter_high"}
     return pick(power, "watts joules joules_per_flop source meter_watts", **ends, limited="is_limited")
-
-
-SHOWN_REQUESTS = 5
-SHOWN_FAMILIES = 5
-SHOWN_SHARE = 0.0005  # parts below this share are left out of tables, never out of JSON
-
-
-BY_PLACE = "What a token is made of, by its place in the answer"
 
 
 def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[RenderableType]:
@@ -255,12 +260,6 @@ def _parts_dict(parts: RequestParts | None) -> dict[str, Any] | None:
     }
 
 
-PLACES = {"prefill": "prompts", "decode": "decoding"}
-NEAR = 0.95  # a kernel that reaches so much of its ceiling is as good as there
-SAID = 8  # findings in words; the table has all
-CEILING = "the latency that one in ten measured kernels of the shape beats, over GPUs and engines (docs/diagnose.md)"
-
-
 def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
     forecast = diagnosis.forecast
     workload = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
@@ -320,13 +319,6 @@ def _saved(saving: Saving) -> str:
     words = [f"{format_percent(share)} {what}" for share, what in parts if share >= 0.0005]
     text = " and ".join(words) or "next to nothing"
     return f"{text}, for {format_percent(saving.throughput)} more tokens/s" if saving.throughput >= 0.005 else text
-
-
-GAP_WORDS: dict[str, Callable[..., str]] = {
-    "place": PLACES.__getitem__,
-    "hard_limit": lambda seconds: format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us",
-}
-GAP_FIELDS = declared("gaps", **GAP_WORDS)
 
 
 def _gap_table(diagnosis: Diagnosis) -> RenderableType:

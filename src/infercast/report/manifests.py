@@ -21,6 +21,17 @@ from infercast.units import GIB
 SERVER = "server"
 PORTS = {SERVER: 0, PREFILL: 100, DECODE: 200}  # added to the engine's own port, so that pools may share a machine
 SIDE_CHANNEL = 5600  # port on which pools exchange keys and values; further replicas use those above it
+BLANK = re.compile(r"<(\w+)>")  # what is filled into a template
+SCRIPTS = "scripts.toml"
+MODEL = '"$MODEL"'
+CHART_SETS = ("--tensor-parallel-size", "--data-parallel-size")  # flags that the chart makes of ``parallelism``
+SIDECAR_PORT = 8200  # where an engine listens behind the chart's proxy
+ROLES = {"server": (), "prefill": ("--is-prefill-worker",), "decode": ("--is-decode-worker",)}
+SECRET = "hf-token"
+START_SECONDS, EVERY = 3600, 10  # large weights take long to load: so long, asked every so often
+CORES, HOST_GIB = 4, 16
+"""Cores of a GPU's share, and memory of the host beyond that of the weights, which pass through it."""
+DRIVER_NAME = re.compile(r"(NVIDIA|Tesla|AMD) .*")
 
 
 class Place:
@@ -148,9 +159,6 @@ def plain_name(model: str) -> str:
     return words[:40].rstrip("-") or "model"
 
 
-BLANK = re.compile(r"<(\w+)>")  # what is filled into a template
-
-
 @cache
 def _templates() -> Any:
     import yaml  # noqa: PLC0415 - most plans write no files
@@ -194,10 +202,6 @@ def yaml_text(*documents: Any, comment: str = "") -> str:
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     options = {"sort_keys": False, "allow_unicode": True, "width": 10_000}
     return head + "---\n".join(yaml.dump(each, Dumper=Dumper, **options) for each in documents)
-
-
-SCRIPTS = "scripts.toml"
-MODEL = '"$MODEL"'
 
 
 def serve_script(pools: Sequence[StartedPool], model: str, title: str) -> str:
@@ -244,13 +248,6 @@ def _command(pool: StartedPool, model: str, port: int, further: Iterable[str] = 
 
 def command_lines(pools: Sequence[StartedPool], model: str) -> list[str]:
     return [shlex.join([*pool.commands.serve, model, *pool.flags]) for pool in pools]
-
-
-SECRET = "hf-token"
-START_SECONDS, EVERY = 3600, 10  # large weights take long to load: so long, asked every so often
-CORES, HOST_GIB = 4, 16
-"""Cores of a GPU's share, and memory of the host beyond that of the weights, which pass through it."""
-DRIVER_NAME = re.compile(r"(NVIDIA|Tesla|AMD) .*")
 
 
 def manifests(pools: Sequence[StartedPool], model: str, name: str, title: str, weights: float) -> str:
@@ -337,10 +334,6 @@ def _compose_service(pool: StartedPool, place: Place, model: str) -> Any:
     return filled("compose_service", **told, args=args, environment=environment, devices=devices)
 
 
-CHART_SETS = ("--tensor-parallel-size", "--data-parallel-size")  # flags that the chart makes of ``parallelism``
-SIDECAR_PORT = 8200  # where an engine listens behind the chart's proxy
-
-
 def llm_d_values(pools: Sequence[StartedPool], model: str, weights: float, title: str) -> str | None:
     """``llm-d-values.yaml``; None for an engine that llm-d does not start. ``weights``: bytes of the checkpoint."""
     if any("llm_d_image" not in pool.commands.elsewhere for pool in pools):
@@ -378,9 +371,6 @@ def _llm_d_command(pool: StartedPool, model: str) -> dict[str, Any]:
 
 def _without_sizes(flags: Sequence[str]) -> list[str]:
     return [word for before, word in zip(("", *flags), flags, strict=False) if not {before, word} & {*CHART_SETS}]
-
-
-ROLES = {"server": (), "prefill": ("--is-prefill-worker",), "decode": ("--is-decode-worker",)}
 
 
 def dynamo_graph(pools: Sequence[StartedPool], model: str, name: str, title: str, weights: float) -> str | None:

@@ -1,17 +1,13 @@
-"""Pictures of answers for notebooks and scripts, drawn by matplotlib (the extra ``report``).
-
-Each function returns a figure that can be changed and saved as any other of matplotlib's, and that a notebook shows.
-"""
+"""Pictures of answers for notebooks and scripts: figures of matplotlib (the extra ``report``)."""
 
 from __future__ import annotations
 
 from io import BytesIO
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from infercast.errors import missing
 from infercast.report.deployment import fit_dict
-from infercast.report.page.figures import day_plot, sweep_plot
 from infercast.units import GIB, MICRO, MILLI, format_seconds
 
 try:
@@ -20,11 +16,9 @@ except ImportError:
     raise missing("plot", "report") from None
 
 if TYPE_CHECKING:
-    from infercast.forecast.day import DayPlan
     from infercast.forecast.kernels import StepCost
     from infercast.forecast.memory import Fit
     from infercast.forecast.result import Forecast
-    from infercast.forecast.sweep import Sweep
 
 WIDTH, HEIGHT = 9.0, 3.4  # inches
 BINS = 40
@@ -66,10 +60,6 @@ def forecast_figure(forecast: Forecast) -> Picture:
     return figure
 
 
-def sweep_figure(sweep: Sweep) -> Any:
-    return sweep_plot(sweep, "").figure(Picture)
-
-
 def step_figure(cost: StepCost) -> Picture:
     kernels = sorted(cost.kernels, key=lambda kernel: kernel.seconds)[-SHOWN_KERNELS:]
     figure = Picture(figsize=(WIDTH, 1.0 + 0.28 * len(kernels)), layout="constrained")
@@ -95,7 +85,3 @@ def memory_figure(fit: Fit) -> Picture:
     axes.set(xlabel="GiB", title=f"{fit.model.name} on {fit.gpu.name}")
     figure.legend(ncols=4, loc="outside lower center")
     return figure
-
-
-def day_figure(plan: DayPlan) -> Any:
-    return day_plot(plan, "").figure(Picture)

@@ -16,6 +16,17 @@ from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named, record
 
+LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
+BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
+TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
+MEDIANS = {"ttft": "TTFT p50", "tpot": "TPOT p50"}
+PARTS = {"kernels": "kernels", "host": "your host", "release": "the release", "luck": "luck"}
+LEAST = 0.005  # parts below this are left out
+EVIDENCE = {
+    "probed": "your host's speed, by `infercast measure --host`",
+    "calibrated": "one benchmark, by `infercast calibrate`",
+}
+
 
 class Quantity(NamedTuple):
     """One number of a forecast, of a pool or of a replica."""
@@ -115,19 +126,7 @@ def latencies_of(
 
 
 def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
-    if values is None:
-        return None
-    return {name: getattr(values, name) / units.MILLI for name in NAMES}
-
-
-TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
-MEDIANS = {"ttft": "TTFT p50", "tpot": "TPOT p50"}
-PARTS = {"kernels": "kernels", "host": "your host", "release": "the release", "luck": "luck"}
-LEAST = 0.005  # parts below this are left out
-EVIDENCE = {
-    "probed": "your host's speed, by `infercast measure --host`",
-    "calibrated": "one benchmark, by `infercast calibrate`",
-}
+    return None if values is None else {name: getattr(values, name) / units.MILLI for name in NAMES}
 
 
 def render_intervals(intervals: Intervals) -> RenderableType:
@@ -159,10 +158,6 @@ def around(part: float) -> str:
     return f"+-{100 * part:.0f} %"
 
 
-LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
-BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
-
-
 def bound_words(text: str) -> str:
     """A bottleneck with the GPU's limits as people call them."""
     return next((text.replace(short, long) for short, long in BOUND_WORDS.items() if text.endswith(short)), text)
@@ -190,10 +185,6 @@ def format_interval(low: float, high: float) -> str:
     first, last = units.format_seconds(low), units.format_seconds(high)
     unit = last.split()[-1]
     return f"{first.removesuffix(f' {unit}')} to {last}"
-
-
-def format_ends(ends: tuple[float, float]) -> str:
-    return format_interval(*ends)
 
 
 def ends_ms(ends: tuple[float, float] | None) -> list[float] | None:
@@ -225,7 +216,8 @@ def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
 
     A value that is itself a ``record``, or many ``rows``, names the table of their fields.
     """
-    named = {each.__name__: each for each in (milliseconds, ends_ms, format_ends, format_rates)} | own
+    named = {each.__name__: each for each in (milliseconds, ends_ms, format_rates)} | own
+    named["format_ends"] = lambda ends: format_interval(*ends)
     fields = []
     for row in _tables()[table]:
         of = own[row["of"]] if "of" in row else at(row["path"])

@@ -20,6 +20,11 @@ BOUND, OVERLOADED = "bound", "overloaded"
 SIDES = ("before", "after")
 LARGEST = 1e30  # no number of a run is larger
 Band = tuple[float, float]
+SHOWN = ("mean", "p50", "p95", "p99")
+MANY = 10.0  # from here on a ratio says more than a change in per cent
+POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")
+"""Neither more nor less is better: what counts is what is done with it."""
+LEADERS: dict[str, str] = read_data("sentences.toml")["leaders"]
 
 
 class SavedPhase(NamedTuple):
@@ -248,13 +253,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-SHOWN = ("mean", "p50", "p95", "p99")
-MANY = 10.0  # from here on a ratio says more than a change in per cent
-POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")
-"""Neither more nor less is better: what counts is what is done with it."""
-LEADERS: dict[str, str] = read_data("sentences.toml")["leaders"]
-
-
 class Row(NamedTuple):
     key: str
     name: str
@@ -281,10 +279,7 @@ class Row(NamedTuple):
         return f"{100 * (ratio - 1.0):+.1f} %" if ratio < MANY else f"{ratio:,.0f} times"
 
     def best(self, runs: Sequence[SavedRun]) -> list[int]:
-        """The places of the best numbers; none where all are alike or workloads differ.
-
-        Runs that may not be compared are never best.
-        """
+        """The places of the best numbers of comparable runs; none where all are alike or workloads differ."""
         known = {
             place: self.better * value
             for place, (value, run) in enumerate(zip(self.values, runs, strict=True))

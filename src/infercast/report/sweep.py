@@ -43,6 +43,24 @@ SHORT = {RATE: "rate", CONCURRENCY: "clients"}
 SHOWN = (("TTFT", "ttft"), ("TPOT", "tpot"))
 MARKS = {"p50": "o", "p95": "+", "p99": "x"}
 TPOT_MARKS = {"p50": "o", "p95": "x"}
+MOST_POINTS, DRAWN = 20, 9  # points on one screen, and up to how many there is room for charts
+MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has a row's intervals"
+HOST_DOUBT = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
+NARROW = 78
+WORTH = 0.01  # a saving below this share is not worth a setting
+SAVINGS_LATENCIES = {"TTFT p99": "forecast.ttft.p99", "TPOT p95": "forecast.tpot.p95"}
+SPECULATION_COLUMNS = columns(
+    declared("speculation", accepted=lambda point: at("counts.acceptance_length")(drafts_of(point.drafted)))
+)
+BINS = 144  # marks across a chart
+LABELS = 8
+POLICY_FIELDS = declared(
+    "policies",
+    least=lambda day: float(day.ready.min()),
+    mean=lambda day: float(day.paid.mean()),
+    most=lambda day: float(day.paid.max()),
+    worst=lambda day: day.use_of_limits.max(),
+)
 
 
 def render_sweep(sweep: Sweep) -> list[RenderableType]:
@@ -58,10 +76,6 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
     if found := caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None):
         parts.append(caveat_section(found))
     return parts
-
-
-MOST_POINTS, DRAWN = 20, 9  # points on one screen, and up to how many there is room for charts
-MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has a row's intervals"
 
 
 def brief_sweep(sweep: Sweep) -> list[RenderableType]:
@@ -80,9 +94,6 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
         rows += [("bottleneck", bound_words(bottleneck(last))), *named_first("change", brief_changes(last))]
         rows += named_first("doubt", [*brief_doubts(last.source, "", None), HOST_DOUBT][:2])
     return [*parts, Section("Where it bends" if sweep.axis.is_load else "Best values", Facts([*rows, ("more", MORE)]))]
-
-
-HOST_DOUBT = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
 
 
 def overload_notes(sweep: Sweep) -> list[str]:
@@ -244,11 +255,6 @@ def _one_level(found: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-NARROW = 78
-WORTH = 0.01  # a saving below this share is not worth a setting
-SAVINGS_LATENCIES = {"TTFT p99": "forecast.ttft.p99", "TPOT p95": "forecast.tpot.p95"}
-
-
 def unit_of(found: Savings) -> str:
     return "W" if found.name == POWER else "MHz"
 
@@ -351,11 +357,6 @@ def _caveats(found: BreakEven) -> list[str]:
     return caveats_of(run for point in found.points for run in (point.drafted, point.plain))
 
 
-SPECULATION_COLUMNS = columns(
-    declared("speculation", accepted=lambda point: at("counts.acceptance_length")(drafts_of(point.drafted)))
-)
-
-
 def break_even_charts(found: BreakEven) -> list[Chart]:
     positions = [log2(point.clients) for point in found.points]
     labels = [f"{point.clients:,}" for point in found.points]
@@ -405,15 +406,6 @@ def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
     return {"reaches_goal": day.keeps(plan.goal), **record(POLICY_FIELDS, day), **counts}
 
 
-POLICY_FIELDS = declared(
-    "policies",
-    least=lambda day: float(day.ready.min()),
-    mean=lambda day: float(day.paid.mean()),
-    most=lambda day: float(day.paid.max()),
-    worst=lambda day: day.use_of_limits.max(),
-)
-
-
 def day_rows(plan: DayPlan) -> Iterator[str]:
     names = ["start_s", "requests"]
     columns: list[list[Any]] = [
@@ -430,10 +422,6 @@ def day_rows(plan: DayPlan) -> Iterator[str]:
 def autoscaler_rows(plan: DayPlan) -> Iterator[str]:
     row = autoscaler_row(plan)
     yield from csv_lines(row, [[f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]])
-
-
-BINS = 144  # marks across a chart
-LABELS = 8
 
 
 def render_day(plan: DayPlan) -> list[RenderableType]:

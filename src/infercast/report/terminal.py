@@ -33,6 +33,21 @@ LEAST_WIDTH = 40  # on a narrower terminal lines run over its edge
 NOTE_WIDTH = 24  # a column of notes takes at least this much, so that they are not broken at every word
 BETWEEN, RULE = 2, "─"  # blanks between two columns of a table, and what is drawn below its head
 ASKED_FOR = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # variables that ask for colours in a pipe, too
+FOLDED = (
+    "What was simulated", "As asked for", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on",
+    "Kernels: what",
+)  # fmt: skip
+"""Sections with titles like these are details: collapsed in notebooks, and the first to be left out of a screen."""
+FEWER = ((20, 100), (12, 100), (12, 3), (5, 3), (3, 1))
+"""Most rows of each table and fewest parts, in turn until there is room."""
+HEIGHT = 9  # lines of the area that is drawn in
+WIDEST, NARROWEST = 110, 40
+BESIDE, BELOW = 36, 76  # least width of each of two charts side by side, and the most for one alone
+GAP = 3  # columns between two charts side by side
+LOGARITHMIC_FROM = 20.0  # values that differ by more than this factor have a logarithmic axis
+STYLES = ("cyan", "yellow", "green", "magenta")
+UNBOUNDED = 10_000
+WIDTH = 76  # of charts, which are drawn with characters
 
 
 class Facts:
@@ -229,15 +244,6 @@ def show(*parts: RenderableType, width: int = PIPE_WIDTH) -> None:
         print(line.rstrip())
 
 
-FOLDED = (
-    "What was simulated", "As asked for", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on",
-    "Kernels: what",
-)  # fmt: skip
-"""Sections with titles like these are details: collapsed in notebooks, and the first to be left out of a screen."""
-FEWER = ((20, 100), (12, 100), (12, 3), (5, 3), (3, 1))
-"""Most rows of each table and fewest parts, in turn until there is room."""
-
-
 def on_screen(parts: Iterable[RenderableType]) -> list[RenderableType]:
     """The parts of an answer that fit a screen: without details, charts and rows where it is too long for them."""
     found, left = list(parts), list[str]()
@@ -281,14 +287,6 @@ def _first_rows(part: Any, most: int) -> Any:
     elif hasattr(part, "renderables"):  # a Group of rich
         part = type(part)(*(_first_rows(each, most) for each in part.renderables))
     return part
-
-
-HEIGHT = 9  # lines of the area that is drawn in
-WIDEST, NARROWEST = 110, 40
-BESIDE, BELOW = 36, 76  # least width of each of two charts side by side, and the most for one alone
-GAP = 3  # columns between two charts side by side
-LOGARITHMIC_FROM = 20.0  # values that differ by more than this factor have a logarithmic axis
-STYLES = ("cyan", "yellow", "green", "magenta")
 
 
 class Series(NamedTuple):
@@ -435,9 +433,6 @@ def _below(labels: Sequence[str], columns: Sequence[int], margin: int, width: in
     return "".join(line).rstrip()
 
 
-UNBOUNDED = 10_000
-
-
 class Column(NamedTuple):
     title: str
     cell: Callable[[Any], str]
@@ -567,9 +562,6 @@ class FittingTable:
         rows = [[column.cell(row) for column in columns] for row in self.rows]
         words = [place for place, column in enumerate(columns) if column.words]
         return Grid([column.title for column in columns], rows, notes_at=words)
-
-
-WIDTH = 76  # of charts, which are drawn with characters
 
 
 def markdown(parts: Iterable[RenderableType]) -> str:

@@ -31,7 +31,7 @@ def _events(lanes: Lanes) -> Iterator[Event]:
         yield from _engine_events(engine, len(PROCESSES) * number)
     process, ends = len(PROCESSES) * len(lanes.engines) + 1, list[float]()
     if lanes.transfers:
-        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": "link"}}
+        yield _label("process_name", "link", process)
     for each in lanes.transfers:
         lane = next((lane for lane, end in enumerate(ends) if end <= each.begin), len(ends))
         ends[lane : lane + 1] = [each.end]
@@ -60,24 +60,22 @@ def _engine_events(engine: EngineLanes, before: int) -> Iterator[Event]:
 
 def _names(engine: EngineLanes, before: int) -> Iterator[Event]:
     for process, name in PROCESSES.items():
-        about = {"name": engine.name.replace("engine", name)}
-        yield {"ph": "M", "name": "process_name", "pid": before + process, "args": about}
-        yield {
-            "ph": "M", "name": "process_sort_index", "pid": before + process, "args": {"sort_index": before + process}
-        }  # fmt: skip
+        yield _label("process_name", engine.name.replace("engine", name), before + process)
+        yield _label("process_sort_index", before + process, before + process)
     stages = 1 + max((step.stage for step in engine.steps), default=0)
     gpus = ["GPU: steps and their kernels"] if stages == 1 else [f"stage {each + 1}: steps" for each in range(stages)]
     threads = [*((_gpu_thread(stage), name) for stage, name in enumerate(gpus)), (HOST, "host thread")]
     for position, (thread, name) in enumerate(threads):
-        lane = {"pid": before + ENGINE, "tid": thread}
-        yield {"ph": "M", "name": "thread_name", **lane, "args": {"name": name}}
-        yield {"ph": "M", "name": "thread_sort_index", **lane, "args": {"sort_index": position + 1}}
+        yield _label("thread_name", name, before + ENGINE, tid=thread)
+        yield _label("thread_sort_index", position + 1, before + ENGINE, tid=thread)
     for process in (REQUESTS, QUEUE):
-        for lane_number in sorted({request.lane for request in engine.requests}):
-            about = {"name": f"{PROCESSES[process]} {lane_number + 1}"}
-            yield {
-                "ph": "M", "name": "thread_name", "pid": before + process, "tid": lane_number + 1, "args": about
-            }  # fmt: skip
+        for lane in sorted({request.lane for request in engine.requests}):
+            yield _label("thread_name", f"{PROCESSES[process]} {lane + 1}", before + process, tid=lane + 1)
+
+
+def _label(kind: str, value: str | int, process: int, **thread: int) -> Event:
+    """The name of a process or a thread, or its place among them."""
+    return {"ph": "M", "name": kind, "pid": process, **thread, "args": {kind.partition("_")[2]: value}}
 
 
 def _gpu_thread(stage: int) -> int:

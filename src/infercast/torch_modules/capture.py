@@ -31,6 +31,8 @@ COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
 RECURRENT = tuple(getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 DRAWN_INDICES = {"topk", "sort", "argsort", "argmax", "argmin", "multinomial", "max", "min"}
 UNKNOWN_VALUES = "conditions on unknown values hold, and unknown numbers are 1"
+TYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
+LARGEST_TOKEN = 100  # Values of integer inputs are small, so that every table has them
 
 
 class _Block:
@@ -168,7 +170,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return tensor.value
 
     def _by_values(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """An operator whose result has as many rows as values say."""
+        """An operator with as many rows in its result as values say."""
         known_args, known_kwargs = tree_map_only(Shaped, self._drawn, (args, kwargs))
         value = func(*known_args, **known_kwargs)
         made = self.wrap(torch.empty(value.shape, dtype=value.dtype, device="meta"))
@@ -313,10 +315,7 @@ def _swapped(module: Any, made: dict[int, Shaped]) -> Iterator[None]:
 
 
 def _as_on_gpu(recorder: Recorder, stack: ExitStack, paths: dict[int, str], *, graph: bool) -> None:
-    """PyTorch behaves as where a GPU is; Triton kernels are recorded instead of launched; submodules say who runs.
-
-    Hooks would say so too, but layers with hooks skip their fused kernels.
-    """
+    """PyTorch behaves as on a GPU, Triton kernels are recorded, and calls name submodules (hooks unfuse layers)."""
     called = torch.nn.Module.__call__
 
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -374,10 +373,6 @@ def capture(module: Any, inputs: Any, *, dtype: str | None = None, graph: bool =
 
 
 # Modules by name and inputs by their shapes, as written on a command line: the user's own Python code runs.
-
-
-TYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
-LARGEST_TOKEN = 100  # Values of integer inputs are small, so that every table has them
 
 
 def load_module(text: str) -> Any:

@@ -1,7 +1,4 @@
-"""Answers to the questions of page and HTTP API as plain data, and the API as an OpenAPI document and a page.
-
-Server workers and browser call the same.
-"""
+"""Answers of page and HTTP API as plain data, in a server or a browser, and the API as OpenAPI document and page."""
 
 from __future__ import annotations
 
@@ -60,6 +57,24 @@ TYPES = {WHOLE: "integer", NUMBER: "number", SWITCH: "boolean", NAMES: "array"}
 WORDS, HEAD = "web/api.toml", DATA / "web/api_head.html"
 COPIED = ("summary", "description", "operationId", "parameters")
 QUESTION, ERROR = ({"$ref": f"#/components/schemas/{name}"} for name in ("Question", "Error"))
+Tell = Callable[[str], None]
+PLANNED = ("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "pcie_topology", "api_server")
+"""Fields that a plan's question has by the same name."""
+KINDS = ("html", "csv", "json")
+QUANTILES = np.linspace(0.0, 1.0, 201)
+MOST_POINTS = 120
+DIGITS = 5
+SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)
+"""Of the rate at which a deployment is saturated, where none are given."""
+PRESETS = "web/presets.toml"
+Answer = dict[str, Any]
+Handler = Callable[[Mapping[str, Any], Tell], Answer]
+QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
+MOST_COMPARED = 4
+KEPT_RUNS = 4  # runs that are kept, since their intervals, files or details may be asked for next
+OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
+_runs: dict[str | None, Watched] = {}
+_intervals: dict[str | None, Intervals] = {}
 
 
 def openapi_document() -> dict[str, Any]:
@@ -220,11 +235,6 @@ def memory_of(asked: page.Asked) -> dict[str, Any]:
     }
 
 
-Tell = Callable[[str], None]
-PLANNED = ("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "pcie_topology", "api_server")
-"""Fields that a plan's question has by the same name."""
-
-
 def plan_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     """The deployment that keeps the SLO at the least cost, as ``infercast plan --json`` prints it."""
     state, slo = asked.state, _needed(asked)
@@ -298,9 +308,6 @@ def _needed(asked: page.Asked) -> Slo:
     return asked.slo
 
 
-KINDS = ("html", "csv", "json")
-
-
 def comparison_of(kind: str, documents: Sequence[Mapping[str, Any]], titles: Sequence[str]) -> dict[str, Any]:
     """The same of several runs side by side; the first is the one that others are compared with."""
     if kind == "csv":
@@ -322,11 +329,6 @@ def title_of(forecast: Forecast) -> str:
 
 def _json(document: Mapping[str, Any]) -> str:
     return json.dumps(finite(document), indent=2) + "\n"
-
-
-QUANTILES = np.linspace(0.0, 1.0, 201)
-MOST_POINTS = 120
-DIGITS = 5
 
 
 def charts_of(run: Watched) -> dict[str, Any]:
@@ -368,10 +370,6 @@ def _short(values: Any) -> list[float]:
     return [float(f"{value:.{DIGITS}g}") for value in np.asarray(values).tolist()]
 
 
-SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)
-"""Of the rate at which a deployment is saturated, where none are given."""
-
-
 def curve_of(asked: page.Asked, tell: Callable[[str], None]) -> tuple[page.Asked, dict[str, Any]]:
     """The curve, and the state with the rates that were tried."""
     state = asked.state
@@ -391,9 +389,6 @@ def curve_of(asked: page.Asked, tell: Callable[[str], None]) -> tuple[page.Asked
         raise InputError(f"rates may be {MOST_VALUES} at most, not {len(rates)}")
     found = sweep_rates(system, workload, rates, slo=asked.slo, price=asked.tariff, facility=asked.facility, tell=tell)
     return asked, sweep_dict(found)
-
-
-PRESETS = "web/presets.toml"
 
 
 @cache
@@ -466,16 +461,6 @@ def _engine(engine: Engine) -> dict[str, Any]:
 def _preset(key: str, values: dict[str, Any]) -> dict[str, Any]:
     title, says = values.pop("title"), values.pop("says")
     return {"key": key, "title": title, "says": says, "state": values, "query": page.to_query(page.read_state(values))}
-
-
-Answer = dict[str, Any]
-Handler = Callable[[Mapping[str, Any], Tell], Answer]
-QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
-MOST_COMPARED = 4
-KEPT_RUNS = 4  # runs that are kept, since their intervals, files or details may be asked for next
-OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
-_runs: dict[str | None, Watched] = {}
-_intervals: dict[str | None, Intervals] = {}
 
 
 def simulate(document: Mapping[str, Any], _: Tell) -> Answer:

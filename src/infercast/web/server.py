@@ -31,6 +31,9 @@ ASKED = ("simulate", "memory", "curve")
 EXPORTS = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", "json": "application/json"}
 NO_STORE = {"cache-control": "no-store"}
 WARM = {"state": {}, "intervals": True}  # the first question of most; it is asked when the server starts
+MOST_CONNECTIONS = 1024
+HEAD_SECONDS = 5.0  # in which the head of a request must have come; a connection silent for as long is closed
+LARGEST_HEAD = 32 * 1024
 
 
 class Site:
@@ -194,11 +197,6 @@ def make_app(
         exception_handlers={404: _not_found, 405: _not_allowed},
         lifespan=site.running,
     )
-
-
-MOST_CONNECTIONS = 1024
-HEAD_SECONDS = 5.0  # in which the head of a request must have come; a connection silent for as long is closed
-LARGEST_HEAD = 32 * 1024
 
 
 class HeadTimeoutProtocol(H11Protocol):

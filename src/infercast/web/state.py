@@ -33,6 +33,12 @@ TEXT, WHOLE, NUMBER, SWITCH, NAMES = "text", "whole", "number", "switch", "names
 """Kinds of values: a string, an integer, a float, true or false, and several strings."""
 SIMULATE, MEMORY, CURVE, PLAN, CAPACITY, ENERGY = "simulate", "memory", "curve", "plan", "capacity", "energy"
 KINDS = {str: TEXT, int: WHOLE, whole_number: WHOLE, float: NUMBER, bool: SWITCH, list: NAMES}
+LARGEST_CONFIG = 256 * 1024
+OF_SYSTEMS = ("model", "hardware", "layout", "engine")  # groups of fields that say what serves requests
+KEPT_SYSTEMS, KEPT_CAPACITIES = 8, 256
+"""Deployments with their step times that are kept for the next question about them, and what they serve at most."""
+PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_capacities: dict[str, float] = {}
 
 
 class Field(NamedTuple):
@@ -249,14 +255,6 @@ def _wanted(field: Field) -> str:
 def _wrong(field: Field, value: Any) -> InputError:
     shown = repr(value)
     return InputError(f"{field.name} must be {_wanted(field)}, not {shown[:60]}{'...' if len(shown) > 60 else ''}")
-
-
-LARGEST_CONFIG = 256 * 1024
-OF_SYSTEMS = ("model", "hardware", "layout", "engine")  # groups of fields that say what serves requests
-KEPT_SYSTEMS, KEPT_CAPACITIES = 8, 256
-"""Deployments with their step times that are kept for the next question about them, and what they serve at most."""
-PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_capacities: dict[str, float] = {}
 
 
 class Asked(NamedTuple):

@@ -24,6 +24,16 @@ from infercast.web.files import FOLDER as STATIC
 
 REGISTRY = "https://registry.npmjs.org"
 MOST_BYTES = 64 * 2**20
+PIECE = 65_536  # bytes of the pieces that large archives of forests come in; a question needs a few of them
+LARGE = 200_000
+LEFT_OUT = ("lab", "calibrate", "cli", "data/lab", "data/runs", "web/static/", "web/static_site.py")
+"""Parts of the package that answer nothing on the page."""
+TRANSPORT = '<meta name="infercast-transport" content="http">'
+API_LINK = '<a href="api/v1" class="quiet">API</a>'
+BACKTRACE = bytes.fromhex(
+    "0061736d01000000000f0864796c696e6b2e3001040000000001070160027f7f017f03020100070d01096261636b747261636500000a0601040041"
+    "000b"
+)  # ``int backtrace(void **, int)`` that returns 0: numpy asks it before it reuses temporaries, WebAssembly has none
 
 
 class Package(NamedTuple):
@@ -102,18 +112,6 @@ def zipped(files: dict[str, bytes]) -> bytes:
         for name in sorted(files):
             archive.writestr(zipfile.ZipInfo(name), files[name], zipfile.ZIP_DEFLATED, 9)
     return buffer.getvalue()
-
-
-PIECE = 65_536  # bytes of the pieces that large archives of forests come in; a question needs a few of them
-LARGE = 200_000
-LEFT_OUT = ("lab", "calibrate", "cli", "data/lab", "data/runs", "web/static/", "web/static_site.py")
-"""Parts of the package that answer nothing on the page."""
-TRANSPORT = '<meta name="infercast-transport" content="http">'
-API_LINK = '<a href="api/v1" class="quiet">API</a>'
-BACKTRACE = bytes.fromhex(
-    "0061736d01000000000f0864796c696e6b2e3001040000000001070160027f7f017f03020100070d01096261636b747261636500000a0601040041"
-    "000b"
-)  # ``int backtrace(void **, int)`` that returns 0: numpy asks it before it reuses temporaries, WebAssembly has none
 
 
 def build_twin(folder: Path, tell: Tell) -> int:

@@ -22,6 +22,15 @@ MOST_WAITING = 256  # questions that wait for a worker; further ones are refused
 MOST_ANSWERS = 1000  # questions after which a worker is replaced by a fresh one
 OUT_OF_MEMORY = b'{"error":{"type":"MemoryError"'  # how the reply of a worker begins that has no memory left
 PATIENCE = 60.0
+FIXED = ("catalog", "openapi", "api_page")
+SECONDS = {**dict.fromkeys(FIXED, 60.0), "memory": 10.0, "simulate": 30.0, "curve": 60.0, "export": 60.0}
+"""How long an answer may take; longer ones are for jobs."""
+KEPT_ANSWERS, KEPT_BYTES = 256, 32 * 2**20
+KINDS = ("plan", "capacity", "energy", "curve", "simulate")
+QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
+MOST_SECONDS = 1800.0
+MOST_JOBS, MOST_QUEUED = 64, 16  # jobs that are remembered, and those of them that wait
+KEPT_SECONDS = 900.0  # how long an answer is kept after the last look at it
 
 
 class Reply(NamedTuple):
@@ -178,12 +187,6 @@ class Workers:
         self.folder.cleanup()
 
 
-FIXED = ("catalog", "openapi", "api_page")
-SECONDS = {**dict.fromkeys(FIXED, 60.0), "memory": 10.0, "simulate": 30.0, "curve": 60.0, "export": 60.0}
-"""How long an answer may take; longer ones are for jobs."""
-KEPT_ANSWERS, KEPT_BYTES = 256, 32 * 2**20
-
-
 class InFlight:
     def __init__(self) -> None:
         self.waiting = 0
@@ -273,13 +276,6 @@ def has_config(document: Mapping[str, Any]) -> bool:
     return document.get("config") is not None or any(
         isinstance(state, Mapping) and state.get("config") is not None for state in states
     )
-
-
-KINDS = ("plan", "capacity", "energy", "curve", "simulate")
-QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
-MOST_SECONDS = 1800.0
-MOST_JOBS, MOST_QUEUED = 64, 16  # jobs that are remembered, and those of them that wait
-KEPT_SECONDS = 900.0  # how long an answer is kept after the last look at it
 
 
 @dataclass(slots=True)

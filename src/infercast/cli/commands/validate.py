@@ -48,7 +48,7 @@ def _render(profile: ProfileComparison) -> RenderableType:
         ("all kernels", profile.busy),
     ]
     rows = [
-        (name, f"{each.measured / 1e3:,.2f}", f"{each.predicted / 1e3:,.2f}", accuracy.signed(each))
+        (name, f"{each.measured / 1e3:,.2f}", f"{each.predicted / 1e3:,.2f}", accuracy.signed_percent(each.error))
         for name, each in shown
         if each.measured > 0 or each is profile.busy
     ]

@@ -53,6 +53,31 @@ ALGORITHMS = {
 OWN_HEADS = ("nextn", "mtp")  # In names of checkpoints with the target's own prediction heads
 TREE_BACKENDS = ("flashinfer", "fa3", "triton")
 LOOKED_UP, BREADTH = 12, 10  # Tokens verified and branches of n-gram lookups
+USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
+USUAL_LAYERS, USUAL_HIDDEN = 24, 1024  # Of the encoder that the factor is for (ViT-L)
+FLAGS = Flags(
+    options=frozenset(field.name for field in fields(SglangSettings)), **read_data("engines/sglang/flags.toml")
+)
+FUSING_GPUS = ("hopper", "blackwell", "blackwell-ultra")
+FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
+"""Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
+``scheduler_components/new_token_ratio_tracker.py``)."""
+GROUPED = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
+TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"].items()}
+PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
+OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
+BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
+PREFILL_STRETCHES = (
+    (4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256),
+)  # fmt: skip
+"""First, last and distance of the captured prefill sizes; by 512 beyond."""
+LONG, LONG_STEP = 4608, 512
+MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
+USUAL_RANK = 16  # Of adapters whose files are not at hand
+DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
+USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
+"""Default running sequences, by how many maximum-length contexts the pool holds."""
+LATENT_GRAPH = 2048  # Tokens of the largest prefill graph with latent attention
 
 
 def tree_of(asked: SglangSettings, target: ModelConfig, method: str) -> tuple[int, int, int]:
@@ -127,14 +152,6 @@ def drafting_of(
     )
 
 
-PREFILL_STRETCHES = (
-    (4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256),
-)  # fmt: skip
-"""First, last and distance of the captured prefill sizes; by 512 beyond."""
-LONG, LONG_STEP = 4608, 512
-MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
-
-
 def decode_sizes(largest: int, *, padded: bool = True, drafts: bool = False) -> tuple[int, ...]:
     """Captured decode sizes, in sequences; the largest is always included."""
     if not padded:
@@ -182,10 +199,6 @@ class SglangGraphs(NamedTuple):
         return Launch.PIECEWISE_GRAPHS, padded
 
 
-USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
-USUAL_LAYERS, USUAL_HIDDEN = 24, 1024  # Of the encoder that the factor is for (ViT-L)
-
-
 def static_factor(model: ModelConfig) -> float:
     """Factor on the static memory share: less for a large encoder."""
     if model.vision is None:
@@ -200,13 +213,6 @@ def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool
     if model.architecture in ARCHITECTURES["compiled"]:
         return pipeline == 1
     return not is_latent and (model.vision is None or model.architecture in ARCHITECTURES["graphed"])
-
-
-USUAL_RANK = 16  # Of adapters whose files are not at hand
-DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
-USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
-"""Default running sequences, by how many maximum-length contexts the pool holds."""
-LATENT_GRAPH = 2048  # Tokens of the largest prefill graph with latent attention
 
 
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
@@ -325,20 +331,12 @@ def _prefill_sizes(
     return prefill_sizes(min(largest, asked.context_length or largest))
 
 
-FLAGS = Flags(
-    options=frozenset(field.name for field in fields(SglangSettings)), **read_data("engines/sglang/flags.toml")
-)
-
-
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Settings fields from flag values; what is not modelled is rejected, or reported to ``tell``."""
     values = dict(given)
     if isinstance(sizes := values.get("cuda_graph_bs"), str):
         values["cuda_graph_bs"] = read_setting({"cuda_graph_bs": tuple}, "cuda_graph_bs", sizes)
     return values
-
-
-FUSING_GPUS = ("hopper", "blackwell", "blackwell-ultra")
 
 
 def fuses_norms(model: ModelConfig, gpu: Gpu) -> bool:
@@ -349,9 +347,16 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
     """The layout for ``tp_size``, ``dp_size`` and ``ep_size``, which come as tensor, data and a setting."""
     tensor, data = layout.tensor, layout.data
     in_groups = asked.enable_dp_attention and data > 1
-    if in_groups:
-        _check_groups(model, tensor, data)
-    elif layout.all_to_all:
+    if in_groups and not model.has_experts:
+        raise InputError(
+            f"enable_dp_attention is modelled for models with experts, and {model.name} has none; leave it out"
+        )
+    if in_groups and tensor % data:
+        raise InputError(
+            f"enable_dp_attention divides the {tensor} GPUs of tp_size into dp_size groups, and {data} does not divide "
+            "them; make tp_size a multiple of dp_size"
+        )
+    if layout.all_to_all and not in_groups:
         raise InputError(
             "moe_a2a_backend is modelled for groups of DP attention alone; add --enable-dp-attention and --dp-size, or "
             "leave it out"
@@ -375,18 +380,6 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
         redundant=asked.ep_num_redundant_experts,
         balanced=asked.enable_eplb or asked.init_expert_location != "trivial",
     )
-
-
-def _check_groups(model: ModelConfig, tensor: int, data: int) -> None:
-    if not model.has_experts:
-        raise InputError(
-            f"enable_dp_attention is modelled for models with experts, and {model.name} has none; leave it out"
-        )
-    if tensor % data:
-        raise InputError(
-            f"enable_dp_attention divides the {tensor} GPUs of tp_size into dp_size groups, and {data} does not divide "
-            "them; make tp_size a multiple of dp_size"
-        )
 
 
 def sizes_for(layout: ParallelLayout) -> dict[str, Any]:
@@ -462,12 +455,6 @@ def profiled_step(name: str) -> ProfiledStep | None:
     return None if prompts is None else ProfiledStep(int(prompts[1]), int(prompts[2]), 0)
 
 
-FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
-"""Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
-``scheduler_components/new_token_ratio_tracker.py``)."""
-GROUPED = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
-
-
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
     host, stages = deployment.host, deployment.layout.pipeline
     conservativeness = settings.schedule_conservativeness * (GROUPED if settings.groups > 1 else 1.0)
@@ -523,10 +510,6 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
     )
 
 
-TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"].items()}
-PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
-
-
 def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Settings and options of `deploy`; none for an unknown version."""
     if not version or version >= BUFFERED_STATES_SINCE:
@@ -540,10 +523,6 @@ def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Map
     if model.has_experts and model.weights.experts == "bf16":
         options["moe_backend"] = "triton"
     return {**settings, "cuda_graph_backend_prefill": "disabled"}, options
-
-
-OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
-BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 
 def _tier(settings: ResolvedSglang) -> str:
@@ -607,9 +586,6 @@ class Sglang(Engine):
 
     def most_tokens(self, given: Mapping[str, Any]) -> int:
         return MOST_DRAFTS if given.get("speculative_algorithm") else 1
-
-    def drafting(self, settings: ResolvedSglang) -> Drafting | None:
-        return settings.drafting
 
     def draft_passes(self, deployment: Deployment) -> SglangPasses:
         settings, host = deployment.settings, deployment.host

@@ -35,6 +35,25 @@ PAGES: Mapping[str, list[int]] = ARCHITECTURES["pages"]
 RENAMED = {"nsa": "dsa"}
 BLOCK_PAGE = 128
 EAGER_BACKENDS = ("torch_native", "flex_attention")
+BY_KERNELS: dict[str, Multiples] = {"blackwell": (256, 256), "blackwell-rtx": (256, 128)}
+"""TensorRT-LLM's on Blackwell, Marlin's on its RTX chips (``layers/quantization/mxfp4.py``)."""
+TRITON_MULTIPLES: Multiples = (1, 64)
+AMD: Multiples = (256, 256)
+NEMOTRON = ARCHITECTURES["flashinfer_on_blackwell"]
+APART = ("trtllm", "cutlass")
+FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
+FOLDER = "configs/triton_3_6_0"
+MOST_TOKENS = 16384
+GOOD = (
+    (16, 64, 128, 1, 4, 4), (32, 64, 128, 1, 4, 3), (64, 128, 64, 1, 4, 3), (64, 128, 64, 1, 8, 3),
+    (128, 128, 64, 16, 8, 3),
+)  # fmt: skip
+"""Rows, columns, depth, group, warps and stages of measured kernels, by tokens."""
+FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
+"""SGLang's defaults, for at most as many tokens as experts and for more."""
+TRITON = "triton"
+SIZES = tuple(1 << power for power in range(0, 16))
+_tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
@@ -85,18 +104,6 @@ def check_backend(backend: str, gpu: Gpu) -> None:
         raise InputError(f"attention_backend {backend} needs a Hopper GPU in this release, which {gpu.name} is not")
 
 
-GOOD = (
-    (16, 64, 128, 1, 4, 4), (32, 64, 128, 1, 4, 3), (64, 128, 64, 1, 4, 3), (64, 128, 64, 1, 8, 3),
-    (128, 128, 64, 16, 8, 3),
-)  # fmt: skip
-"""Rows, columns, depth, group, warps and stages of measured kernels, by tokens."""
-FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
-"""SGLang's defaults, for at most as many tokens as experts and for more."""
-TRITON = "triton"
-SIZES = tuple(1 << power for power in range(0, 16))
-_tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
-
-
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
     """True if the package has a configuration for this layer; never for a GPU whose name in files is unknown."""
     name = next((alias.replace(" ", "_") for alias in gpu.aliases if " " in alias), "")
@@ -127,21 +134,11 @@ def _factor(tokens: int, experts: int, inter: int, hidden: int, spec: ExpertFeed
     return float(max(1.0, seconds[0] / seconds[1:].min()))
 
 
-BY_KERNELS: dict[str, Multiples] = {"blackwell": (256, 256), "blackwell-rtx": (256, 128)}
-"""TensorRT-LLM's on Blackwell, Marlin's on its RTX chips (``layers/quantization/mxfp4.py``)."""
-TRITON_MULTIPLES: Multiples = (1, 64)
-AMD: Multiples = (256, 256)
-
-
 def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
     """Multiples to which the hidden size and the width of a model's experts are padded on a GPU."""
     if model.weights.experts != "mxfp4":
         return UNPADDED
     return BY_KERNELS.get(gpu.kernels, TRITON_MULTIPLES) if gpu.vendor.lower() == "nvidia" else AMD
-
-
-NEMOTRON = ARCHITECTURES["flashinfer_on_blackwell"]
-APART = ("trtllm", "cutlass")
 
 
 def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
@@ -162,11 +159,6 @@ def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: Parallel
     if apart or wanted is None or spec.experts != (wanted or spec.experts):
         return 0
     return 1 if spec.shared_inter == spec.inter and weights.experts == weights.feed_forward else 0
-
-
-FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
-FOLDER = "configs/triton_3_6_0"
-MOST_TOKENS = 16384
 
 
 def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:

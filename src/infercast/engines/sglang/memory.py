@@ -20,6 +20,16 @@ from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB, GIGA, MIB
 
+KEPT = 3  # States per running request, so that prefixes can be reused
+BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
+WIDE = 4  # Tensor parallel size from which on graphs are larger
+FIXED_MIB, TOKEN_MIB, GPU_MIB, GRAPH_MIB = 512, 1.5, 1024 / 8, 2
+"""Reserved for metadata, per token of a step, per GPU of the replica, and per sequence in a graph."""
+LEAST_TOKENS, LEAST_MIB, LARGE_MIB = 2048, 10 * 1024, 60 * 1024
+PREFILL_SIZE_MIB, LATENT_PREFILL_MIB = 8, 1536
+DP_MIB, DP_LARGE_MIB, DP_LARGE = 3, 1.5, 300
+DEEPEP_MIB = 2048
+
 
 class Cells(NamedTuple):
     full: float  # Per token in layers that keep all tokens
@@ -53,10 +63,6 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
 def kv_layout(token_bytes: float, page_size: int) -> KvLayout:
     """Pages as seen by the scheduler: one pool, with the window pool's bytes spread over its tokens."""
     return KvLayout(KvShape(page_size), round(token_bytes * page_size))
-
-
-KEPT = 3  # States per running request, so that prefixes can be reused
-BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
 
 
 class StatePool(NamedTuple):
@@ -148,15 +154,6 @@ def weight_bytes(
     return whole
 
 
-WIDE = 4  # Tensor parallel size from which on graphs are larger
-FIXED_MIB, TOKEN_MIB, GPU_MIB, GRAPH_MIB = 512, 1.5, 1024 / 8, 2
-"""Reserved for metadata, per token of a step, per GPU of the replica, and per sequence in a graph."""
-LEAST_TOKENS, LEAST_MIB, LARGE_MIB = 2048, 10 * 1024, 60 * 1024
-PREFILL_SIZE_MIB, LATENT_PREFILL_MIB = 8, 1536
-DP_MIB, DP_LARGE_MIB, DP_LARGE = 3, 1.5, 300
-DEEPEP_MIB = 2048
-
-
 class ByMemory(NamedTuple):
     """Defaults for GPUs with less memory than ``below_gib``."""
 
@@ -217,12 +214,6 @@ class Reserved(NamedTuple):
         return round((shown - mib) / shown, 3)
 
 
-@cache
-def _constants() -> tuple[float, float]:
-    data = read_data("engines/sglang/memory.toml")
-    return data["context_mib"] * MIB, data["peer_mib"] * MIB
-
-
 class Budget(NamedTuple):
     """What is left for KV pools on the GPU with the least room."""
 
@@ -237,8 +228,9 @@ class Budget(NamedTuple):
 
 def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
     """Free memory after creating the CUDA context and process groups."""
-    context, peer = _constants()
-    return gpu.driver_bytes - context - peer * (layout.tensor * layout.sharing - 1)
+    known = read_data("engines/sglang/memory.toml")
+    peers = layout.tensor * layout.sharing - 1
+    return gpu.driver_bytes - MIB * float(known["context_mib"] + known["peer_mib"] * peers)
 
 
 def draft_weights(drafting: Drafting | None, layout: ParallelLayout, gpu: Gpu) -> float:

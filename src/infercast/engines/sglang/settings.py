@@ -18,14 +18,6 @@ _DATA = read_data("engines/sglang/releases.toml")
 ARCHITECTURES = read_data("engines/sglang/architectures.toml")  # What is decided by a model's architecture
 MEASURED = f"sglang@{_DATA['measured']}"  # The release whose costs were measured, which is the default
 ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
-
-
-def rules_of(engine: str) -> PrefillRules:
-    """The scheduling rules of a release; those of the nearest one if it is not known."""
-    version = numbers((nearest_version(engine, ENGINES) or MEASURED).partition("@")[2])
-    return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= version})
-
-
 ORDERS = ("fcfs", "lpm")  # Queue order: by arrival, or longest cached prefix first
 OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")  # Orders that are not modelled
 NO_CHUNKS = -1  # `chunked_prefill_size` of a server without chunked prefill
@@ -35,6 +27,12 @@ STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")  # How r
 
 WRITE_POLICIES = ("write_through", "write_through_selective")
 """When pages are copied to host memory: when computed, or at the next hit."""
+
+
+def rules_of(engine: str) -> PrefillRules:
+    """The scheduling rules of a release; those of the nearest one if it is not known."""
+    version = numbers((nearest_version(engine, ENGINES) or MEASURED).partition("@")[2])
+    return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= version})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -173,7 +171,9 @@ def check(settings: SglangSettings, max_positions: int) -> None:
         raise InputError("enable_priority_scheduling is modelled with schedule_policy fcfs and no hierarchical cache")
     _check_shares(settings)
     _check_tier(settings)
-    _check_graphs(settings)
+    check_sizes("cuda_graph_bs", settings.cuda_graph_bs)
+    if max(settings.cuda_graph_max_bs or 1, *(settings.cuda_graph_bs or (1,))) > LARGEST_GRAPH:
+        raise InputError(f"cuda_graph_max_bs must be at most {LARGEST_GRAPH:,}")
     chunk = settings.chunked_prefill_size
     if chunk is not None and chunk < 1 and chunk != NO_CHUNKS:
         raise InputError(f"chunked_prefill_size must be at least 1, or -1 for whole prompts, not {chunk}")
@@ -208,10 +208,3 @@ def _check_shares(settings: SglangSettings) -> None:
         raise InputError(f"swa_full_tokens_ratio must lie in (0, 1], not {settings.swa_full_tokens_ratio}")
     if settings.mamba_full_memory_ratio <= 0:
         raise InputError(f"mamba_full_memory_ratio must be above 0, not {settings.mamba_full_memory_ratio}")
-
-
-def _check_graphs(settings: SglangSettings) -> None:
-    sizes = settings.cuda_graph_bs
-    check_sizes("cuda_graph_bs", sizes)
-    if max(settings.cuda_graph_max_bs or 1, *(sizes or (1,))) > LARGEST_GRAPH:
-        raise InputError(f"cuda_graph_max_bs must be at most {LARGEST_GRAPH:,}")

@@ -22,7 +22,7 @@ from infercast.engines.vllm.kernels import (
     is_new,
 )
 from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid_block_size, offload_of, runs_v2
-from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory, weight_waits
+from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, plan_memory, weight_waits
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, redundant_experts, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
 from infercast.errors import InputError
@@ -47,6 +47,18 @@ READ = frozenset({"compilation_config", "decode_context_parallel_size"})
 _DATA = read_data("engines/vllm/flags.toml")
 TOLD: dict[str, str] = _DATA.pop("told")  # What is left out where a setting is given
 FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
+OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
+FUSING_KERNELS = ("hopper", "blackwell")
+"""Where FlashInfer has a fused all-reduce and norm kernel, which vLLM then uses."""
+BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
+STATED: dict[str, type] = {
+    "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
+    "block_size": int,
+}  # fmt: skip
+"""Required settings in every file."""
+STEP = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
+"""Step names in a profile: prompts and their tokens, decoding sequences and theirs."""
+FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -82,16 +94,6 @@ def _graph_settings(text: str, tell: Tell) -> dict[str, Any]:
             raise InputError(f"--compilation-config: cudagraph_capture_sizes must be whole numbers, not {sizes!r}")
         found["cudagraph_capture_sizes"] = tuple(sizes)
     return found
-
-
-STATED: dict[str, type] = {
-    "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
-    "block_size": int,
-}  # fmt: skip
-"""Required settings in every file."""
-STEP = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
-"""Step names in a profile: prompts and their tokens, decoding sequences and theirs."""
-FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
 def measured_setup(config: Fields) -> MeasuredSetup:
@@ -203,7 +205,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
-        max_adapters=most_adapters(settings),
+        max_adapters=settings.max_loras if settings.enable_lora else None,
         tells_load=version.weighs_cache,
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
@@ -226,12 +228,6 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
     latent = all(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
     layout, gpu = deployment.layout, deployment.gpu
     return offload_of(asked, kv, model.layers, layout, gpu, whole=whole, latent=latent, version=version)
-
-
-OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
-FUSING_KERNELS = ("hopper", "blackwell")
-"""Where FlashInfer has a fused all-reduce and norm kernel, which vLLM then uses."""
-BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
@@ -349,9 +345,6 @@ class Vllm(Engine):
         from infercast.engines.vllm.speculation import most_tokens  # noqa: PLC0415 - most engines do not draft
 
         return most_tokens(given["speculative_config"])
-
-    def drafting(self, settings: ResolvedSettings) -> Drafting | None:
-        return settings.drafting
 
     def draft_passes(self, deployment: Deployment) -> DraftPasses:
         return VllmPasses(deployment)

@@ -40,6 +40,7 @@ SCANS = {"gdn": "gdn", "kda": "delta", "mamba2": "mamba"}
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
 """GPU idle time between two kernels of a step beyond what their estimates include, from decode steps on an H200."""
+DRAFT_HEAD_KERNELS = 6  # Kernels of a draft head: the GEMM, mapping to the target's vocabulary, token selection
 
 
 class LaunchWork(NamedTuple):
@@ -91,7 +92,7 @@ def _composed_layers(config: ModelConfig, layout: ParallelLayout) -> Counter[str
 
 @lru_cache
 def compiles_kernels(config: ModelConfig, layout: ParallelLayout) -> bool:
-    """True if layers have scans or indexers, whose kernels are compiled and tuned as the engine starts."""
+    """True if layers have scans or indexers: their kernels are compiled and tuned as the engine starts."""
     return any(_composed_layers(config, layout)[kind] for kind in ("gdn", "delta", "mamba", "sparse"))
 
 
@@ -281,9 +282,6 @@ class VllmHostModel:
         host, work = self._host, self._work
         found = [(seen, getattr(host, term) * getattr(work, f"{term}s")) for term, seen in SEEN_IN_FEW.items()]
         return [(seen, seconds) for seen, seconds in found if seconds]
-
-
-DRAFT_HEAD_KERNELS = 6  # Kernels of a draft head: the GEMM, mapping to the target's vocabulary, token selection
 
 
 class VllmPasses:

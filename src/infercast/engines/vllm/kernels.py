@@ -41,6 +41,16 @@ USUAL = (16, 32, 64, 128, 256)
 FLASHINFER_HEADS = (64, 128, 192)
 """Query head dimensions without rotation that FlashInfer's latent attention kernel is built for."""
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
+FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
+"""Compute formats of the kernel, and their names in file names."""
+MOST_TOKENS = 16384
+_tuned = cache(partial(read_data, "engines/vllm/tuned_experts.toml"))
+MARLIN = "marlin"
+ON_HOPPER = ("nvfp4", "mxfp4")  # Dense weight formats that Marlin multiplied there
+REDUCED_BY_FLASHINFER = {"10.3": (4, 8)}  # By compute capability, numbers of GPUs in FlashInfer's table
+WITHOUT_KERNELS = ("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada")
+OTHER_BLACKWELL = ("blackwell-rtx",)
+PADDED_HEADS, BLACKWELL_HEADS, FEW_HEADS = 64, 128, 16
 
 
 def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
@@ -67,10 +77,6 @@ def check_block_size(block_size: int) -> None:
         )
 
 
-FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
-"""Compute formats of the kernel, and their names in file names."""
-
-
 def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
     if dtype == "fp8_block":
         stages = 4 if tokens <= 4 else 3
@@ -86,9 +92,6 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
         warps=4 if tokens <= 128 else 8,
         stages=4 if tokens <= 32 else 3,
     )
-
-
-MOST_TOKENS = 16384
 
 
 def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
@@ -111,9 +114,6 @@ def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
     written = f",dtype={FORMATS[dtype]}" if FORMATS[dtype] else ""
     blocks = ",block_shape=[128,128]" if dtype == "fp8_block" else ""
     return f"E={experts},N={inter},device_name={device_name(gpu)}{written}{blocks}.json"
-
-
-_tuned = cache(partial(read_data, "engines/vllm/tuned_experts.toml"))
 
 
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
@@ -144,30 +144,17 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
     return BY_KERNEL[model.weights.experts_kernel or AUTOMATIC.get(gpu.architecture, "marlin")]
 
 
-MARLIN = "marlin"
-ON_HOPPER = ("nvfp4", "mxfp4")  # Dense weight formats that Marlin multiplied there
-REDUCED_BY_FLASHINFER = {"10.3": (4, 8)}  # By compute capability, numbers of GPUs in FlashInfer's table
-
-
 def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
     """True if a release runs another kernel than the measured one."""
+    humming = version.prefers_humming and gpu.compute_capability == "9.0"
     if isinstance(op, MoE):
-        return _is_hopper(version, gpu) and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == MARLIN
+        return humming and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == MARLIN
     if isinstance(op, Gemm):
-        return _is_hopper(version, gpu) and (op.weight_dtype or op.dtype) in ON_HOPPER
+        return humming and (op.weight_dtype or op.dtype) in ON_HOPPER
     if isinstance(op, Collective):
         tabled = REDUCED_BY_FLASHINFER.get(gpu.compute_capability, ())
         return version.flashinfer_all_reduce and op.kind == "all_reduce" and op.gpus in tabled
     return False
-
-
-def _is_hopper(version: EngineVersion, gpu: Gpu) -> bool:
-    return version.prefers_humming and gpu.compute_capability == "9.0"
-
-
-WITHOUT_KERNELS = ("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada")
-OTHER_BLACKWELL = ("blackwell-rtx",)
-PADDED_HEADS, BLACKWELL_HEADS, FEW_HEADS = 64, 128, 16
 
 
 def choose_sparse_kernels(model: ModelConfig, gpu: Gpu, _: ParallelLayout | None = None) -> ModelConfig:

@@ -30,6 +30,28 @@ from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB
 
 Member = tuple[int, "Kind"]  # A cache of one layer, with the layer's index in the model
+ALIGNMENT = 576  # Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once
+Group = list[tuple[int, int]]  # A layer's index in the model, and its bytes per block
+SMALLEST_BLOCK = 16
+"""Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
+UNCHUNKED = 2048
+"""Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
+NONE, ALIGN, ALL = "none", "align", "all"
+MODES = (NONE, ALIGN, ALL)
+WRITE_EVERY_BLOCK = (
+    "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
+    "JambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "Zamba2ForCausalLM",
+)  # fmt: skip
+"""Architectures whose kernels write a state at the end of every block."""
+BACKENDS = ("native", "lmcache")
+CONNECTOR = "OffloadingConnector"
+MOST_GIB = 1_000_000
+READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
+SUBMIT = 0.4e-3  # Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ...
+SUBMIT_PIECE = 1.0e-6  # ... and per piece, in one driver call (measured on an H200's host).
+SMALL_PIECE = 28 * 1024  # Smaller pieces are loaded to the GPU by a dedicated kernel, which takes their list as it is
+SUBMIT_SMALL_PIECE = 0.1e-6
+EMPTY_STEP = 1.2e-3  # A turn of the engine's loop without a step: it sleeps a millisecond
 
 
 class Kind(NamedTuple):
@@ -47,15 +69,6 @@ class Kind(NamedTuple):
     @property
     def span(self) -> tuple[int, bool, bool]:
         return self.cache.window, self.cache.chunked, self.cache.bytes_per_token > 0
-
-
-NONE, ALIGN, ALL = "none", "align", "all"
-MODES = (NONE, ALIGN, ALL)
-WRITE_EVERY_BLOCK = (
-    "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
-    "JambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "Zamba2ForCausalLM",
-)  # fmt: skip
-"""Architectures whose kernels write a state at the end of every block."""
 
 
 class StateBlocks(NamedTuple):
@@ -120,17 +133,6 @@ def check_aligned(block_size: int, max_num_batched_tokens: int, threshold: int, 
                 f"{name} {tokens} is below the {block_size} tokens of a block, which {why} computes in one step; "
                 "raise it or disable prefix caching"
             )
-
-
-BACKENDS = ("native", "lmcache")
-CONNECTOR = "OffloadingConnector"
-MOST_GIB = 1_000_000
-READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
-SUBMIT = 0.4e-3  # Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ...
-SUBMIT_PIECE = 1.0e-6  # ... and per piece, in one driver call (measured on an H200's host).
-SMALL_PIECE = 28 * 1024  # Smaller pieces are loaded to the GPU by a dedicated kernel, which takes their list as it is
-SUBMIT_SMALL_PIECE = 0.1e-6
-EMPTY_STEP = 1.2e-3  # A turn of the engine's loop without a step: it sleeps a millisecond
 
 
 class TierSettings(NamedTuple):
@@ -236,10 +238,6 @@ def tier_rules(version: EngineVersion) -> dict[str, bool]:
     }
 
 
-ALIGNMENT = 576  # Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once
-Group = list[tuple[int, int]]  # A layer's index in the model, and its bytes per block
-
-
 def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
     """Groups, and the bytes of one block of all of them for the layers that are ``held``."""
     kinds: dict[tuple[int, int], Group] = {}
@@ -262,7 +260,9 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
         for key, group in windows
     ]
     counts = [_layers(group) for _, group in (*whole, *padded)]
-    size = _group_size(counts, counts[0])
+    # Layers per group: as leaves the fewest empty slots in the last group of each kind.
+    candidates = range(counts[0], max(counts) + 1)
+    size = min(candidates, key=lambda size: (sum(-count % size for count in counts), -size))
     groups: list[tuple[tuple[int, int], Group]] = [*whole]
     for key, group in padded:
         groups += [(key, part) for part in _parts(group, size)]
@@ -273,12 +273,6 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
 
 def _layers(group: Group) -> int:
     return max(Counter(size for _, size in group).values())
-
-
-def _group_size(counts: list[int], least: int) -> int:
-    """Layers per group, minimising empty slots in the last group of each kind."""
-    candidates = range(least, max(*counts, least) + 1)
-    return min(candidates, key=lambda size: (sum(-count % size for count in counts), -size))
 
 
 def _parts(group: Group, size: int) -> list[Group]:
@@ -296,12 +290,6 @@ def _block_bytes(groups: list[Group], held: Collection[int]) -> int:
     for group in groups:
         places |= Counter(size for position, size in group if position in held)
     return sum(size * count for size, count in places.items())
-
-
-SMALLEST_BLOCK = 16
-"""Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
-UNCHUNKED = 2048
-"""Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
 
 
 @lru_cache(maxsize=1024)  # plans try many settings that it does not depend on

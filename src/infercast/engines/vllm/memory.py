@@ -33,11 +33,12 @@ from infercast.models.spec import AdapterSlots, ModelConfig, layer_bytes, stage_
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
-
-def cached_model(config: ModelConfig, settings: ResolvedSettings) -> ModelConfig:
-    """The layers with a KV cache: the target's, followed by the drafter's."""
-    drafting = settings.drafting
-    return config if drafting is None or drafting.draft is None else drafting.draft.with_target(config)
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
+"""Maximum-length sequences with buffer space to gather index keys, and to widen a packed cache, compressed or not."""
+SCORES_BYTES = 512 * MIB
+EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
+"""Latents with buffer space to expand them, though sparse attention expands none."""
 
 
 def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:
@@ -72,9 +73,6 @@ def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[in
     return sum(call.count for call in calls), first + later
 
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-
-
 def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:
     """Slots for adapters, if requested; what is not modelled is rejected."""
     if not settings.enable_lora:
@@ -87,18 +85,6 @@ def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: Parallel
         ranks = ", ".join(map(str, RANKS))
         raise InputError(f"max_lora_rank must be one of {ranks}, not {settings.max_lora_rank}")
     return slots_of(settings.max_loras, settings.max_lora_rank, model)
-
-
-def most_adapters(settings: ResolvedSettings) -> int | None:
-    """Distinct adapters allowed in a step; None without LoRA."""
-    return settings.max_loras if settings.enable_lora else None
-
-
-GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
-"""Maximum-length sequences with buffer space to gather index keys, and to widen a packed cache, compressed or not."""
-SCORES_BYTES = 512 * MIB
-EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
-"""Latents with buffer space to expand them, though sparse attention expands none."""
 
 
 class SparseMemory(NamedTuple):
@@ -175,7 +161,7 @@ def _layers(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, stage: int) -
 
 
 def _bytes_read(layer: tuple[float, float, float], tokens: Table) -> Table:
-    """By kernels of steps of so many tokens: all but experts that no token goes to, again for every few rows."""
+    """By kernels of steps of this many tokens: all but experts that no token goes to, again for every few rows."""
     size, experts, chosen = layer
     met = experts * (1.0 - (1.0 - chosen) ** tokens) * np.maximum(1.0, chosen * tokens / ROWS_A_READ)
     return np.asarray(met + (size - experts) * np.maximum(1.0, tokens / ROWS_A_READ))
@@ -242,7 +228,8 @@ def plan_memory(
     libraries = LIBRARY_BYTES + (COMPILED_BYTES if compiles_kernels(config, layout) else 0.0)
     plans = []
     unbound = 1 + settings.max_num_seqs * -(-settings.max_model_len // settings.block_size)
-    cached = cached_model(config, settings)
+    drafting = settings.drafting  # the drafter's layers with a KV cache follow the target's
+    cached = config if drafting is None or drafting.draft is None else drafting.draft.with_target(config)
     for number in range(layout.pipeline) if stage is None else (stage,):
         device = gpu.at(number)
         usable = device.driver_bytes * settings.gpu_memory_utilization
@@ -311,7 +298,8 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     recorded = float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
     draft_kernels, num_draft_graphs = draft_graphs(layout, settings)
     recorded += GRAPH_BYTES_A_KERNEL * draft_kernels * num_draft_graphs
-    if not _newly_reserves(config, settings):
+    # The measured release profiled the graphs of its V1 runner, but not those of V2.
+    if not (settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))):
         return recorded
     a_graph = max(LEAST_PROFILED_BYTES, PROFILED_BYTES_A_KERNEL * num_kernels / layout.pipeline)
     return recorded + num_graphs * a_graph
@@ -322,8 +310,3 @@ def _num_kernels(config: ModelConfig, layout: ParallelLayout) -> int:
     """Kernels of a step: the same for all settings that a plan tries."""
     one = np.array([1])
     return sum(call.count for call in step_calls(config, layout, one, one, sampled=1))
-
-
-def _newly_reserves(config: ModelConfig, settings: ResolvedSettings) -> bool:
-    """True if graphs are profiled that were not in the measured release: V1's were, V2's were not."""
-    return settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))

@@ -23,6 +23,8 @@ METHODS = (drafts.NGRAM, drafts.NGRAM_GPU, drafts.EAGLE, drafts.EAGLE_3, drafts.
 _DATA = read_data("engines/vllm/drafts.toml")
 UNMODELLED: dict[str, str] = _DATA["unmodelled"]  # Methods of vLLM that are rejected, and what they do
 READ, UNREAD = set(_DATA["read"]), set(_DATA["unread"])  # Fields of the config
+V2_FAILS = ("MiMoForCausalLM",)
+"""Architectures whose prediction heads the V2 model runner of 0.25 cannot capture, so that they need the V1 runner."""
 
 
 class Asked(NamedTuple):
@@ -125,10 +127,6 @@ def _synthetic(values: Mapping[str, Any], num_drafts: int) -> drafts.Acceptance 
     raise InputError("synthetic acceptance is one of synthetic_acceptance_rates and synthetic_acceptance_length")
 
 
-V2_FAILS = ("MiMoForCausalLM",)
-"""Architectures whose prediction heads the V2 model runner of 0.25 cannot capture, so that they need the V1 runner."""
-
-
 def drafting_of(
     text: str,
     acceptance: str | None,
@@ -146,7 +144,11 @@ def drafting_of(
     is_sync = method == drafts.NGRAM or (method == drafts.DRAFT_MODEL and not version.v2_for_all)
     if layout.pipeline > 1:
         _check_pipeline(method, is_sync=is_sync or not asynchronous)
-    _check_heads(asked, target)
+    heads = target.prediction.heads if method == drafts.MTP and target.prediction is not None else 1
+    if method == drafts.MTP and num_drafts > heads and num_drafts % heads:
+        raise InputError(
+            f"num_speculative_tokens {num_drafts} must be a multiple of the {heads} prediction heads of {target.name}"
+        )
     draft, note = drafts.draft_of(method, asked.model, target, asked.quantization, dummy_weights=dummy_weights)
     tensor = asked.tensor or layout.tensor
     if tensor not in (1, layout.tensor):
@@ -166,7 +168,7 @@ def drafting_of(
         asynchronous=asynchronous and not is_sync,
         lookahead=0 if looked_up else num_drafts,
         drops_block=method in drafts.BY_HEADS,
-        read_ahead=num_drafts if version.reads_ahead and _num_heads(asked, target) > 1 else 0,
+        read_ahead=num_drafts if version.reads_ahead and min(heads, num_drafts) > 1 else 0,
         slots_taken=1 if method == drafts.DRAFT_MODEL else 0,
         note=note,
     )
@@ -183,18 +185,4 @@ def _check_pipeline(method: str, *, is_sync: bool) -> None:
         raise InputError(
             f"vLLM fails with method {method} in a pipeline: without asynchronous scheduling it plans a negative "
             "number of tokens for a sequence whose drafts are in flight; use tensor parallelism, or method eagle or mtp"
-        )
-
-
-def _num_heads(asked: Asked, target: ModelConfig) -> int:
-    return min(target.prediction.heads, asked.num_drafts) if asked.method == drafts.MTP and target.prediction else 1
-
-
-def _check_heads(asked: Asked, target: ModelConfig) -> None:
-    """Reject numbers of drafts that are not a multiple of the prediction heads."""
-    heads = target.prediction.heads if target.prediction is not None else 1
-    if asked.method == drafts.MTP and asked.num_drafts > heads and asked.num_drafts % heads:
-        raise InputError(
-            f"num_speculative_tokens {asked.num_drafts} must be a multiple of the {heads} prediction heads of "
-            f"{target.name}"
         )

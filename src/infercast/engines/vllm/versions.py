@@ -13,6 +13,11 @@ from infercast.errors import UnknownNameError
 from infercast.models.spec import ModelConfig
 from infercast.units import MILLI
 
+_DATA = read_data("engines/vllm/releases.toml")
+MEASURED = f"vllm@{_DATA['measured']}"  # The release with measured costs
+NEWEST = f"vllm@{_DATA['releases'][-1]}"  # The newest release with known rules, which is the default
+_FACTS: dict[str, list[dict[str, Any]]] = read_data("engines/vllm/older.toml")
+
 
 class EngineVersion(NamedTuple):
     """The rules of one release. Defaults are those of the oldest one; later changes are facts in the file."""
@@ -73,11 +78,6 @@ class EngineVersion(NamedTuple):
         return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))
 
 
-_DATA = read_data("engines/vllm/releases.toml")
-MEASURED = f"vllm@{_DATA['measured']}"  # The release with measured costs
-NEWEST = f"vllm@{_DATA['releases'][-1]}"  # The newest release with known rules, which is the default
-
-
 def rules_of(version: str) -> EngineVersion:
     rules: dict[str, Any] = {}
     for fact in sorted(_DATA["facts"], key=lambda each: numbers(each["since"])):
@@ -97,9 +97,6 @@ def engine_version(engine: str) -> EngineVersion:
     if nearest is None:
         raise UnknownNameError("engine", engine, ENGINES)
     return ENGINES[nearest]
-
-
-_FACTS: dict[str, list[dict[str, Any]]] = read_data("engines/vllm/older.toml")
 
 
 def before(version: Version, _: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -24,6 +24,8 @@ from infercast.units import format_seconds
 EDGES = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
 """Tokens that a request has been given: ends of the ranges that are looked at."""
 HOST = "host"
+SLOW_SHARE = 0.01  # The slowest requests that are looked at by themselves, as a share of all
+WAITS = ("GPU waits for host", "GPU waits for host or other stages")  # Without and with a pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,6 @@ def pooled(several: Sequence[Composition]) -> Composition:
         requests, last = sum(each.requests for each in same), max(each.last for each in same)
         ranges.append(Range(first, last, requests, tokens, mean(each.seconds for each in same), families))
     return Composition(tuple(ranges))
-
-
-SLOW_SHARE = 0.01  # The slowest requests that are looked at by themselves, as a share of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +203,6 @@ def joined(several: Sequence[RequestParts]) -> RequestParts:
         ordered([each.total for each in several]),
         {name: ordered([each.parts[name] for each in several]) for name in several[0].parts},
     )
-
-
-WAITS = ("GPU waits for host", "GPU waits for host or other stages")  # Without and with a pipeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""Bottleneck kernels of a run or a profile: how far each is from the best of its shape, and what that gap costs.
-
-A profile is a trace of PyTorch, or CSV of Nsight Systems or Compute.
-"""
+"""Bottleneck kernels of a run or a profile (PyTorch, Nsight): their gaps to the best of their shape, and the cost."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servabl
 from infercast.forecast.estimate import build_op
 from infercast.forecast.kernels import step_calls
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import Outcome, outcome_of
+from infercast.forecast.run import outcome_of
 from infercast.forecast.simulate import simulate
 from infercast.hardware import Gpu, load_gpu
 from infercast.lazy_classes import dataclass, replace
@@ -40,6 +37,12 @@ from infercast.units import MICRO
 LEAST_LOSS = 0.002  # Gaps below this share of a phase's GPU time are not looked at one by one
 EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)
 """A prompt and a decoding sequence: a step that launches every kernel of a model."""
+MOST_BYTES = 2**30  # Of a file, unpacked
+UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter: exports write ns, nsecond and so on
+FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "c10::Float8_e4m3fn": "fp8"}
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm")
+SELECTIVE = ("conv", "embedding", "index", "gather", "scatter", "sort", "topk", "lstm", "attention")
+"""In names of operators that do more or less than move their inputs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,13 @@ def diagnose(
         )
 
     def saved(changed: Deployment) -> Saving:
-        record = simulate_replica(changed.replica(), workload)
-        return _saving(base, outcome_of(record))
+        found = outcome_of(simulate_replica(changed.replica(), workload))
+        return Saving(
+            ttft=1.0 - found.ttft.mean / base.ttft.mean,
+            tpot=0.0 if base.tpot is None or found.tpot is None else 1.0 - found.tpot.mean / base.tpot.mean,
+            end_to_end=1.0 - found.end_to_end.mean / base.end_to_end.mean,
+            throughput=found.output_tokens_per_second / base.output_tokens_per_second - 1.0,
+        )
 
     findings: list[Finding] = []
     not_judged: list[str] = []
@@ -198,24 +206,6 @@ def _typical_shape(totals: PhaseTotals, num_requests: int) -> StepShape:
     new = [1] * decodes + [max(2, (tokens - decodes) // prompts)] * prompts
     computed = [context // decodes] * decodes + [0] * prompts if decodes else [context // prompts] * prompts
     return StepShape(new, computed, min(sampled, sequences))
-
-
-def _saving(base: Forecast, changed: Outcome) -> Saving:
-    tpot = 0.0 if base.tpot is None or changed.tpot is None else 1.0 - changed.tpot.mean / base.tpot.mean
-    return Saving(
-        ttft=1.0 - changed.ttft.mean / base.ttft.mean,
-        tpot=tpot,
-        end_to_end=1.0 - changed.end_to_end.mean / base.end_to_end.mean,
-        throughput=changed.output_tokens_per_second / base.output_tokens_per_second - 1.0,
-    )
-
-
-MOST_BYTES = 2**30  # Of a file, unpacked
-UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter: exports write ns, nsecond and so on
-FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "c10::Float8_e4m3fn": "fp8"}
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm")
-SELECTIVE = ("conv", "embedding", "index", "gather", "scatter", "sort", "topk", "lstm", "attention")
-"""In names of operators that do more or less than move their inputs once."""
 
 
 class Kernel(NamedTuple):

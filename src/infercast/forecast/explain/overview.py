@@ -22,6 +22,11 @@ from infercast.serve import Record
 from infercast.serve.record import PhaseTotals
 from infercast.serve.step import StepShape
 
+MOST_BINS = 240
+NARROWEST = 1.2  # A histogram reaches at least from its middle over this to its middle times this
+HISTOGRAM_BINS = 48
+SHOWN_REQUESTS = 10
+
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
@@ -124,12 +129,6 @@ def _shares(phase: Phase, cost: StepCost) -> list[float]:
         spent.get(kernel.name, 0.0) / phase.whole * kernel.seconds / together[kernel.name] if kernel.seconds else 0.0
         for kernel in cost.kernels
     ]
-
-
-MOST_BINS = 240
-NARROWEST = 1.2  # A histogram reaches at least from its middle over this to its middle times this
-HISTOGRAM_BINS = 48
-SHOWN_REQUESTS = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ from infercast.forecast.system import BOTH
 from infercast.serve import Workload
 from infercast.serve.step import HostCost
 
+LAST = ("lm_head", "sampling")
+MOST_SLICES = 400_000  # A window is cut where it would hold more of them: some 45 MB of a trace
+
 
 @dataclass(frozen=True, slots=True)
 class RequestSlice:
@@ -53,10 +56,6 @@ def request_slices(engine: EngineRun, workload: Workload, start: float, begin: f
         times = (sent[index], started[index], record.first_token[index] - start, done[index])
         found.append(RequestSlice(index, lane, request.num_input, request.num_output, *map(float, times)))
     return found
-
-
-LAST = ("lm_head", "sampling")
-MOST_SLICES = 400_000  # A window is cut where it would hold more of them: some 45 MB of a trace
 
 
 @dataclass(frozen=True, slots=True)

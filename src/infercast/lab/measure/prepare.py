@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing import get_context
+from threading import Thread
 
 from infercast.lab.measure.cases import Case
 from infercast.lab.measure.device import choose_engine
 
 MOST_WORKERS = 14
 SHARE_OF_TIME = 0.3  # of the time budget that compiling may take
-LEAST_SECONDS = 45.0  # starting the processes takes half of that
+LEAST_SECONDS = 15.0
+LOADED = "infercast.lab.measure.kernels", "vllm.model_executor.layers.fused_moe"
 POOL_SHARE = 0.035  # of the GPU's memory for one process's operands
 RECURRENT = {
     "scan": ("kind", "heads", "key_heads", "key_dim", "value_dim", "chunk"),
@@ -26,15 +25,16 @@ RECURRENT = {
     "gating": ("op", "heads", "key_heads"),
 }
 PROBES = ("dtype", "width", "heads", "kv_heads")
-LARGEST_TOKENS = 2048  # kernels for more tokens are the same, and their operands larger
+LARGEST_TOKENS = 8192  # kernels for more tokens are the same, and their operands larger
 
 
 def compiled_cases(cases: Sequence[Case]) -> list[Case]:
     first: dict[tuple[object, ...], Case] = {}
     for case in cases:
         shape = case.shape
-        if case.family == "moe" and shape["tokens"] <= LARGEST_TOKENS:
-            first[(case.key,)] = case
+        if case.family == "moe":
+            small = Case("moe", shape | {"tokens": min(shape["tokens"], LARGEST_TOKENS)})
+            first[(small.key,)] = small
         elif case.family == "elementwise":
             first.setdefault((shape["op"], shape["width"], shape["heads"]), case)
         elif case.family == "probe" and shape["by"] == "triton":
@@ -62,36 +62,43 @@ def compile_ahead(cases: Sequence[Case], engine: str, seconds: float) -> None:
     workers = min(MOST_WORKERS, (os.cpu_count() or 1) - 1, len(cases))
     if workers < 2:
         return
-    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cases.jsonl"
-        path.write_text("\n".join(json.dumps([case.family, case.shape]) for case in cases), encoding="utf-8")
-        command = [sys.executable, "-m", "infercast.lab.measure.prepare", engine, str(path), str(workers)]
-        start = partial(subprocess.Popen, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        running = [start([*command, str(number)]) for number in range(workers)]
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    # One process loads PyTorch and vLLM and splits into the others, as nothing of it has touched the GPU. This one,
+    # which has, loads them meanwhile.
+    context, modules = get_context("forkserver"), LOADED[: 2 if engine == "vllm" else 1]
+    context.set_forkserver_preload([*modules])
+    running = [context.Process(target=launch_once, args=(cases[number::workers], engine)) for number in range(workers)]
+    loading = Thread(target=_load, args=(modules,))
+    loading.start()
+    try:
+        for process in running:
+            process.start()
         until = time.monotonic() + seconds
-        try:
-            for process in running:
-                process.wait(timeout=max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            pass  # the rest is compiled when its turn comes
-        finally:
-            for process in running:
-                process.kill()
-                process.wait()
+        for process in running:
+            process.join(max(0.0, until - time.monotonic()))  # the rest is compiled when its turn comes
+    finally:
+        for process in running:
+            process.kill()
+            process.join()
+        loading.join()
 
 
-def main(engine: str, path: str, workers: int, number: int) -> None:
+def _load(modules: Sequence[str]) -> None:
+    with suppress(ImportError):
+        for name in modules:
+            import_module(name)
+
+
+def launch_once(cases: Sequence[Case], engine: str) -> None:
     from infercast.lab.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
 
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
     choose_engine(engine)
     bench = GpuBench(POOL_SHARE)
-    for line in Path(path).read_text(encoding="utf-8").splitlines()[number::workers]:
+    for case in cases:
         try:
-            bench.build(Case(*json.loads(line)))()
+            bench.build(case)()
         except Exception:  # what cannot run is counted, with its reason, when its turn comes
             continue
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

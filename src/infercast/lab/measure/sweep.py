@@ -247,7 +247,7 @@ def run_sweep(
     deadline = begin + 60 * minutes
     monitor = Monitor()
     try:
-        if not anchors:
+        if chosen == "vllm" or not anchors:
             prepare(waiting, chosen, deadline)
         meta = Meta(store.folder, {"gpu": result.gpu, **describe(), "kernels": chosen}, monitor.since(0.0))
         shared = [case for case in waiting if case.family not in ISOLATED]

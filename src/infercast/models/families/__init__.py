@@ -18,6 +18,7 @@ __all__ = [
     "FAMILIES", "KEYS", "NOT_MODELLED", "UNKNOWN", "VISION", "Family", "Fields", "Layer", "architecture_of",
     "family_of", "gather",
 ]  # fmt: skip
+_TABLE = json.loads((DATA / "model_families.json").read_text(encoding="utf-8"))
 
 
 class Family(NamedTuple):
@@ -33,9 +34,6 @@ class Family(NamedTuple):
     """Rows of the table of learned positions beyond one for each, those of token types too; None: no such table."""
     pools: bool = False  # It gives a vector or a score for a prompt, and no tokens
     note: str = ""
-
-
-_TABLE = json.loads((DATA / "model_families.json").read_text(encoding="utf-8"))
 
 
 class VisionFamily(NamedTuple):

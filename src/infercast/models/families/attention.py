@@ -11,13 +11,12 @@ from infercast.models.feed_forward import DenseFeedForward, FeedForward
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer
 
+PLAIN = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast", "gelu_python", "quick_gelu", "xielu")
+"""Activations that stand between two matrices; with others there is a third one, a gate."""
+
 
 def plain_networks(fields: parts.Fields, bias: parts.Answer = False, gated: parts.Answer = True) -> list[FeedForward]:
     return [parts.dense_feed_forward(fields, fields.answer(bias), fields.answer(gated))] * fields.layers
-
-
-PLAIN = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast", "gelu_python", "quick_gelu", "xielu")
-"""Activations that stand between two matrices; with others there is a third one, a gate."""
 
 
 def read_layers(
@@ -34,10 +33,7 @@ def read_layers(
     latent: bool = False,
     **attention: parts.Answer,
 ) -> list[parts.Layer]:
-    """Layers of grouped or latent attention and a network, dense or of experts where the fields count any.
-
-    The options are what the fields leave open, as rows of ``data/model_families.json`` have them.
-    """
+    """Grouped or latent attention and a network, dense or of experts; options: rows of ``data/model_families.json``."""
     if latent or fields.count("kv_lora_rank"):
         each = [0] * fields.layers
         kinds: dict[int, Mixer] = {0: LatentAttention(**latent_sizes(fields))}

@@ -17,6 +17,18 @@ MOST_LAYERS = 4096
 
 Item = TypeVar("Item")
 Answer = bool | str | Sequence[str]  # Yes or no, the flag that says which, or flags of which one may say yes
+LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
+ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+WIDTH_KEYS = ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+CHOSEN_KEYS = (
+    "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk",
+    "experts_per_token", "top_k",
+)  # fmt: skip
+SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
+SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
+FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+STEP_KEYS = ("decoder_sparse_step", "moe_layer_interval")
 
 
 class Fields(NamedTuple):
@@ -197,33 +209,15 @@ def useful_window(fields: Fields, window: int) -> int:
     return 0 if window >= fields.positive("max_position_embeddings", default=window + 1) else window
 
 
-LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
-
-
 def listed_windows(fields: Fields) -> list[bool] | None:
     """Whether each layer is windowed, as ``layer_types`` says; None without that list."""
     names = fields.known_kinds(fields.words("layer_types"), LAYER_TYPES)
     return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)] if names else None
 
 
-ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
-
-
 def dense_feed_forward(fields: Fields, bias: bool = False, gated: bool = True) -> DenseFeedForward:
     squared = fields.raw(*ACTIVATION_KEYS) in (None, "relu2") or gated
     return DenseFeedForward(fields.positive("intermediate_size"), gated, bias, squared)
-
-
-EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
-WIDTH_KEYS = ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
-CHOSEN_KEYS = (
-    "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk",
-    "experts_per_token", "top_k",
-)  # fmt: skip
-SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
-SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
-FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
-STEP_KEYS = ("decoder_sparse_step", "moe_layer_interval")
 
 
 def routed_experts(
@@ -252,10 +246,7 @@ def routed_experts(
 def usual_experts(
     fields: Fields, router_bias: Answer = False, beside: str | None = None, **options: Any
 ) -> ExpertFeedForward:
-    """Experts by the usual keys, and shared ones: their width, or their number, each as wide as a routed one.
-
-    ``beside`` is the key with the width of a dense network that runs in parallel.
-    """
+    """Experts by the usual keys, with shared ones by width or number; ``beside``: key of a dense network's width."""
     shared = next((width for key in SHARED_WIDTHS if (width := fields.count(key))), 0)
     shared = shared or fields.count(*SHARED_COUNTS) * fields.positive(
         "moe_shared_expert_intermediate_size", *WIDTH_KEYS

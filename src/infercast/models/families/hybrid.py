@@ -24,6 +24,10 @@ from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, K
 
 STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": ""}
 RECURRENT, FULL = "linear_attention", "full_attention"
+NEWER = {RECURRENT: "mamba", FULL: "attention", "sparse": "moe", "dense": "mlp"}
+"""Kinds of layers as newer versions of the transformers library call them."""
+LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""Kinds of layers in ``hybrid_override_pattern``, as newer files call them in ``layers_block_type``."""
 
 
 def state_dtype(fields: Fields, key: str, default: str = "auto") -> str:
@@ -82,21 +86,16 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
     recurrent = settings.numbers("kda_layers")
     if recurrent is None:
         raise FileFormatError(settings.where, "the field kda_layers is missing; a list of layers from 1 on is needed")
-    streams = _residual_streams(fields)
+    streams = 0
+    if block := fields.count("attn_res_block_size"):
+        # Mean number of earlier sums that each norm weighs (Kimi-K3), one for each block of layers.
+        streams = max(1, round(sum(-(-index // block) for index in range(fields.layers)) / fields.layers))
     experts = usual_experts(fields, router_bias=True, latent=fields.count("routed_expert_hidden_size"))
     experts = replace(experts, latent_norm=experts.latent > 0 and fields.flag("latent_moe_use_norm"))
     return [
         Layer(delta if number in recurrent else latent, network, residuals=streams)
         for number, network in enumerate(expert_networks(fields, experts), start=1)
     ]
-
-
-def _residual_streams(fields: Fields) -> int:
-    """Mean number of earlier sums that each norm weighs (Kimi-K3), one for each block of layers."""
-    block = fields.count("attn_res_block_size")
-    if not block:
-        return 0
-    return max(1, round(sum(-(-index // block) for index in range(fields.layers)) / fields.layers))
 
 
 def read_mamba(fields: Fields) -> list[Layer]:
@@ -211,12 +210,6 @@ def _mamba(fields: Fields) -> Mamba2:
         bias=fields.flag("mamba_proj_bias"),
         convolution_bias=fields.flag("mamba_conv_bias", default=True),
     )
-
-
-NEWER = {RECURRENT: "mamba", FULL: "attention", "sparse": "moe", "dense": "mlp"}
-"""Kinds of layers as newer versions of the transformers library call them."""
-LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""Kinds of layers in ``hybrid_override_pattern``, as newer files call them in ``layers_block_type``."""
 
 
 def read_nemotron_h(fields: Fields) -> list[Layer]:

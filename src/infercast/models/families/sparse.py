@@ -17,6 +17,13 @@ from infercast.models.mixers.sparse import (
     SparseLatentAttention,
 )
 
+INDEXED = 4  # Layers that compress this many tokens to an entry have an indexer; others look at all entries
+QUANTISED_GROUP = 64  # Values in fp8 that share a scale of one byte; there is room for one scale more
+INDEX_SCALE_BYTES = 4
+DENSE_LAYERS = 3
+
+SHARED_SIZES = ("heads", "kv_heads", "head_dim", "value_dim", "rotary_dim", "qk_norm")
+
 
 def read_indexed(fields: Fields) -> list[Layer]:
     """DeepSeek-V3.2 and GLM-5: latent attention with an indexer, which layers of GLM-5.2 share."""
@@ -54,11 +61,6 @@ def _has_indexer(fields: Fields) -> list[bool]:
     if not own[0]:
         raise FileFormatError(fields.where, "the first layer has no indexer, and none before it to share")
     return own
-
-
-INDEXED = 4  # Layers that compress this many tokens to an entry have an indexer; others look at all entries
-QUANTISED_GROUP = 64  # Values in fp8 that share a scale of one byte; there is room for one scale more
-INDEX_SCALE_BYTES = 4
 
 
 def read_compressed(fields: Fields) -> list[Layer]:
@@ -102,11 +104,6 @@ def _indexer(fields: Fields, ratio: int) -> Indexer:
         head_dim=head_dim,
         compressor=Compressor(ratio, head_dim, head_dim + INDEX_SCALE_BYTES),
     )
-
-
-DENSE_LAYERS = 3
-
-SHARED_SIZES = ("heads", "kv_heads", "head_dim", "value_dim", "rotary_dim", "qk_norm")
 
 
 def read_minimax_m3(fields: Fields) -> list[Layer]:

@@ -17,6 +17,8 @@ from infercast.models.layout import Shard
 from infercast.ops import Attention, Call, Collective, EncoderAttention
 from infercast.ops.op import Lengths, Size, bytes_of, head_norm, kv_write, output_gate, rope, strided_copy, weighted_sum
 
+SQUARES_BYTES = 2 * 4  # The mean squares of a token's queries and keys, in fp32
+
 
 class Cache(NamedTuple):
     """What one layer keeps on one GPU, for each token in reach and for each sequence."""
@@ -222,9 +224,6 @@ class SideBySide(Mixer):
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         return (*self.first.caches(shard), *self.second.caches(shard))
-
-
-SQUARES_BYTES = 2 * 4  # The mean squares of a token's queries and keys, in fp32
 
 
 @dataclass(frozen=True, slots=True)

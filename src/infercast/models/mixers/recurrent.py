@@ -20,6 +20,9 @@ from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 
 NORM_KERNELS = 2
 """A norm with a gate is two kernels of the compiler: the squares, then what they scale. Both move about as much."""
+FLASH_KDA_HEAD = 128  # The width of heads that FlashKDA's kernels are built for
+SQUARE_BYTES = 4  # The mean square of a token, in fp32
+CHANNELS = 64  # Channels of Mamba 1 that count as a head of Mamba2, with kernels like its own
 
 
 class State(NamedTuple):
@@ -189,9 +192,6 @@ class GatedDeltaNet(RecurrentMixer):
         return [Call("scan_inputs", inputs), Call("scan_output", written)]
 
 
-FLASH_KDA_HEAD = 128  # The width of heads that FlashKDA's kernels are built for
-
-
 @dataclass(frozen=True, slots=True)
 class KimiDeltaAttention(RecurrentMixer):
     """Kimi delta attention: as many heads of queries and keys as of values, and a gate for each channel of a key."""
@@ -283,9 +283,6 @@ class KimiDeltaAttention(RecurrentMixer):
         return [Call("scan_inputs", inputs), Call("scan_output", output)]
 
 
-SQUARE_BYTES = 4  # The mean square of a token, in fp32
-
-
 @dataclass(frozen=True, slots=True)
 class Mamba2(RecurrentMixer):
     """A state space of ``heads``, each ``head_dim`` x ``state_size``."""
@@ -356,9 +353,6 @@ class Mamba2(RecurrentMixer):
             squares = Collective("all_reduce", tokens * SQUARE_BYTES, layout.tensor, layout.library)
             calls.append(Call("gated_norm_reduce", squares))
         return [*calls, *shard.linear("out_proj", tokens, shard.hidden, width, "recurrent")]
-
-
-CHANNELS = 64  # Channels of Mamba 1 that count as a head of Mamba2, with kernels like its own
 
 
 @dataclass(frozen=True, slots=True)

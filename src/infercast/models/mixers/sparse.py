@@ -22,6 +22,11 @@ from infercast.ops.sparse import IndexScores, SparseAttention, TopK
 
 OVERLAPPING = 4  # Entries of this many tokens also hold the ones before
 STATE_BLOCKS = {4: 4, 128: 8}  # Tokens in a block of waiting states
+SCALE_BYTES = 4  # One fp32 scale for each key, as for each query head
+NORMS = ("q_a_norm", "kv_a_norm")
+PLACES = 128  # Places in a sequence that one thread block translates to places in the cache
+LEAST_HEADS_GATHERED = 32  # From this many heads on a GPU, prompts read a packed cache through a bf16 copy of it
+WINDOW_BLOCK = 64  # Tokens in a block of the window's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +156,6 @@ class BlockSparseAttention(GroupedAttention):
         return (*GroupedAttention.caches(self, shard), Cache(self._key_bytes(shard)))
 
 
-SCALE_BYTES = 4  # One fp32 scale for each key, as for each query head
-
-
 @dataclass(frozen=True, slots=True)
 class Indexer:
     """``heads`` index heads; their weighted sum of scores ranks the tokens before."""
@@ -233,11 +235,6 @@ class Indexer:
     def caches(self) -> tuple[Cache, ...]:
         """The keys, whole on every GPU, and the states that compressed ones are made of."""
         return self.compressor.caches() if self.compressor else (Cache(self.entry_bytes),)
-
-
-NORMS = ("q_a_norm", "kv_a_norm")
-PLACES = 128  # Places in a sequence that one thread block translates to places in the cache
-LEAST_HEADS_GATHERED = 32  # From this many heads on a GPU, prompts read a packed cache through a bf16 copy of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +324,6 @@ class SparseLatentAttention(LatentAttention):
         """The latent, and where the layer has an indexer its keys: both whole on every GPU."""
         latent = Cache(self.entry_bytes(shard))
         return (latent, *self.indexer.caches()) if self.indexer else (latent,)
-
-
-WINDOW_BLOCK = 64  # Tokens in a block of the window's cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,16 @@ VARIABLES = {
     **{colour: f"s{number}" for number, colour in enumerate(SERIES)},
 }
 STYLE = Path(__file__).parents[1] / "page.mplstyle"
+AXIS, LEGEND_ROW, LEGEND_LETTER, HANDLE = 0.5, 0.19, 0.072, 0.42
+"""Inches of an axis with its name, of a row of a legend, of a letter in it and of its coloured square with its gaps."""
+LINE, LABEL_LETTER, AWAY, POINTS = 15.0, 7.2, 7.0, 0.72
+"""Pixels of a line of text, of a letter and from a mark to its name; points in a pixel."""
+FARTHEST, STEP = 170, 3
+"""Pixels up and down that a name is moved at most to find room, and by which it is moved at once."""
+UPWARDS, LEFTWARDS = 12.0, 60.0
+"""Pixels by which a place above or to the left of a mark counts as farther: below and to the right read better."""
+LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
+"""The line from a name to its mark."""
 
 
 class Tips:
@@ -102,7 +112,7 @@ def room(
 
 
 def wrapped(figure: Any, text: str, beside: float = 0.0) -> str:
-    """A title wrapped to the width of a figure, less ``beside`` inches."""
+    """A title wrapped to the width of a figure, less some inches."""
     return fill(text, max(12, int((figure.get_figwidth() - beside) / LETTER)))
 
 
@@ -129,16 +139,6 @@ def round_ticks(axis: Any, low: float, high: float, most: int = MOST_TICKS) -> N
         ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
     axis.set_ticks(ticks, [f"{tick:,.6g}" for tick in ticks])
     axis.set_ticks([], minor=True)
-
-
-LINE, LABEL_LETTER, AWAY, POINTS = 15.0, 7.2, 7.0, 0.72
-"""Pixels of a line of text, of a letter and from a mark to its name; points in a pixel."""
-FARTHEST, STEP = 170, 3
-"""Pixels up and down that a name is moved at most to find room, and by which it is moved at once."""
-UPWARDS, LEFTWARDS = 12.0, 60.0
-"""Pixels by which a place above or to the left of a mark counts as farther: below and to the right read better."""
-LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
-"""The line from a name to its mark."""
 
 
 class Box(NamedTuple):
@@ -217,10 +217,6 @@ def _write(axes: Axes, name: str, mark: Box, place: Box, is_right: bool) -> None
     )  # fmt: skip
 
 
-AXIS, LEGEND_ROW, LEGEND_LETTER, HANDLE = 0.5, 0.19, 0.072, 0.42
-"""Inches of an axis with its name, of a row of a legend, of a letter in it and of its coloured square with its gaps."""
-
-
 class Part(NamedTuple):
     """One colour of a chart of stacked bars."""
 
@@ -250,14 +246,11 @@ class Stack(NamedTuple):
 
     def height(self, width: float) -> float:
         rows = -(-len(self.shown) // self.legend_columns(width))
-        return 0.1 + len(self.labels) * self.spacing(width) + AXIS + 0.1 + LEGEND_ROW * rows
+        spacing = self.bar + (0.12 if self.above(width) else 0.0)  # with room for labels above bars
+        return 0.1 + len(self.labels) * spacing + AXIS + 0.1 + LEGEND_ROW * rows
 
     def above(self, width: float) -> bool:
         return width <= PHONE and self.left > 1.0
-
-    def spacing(self, width: float) -> float:
-        """Inches from one bar to the next, with a label above it where it has none before it."""
-        return self.bar + (0.12 if self.above(width) else 0.0)
 
     def chart(self, name: str, description: str) -> str:
         return draw(name, description, self.height(WIDTH), self.paint, phone_height=self.height(PHONE))

@@ -30,6 +30,19 @@ PART_COLOURS = (
     *(canvas.SERIES[4], canvas.SERIES[1], canvas.SERIES[3], HOST, canvas.SERIES[0], canvas.SERIES[6], canvas.SERIES[8]),
     *(canvas.GRID, OTHERS, canvas.SERIES[2], canvas.SERIES[5], canvas.SERIES[7], canvas.SERIES[3], OTHERS),
 )  # Of the parts of the time to first token; the second line is of a link and a decode pool
+PERCENTILES = ("p50", "p90", "p95", "p99")
+HEIGHT, STRIP = 3.3, 0.8  # inches of a chart, and of the strip with percentiles in it
+LABELLED = 6  # kernels of a roofline that are named; the others tell their names when they are pointed at
+LEFT, RIGHT = 0.3, 3e4  # operations per byte at the ends of a chart
+PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
+DRAWN = (
+    "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "output_tokens_per_s",
+    "usd_per_million_output_tokens", "joules_per_output_token",
+)  # fmt: skip
+LONGEST, COLUMNS, MUCH, TICK = 18, 2, 20.0, 0.6
+"""Letters of a name in a chart, panels beside each other, how many times values differ on a logarithmic
+axis, and inches that a number below an axis takes."""
+WAITING = "GPU waits for host"
 
 
 def load_chart(overview: Overview) -> str:
@@ -92,10 +105,6 @@ def slowest_chart(slowest: Sequence[SlowRequest]) -> str:
     return stack.chart("slowest", "Parts of the time to first token of the slowest requests")
 
 
-PERCENTILES = ("p50", "p90", "p95", "p99")
-HEIGHT, STRIP = 3.3, 0.8  # inches of a chart, and of the strip with percentiles in it
-
-
 def latency_chart(overview: Overview) -> str:
     """Histograms of TTFT and TPOT with their percentiles and the intervals of these."""
     forecast, intervals = overview.forecast, overview.intervals
@@ -150,11 +159,6 @@ def _percentiles(strip: Axes, axes: Axes, values: Percentiles, band: Band, tips:
     strip.tick_params(axis="x", length=0, labelbottom=False)
     strip.spines[:].set_visible(False)
     strip.grid(visible=False)
-
-
-LABELLED = 6  # kernels of a roofline that are named; the others tell their names when they are pointed at
-LEFT, RIGHT = 0.3, 3e4  # operations per byte at the ends of a chart
-PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
 
 
 def roofline_chart(rooflines: Sequence[tuple[str, StepRoofline]]) -> str:
@@ -240,16 +244,6 @@ def _mark_box(axes: Axes, point: RooflinePoint) -> canvas.Box:
     return canvas.Box(float(x - half), float(y - half), float(x + half), float(y + half))
 
 
-DRAWN = (
-    "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "output_tokens_per_s",
-    "usd_per_million_output_tokens", "joules_per_output_token",
-)  # fmt: skip
-LONGEST, COLUMNS, MUCH, TICK = 18, 2, 20.0, 0.6
-"""Letters of a name in a chart, panels beside each other, how many times values differ on a logarithmic
-axis, and inches that a number below an axis takes."""
-WAITING = "GPU waits for host"
-
-
 def numbers_chart(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
     """A panel for each number that matters most, a line for each run in it: value, mark and 80 % interval."""
     shown = [row for row in rows if row.key in DRAWN]
@@ -274,7 +268,7 @@ def numbers_chart(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
 
 
 def _panel(figure: Any, left: float) -> float:
-    """Inches of each of two panels beside each other, both with names before them."""
+    """Inches of each of two panels side by side, both with names before them."""
     return float((figure.get_figwidth() - 2 * left - 0.55) / 2)
 
 

@@ -8,7 +8,6 @@ from datetime import date
 from functools import cache
 from html import escape, unescape
 from importlib import resources
-from re import sub
 from typing import NamedTuple
 
 from infercast.forecast.result import Forecast
@@ -19,6 +18,13 @@ from infercast.report.terminal import cells
 FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 15, 12, 10, 10
 """Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that
 does, of a cell of which four stand beside each other; and of a line of a cell that is broken."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing is loaded from anywhere, and a browser sees to it
+SEVERAL = 4  # sections of a page from which on a list of them stands at its top
+MARKED = re.compile(
+    r'(?P<opening><section\b[^>]*>|<header>)|(?P<tag><(?:th|dt)\b[^>]*>|<div class="name">)(?P<text>[^<]+)'
+)  # Where words are explained: names of columns, rows, facts and cards; a section explains each word once
+TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}
+"""Spellings that would be marked in every second line."""
 
 
 class Section(NamedTuple):
@@ -58,7 +64,7 @@ def cards(shown: Iterable[Card], note: str) -> str:
 
 def items(sentences: Iterable[str]) -> str:
     """A list of sentences, in which commands stand between backticks."""
-    coded = (sub(r"`([^`]+)`", r"<code>\1</code>", escape(each)) for each in sentences)
+    coded = (re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(each)) for each in sentences)
     return f"<ul>{''.join(f'<li>{each}</li>' for each in coded)}</ul>"
 
 
@@ -99,7 +105,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[in
 
 
 def _layout(names: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
-    """How a phone shows a table: as it is if it is small, or as cards with three or four cells beside each other."""
+    """How a phone shows a table: as it is if it is small, or as cards with three or four cells in a row."""
     columns = [*zip(*texts, strict=True)] or [() for _ in names]
     widths = [max(min(len(name), SHORT), _width(column)) for name, column in zip(names, columns, strict=True)]
     if sum(widths) + 2 * len(widths) <= FITS_PHONE:
@@ -132,7 +138,7 @@ def _line(names: Sequence[str], kinds: Sequence[str], row: Sequence[str], texts:
 
 def _text(cell: str) -> str:
     """Visible text of a cell, without the small print below it."""
-    return unescape(sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
+    return unescape(re.sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
 
 
 def part_sections(forecast: Forecast) -> list[Section]:
@@ -143,13 +149,6 @@ def part_sections(forecast: Forecast) -> list[Section]:
     if classes := forecast.classes:
         sections.append(Section("classes", "Classes", plain_table(*cells(CLASS_FIELDS, classes), (0, 7))))
     return sections
-
-
-MARKED = re.compile(
-    r'(?P<opening><section\b[^>]*>|<header>)|(?P<tag><(?:th|dt)\b[^>]*>|<div class="name">)(?P<text>[^<]+)'
-)  # Where words are explained: names of columns, rows, facts and cards; a section explains each word once
-TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}
-"""Spellings that would be marked in every second line."""
 
 
 @cache
@@ -183,10 +182,6 @@ def explain_words(html: str) -> tuple[str, list[Term]]:
 
     marked = MARKED.sub(visit, html)
     return marked, [term for term in glossary() if term.key in used]
-
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing is loaded from anywhere, and a browser sees to it
-SEVERAL = 4  # sections of a page from which on a list of them stands at its top
 
 
 class Provenance(NamedTuple):

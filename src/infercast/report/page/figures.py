@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from html import escape
 from math import isfinite, log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from infercast.errors import InputError
 from infercast.forecast.compare import SideBySide, reasons, side_by_side
 from infercast.forecast.day import DayPlan, clock
 from infercast.forecast.explain.step_log import Watched
@@ -18,6 +16,7 @@ from infercast.report import comparison
 from infercast.report import sweep as curves
 from infercast.report.caveats import caveats, caveats_of, shared_first
 from infercast.report.deployment import drafting_words
+from infercast.report.files import whole_file
 from infercast.report.forecast import system_facts
 from infercast.report.page import canvas, elements
 from infercast.report.page.charts import COLOURS, HOST, OTHERS
@@ -27,6 +26,13 @@ from infercast.units import MILLI, format_seconds
 
 DOTS_PER_INCH = 160
 FLAGS = re.DOTALL | re.MULTILINE
+LINES = ("-", "--", ":")
+APART = 0.2  # names of lines that are closer than this share of a chart are written as one
+MOST = 288  # stretches across the day: five minutes each
+POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
+MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
+"""What stands before the titles of columns, each of which is read by itself on a phone."""
+IDLE = ("GPU waits for host", "gaps between kernels")
 
 
 class Plot(NamedTuple):
@@ -79,13 +85,8 @@ class Plot(NamedTuple):
         """The file appears whole or not at all."""
         from matplotlib.figure import Figure  # noqa: PLC0415 - loaded to draw only
 
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
+        with whole_file(path) as temporary:
             self.figure(Figure).savefig(temporary, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-            temporary.replace(path)
-        except OSError as problem:
-            temporary.unlink(missing_ok=True)
-            raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None
 
 
 def _coloured(value: Any, colours: dict[str, str]) -> Any:
@@ -115,10 +116,6 @@ def _recolour(artist: Any, colours: dict[str, str]) -> None:
             put([translated(each) for each in colour])
         elif colour is not None:
             put(translated(colour))
-
-
-LINES = ("-", "--", ":")
-APART = 0.2  # names of lines that are closer than this share of a chart are written as one
 
 
 def sweep_plot(sweep: Sweep, version: str) -> Plot:
@@ -168,22 +165,18 @@ def _panel(axes: Any, chart: Chart, tips: canvas.Tips, name: str) -> None:
     if chart.limit is not None:
         axes.axhline(chart.limit / scale, color=canvas.SERIES[6], lw=1.2, ls="-.", label=chart.limit_name)
     axes.set_title(f"{chart.title}, ms" if scale == MILLI else chart.title)
-    _vertical(axes, [value / scale for series in chart.series for value in series.values if isfinite(value)], scale)
+    shown = [value / scale for series in chart.series for value in series.values if isfinite(value)]
+    low, high = min(shown, default=0.0), max(shown, default=1.0)
+    if scale == MILLI and high > 20 * low > 0:  # latencies that differ by much
+        axes.set_yscale("log")
+        canvas.round_ticks(axes.yaxis, low / 1.5, 1.5 * high)
+    else:
+        axes.set_ylim(0, max(1.08 * high, axes.get_ylim()[1]))
     if any(label != f"{position:g}" for label, position in zip(chart.labels, chart.positions, strict=True)):
         axes.set_xticks(list(chart.positions), chart.labels)
     if len(chart.series) > 1:
         axes.legend(loc="best")
     axes.set_xlabel(name)
-
-
-def _vertical(axes: Any, values: list[float], scale: float) -> None:
-    """From nothing on, or logarithmic with round numbers where latencies differ by much."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    if scale == MILLI and high > 20 * low > 0:
-        axes.set_yscale("log")
-        canvas.round_ticks(axes.yaxis, low / 1.5, 1.5 * high)
-    else:
-        axes.set_ylim(0, max(1.08 * high, axes.get_ylim()[1]))
 
 
 def _bends(axes: Any, sweep: Sweep) -> None:
@@ -202,10 +195,6 @@ def _bends(axes: Any, sweep: Sweep) -> None:
         if middle - half > canvas.LETTER * (len(axes.get_title(loc="left")) + 2) / canvas.inches(axes):
             axes.annotate(name, (middle, 1.0), (0, 3), xycoords="axes fraction", textcoords="offset points",
                           fontsize=8, color=canvas.MUTED, ha="center", va="bottom")  # fmt: skip
-
-
-MOST = 288  # stretches across the day: five minutes each
-POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
 
 
 def day_plot(plan: DayPlan, version: str) -> Plot:
@@ -262,10 +251,6 @@ def _paint(plan: DayPlan, panels: Any, tips: canvas.Tips) -> None:
     promise.set_xlim(0, span)
 
 
-MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
-"""What stands before the titles of columns, each of which is read by itself on a phone."""
-
-
 def break_even_plot(found: BreakEven, version: str) -> Plot:
     rows = [[escape(column.cell(point)) for column in curves.SPECULATION_COLUMNS] for point in found.points]
     titles = [
@@ -299,9 +284,6 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
         version=version,
         top=answer,
     )
-
-
-IDLE = ("GPU waits for host", "gaps between kernels")
 
 
 def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names, version: str) -> Plot:

@@ -20,10 +20,12 @@ from infercast.report.saved_runs import Row, SavedRun, leader_sentences, rows_of
 from infercast.report.terminal import cells
 from infercast.units import format_percent, format_rate, format_seconds
 
-DECISIVE = ("slo_attainment", "slo_odds", "usd_per_hour", "usd_per_million_output_tokens")
-"""Of an SLO and of money, what stands at the top ..."""
-DRAWN = ("watts_per_gpu", "joules_per_output_token", "wall_watts", "grams_co2_per_million_output_tokens")
-"""... and of energy."""
+DECISIVE = (
+    "slo_attainment", "slo_odds", "usd_per_hour", "usd_per_million_output_tokens", "watts_per_gpu",
+    "joules_per_output_token", "wall_watts", "grams_co2_per_million_output_tokens",
+)  # fmt: skip
+"""Of an SLO, money and energy, what stands at the top."""
+_NOTE = '<p class="note">The bar of a mark is its 80 % interval, where the saved run has one.</p>'
 
 
 def report_page(overview: Overview, version: str, command: str = "", date: str = "") -> str:
@@ -66,23 +68,13 @@ def _cards(overview: Overview) -> str:
         if quantity.matters(forecast):
             ends = quantities.format_rates(getattr(intervals, quantity.interval)) if quantity.interval else ""
             shown.append(elements.Card(quantity.label, quantity.write(quantity.of(forecast)), ends))
-    whose, energy = told.price_words(forecast), forecast.energy
-    drawn = "" if energy is None else told.energy_interval(energy)
+    below = {each.key: told.price_words(forecast) for each in quantities.COSTS}
+    if forecast.energy is not None:
+        below["joules_per_output_token"] = told.energy_interval(forecast.energy)
     shown += [
-        elements.Card(
-            quantity.label, quantity.write(quantity.of(forecast)), whose if quantity in quantities.COSTS else ""
-        )
-        for quantity in (*quantities.PROMISES, *quantities.COSTS)
+        elements.Card(quantity.label, quantity.write(quantity.of(forecast)), below.get(quantity.key, ""))
+        for quantity in (*quantities.PROMISES, *quantities.COSTS, *quantities.ENERGIES)
         if quantity.key in DECISIVE and quantity.matters(forecast)
-    ]
-    shown += [
-        elements.Card(
-            quantity.label,
-            quantity.write(quantity.of(forecast)),
-            drawn if quantity.key == "joules_per_output_token" else "",
-        )
-        for quantity in quantities.ENERGIES
-        if quantity.key in DRAWN and quantity.matters(forecast)
     ]
     return elements.cards(shown, "Below a number its 80 % interval, or the source of the price.")
 
@@ -225,9 +217,6 @@ def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date
         top="".join(top),
     )
     return elements.whole_page(content, elements.Provenance(version, command, date))
-
-
-_NOTE = '<p class="note">The bar of a mark is its 80 % interval, where the saved run has one.</p>'
 
 
 def _headline(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:

@@ -10,6 +10,7 @@ from infercast.serve.workload.request import Request, Segment
 
 STATE_WINDOW = 2
 """A state stands for all tokens before it: the next token reads only the block that ends, or is open, before it."""
+Path = tuple[tuple[int, int, int], ...]  # (edge, first block, end) of each edge, in prompt order
 
 
 class Ends(NamedTuple):
@@ -165,9 +166,6 @@ class KvShape(NamedTuple):
 # and a prompt by its *path*: the few edges it follows, however long it is.
 
 
-Path = tuple[tuple[int, int, int], ...]  # (edge, first block, end) of each edge, in prompt order
-
-
 class _Node:
     """One segment after one prefix: its edge, and where another segment continues along that edge."""
 
@@ -218,7 +216,7 @@ class PrefixPaths:
         return (*walk.path, *last)
 
     def _before(self, segments: tuple[Segment, ...]) -> _Walk | None:
-        """The walk of the session's previous turn, whose answer precedes the new input."""
+        """The walk of the session's previous turn: its answer precedes the new input."""
         for segment in segments[-3:-1]:
             walk = self._walks.get(segment.content)
             if walk is not None and segments[: len(walk.segments)] == walk.segments:

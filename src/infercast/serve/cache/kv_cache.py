@@ -16,6 +16,7 @@ from infercast.serve.workload.request import Request
 
 
 Part = tuple[Line, int, int]  # Blocks from one position to another, in the oldest span that has them
+Pieces = tuple[tuple[int, int], ...]  # Blocks from one position to another, in order
 
 
 class Lookup:
@@ -179,9 +180,6 @@ class Lookup:
 # (no cached content) or *unused* (cached, least recently used first; allocating it evicts its content). Only content
 # that may be looked up is kept by name: shared prefixes, and what a preempted sequence leaves. The unshared blocks of a
 # finished request are never looked up again, so they wait for reallocation as one anonymous *run*.
-
-
-Pieces = tuple[tuple[int, int], ...]  # Blocks from one position to another, in order
 
 
 class BlockPool:
@@ -426,8 +424,8 @@ class KvCache(BlockPool):
         if needed > self.num_free:
             return False
         if count:
-            if self._new_states and self._is_new(holding, count - 1):
-                return False
+            if self._new_states and (self._edge(holding, count - 1), count - 1) in self._new_states:
+                return False  # it is computed in the step being planned: no other sequence can start from it yet
             counts = [
                 (count if group in self._windowed else min(count, holding.whole)) * (self._common // size)
                 for group, size in enumerate(self._sizes)
@@ -447,18 +445,13 @@ class KvCache(BlockPool):
         holding.named = holding.length = holding.num_states = num_cached // self._block_size
         self.take(states)
         if again:
-            holding.named = holding.whole
-            self._name_whole(holding, count)
+            holding.named = count
+            for edge, begin, end in holding.path:  # what full attention recomputes of a prefix hit is cached
+                start, stop = max(holding.whole, begin), min(count, end)
+                for group in range(self.num_groups) if start < stop else ():
+                    if group not in self._windowed:
+                        self._add(holding, self._lookup.line(edge, group), start, stop)
         return self.grow(holding, num_cached + new_tokens, reach)
-
-    def _name_whole(self, holding: BlockAllocation, count: int) -> None:
-        """Cache what full attention recomputes of a prefix hit."""
-        before, holding.named = holding.named, count
-        for edge, first, end in holding.path:
-            start, stop = max(before, first), min(count, end)
-            for group in range(self.num_groups) if start < stop else ():
-                if group not in self._windowed:
-                    self._add(holding, self._lookup.line(edge, group), start, stop)
 
     def may_fit(self, holding: BlockAllocation, num_tokens: int) -> bool:
         """Quick check before a prefix lookup: blocks that only the sequence itself can find save nothing."""
@@ -553,10 +546,6 @@ class KvCache(BlockPool):
             if held:
                 self._new_states.add((self._edge(holding, last - 1), last - 1))
 
-    def _is_new(self, holding: BlockAllocation, position: int) -> bool:
-        """True if a state is computed in the step being planned, so that no other sequence can start from it yet."""
-        return (self._edge(holding, position), position) in self._new_states
-
     def _edge(self, holding: BlockAllocation, position: int) -> int:
         return next((edge for edge, first, end in holding.pieces() if first <= position < end), 0)
 
@@ -573,8 +562,12 @@ class KvCache(BlockPool):
         holding.named = full
         if is_own:
             return
-        if self._is_uneven:
-            self._name_uneven(holding, before, full)
+        if self._is_uneven:  # groups have different block sizes
+            for group, ratio in enumerate(self._ratios):
+                for edge, first, end in holding.path:
+                    start = max(before // ratio, first // ratio, holding.first[group])
+                    for part in holding.kept(group, start, min(full, end) // ratio):
+                        self._add(holding, self._lookup.line(edge, group), *part)
             return
         for edge, first, end in holding.path:
             start, stop = max(before, first), min(full, end)
@@ -587,14 +580,6 @@ class KvCache(BlockPool):
                     self._add(holding, self._lookup.line(edge, group), *part)
                     if is_state:
                         self._new_states |= {(edge, position) for position in range(*part)}
-
-    def _name_uneven(self, holding: BlockAllocation, before: int, full: int) -> None:
-        """The same for groups with different block sizes."""
-        for group, ratio in enumerate(self._ratios):
-            for edge, first, end in holding.path:
-                start = max(before // ratio, first // ratio, holding.first[group])
-                for part in holding.kept(group, start, min(full, end) // ratio):
-                    self._add(holding, self._lookup.line(edge, group), *part)
 
     def slide(self, holding: BlockAllocation, computed: int, unsure: int = 0) -> None:
         """Release blocks that no token after ``computed`` reads (states: less ``unsure``), the last evicted first."""

@@ -15,6 +15,7 @@ from infercast.serve.workload.request import Request
 Piece = tuple[object, int, int]  # A name, and the tokens from one position to another
 Content = tuple[Piece, ...]  # All tokens of a request, prompt and answer
 Mark = tuple[object, ...]  # What distinguishes a page from others after the same prefix
+LEAST_LOADED = 10  # Tokens: fewer are not worth a copy
 
 
 def content_of(request: Request, own: object) -> Content:
@@ -196,9 +197,6 @@ class RadixTree:
 # Pages with a host copy survive eviction from the GPU: the node stays, and is loaded when a request begins with it. The
 # host evicts leaves that are not on the GPU, least recently used first. Rules as in SGLang 0.5.16
 # (mem_cache/hiradix_cache.py, write_through); a copy to the host counts as done when it begins.
-
-
-LEAST_LOADED = 10  # Tokens: fewer are not worth a copy
 
 
 class HostPages:

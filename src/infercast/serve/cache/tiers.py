@@ -12,6 +12,11 @@ import numpy.typing as npt
 
 from infercast.lazy_classes import dataclass
 
+ARRIVING = -1  # In place of a block's reader count: it has not arrived yet
+MOST_COUNTED = 64_000  # Blocks with lookup counts, where these matter
+NOTHING: tuple[Sequence[int], int] = ((), 0)
+SCATTERED = 0.618  # Stride between consecutive blocks as a share of all, where their order is arbitrary
+
 # A link with serialised copies, such as PCIe in one direction.
 
 
@@ -54,12 +59,6 @@ class Link:
 # The content of the host memory tier, and its eviction order. A block is identified by a key for its content. It is
 # *idle*, or copies to or from it are in flight; only idle blocks can be evicted, least recently used first. Rules as in
 # vLLM 0.25 and 0.32 (v1/kv_offload/cpu/ manager.py and policies/lru.py).
-
-
-ARRIVING = -1  # In place of a block's reader count: it has not arrived yet
-MOST_COUNTED = 64_000  # Blocks with lookup counts, where these matter
-NOTHING: tuple[Sequence[int], int] = ((), 0)
-SCATTERED = 0.618  # Stride between consecutive blocks as a share of all, where their order is arbitrary
 
 
 class HostTier:

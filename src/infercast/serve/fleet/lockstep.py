@@ -97,10 +97,7 @@ class Meeting:
         self._passes = {0: _Pass(0.0)}
 
     def join(self, rank: int, number: int, start: float, launched: float, part: _Part) -> float:
-        """An engine joins a pass from ``start`` on; its last kernel is launched at ``launched``.
-
-        Returns when the pass ends, as far as known.
-        """
+        """An engine joins a pass from ``start`` on, its last kernel ``launched``; returns when it ends, if known."""
         before = self._passes.get(number - 1)
         each = self._passes.get(number)
         if each is None:

@@ -16,6 +16,14 @@ from infercast.lazy_classes import dataclass
 from infercast.serve.workload.clients import Delivery
 from infercast.serve.workload.request import Request, Segment
 
+PUBLISH_SECONDS = 0.1  # Interval at which counts are published (vLLM's coordinator.py)
+WAITING_WEIGHT = 4  # Weight of a waiting request relative to a running one up to vLLM 0.26 (core_client.py)
+FULL_WEIGHT, FULL_FROM = 6.0, 0.5  # Since then: the added weight per unit of KV cache usage above this threshold
+PREFIX_WEIGHT, QUEUE_WEIGHT, CACHE_WEIGHT = 3.0, 2.0, 2.0
+SCRAPE_SECONDS = 0.05
+UNCACHED_WEIGHT = 1.0
+"""Cost of a prompt token to compute, relative to a token held in the cache (NVIDIA Dynamo's default)."""
+
 # A load balancer's view of each engine's prefix cache: the prompts it was sent, most recent first. Prompts are chains
 # of named segments, so the view is a tree of these with the engines that were sent each. Per engine it keeps as many
 # tokens as the cache holds, and evicts the end of a prompt before its beginning.
@@ -120,11 +128,6 @@ class PrefixIndex:
 # view is stale, but always includes its own decisions.
 
 
-PUBLISH_SECONDS = 0.1  # Interval at which counts are published (vLLM's coordinator.py)
-WAITING_WEIGHT = 4  # Weight of a waiting request relative to a running one up to vLLM 0.26 (core_client.py)
-FULL_WEIGHT, FULL_FROM = 6.0, 0.5  # Since then: the added weight per unit of KV cache usage above this threshold
-
-
 @dataclass(slots=True)
 class Server:
     """One API server's view of the engines."""
@@ -205,10 +208,6 @@ def _forget(server: Server, moment: float, times: Sequence[Times]) -> None:
 # llm-d's scheduler for the weights.
 
 
-PREFIX_WEIGHT, QUEUE_WEIGHT, CACHE_WEIGHT = 3.0, 2.0, 2.0
-SCRAPE_SECONDS = 0.05
-
-
 class ScorePicker:
     """The picker's view of the endpoints, and their scores."""
 
@@ -248,10 +247,6 @@ class ScorePicker:
             running = [tokens for number, tokens in prompts.items() if started_at[number] <= moment]
             self._queues[engine] = len(prompts) - len(running)
             self._used[engine] = min(1.0, sum(running) / self._cache_tokens)
-
-
-UNCACHED_WEIGHT = 1.0
-"""Cost of a prompt token to compute, relative to a token held in the cache (NVIDIA Dynamo's default)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,14 @@ from infercast.serve.workload.request import Request
 
 
 PLACE = attrgetter("place")
+RESERVE = 1  # Free tokens required per continuing sequence, beyond what it needs
+
+State = tuple[float, int]  # (remaining, held) tokens of a sequence
+MOST_SORTED = 128  # A longer queue is not sorted
+ALIKE = 32
+"""Tokens: the longest match of a prefix that counts as uncached, and the shortest common prefix of two requests that
+counts as shared."""
+CLOSE = 1e-6  # Tokens by which a sum of shares may be on either side of an integer
 
 
 class DeclaredSequence(Sequence):
@@ -178,11 +186,6 @@ class DecodeBatch(Group[DeclaredSequence]):
 # for those that continue.
 
 
-RESERVE = 1  # Free tokens required per continuing sequence, beyond what it needs
-
-State = tuple[float, int]  # (remaining, held) tokens of a sequence
-
-
 class Timetable:
     """When running requests will end."""
 
@@ -232,12 +235,6 @@ def state_of(sequence: DeclaredSequence, num_produced: int, ratio: float) -> Sta
 # wait for it to fill the cache.
 
 
-MOST_SORTED = 128  # A longer queue is not sorted
-ALIKE = 32
-"""Tokens: the longest match of a prefix that counts as uncached, and the shortest common prefix of two requests that
-counts as shared."""
-
-
 def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deque[DeclaredSequence]:
     """The queue in a new order; ties keep theirs."""
     if len(waiting) > MOST_SORTED or not cache.caching:
@@ -260,9 +257,6 @@ def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deq
 
 
 # One `Admission` stands for one step being planned. Every admitted prompt leaves less for the next.
-
-
-CLOSE = 1e-6  # Tokens by which a sum of shares may be on either side of an integer
 
 
 class Answer(Enum):

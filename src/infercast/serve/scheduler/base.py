@@ -20,6 +20,9 @@ from infercast.serve.workload.request import Request
 
 
 APART, ENDING = -1, -2  # Values of `Sequence.joined` outside a decode batch
+RANK = attrgetter("rank")
+WHOLE_PROMPT = 1 << 40  # The token budget where prompts arrive computed
+Order = Literal["arrival", "longest_match"]
 
 
 class Sequence(BlockAllocation):
@@ -275,10 +278,6 @@ def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, las
 # Policy of engines whose steps mix prefill and decode (vLLM).
 
 
-RANK = attrgetter("rank")
-WHOLE_PROMPT = 1 << 40  # The token budget where prompts arrive computed
-
-
 @dataclass(frozen=True, slots=True)
 class FirstCome:
     """First come, first served, in steps that mix prefill and decode; the last started is preempted first."""
@@ -382,9 +381,6 @@ class FirstCome:
 # SGLang, prefill steps go first as long as one can be formed, and decoding stalls meanwhile. A request is admitted only
 # if there is room for its prompt and for a share of the outputs declared by all running requests; the share decays with
 # every decode step, and is reset when the cache overflows after all.
-
-
-Order = Literal["arrival", "longest_match"]
 
 
 class PrefillRules(NamedTuple):

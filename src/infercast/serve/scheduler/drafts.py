@@ -135,9 +135,7 @@ class Drafts:
         return DraftPlan(self.width, self._slots, self._budget)
 
     def plan_uncut(self, plan: Plan, order: list[Sequence], position: int) -> int:
-        """Fast path: schedule running sequences from a position on that decode with all their drafts and have blocks
-        for them, as most do; returns the position of the first that needs the general path.
-        """
+        """Fast path for running sequences that decode with all drafts and have blocks; returns where it ends."""
         assert isinstance(plan, DraftPlan)
         if not self._uncut:
             return position
@@ -222,10 +220,7 @@ class Drafts:
             self._stale[sequence] = stale
 
     def schedule(self, plan: DraftPlan, sequence: DraftSequence, new_tokens: int) -> bool:
-        """Count a sequence's tokens in the plan as computed, as if all its drafts were accepted.
-
-        Returns whether it samples.
-        """
+        """Count a sequence's tokens as computed, as if all its drafts were accepted; returns whether it samples."""
         known = sequence.num_tokens
         reached = sequence.num_computed = sequence.num_computed + new_tokens
         needed = known + self._stale[sequence] if sequence in self._stale else known
@@ -254,10 +249,7 @@ class Drafts:
                     sequence.num_drafts = num_next
 
     def complete(self, plan: DraftPlan) -> list[Sequence]:
-        """Keep the accepted drafts of a completed step, and roll back what was computed for the others.
-
-        Returns the sequences that are done.
-        """
+        """Keep a completed step's accepted drafts and roll back the others; returns the sequences that are done."""
         done: list[Sequence] = []
         received, counts, is_async, most = plan.sampled, self.counts.by_accepted, self._is_async, self.width - 1
         may_hurry, num_drafts = not self._varies, 0

@@ -152,21 +152,16 @@ class HostOffload:
 
     def note_start(self, sequence: Sequence, known: int, local: int, found: int) -> None:
         """Count what a starting request found, and where."""
-        if local:
-            self._reuse(sequence, local)
+        if local and self._outlived:
+            # It reuses another one's blocks, which may still be being stored.
+            mine = set(self._books[sequence].keys[: local // self._size])
+            self.flushed += [move for move in self._outlived if not mine.isdisjoint(move.keys)]
         self.num_queried += known - local
         self.num_hit += found
         if not sequence.num_preemptions:
             sequence.num_cached = local + found
             if found:
                 self.loaded[sequence.index] = found
-
-    def _reuse(self, sequence: Sequence, num_tokens: int) -> None:
-        """A request reuses another one's blocks, which may still be being stored."""
-        if self._outlived:
-            books = self._books[sequence]
-            mine = set(books.keys[: num_tokens // self._size])
-            self.flushed += [move for move in self._outlived if not mine.isdisjoint(move.keys)]
 
     # Storing blocks.
 
@@ -253,21 +248,16 @@ class HostOffload:
     def end_moves(self, moves: list[Move]) -> None:
         """Copies have completed."""
         for move in moves:
-            self._end_move(move)
-            if not move.is_store:
+            self.num_under_way -= 1
+            if move.is_store:
+                self.tier.end_store(move.keys)
+                self._outlived.pop(move, None)
+            else:
+                self.tier.end_load(move.keys)
+                self._being_loaded.difference_update(move.keys)
                 self.loading[move.sequence] = True
-
-    def _end_move(self, move: Move) -> None:
-        self.num_under_way -= 1
-        if move.is_store:
-            self.tier.end_store(move.keys)
-            self._outlived.pop(move, None)
-        else:
-            self.tier.end_load(move.keys)
-            self._being_loaded.difference_update(move.keys)
-        books = self._books.get(move.sequence)
-        if books is not None:
-            books.moves.remove(move)
+            if (books := self._books.get(move.sequence)) is not None:
+                books.moves.remove(move)
 
     def _forget(self, sequence: Sequence) -> None:
         books = self._books.pop(sequence, None)

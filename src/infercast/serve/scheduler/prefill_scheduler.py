@@ -144,8 +144,11 @@ class PrefillScheduler:
     def plan(self) -> Plan | None:
         """Plan the next step without the results of in-flight steps; None if nothing can be scheduled."""
         plan, host = Plan() if self.drafts is None else self.drafts.new_plan(), self.cache.host
-        if self._is_ring:
-            self._next_batch()
+        if self._is_ring:  # the next batch in turn
+            self._turn = (self._turn + 1) % len(self._batches)
+            self.batch = batch = self._batches[self._turn]
+            if not (batch.cohort.members or batch.ended or batch.joining):
+                batch.is_full = False  # no sequence is left whose end would reset it
         if host is not None:
             self.cache.settle()
         if self.cut is not None:
@@ -173,13 +176,6 @@ class PrefillScheduler:
         if not (self._under_way or self.waiting or self.running):
             self.ratio = self.policy.first_ratio
         return None
-
-    def _next_batch(self) -> None:
-        """Switch to the next batch in turn."""
-        self._turn = (self._turn + 1) % len(self._batches)
-        self.batch = batch = self._batches[self._turn]
-        if not (batch.cohort.members or batch.ended or batch.joining):
-            batch.is_full = False  # no sequence is left whose end would reset it
 
     @property
     def can_retry_now(self) -> bool:
@@ -434,7 +430,9 @@ class PrefillScheduler:
             cache.make_room(cohort.blocks_due() * cache.page)
             if cache.num_blank >= cohort.blocks_due():
                 break
-        self._renumber(staying)
+        self.batch.first_place, self.batch.last_place = 0, len(staying)
+        for place, sequence in enumerate(staying):
+            sequence.place = place
         self.batch.is_full = False
         room = cohort.num_produced() + headroom * len(staying)
         self.ratio = min(1.0, room / (cohort.num_declared() + 1))
@@ -494,12 +492,6 @@ class PrefillScheduler:
             batch.cohort.join(sequence)
             batch.fresh.append(sequence)
 
-    def _renumber(self, staying: list[DeclaredSequence]) -> None:
-        """Renumber the decode batch after sorting."""
-        self.batch.first_place, self.batch.last_place = 0, len(staying)
-        for place, sequence in enumerate(staying):
-            sequence.place = place
-
     def _decay(self, steps: int = 1) -> None:
         """Decay the reserved share of outputs, once per decode step."""
         ratio, decay, least = self.ratio, self.policy.ratio_decay, self.policy.least_ratio
@@ -530,10 +522,7 @@ class PrefillScheduler:
     # In-flight steps.
 
     def start(self, plan: Plan, steps: int = 1) -> list[int]:
-        """Launch the step just planned this many times; returns the pages held in each.
-
-        All but the last have completed when that one is in flight.
-        """
+        """Launch the step just planned this many times, all but the last completed; returns the pages held in each."""
         held, cohort = [plan.held], self.batch.cohort
         if steps > 1:
             held += cohort.grow(steps - 1)

@@ -253,10 +253,7 @@ class Scheduler:
         self.cohort.leave(member)
 
     def _plan_apart(self, plan: Plan) -> None:
-        """Schedule the other running sequences one by one, in order.
-
-        By priority, a victim may be anywhere in the running list, and already in the step.
-        """
+        """Schedule the other running sequences in order; by priority, any may be a victim, even one in this step."""
         by_priority, drafts = self.policy.by_priority, self.drafts
         order = [*self.running] if by_priority else self._apart
         alone = {*self._apart} if by_priority else ()
@@ -311,10 +308,7 @@ class Scheduler:
         return len(self.running) + len(self.waiting)
 
     def _is_last_under_way(self, sequence: Sequence) -> bool:
-        """True if all its tokens but one are known, and that one is being sampled.
-
-        With more than one in flight the engine cannot know, and schedules one token too many.
-        """
+        """True if one token is left, which is being sampled; with more in flight the engine schedules one too many."""
         under_way = sequence.num_promised - sequence.num_produced
         last = sequence.num_input + sequence.num_most
         return under_way > 0 and sequence.num_computed + 2 - under_way >= last
@@ -626,10 +620,7 @@ class Scheduler:
     # In-flight steps.
 
     def start(self, plan: Plan, steps: int = 1) -> list[int]:
-        """Launch the step just planned this many times; returns the blocks held in each.
-
-        Fewer, if blocks run out. All but the last have completed when that one is in flight.
-        """
+        """Launch the planned step this many times, all but the last completed, as blocks last; returns those held."""
         held = [plan.held]
         if steps > 1:
             held += self.cohort.grow(steps - 1)

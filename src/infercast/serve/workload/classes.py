@@ -16,6 +16,9 @@ LIMITED = ("ttft", "tpot", "e2e")
 UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0}
 EXAMPLE = "chat:0.7:priority=0:ttft=0.5,tpot=0.05"
 CLASS_STREAM = 7919  # combined with the seed: classes have a random stream of their own
+MOST_ADAPTERS = 1_000_000
+NAME_BITS = 20  # bits of the first segment's name that distinguish adapters
+ADAPTER_STREAM = 104_729  # combined with the seed: adapters have a random stream of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +127,6 @@ def reclassed(workload: Workload, other: Workload, *, seed: int) -> Workload:
 
 
 # LoRA adapters by request: some are far more popular than others.
-
-
-MOST_ADAPTERS = 1_000_000
-NAME_BITS = 20  # bits of the first segment's name that distinguish adapters
-ADAPTER_STREAM = 104_729  # combined with the seed: adapters have a random stream of their own
 
 
 def asking_for(request: Request, adapter: int | None) -> Request:

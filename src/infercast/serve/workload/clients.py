@@ -18,6 +18,7 @@ from infercast.serve.workload.request import Request, Workload
 
 Round = tuple[float, int]
 """Requests that are taken in together: when they go on, and how many of them are still to be handed on."""
+NOBODY = -1  # in place of a following request
 
 
 # Where an engine's requests come from.
@@ -94,9 +95,6 @@ class Inbox:
 # A workload is ``in_turns`` if its requests carry a ``session``: requests of one session follow each other in the order
 # of the workload, each after the previous answer plus its ``think`` seconds (a person reading and writing, or an
 # agent's tool running). Requests without a session follow the clock, or a free client.
-
-
-NOBODY = -1  # in place of a following request
 
 
 class Clients:

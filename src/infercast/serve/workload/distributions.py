@@ -27,6 +27,13 @@ LENGTH_FORMS = (
 _LARGEST_SIGMA = 5.0
 INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 """Default prompt and output lengths in tokens."""
+PAUSE_FORMS = ("8", "uniform:LOW:HIGH", "exponential:MEAN", "lognormal:MEAN:SIGMA")
+"""Forms accepted by `parse_pauses`; all in seconds except SIGMA, the standard deviation of the logarithm."""
+LONGEST_PAUSE = 1e7  # seconds, about four months
+ARRIVAL_KINDS = ("poisson", "gamma", "constant", "burst")
+LATEST = 1e10  # seconds, about three hundred years: beyond it a clock cannot resolve microseconds
+MOST_REQUESTS = 100_000_000
+"""More than a hundred million requests are a typing error: a million take more than a gigabyte."""
 
 
 class LengthDistribution(NamedTuple):
@@ -159,11 +166,6 @@ def _normal_density(value: float) -> float:
 # Pauses of people and tools between two turns of a session: distributions of seconds, written as short strings.
 
 
-PAUSE_FORMS = ("8", "uniform:LOW:HIGH", "exponential:MEAN", "lognormal:MEAN:SIGMA")
-"""Forms accepted by `parse_pauses`; all in seconds except SIGMA, the standard deviation of the logarithm."""
-LONGEST_PAUSE = 1e7  # seconds, about four months
-
-
 class Pauses(NamedTuple):
     """A distribution of seconds, made and checked by `parse_pauses`."""
 
@@ -237,12 +239,6 @@ def _pause_number(text: str, field: str, number: str) -> float:
 # sqrt(burstiness) constant   a metronome: the first request at 0, then one every 1 / rate seconds burst
 # everything at once, at 0; it has no rate =========
 # ==========================================================================
-
-
-ARRIVAL_KINDS = ("poisson", "gamma", "constant", "burst")
-LATEST = 1e10  # seconds, about three hundred years: beyond it a clock cannot resolve microseconds
-MOST_REQUESTS = 100_000_000
-"""More than a hundred million requests are a typing error: a million take more than a gigabyte."""
 
 
 def arrival_times(

@@ -10,6 +10,7 @@ from infercast.serve.workload.distributions import LengthDistribution
 from infercast.shown import Answer
 
 NEVER = 1 << 60  # more tokens than any answer has
+TOO_LONG = ("refuse", "truncate", "skip")
 
 
 class Segment(NamedTuple):
@@ -128,9 +129,6 @@ class Workload(Answer):
 
 
 # Requests longer than a model allows: rejected, truncated or skipped, and always counted.
-
-
-TOO_LONG = ("refuse", "truncate", "skip")
 
 
 def check_too_long(how: str) -> None:

@@ -33,6 +33,7 @@ BURST_COUNT = 1000  # default number of requests in a burst
 FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 400, 20_000
 """First attempt of a run that decides its own length: requests; of a closed loop per client, and at most."""
 APART = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
+Array = NDArray[Any]
 
 
 def synthetic_workload(
@@ -277,9 +278,6 @@ def describe_prefixes(length: int, num_groups: int) -> str:
 # after a shared system prompt. Every later one includes the whole history, so an engine with prefix caching finds
 # earlier prompts and answers as long as it keeps them. Some turns of agents continue after a tool has run: their pauses
 # and lengths have their own distributions.
-
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,14 @@ PLAIN_FIELDS = (
 )
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+CHARACTERS = 4  # characters per token where tokens were not counted: English has four to five with today's tokenizers
+CONVERSATION_FIELDS = ("turns", "messages", "conversations")
+ANSWERERS = ("assistant", "gpt", "model", "chatgpt", "bot")
+Turn = tuple[list[Segment], int, float]  # new segments of a prompt, output tokens, and think time in seconds
+MOONCAKE = "Mooncake trace"
+NO_SESSIONS = "give it a column session, or blocks as Mooncake's traces have them"
+A_DATE = 1e8  # seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start
+Records = Iterator[tuple[int, Record]]  # each record with its line number
 
 
 class Row(NamedTuple):
@@ -186,12 +195,6 @@ def whole_of(record: Record, field: str, least: int) -> int:
 # Sessions in recorded files: whole conversations on a line, and turns inferred from their prompts.
 
 
-CHARACTERS = 4  # characters per token where tokens were not counted: English has four to five with today's tokenizers
-CONVERSATION_FIELDS = ("turns", "messages", "conversations")
-ANSWERERS = ("assistant", "gpt", "model", "chatgpt", "bot")
-Turn = tuple[list[Segment], int, float]  # new segments of a prompt, output tokens, and think time in seconds
-
-
 def conversation_rows(record: Record, segments: Segments) -> list[Row]:
     """All turns of a conversation: ``turns`` with token counts, or ``messages`` with texts or token counts."""
     arrival = moment_of(record, "arrival") if record.get("arrival") is not None else 0.0
@@ -278,9 +281,7 @@ def with_sessions(rows: Sequence[Row]) -> list[Row]:
         if blocks and blocks[-1] not in many:
             last_of[blocks[-1]] = session
         found.append(row._replace(session=session))
-    sizes: dict[int, int] = {}
-    for row in found:
-        sizes[row.session] = sizes.get(row.session, 0) + 1
+    sizes = Counter(row.session for row in found)
     return [row if sizes[row.session] > 1 else row._replace(session=None) for row in found]
 
 
@@ -305,12 +306,6 @@ def with_histories(rows: Sequence[Row], segments: Segments) -> list[Row]:
         history[row.session] = (*prefix, Segment(answer, max(1, row.num_output)))
         found.append(row._replace(prefix=prefix, answer=answer))
     return found
-
-
-MOONCAKE = "Mooncake trace"
-NO_SESSIONS = "give it a column session, or blocks as Mooncake's traces have them"
-A_DATE = 1e8  # seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start
-Records = Iterator[tuple[int, Record]]  # each record with its line number
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from infercast.lab.measure.cases import Shape
 from infercast.lab.measure.device import vllm
 from infercast.lab.measure.launch import MovingLaunch, Operands, SimpleLaunch, Workspace
 
+MOE = "model_executor.layers.fused_moe"
+BLOCK = 128  # rows and columns of weights that share a scale
+
 
 def build_gemm(shape: Shape, workspace: Workspace) -> MovingLaunch:
     """``y = x w^T``, weights stored by output row as in every checkpoint."""
@@ -53,10 +56,6 @@ def heater(workspace: Workspace, seconds: float) -> Any:
             linear(x, weight)
 
     return heat
-
-
-MOE = "model_executor.layers.fused_moe"
-BLOCK = 128  # rows and columns of weights that share a scale
 
 
 def choose_experts(tokens: int, experts: int, topk: int, routing: str) -> Any:

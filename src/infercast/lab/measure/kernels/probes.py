@@ -26,6 +26,7 @@ REGISTERS = 128  # of a thread for the 64 x 256 sums of a group of four warps
 BLOCKS = {"mma_sync": 2, "wgmma": 1}  # of a multiprocessor, of 256 threads each
 HOPPER = (9, 0)
 FP8_SINCE = (8, 9)
+GROUP = 128
 
 
 def source() -> str:
@@ -75,9 +76,6 @@ def _library(major: int, minor: int) -> Any:
     library = ctypes.CDLL(str(folder / "rate.so"))
     library.launch.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 3
     return library
-
-
-GROUP = 128
 
 
 def build_probe(shape: Shape, workspace: Workspace) -> SimpleLaunch:

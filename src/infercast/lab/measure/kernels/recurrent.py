@@ -22,6 +22,13 @@ from infercast.ops.op import spread_lengths
 
 CHUNK = 64
 TUNING_MS = 5, 20  # warm-up and length of one trial of a configuration: a fifth of what Triton takes by default
+FLA, MAMBA = "model_executor.layers.fla.ops", "model_executor.layers.mamba.ops"
+DELTA = ("chunk_delta_h", "chunk_o", "chunk_scaled_dot_kkt", "cumsum", "kda", "l2norm", "solve_tril", "wy_fast")
+MODULES = {
+    "mamba2": [f"{MAMBA}.ssd_{name}" for name in ("bmm", "chunk_scan", "chunk_state", "state_passing")],
+    "delta": [f"{FLA}.{name}" for name in DELTA],
+}
+HEADS = ("heads", "key_heads", "key_dim", "value_dim")
 
 
 def build_scan(shape: Shape, workspace: Workspace) -> SimpleLaunch:
@@ -66,14 +73,6 @@ def _shorten_trials(kind: str) -> None:
                     inner.do_bench = partial(do_bench, warmup=warmup, rep=length)
 
 
-FLA, MAMBA = "model_executor.layers.fla.ops", "model_executor.layers.mamba.ops"
-DELTA = ("chunk_delta_h", "chunk_o", "chunk_scaled_dot_kkt", "cumsum", "kda", "l2norm", "solve_tril", "wy_fast")
-MODULES = {
-    "mamba2": [f"{MAMBA}.ssd_{name}" for name in ("bmm", "chunk_scan", "chunk_state", "state_passing")],
-    "delta": [f"{FLA}.{name}" for name in DELTA],
-}
-
-
 def parts_of(mixed: Any, width: int, size: int) -> tuple[Any, Any, Any]:
     """Values, keys and queries of a state space, as its convolution leaves them side by side."""
     return mixed[:, :width], mixed[:, width : width + size], mixed[:, width + size :]
@@ -105,9 +104,6 @@ class _Gated:
     @property
     def inputs(self) -> tuple[Any, ...]:
         return self.mixed, *self.gates.values()
-
-
-HEADS = ("heads", "key_heads", "key_dim", "value_dim")
 
 
 def _gated_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunch:
