@@ -161,7 +161,7 @@ def likely_front(options: Sequence[Option], best: Row, held: Sequence[Row]) -> l
         return _money(option.cost, option.candidate.gpus), option.estimate.ttft, option.estimate.tpot
 
     least = _money(best.cost, best.gpus)
-    near = [each for each in options if least < point(each)[0] <= REACH * least or each.candidate in known]
+    near = [each for each in options if least < point(each)[0] <= REACH * least]
     sure = [each for each in near if each.candidate in known or each.estimate.headroom >= FRONT_HEADROOM]
     sure.sort(key=lambda each: (each.candidate not in known, point(each), str(each)))
     new = [each for each in _undominated(sure, point, 1.0 + ALIKE) if each.candidate not in known]
