@@ -189,12 +189,12 @@ class SimulationStage:
         return self.ranked(option for option in options if self.short[option.candidate] >= least)
 
     def screen_settings(self, options: Sequence[Option]) -> list[Option]:
-        """The same of settings: first one of those with equal estimates, the others if it is about as good as any."""
+        """The same of settings: first one of those with equal estimates, a few others if it is about as good as any."""
         ones = {option.estimate: option for option in reversed(options)}
         found = self.screen([*ones.values()])
         least = LEFT * max((self.short[each.candidate] for each in ones.values()), default=0.0)
         more = [option for option in options if self.short[ones[option.estimate].candidate] >= least]
-        return self.ranked([*found, *self.screen(more)])
+        return self.ranked([*found, *self.screen(more[: 2 * PORTION])])
 
     def ranked(self, options: Iterable[Option]) -> list[Option]:
         return sorted(dict.fromkeys(options), key=lambda option: -self.short[option.candidate])
