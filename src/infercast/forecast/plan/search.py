@@ -163,7 +163,7 @@ def likely_front(options: Sequence[Option], best: Row, held: Sequence[Row]) -> l
     least = _money(best.cost, best.gpus)
     near = [each for each in options if least < point(each)[0] <= REACH * least]
     sure = [each for each in near if each.candidate in known or each.estimate.headroom >= FRONT_HEADROOM]
-    sure.sort(key=lambda each: (each.candidate not in known, point(each), str(each)))
+    sure.sort(key=lambda each: (point(each), str(each)))
     new = [each for each in _undominated(sure, point, 1.0 + ALIKE) if each.candidate not in known]
     count = min(max(1, MOST + 1 - len(known)), len(new))
     return [new[round((number + 1) * len(new) / count) - 1].candidate for number in range(count)]
