@@ -14,6 +14,7 @@ from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.synthetic import continued, synthetic_workload
 
 
 def by_tokens(shape: StepShape, steps: int = 1) -> StepEstimate:
@@ -123,3 +124,19 @@ def test_the_first_pool_takes_requests_in_as_one_engine_does(servers: int, taken
     started = Served(done.prefill).started_at
     assert started.min() == pytest.approx(taken_in)
     assert Served(done.decode).first_token.min() < taken_in + 1.0  # the second pool has them from the first
+
+
+def test_a_run_that_goes_on_is_the_run_of_all_requests() -> None:
+    first = synthetic_workload(rate=3.0, count=60, input_lengths="uniform:1:90", output_lengths="uniform:1:9")
+    whole = continued(first, 200, 1000)
+    assert whole is not None
+    following, replica = iter([whole, None]), Replica(by_tokens, FirstCome(512, 64), num_blocks=4000, steps_under_way=2)
+    pools, link = (Pool(same_engines(replica, 2)), Pool(same_engines(replica, 2))), Link(1e4, 2e4, latency=0.5)
+    at_once, in_parts = (
+        simulate_disaggregated(*pools, link, lambda tokens: 10.0 * tokens, load, go_on=go_on)
+        for load, go_on in ((whole, lambda _: None), (first, lambda _: next(following)))
+    )
+    assert np.array_equal(np.stack(at_once[2:]), np.stack(in_parts[2:]))
+    for one, other in zip(at_once.prefill + at_once.decode, in_parts.prefill + in_parts.decode, strict=True):
+        for name in ("sent_at", "started_at", "first_token", "last_token", "num_output"):
+            assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True)

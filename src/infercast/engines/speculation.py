@@ -244,12 +244,7 @@ def _number(text: str) -> float:
 
 
 def draft_of(
-    method: str,
-    named: str | None,
-    target: ModelConfig,
-    quantization: str | None = None,
-    *,
-    dummy_weights: bool = False,
+    method: str, named: str | None, target: ModelConfig, quantization: str | None = None, *, dummy_weights: bool = False
 ) -> tuple[Draft | None, str]:
     """The drafter of a method and a model's name, and what was assumed; with dummy weights it has no own table."""
     if method in (NGRAM, NGRAM_GPU):

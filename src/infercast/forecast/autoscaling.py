@@ -313,7 +313,7 @@ def _settled(system: System, load: Callable[[int], Workload], count: int, most: 
     """A forecast of the steady part, if the run has one; a longer run where the first is too short."""
     while True:
         workload = load(count)
-        run = system.serve(workload, go_on=lambda _: None)
+        run = system.serve(workload, go_on=lambda *_: None)
         forecast = simulate_system(system, workload, run=run)
         if forecast.steady.reached:
             return simulate_system(system, workload, run=run, steady=True)

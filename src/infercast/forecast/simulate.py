@@ -29,7 +29,7 @@ from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
-from infercast.serve.fleet.two_pools import receiving
+from infercast.serve.fleet.two_pools import prompts_of, receiving
 from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import Served
 from infercast.serve.workload.synthetic import continued, extended
@@ -179,9 +179,9 @@ class _Course:
         count, stopped = self._ask(clients, workload, steady, state, planned, within=within)
         return steady._replace(stopped=stopped), state, count
 
-    def go_on(self, records: Sequence[Record]) -> Workload | None:
+    def go_on(self, records: Sequence[Record], clients: Served | None = None) -> Workload | None:
         """More requests, unless those that have ended when the last one is sent are enough."""
-        clients, count = Served(records), len(self.workload.requests)
+        clients, count = clients or Served(records), len(self.workload.requests)
         done = int(np.argmax(np.isnan(clients.last_token)))
         if done < steadiness.LEAST_REQUESTS:
             return None
@@ -228,9 +228,7 @@ def _slowest_part(system: System, workload: Workload) -> float:
     assert wire is not None
     second = receiving(decode[0])
     mix = steadiness.typical(workload, second)
-    prompts = replace(
-        mix, requests=tuple(replace(each, num_output=1, declared=None, stops=False) for each in mix.requests)
-    )
+    prompts = prompts_of(mix)
     size = float(np.array(system.sequence_sizes(workload)).mean())
     return min(
         len(prefill) * steadiness.full_rate(prefill[0], prompts),

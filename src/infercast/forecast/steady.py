@@ -366,7 +366,7 @@ def find_state(
     if steady.settled and _has_room(replica, workload, served, engines):
         return State(STABLE, offered=workload.rate)
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
-    rate, left, finished = workload.rate, *_second_half(served)
+    rate, left, finished = workload.rate, *second_half(served)
     seats = engines * num_seats(replica, workload.requests)
     is_long = served.sent_at.size >= max(LONG, min(SEATS * seats, LONGER))
     if is_long and rate > most:
@@ -385,7 +385,7 @@ def find_state(
     return State(word, most, workload.rate, to_clear)
 
 
-def _second_half(served: Record | Served) -> tuple[float, float]:
+def second_half(served: Record | Served) -> tuple[float, float]:
     """The share of the second half's requests by which their number in the system grew, and those finished a second."""
     start, end = float(served.sent_at.min()), float(served.sent_at.max())
     half = (start + end) / 2
@@ -412,7 +412,7 @@ def _state_of_trace(
     if not _has_backlog(served, to_clear):
         return State(STABLE, to_clear=to_clear)
     start, end = float(served.sent_at.min()), float(served.sent_at.max())
-    if _second_half(served)[0] <= 0.1 or any(request.prefix for request in workload.requests):
+    if second_half(served)[0] <= 0.1 or any(request.prefix for request in workload.requests):
         return State(BACKLOGGED, to_clear=to_clear)
     capacity = engines * full_rate(replica, workload)
     word = OVERLOADED if served.sent_at.size / (end - start) > capacity else BACKLOGGED

@@ -94,8 +94,8 @@ class System(NamedTuple):
     ) -> Run:
         """Serve a workload; ``watch``: for each pool one step observer a replica.
 
-        ``progress`` is called with the number of requests served, and the clock. ``go_on`` may add requests to a run on
-        one pool when the last one is sent; without it no part of the run can be summed up.
+        ``progress`` is called with the number of requests served, and the clock. ``go_on`` may add requests when the
+        last one is sent (of two pools, it is also told what clients saw); without it no part can be summed up.
         """
         first, workload = self.pools[0].engines, self.as_served(workload)
         if self.wire is None:
@@ -108,8 +108,8 @@ class System(NamedTuple):
             return Run((tuple(records),), Served(records))
         second = self.pools[1]
         size = second.deployment.model.sequence_bytes
-        marks = go_on is not None
-        done = simulate_disaggregated(first, second.engines, self.wire, size, workload, progress, watch, marks=marks)
+        more = None if go_on is None else lambda done: go_on([*done.prefill, *done.decode], _clients_of(done))
+        done = simulate_disaggregated(first, second.engines, self.wire, size, workload, progress, watch, more)
         return Run((tuple(done.prefill), tuple(done.decode)), _clients_of(done), done)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from infercast.errors import InputError
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
@@ -414,6 +415,7 @@ def rank_weight_bytes(config: ModelConfig, layout: ParallelLayout, multiples: Mu
     return max(stage_weight_bytes(config, layout, stage, multiples) for stage in range(layout.pipeline))
 
 
+@lru_cache(maxsize=1024)
 def stage_weight_bytes(
     config: ModelConfig, layout: ParallelLayout, stage: int, multiples: Multiples = UNPADDED
 ) -> float:

@@ -71,10 +71,7 @@ def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
         ("step energy", f"{format_joules(cost.joules)} per GPU, {format_watts(cost.watts)} ({cost.board.source})"),
     ]
     kernels = cells(_kernel_fields(cost), _ranked(cost))
-    return [
-        Section("Step", Facts(summary)),
-        Section("Kernels", Grid(*kernels, text_columns=2, notes_at=(6,))),
-    ]
+    return [Section("Step", Facts(summary)), Section("Kernels", Grid(*kernels, text_columns=2, notes_at=(6,)))]
 
 
 def _explained(kernel: KernelCost) -> tuple[str, str]:

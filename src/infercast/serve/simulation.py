@@ -69,7 +69,7 @@ class Replica:
 
 
 AnyLoop = Loop | PlainLoop
-GoOn = Callable[[Sequence[Record]], Workload | None]
+GoOn = Callable[..., Workload | None]
 """From what has been recorded when the last request is sent, the workload with more requests after it, or None."""
 
 

@@ -63,12 +63,7 @@ class GroupShape(StepShape):
     """
 
     def __init__(
-        self,
-        decodes: int,
-        decode_computed: int,
-        contexts: Contexts,
-        beside: Prompts = (),
-        num_first: int = 0,
+        self, decodes: int, decode_computed: int, contexts: Contexts, beside: Prompts = (), num_first: int = 0
     ) -> None:
         """``beside``: (new, computed) tokens of the other sequences, ``num_first`` of which sample a token too."""
         self._later = decodes, contexts, beside

@@ -25,13 +25,7 @@ OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predi
 OF_LOAD = ("rate", "concurrency", "num_requests", "input_len", "output_len", "prefix_hit_rate")
 
 
-@with_options(
-    own_options("calibrate"),
-    PARALLEL,
-    own_options("calibrate_measured"),
-    ENGINE_ARGS,
-    DEPLOYMENT,
-)
+@with_options(own_options("calibrate"), PARALLEL, own_options("calibrate_measured"), ENGINE_ARGS, DEPLOYMENT)
 def command(ctx: Context, *, out: Path, form: Form, **given: Any) -> None:
     if given["calibration"] is not None:
         raise InputError("--calibration is what this command writes; give results alone")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from math import ceil, lcm
 from typing import Any
 
@@ -334,6 +335,7 @@ def shared_block_size(model: ModelConfig, block_size: int) -> int:
     return block_size * ceil(wide / block_size)
 
 
+@lru_cache(maxsize=1024)  # plans try many settings that it does not depend on
 def kv_layout(
     config: ModelConfig,
     layout: ParallelLayout,

@@ -66,11 +66,7 @@ def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[in
         return 0, 0
     one = np.array([1])
     draft, layout = drafting.draft, replace(layout, pipeline=1)
-    calls = [
-        *draft.pass_calls(layout, 1),
-        *draft.attention_calls(layout, one, one),
-        *draft.head_calls(layout, 1),
-    ]
+    calls = [*draft.pass_calls(layout, 1), *draft.attention_calls(layout, one, one), *draft.head_calls(layout, 1)]
     sizes = graphs.sizes
     first = len(sizes) + (graphs.num_full if drafting.v2_runner else 0)
     later = sum(size <= settings.max_num_seqs for size in sizes) if drafting.v2_runner and drafting.passes > 1 else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.host import Launch
@@ -30,6 +30,7 @@ MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")
 """vLLM's ``cudagraph_mode``: which kinds of steps have graphs."""
 
 
+@cache
 def capture_sizes(largest: int, max_num_batched_tokens: int, beside: int | None = None) -> tuple[int, ...]:
     """1, 2, 4, then by 8 to 256 and by 16 to the largest; with the most tokens of a step if it fits, and ``beside``."""
     largest = min(largest, max_num_batched_tokens)

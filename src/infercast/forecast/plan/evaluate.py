@@ -16,16 +16,17 @@ from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
 from infercast.forecast.plan.executors import Executor, check_time
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
-from infercast.forecast.plan.screening import HOPELESS, Option
+from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS, Option
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import Slo, served_headroom
-from infercast.forecast.steady import CLEAR, MISSED
+from infercast.forecast.slo import served_headroom
+from infercast.forecast.steady import CLEAR, FAR_OUTGROWN, MISSED, second_half
 from infercast.forecast.system import System, system_of, two_pools
+from infercast.forecast.uncertainty import longest_taken
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Workload
 from infercast.serve.record import Served
-from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
+from infercast.serve.workload.synthetic import dealt_out, extended, synthetic_workload
 
 CLEARLY = 0.75
 """A run that is to decide its own length is of no interest where its first requests keep so little of a limit ..."""
@@ -132,7 +133,7 @@ PROMISING, PROMISING_ODDS = 0.9, 1.0
 runs are mostly too good: of 120 candidates, the lowest of those that then kept their SLO had 1.02."""
 SURE = 1.25  # One with which a candidate is simulated before others are looked at
 MOST_CLOSE = 3  # Kinds of replicas of one price of which other settings are tried, too
-LEFT = 0.95  # A headroom below which a candidate is left, as those that missed the SLO before it lead to expect it
+LEFT = 0.95  # A headroom below which a candidate is left if others lead to expect it; of settings, a share of the best
 CLOSE = 0.1  # Odds that are closer to those asked for are computed from a whole run
 PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are looked at before the others
 
@@ -178,13 +179,21 @@ class SimulationStage:
         asked = [option for option in options if option.candidate not in self.short]
         if asked:
             self.say(f"{len(asked)} short simulations")
-        rooms = self.workers.map(partial(short_headroom, question=self.question), asked)
+        rooms = self.workers.map(partial(headroom_of, question=self.question), [each.candidate for each in asked])
         for (candidate, cost, *_), room in zip(asked, rooms, strict=True):
             self.short[candidate] = room
             reason = f"a short simulation has a headroom of {room:.2f}"
             self.rows.setdefault(candidate, Row(candidate, Stage.SCREENED, cost, None, room, reason))
         least = PROMISING if self.question.least_odds <= 0.5 else PROMISING_ODDS
         return self.ranked(option for option in options if self.short[option.candidate] >= least)
+
+    def screen_settings(self, options: Sequence[Option]) -> list[Option]:
+        """The same of settings: first one of those with equal estimates, a few others if it is about as good as any."""
+        ones = {option.estimate: option for option in reversed(options)}
+        found = self.screen([*ones.values()])
+        least = LEFT * max((self.short[each.candidate] for each in ones.values()), default=0.0)
+        more = [option for option in options if self.short[ones[option.estimate].candidate] >= least]
+        return self.ranked([*found, *self.screen(more[: 2 * PORTION])])
 
     def ranked(self, options: Iterable[Option]) -> list[Option]:
         return sorted(dict.fromkeys(options), key=lambda option: -self.short[option.candidate])
@@ -203,10 +212,11 @@ class SimulationStage:
 
     def one_holds(self, options: Iterable[Option]) -> bool:
         """Simulate those with the best short simulations until one keeps the SLO, or the others are too far behind."""
-        share = inf  # What is left of the headroom of a short simulation, at best
+        kept = [(row.headroom or 0.0) / short for row in self.held if (short := self.short.get(row.candidate))]
+        missed = list[float]()  # What is left of the headroom of a short simulation; first as much as of what kept it
         for option in self.ranked(options):
             short = self.short[option.candidate]
-            if share * short < LEFT:
+            if max(missed or kept, default=inf) * short < LEFT:
                 return False
             (row,) = self.simulate([option.candidate])
             odds = None if row.figures is None else row.figures.odds
@@ -214,8 +224,7 @@ class SimulationStage:
                 (row,) = self.look_closely([option.candidate])
             if row.holds:
                 return True
-            left = (row.headroom or 0.0) / max(short, 1e-12)
-            share = left if share == inf else max(share, left)
+            missed.append((row.headroom or 0.0) / max(short, 1e-12))
         return False
 
     def look_closely(self, candidates: Iterable[Candidate]) -> list[Row]:
@@ -233,24 +242,31 @@ def _evaluate_at(asked: tuple[Candidate, float], question: Question, *, interval
     return evaluate(candidate, question, factor=factor, intervals=intervals, whole_from=inf)
 
 
-def at_rate(stage: SimulationStage, candidate: Candidate, factor: float, room: float = 0.0) -> Row:
-    """Simulate a candidate at a multiple of the rate, for the SLO alone; ``room``: a headroom that stands for odds."""
-    question = stage.question
-    if room:
-        limits = (replace(limit, seconds=limit.seconds / room) for limit in question.slo.limits)
-        question = replace(question, slo=Slo(tuple(limits)), least_odds=0.0)
-    (row,) = stage.workers.map(partial(_evaluate_at, question=question), [(candidate, factor)])
+def at_rate(stage: SimulationStage, candidate: Candidate, factor: float) -> Row:
+    """Simulate a candidate at a multiple of the rate, for the SLO alone."""
+    (row,) = stage.workers.map(partial(_evaluate_at, question=stage.question), [(candidate, factor)])
     return row
 
 
-def short_headroom(option: Option, question: Question) -> float:
-    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty."""
+def headroom_of(candidate: Candidate, question: Question, seconds: float = 0.0, factor: float = 1.0) -> float:
+    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty.
+
+    With ``seconds``, all that come in as many, at a multiple of the rate; 0 if they queue up. They are the same at
+    every rate: two results differ by what the rates do, more than by chance.
+    """
     try:
-        system, _, workload = _simulated_part(option.candidate, question)
-        served = system.serve(replace(workload, requests=workload.requests[:SHORT], drawn=None)).clients
-        return served_headroom(served, question.slo)[0]
+        system, _, workload = _simulated_part(candidate, question.at_rate(factor))
+        if not seconds:
+            workload = replace(workload, requests=workload.requests[:SHORT], drawn=None)
+        elif workload.open_ended and workload.rate is not None:
+            count = max(len(workload.requests), round(seconds * workload.rate / factor))
+            workload = extended(workload, count, longest_taken(workload, system.pools[-1].replica))
+        served = system.serve(workload).clients
     except InfercastError:
         return 0.0
+    chance = 6.0 * served.in_system_at(float(served.sent_at.max())) ** 0.5 / served.sent_at.size
+    queues_up = seconds > 0.0 and second_half(served)[0] > max(FAR_OUTGROWN, chance)
+    return 0.0 if queues_up and workload.rate is not None else served_headroom(served, question.slo)[0]
 
 
 def climb(
@@ -260,7 +276,7 @@ def climb(
 
     At each value one candidate of every kind is simulated shortly; then other settings of the best kinds.
     """
-    least = LIKELY if is_rival else HOPELESS
+    least = LIKELY if is_rival else HOPELESS_ODDS if stage.question.least_odds >= HIGH_ODDS else HOPELESS
     hopeful = [option for option in options if option.estimate.headroom >= least]
     hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
     for _, group in groupby(hopeful, key=lambda option: value(option.candidate)):
@@ -271,12 +287,12 @@ def climb(
         for first in range(0, len(ones), PORTION):
             found = stage.screen(ones[first : first + PORTION])
             if found and stage.short[found[0].candidate] < SURE:
-                found += stage.screen(kinds[found[0].candidate.stem][1:])
+                found += stage.screen_settings(kinds[found[0].candidate.stem])
             promising += found
             if stage.one_holds(option for option in promising if stage.short[option.candidate] >= SURE):
                 return
         best = dict.fromkeys(option.candidate.stem for option in stage.ranked(promising)[:MOST_CLOSE])
-        if stage.one_holds([*promising, *stage.screen([option for stem in best for option in kinds[stem][1:]])]):
+        if stage.one_holds([*promising, *(each for stem in best for each in stage.screen_settings(kinds[stem]))]):
             return
 
 

@@ -43,7 +43,6 @@ from infercast.forecast.plan.question import (
     config_of,
     deployed,
     device_of,
-    own_timer,
     rough_timer,
 )
 from infercast.forecast.slo import Limit, Slo
@@ -329,6 +328,7 @@ def quick_estimate(
 HOPELESS = 0.7
 """A headroom by the quick estimate below which a candidate is not simulated. Of those that kept their SLO in some 120
 simulations of three models the lowest had 0.86; pipelines that are nearly full, which are never best, are lower."""
+HOPELESS_ODDS, HIGH_ODDS = 0.9, 0.75  # The same for high odds, which take a tenth more room in a simulation
 PLENTY = 3.0  # A headroom from which on no more replicas are tried
 LEAST_RATE, MOST_RATE = 0.01, 1e5  # Requests a second between which the most that a replica keeps is looked for
 
@@ -501,7 +501,7 @@ def _pool_specs(question: Question, unit: Candidate, mix: Mix) -> tuple[PoolSpec
         deployment = deployed(question.shared, unit)
     except InfercastError:
         return None
-    steps = Steps(own_timer(question.shared, unit), mix)
+    steps = Steps(rough_timer(question.shared, (unit,)), mix)
     most = 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus
     first, second = (PoolSpec(unit, Engine(deployment, steps, role), most) for role in ("prefill", "decode"))
     return first, second

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, takewhile
-from math import inf, log
+from math import exp, inf, log
 from typing import TypeVar
 
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve
+from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve, headroom_of
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
@@ -153,21 +153,20 @@ def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Ro
     return _undominated(ordered, point, SAME)
 
 
-def likely_front(options: Sequence[Option], best: Row) -> list[Candidate]:
-    """A few candidates that cost more than the best and are on the front by the quick estimate, from end to end."""
+def likely_front(options: Sequence[Option], best: Row, held: Sequence[Row]) -> list[Candidate]:
+    """A few that cost more than the best and are on the front by the quick estimate; what is ``held`` is among them."""
+    known = {row.candidate for row in held}
 
     def point(option: Option) -> Point:
         return _money(option.cost, option.candidate.gpus), option.estimate.ttft, option.estimate.tpot
 
     least = _money(best.cost, best.gpus)
     near = [each for each in options if least < point(each)[0] <= REACH * least]
-    sure = sorted(
-        (each for each in near if each.estimate.headroom >= FRONT_HEADROOM), key=lambda each: (point(each), str(each))
-    )
-    thinned = _undominated(sure, point, 1.0 + ALIKE)
-    step = max(1.0, (len(thinned) - 1) / max(1, MOST - 1))
-    chosen = {round(number * step) for number in range(min(MOST, len(thinned)))}
-    return [thinned[number].candidate for number in sorted(chosen) if number < len(thinned)]
+    sure = [each for each in near if each.candidate in known or each.estimate.headroom >= FRONT_HEADROOM]
+    sure.sort(key=lambda each: (point(each), str(each)))
+    new = [each for each in _undominated(sure, point, 1.0 + ALIKE) if each.candidate not in known]
+    count = min(max(1, MOST + 1 - len(known)), len(new))
+    return [new[round((number + 1) * len(new) / count) - 1].candidate for number in range(count)]
 
 
 def _undominated(ordered: Sequence[Each], point: Callable[[Each], Point], same: float = 1.0) -> list[Each]:
@@ -273,13 +272,13 @@ def _loosened(limit: Limit, factor: float) -> Limit:
 WAVE = 16  # Stems that are estimated before the next look at what the best of them would cost
 SURE_HEADROOM = 1.25  # A headroom by the quick estimate at which a candidate is all but sure to keep the SLO
 FIRST_HEADROOM = 1.5  # One at which it is shown as the first answer if a few requests say so, too
-ROOMIER = 1.05
-"""How much more headroom other settings of the winner must show in a short simulation to be simulated in full."""
+ROOMIER = 1.05  # How much more headroom the winner must have in a short simulation with other settings, to try them
 REACH = 2.0  # More expensive candidates, relative to the best, are not looked at
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
-TRIES, FINE = 6, 1.06  # Rates that are tried at most, and the ratio of two between which none is
+TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+RAMPS = 15.0  # Times that a request stays, on average, for which requests come in such a run
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
 
@@ -332,11 +331,12 @@ class _Search:
             self.left, self.waiting, self.sure = [each for each in self.left if each not in more], more, {}
             best = self._search()
         if best is not None and not question.goal.finds_rate:
-            least, like = ROOMIER * (best.headroom or 0.0), stage.screen(_like(best.candidate, self.options))
+            like, short = stage.screen_settings(_like(best.candidate, self.options)), stage.short.get(best.candidate)
+            least = ROOMIER * (short or best.headroom or 0.0)
             stage.simulate(each.candidate for each in like if stage.short[each.candidate] > least)
             _rivals(stage, self.options, best)
             stage.simulate(_as_good(question, self.options, best))
-            stage.simulate(likely_front(self.options, best))
+            stage.simulate(likely_front(self.options, best, stage.held))
             if _runner_up(stage, best) is None:
                 stage.simulate(self._of_another_kind(best.candidate))
         self._settle()
@@ -499,15 +499,15 @@ def _simulate(stage: SimulationStage, options: list[Option]) -> None:
 
 
 def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
-    """The best of every other kind of GPU by the quick estimate, to see what a lower price would change."""
+    """The best of every other GPU, to see what a lower price would change; what costs less has missed the SLO."""
     known, question = stage.question.goal.known, stage.question
     if known is None:
         return
-    mine, most = {pool.gpu for pool in best.candidate.pools}, REACH * question.goal.value(best)
+    mine, least = {pool.gpu for pool in best.candidate.pools}, known(question, best.candidate)
     for gpu in question.gpus:
         if gpu not in mine:
             own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
-            near = [each for each in own if known(question, each.candidate) <= most]
+            near = [each for each in own if least <= known(question, each.candidate) <= REACH * least]
             climb(stage, near, partial(known, question), is_rival=True)
 
 
@@ -530,22 +530,30 @@ def _most_between(
 ) -> float | None:
     """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
 
-    ``row``: the result at the least, where it is known. Headrooms say which rate to try next.
+    ``row``: the result at the least, where it is known. The same requests at other rates say which to try next.
     """
     row = row or at_rate(stage, candidate, low)
-    if not row.holds:
+    if not row.holds or row.figures is None:
         return None
-    needed = _room_for_odds(row, stage.question.least_odds)
-    room, steep = (row.headroom or 1.0) / needed, 1.0
-    for _ in range(TRIES):
-        if high / low <= FINE:
+    task = partial(headroom_of, candidate, stage.question, RAMPS * row.figures.end_to_end.mean)
+    (first,) = stage.workers.map(task, [low])
+    # Logarithms of rates, relative to the question's, and of headrooms, relative to what is needed.
+    start, near = log((row.headroom or 1.0) / _room_for_odds(row, stage.question.least_odds)), log(FINE) / 2
+    tried, least, most, room = log(low), log(low), log(high), start
+    wanted = tried + max(start, near) if first else tried
+    for _ in range(TRIES if first else 0):
+        now = min(wanted, most)
+        (found,) = stage.workers.map(task, [exp(now)])
+        if not found:
+            most, wanted = now, (least + now) / 2
+            continue
+        before, room = room, start + log(found / first)
+        steep = min(max((before - room) / (now - tried), 0.3), 20.0)
+        least, most, tried = (now, most, now) if room > 0 else (least, now, now)
+        wanted = min(max(tried + room / steep, least), most)
+        if min(abs(wanted - each) for each in (least, tried, most)) <= near:
             break
-        factor = low * min(max(room ** (1.0 / steep), FINE**0.5), high / low / FINE**0.5)
-        row = at_rate(stage, candidate, factor, needed)
-        found = max(row.headroom or 0.0, 0.01)
-        steep = min(max(log(room / found) / log(factor / low), 0.3), 20.0)
-        low, room, high = (factor, found, high) if row.holds else (low, room, factor)
-    return low * stage.question.rate
+    return exp(wanted) * stage.question.rate
 
 
 def _room_for_odds(row: Row, asked: float) -> float:
@@ -571,10 +579,8 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
         capacity = row.figures.capacity if row.figures is not None else None
         most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / stage.question.rate))
         return _most_between(stage, row.candidate, 1.0, most, row)
-    low = 1.0
-    while low > 1e-3:
-        low /= MOST_TIMES
-        if (rate := _most_between(stage, row.candidate, low, MOST_TIMES * low)) is not None:
+    for times in range(1, 6):
+        if (rate := _most_between(stage, row.candidate, MOST_TIMES**-times, MOST_TIMES ** (1 - times))) is not None:
             return rate
     return None
 
@@ -598,13 +604,10 @@ def _runner_up(stage: SimulationStage, best: Row | None) -> Row | None:
 
 def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
     """Stems that cost too much however well they do."""
-    rows = []
-    for stem in stems:
-        least = stem.least
-        cost = question.cost(least)
-        words = format_gpus(least.gpus) if cost is None else f"{cost:,.2f} per hour"
-        rows.append(Row(least, Stage.BOUND, cost, reason=f"takes at least {words}, more than others"))
-    return rows
+    costs = [(stem.least, question.cost(stem.least)) for stem in stems]
+    words = (format_gpus(each.gpus) if cost is None else f"{cost:,.2f} per hour" for each, cost in costs)
+    reasons = (f"takes at least {each}, more than others" for each in words)
+    return [Row(each, Stage.BOUND, cost, reason=why) for (each, cost), why in zip(costs, reasons, strict=True)]
 
 
 def _ranked(

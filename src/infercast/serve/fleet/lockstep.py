@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from infercast.lazy_classes import NamedTuple
 from infercast.serve.simulation import Replica
-from infercast.serve.step import StepEstimate, StepShape, StepTimer
+from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
 
 Shared = Callable[[float], float]  # Seconds of shared work, by tokens per engine if all have the same number
 DUMMY_TOKENS = 1
@@ -120,7 +120,7 @@ class _Rank:
     """One engine's step timer, which stretches its steps to the passes they are part of."""
 
     def __init__(self, timer: StepTimer, rank: int, meeting: Meeting) -> None:
-        self._timer, self._rank, self._meeting = timer, rank, meeting
+        self._timer, self._groups, self._rank, self._meeting = timer, groups_of(timer), rank, meeting
         self._number, self._end, self._host = 0, 0.0, 0.0
 
     def next_number(self) -> int:
@@ -130,17 +130,26 @@ class _Rank:
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         """The cost of one step; repetitions cannot be predicted independently of the other engines."""
-        estimate = self._timer(shape, 1)
-        meeting, host = self._meeting, estimate.host
-        ready = meeting.time + host.plan + host.prepare
-        start = ready if meeting.overlap else max(ready, self._end)
-        self._number, self._host = self._number + 1, host.total
-        if meeting.time > self._end + host.total:  # it was idle, and is in a pass with its dummy batch
+        return self._meet(self._timer(shape, 1), shape.num_tokens, decodes=shape.is_decode)
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        return self._meet(self._groups.decode(count, computed, contexts, 1), count, decodes=True)
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        estimate = self._groups.compute(beside, num_first, count, computed, contexts)
+        tokens = sum([new for new, _ in beside])
+        return self._meet(estimate, count + tokens, decodes=tokens == len(beside))
+
+    def _meet(self, estimate: StepEstimate, tokens: int, *, decodes: bool) -> StepEstimate:
+        meeting, host, time, end = self._meeting, estimate.host, self._meeting.time, self._end
+        ready, total = time + host.plan + host.prepare, host.total
+        start = ready if meeting.overlap or ready > end else end
+        self._number, self._host = self._number + 1, total
+        if time > end + total:  # it was idle, and is in a pass with its dummy batch
             self._number = max(self._number, meeting.under_way(start) + 1)
-        own = max(0.0, estimate.gpu_seconds[0] - meeting.shared(shape.num_tokens))
-        part = _Part(own, shape.num_tokens, shape.is_decode)
+        part = _Part(max(0.0, estimate.gpu_seconds[0] - meeting.shared(tokens)), tokens, decodes)
         self._end = meeting.join(self._rank, self._number, start, ready + host.launch, part)
-        return estimate._replace(gpu_seconds=[self._end - start], throttled=0.0)
+        return estimated(([self._end - start], *estimate[1:6], 0.0))
 
 
 def in_lockstep(replicas: Sequence[Replica], shared: Shared | None) -> tuple[Meeting, tuple[Replica, ...]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -22,7 +21,15 @@ from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
 from infercast.serve.plain import NotPlain
 from infercast.serve.record import Record
-from infercast.serve.simulation import Replica, check_workload, clients_of, no_garbage, share_nothing
+from infercast.serve.simulation import (
+    Replica,
+    as_far,
+    check_workload,
+    clients_of,
+    further_from,
+    no_garbage,
+    share_nothing,
+)
 from infercast.serve.workload.request import Request, Workload
 
 
@@ -148,6 +155,12 @@ class Wire:
         return index, (ready, began, float(began + link.latency + size / min(link.sending, link.receiving)))
 
 
+def prompts_of(workload: Workload) -> Workload:
+    """What the prefill pool is asked for: one token of each request."""
+    prompts = (replace(each, num_output=1, declared=None, stops=False) for each in workload.requests)
+    return replace(workload, requests=tuple(prompts))
+
+
 def simulate_disaggregated(
     prefill: Pool,
     decode: Pool,
@@ -156,28 +169,39 @@ def simulate_disaggregated(
     workload: Workload,
     progress: Progress | None = None,
     watch: Sequence[Sequence[StepObserver]] = (),
+    go_on: Callable[[Handover], Workload | None] | None = None,
     *,
-    marks: bool = False,
     is_plain: bool = True,
 ) -> Handover:
     """Serve a workload; ``sequence_bytes`` returns the KV bytes of a number of tokens.
 
-    ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. With
-    ``marks``, a part of the run can be summed up. ``is_plain``: as far as is known, blocks do not run out.
+    ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. ``go_on`` may
+    add requests when the last one is sent; without it no part of the run can be summed up. ``is_plain``: as far as is
+    known, blocks do not run out.
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
-    num_requests, answered = len(workload.requests), 0
+    requests, answered = [*workload.requests], 0
     of_prefill, of_decode = watch or ((), ())
-    prompts = tuple(replace(request, num_output=1, declared=None, stops=False) for request in workload.requests)
-    clients = clients_of(prefill.replicas[0], replace(workload, requests=prompts), prefill.servers)
-    transfers = Transfers(workload.requests)
+    clients = clients_of(prefill.replicas[0], prompts_of(workload), prefill.servers)
+    transfers = Transfers(requests)
     is_plain = is_plain and share_nothing(workload)
-    first = RunningPool(prefill, num_requests, clients, of_prefill, is_plain=is_plain)
-    second = RunningPool(decode, num_requests, transfers, of_decode, turned_into=receiving, is_plain=is_plain)
-    for engine in (*first.engines, *second.engines) if marks else ():
-        engine.record.next_mark = 0
-    wire, times = Wire(link, len(first.engines)), np.full((3, num_requests), np.nan)
+    first = RunningPool(prefill, len(requests), clients, of_prefill, is_plain=is_plain)
+    second = RunningPool(decode, len(requests), transfers, of_decode, turned_into=receiving, is_plain=is_plain)
+    prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
+    wire, times = Wire(link, len(first.engines)), np.full((3, len(requests)), np.nan)
+
+    def further(_: Sequence[Record]) -> Workload | None:
+        nonlocal times
+        if go_on is None or (longer := go_on(Handover(prompts_by, tokens_by, *times))) is None:
+            return None
+        check_workload(receiving(decode.replicas[0]), longer)
+        times = np.pad(times, ((0, 0), (0, len(longer.requests) - len(requests))), constant_values=np.nan)
+        requests.extend(longer.requests[len(requests) :])
+        return prompts_of(longer)
+
+    if go_on is not None:
+        further_from(clients, prefill.replicas[0], [*prompts_by, *tokens_by], further)
     try:
         with no_garbage():
             while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
@@ -189,7 +213,7 @@ def simulate_disaggregated(
                 engine = pool.next_engine()
                 for index, time in pool.take_turn(engine):
                     if pool is first:
-                        wire.put(engine.number, index, time, sequence_bytes(workload.requests[index].num_input))
+                        wire.put(engine.number, index, time, sequence_bytes(requests[index].num_input))
                         continue
                     clients.answer(time, index)
                     answered += 1
@@ -197,8 +221,8 @@ def simulate_disaggregated(
                         progress(answered, time)
             first.close()
             second.close()
-    except NotPlain:
-        again = partial(simulate_disaggregated, marks=marks, is_plain=False)
-        return again(prefill, decode, link, sequence_bytes, workload, progress, watch)
-    prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
+    except NotPlain:  # the same again, with as many requests as there were to be by then
+        again, more = replace(workload, requests=tuple(requests)), as_far(clients, workload, go_on)[1]
+        pools = prefill, decode, link, sequence_bytes
+        return simulate_disaggregated(*pools, again, progress, watch, more, is_plain=False)
     return Handover(prompts_by, tokens_by, *times)

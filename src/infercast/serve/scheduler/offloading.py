@@ -55,10 +55,7 @@ class HostOffload:
         groups = len(shape.windows)
         self.offload = offload
         self.tier = HostTier(
-            offload.num_blocks // groups,
-            offload.store_threshold,
-            in_order=in_order,
-            by_request=offload.by_request,
+            offload.num_blocks // groups, offload.store_threshold, in_order=in_order, by_request=offload.by_request
         )
         self.loads: list[Move] = []  # Issued with the step being planned ...
         self.stores: list[Move] = []  # ... and those submitted at the start of the step after it.
