@@ -24,6 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 
+from publishers import as_published
 from shorten import shortened, weighed
 
 from infercast.engines.base import Deployment, engine_named
@@ -41,7 +42,6 @@ from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
 from infercast.serve import Request, simulate
 from infercast.serve.workload.synthetic import workload_from_requests
-from pages import as_published
 
 MOST_WATTS = 2000.0
 """No board draws more; a row that says so had its log read wrongly."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
+from publishers import as_published
 from shorten import shortened, weighed
 
 from infercast.errors import InfercastError
@@ -28,7 +29,6 @@ from infercast.forecast.uncertainty import Spread, is_older, kernel_widths, wide
 from infercast.lab.validate.published.compare import started, system_for
 from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
-from pages import as_published
 
 STEP = 1.1
 """What is made longer by this factor to see what moves."""

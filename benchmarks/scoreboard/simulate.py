@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from publishers import as_published
 from reasons import reason_of
 from shorten import shortened, weighed
 
@@ -22,7 +23,6 @@ from infercast.lab.validate.published.run import OPEN, PublishedRun, RowReader
 from infercast.lab.validate.published.table import read_collected
 from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.synthetic import workload_from_requests
-from pages import as_published
 
 QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throughput"}
 SAME = ("infercast_gpu", "concurrency_or_rate", "ttft_p50", "ttft_mean_ms", "tpot_mean_ms", "itl_p50", "output_tok_s")

@@ -5,7 +5,7 @@ import pytest
 
 from infercast import deploy as deploy_named
 from infercast.engines.base import deploy, engine_named
-from infercast.engines.tables import in_halves
+from infercast.engines.tables import in_parts
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -178,9 +178,9 @@ def test_halves_of_a_step_hide_each_other_s_exchanges() -> None:
     # By tokens from 0 on: the kernels take 1 + n, exchanges n or three times as long.
     tokens = np.arange(9.0)
     short, long = (np.column_stack([1.0 + tokens, times * tokens]) for times in (1.0, 3.0))
-    (few,) = in_halves([short], calls, [4])
+    (few,) = in_parts([short], calls, 2, 4)
     assert few[:4].tolist() == short[:4].tolist()
     assert few[8].tolist() == [2 * 5.0, 0.0]  # two halves of 4 tokens
-    (many,) = in_halves([long], calls, [4])
+    (many,) = in_parts([long], calls, 2, 4)
     assert many[8].tolist() == [2 * 5.0, 2 * 12.0 - 2 * 5.0]
-    assert in_halves([short], calls, None)[0] is short
+    assert in_parts([short], calls, 1)[0] is short

@@ -163,7 +163,7 @@ def test_the_time_between_tokens_stands_in_for_tpot() -> None:
         ("llama3_1-70b-fp8_dyn", "llama-3.1-70b"),
         ("RedHatAI/gemma-3-12b-it-quantized.w4a16", "gemma-3-12b"),
         ("nvidia/GLM-4.7-NVFP4", "glm-4.6"),
-        ("zai-org/GLM-4.5V-FP8", None),
+        ("zai-org/GLM-5V-FP8", None),
         ("", None),
     ],
 )
@@ -172,7 +172,7 @@ def test_published_names(published: str, name: str | None) -> None:
 
 
 def test_a_table_s_own_match_must_be_alike() -> None:
-    assert read(model="zai-org/GLM-4.5V-FP8", infercast_model="glm-4.6").model == "zai-org/GLM-4.5V-FP8"
+    assert read(model="zai-org/GLM-5V-FP8", infercast_model="glm-4.6").model == "zai-org/GLM-5V-FP8"
 
 
 def test_a_layout_without_room_is_widened() -> None:
