@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from infercast.cli.app import COMMANDS, load_command, make_app
+from infercast.cli.main import run
 
 DEPLOYED = ("llama-3.1-8b", "--gpu", "h200-sxm")
 
@@ -66,3 +67,14 @@ def test_a_command_loads_only_what_it_needs(words, spared):
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr.split()
     assert "infercast.cli.main" in loaded
     assert not spared & set(loaded)
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(arguments: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("infercast.cli.main._answer", stopped)
+    monkeypatch.setattr("sys.argv", ["infercast", "models"])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 130

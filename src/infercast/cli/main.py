@@ -37,6 +37,8 @@ def run() -> None:
         _fail(type(problem).__name__, str(problem), as_json, problem.details)
     except MemoryError as problem:
         _fail("MemoryError", f"not enough memory for this: {problem or 'ask for less'}", as_json)
+    except KeyboardInterrupt:
+        sys.exit(130)  # as shells and typer have it
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone; nothing is left to say
         sys.exit(1)
