@@ -87,7 +87,7 @@ def _answer(arguments: list[str]) -> None:
     gc.freeze()
     gc.set_threshold(50_000)  # a simulation makes much and hardly any cycles
     gc.enable()
-    sys.exit(call())
+    sys.exit(call() or 0)
 
 
 def _plain(command: Callable[..., Any], arguments: Sequence[str]) -> Callable[[], Any] | None:

@@ -412,10 +412,9 @@ def stage_config(config: ModelConfig, layout: ParallelLayout, stage: int) -> Mod
 
 
 def rank_weight_bytes(config: ModelConfig, layout: ParallelLayout, multiples: Multiples = UNPADDED) -> float:
-    return max(stage_weight_bytes(config, layout, stage, multiples) for stage in range(layout.pipeline))
+    return max(known_weight_bytes(config, layout, stage, multiples) for stage in range(layout.pipeline))
 
 
-@lru_cache(maxsize=1024)
 def stage_weight_bytes(
     config: ModelConfig, layout: ParallelLayout, stage: int, multiples: Multiples = UNPADDED
 ) -> float:
@@ -440,6 +439,9 @@ def stage_weight_bytes(
     for stack in stage_config(config, layout, stage).stacks:
         total += stack.layers * layer_bytes(shard, stack, multiples)
     return total
+
+
+known_weight_bytes = lru_cache(maxsize=1024)(stage_weight_bytes)  # for layouts that are asked for again and again
 
 
 def layer_bytes(shard: Shard, stack: Stack, multiples: Multiples) -> float:

@@ -18,7 +18,7 @@ from infercast.lazy_classes import NamedTuple
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import Cache, GroupedAttention
 from infercast.models.mixers.sparse import CompressedAttention
-from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_weight_bytes
+from infercast.models.spec import ModelConfig, known_weight_bytes, stage_config, stage_range
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB, GIGA, MIB
@@ -173,7 +173,7 @@ def weight_bytes(
     model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: SglangSettings, stage: int = 0
 ) -> float:
     multiples = expert_multiples(model, gpu)
-    whole = stage_weight_bytes(model, layout, stage, multiples)
+    whole = known_weight_bytes(model, layout, stage, multiples)
     if not settings.enable_dp_attention or layout.sharing == 1:
         return whole
     joined = replace(layout, tensor=layout.tensor * layout.sharing, data=1)

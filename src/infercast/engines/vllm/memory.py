@@ -29,7 +29,7 @@ from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import lora_calls, step_calls
 from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
-from infercast.models.spec import ModelConfig, layer_bytes, stage_range, stage_weight_bytes
+from infercast.models.spec import ModelConfig, known_weight_bytes, layer_bytes, stage_range
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
@@ -234,7 +234,7 @@ def plan_memory(
         device = gpu.at(number)
         usable = device.driver_bytes * settings.gpu_memory_utilization
         graphs = all_graphs * (layout.cut[number] * layout.pipeline / config.layers if layout.cut else 1.0)
-        weights = stage_weight_bytes(config, layout, number, multiples) + slots_bytes(config, layout, number)
+        weights = known_weight_bytes(config, layout, number, multiples) + slots_bytes(config, layout, number)
         weights -= bytes_saved(config, layout, gpu, settings, number)
         if number == layout.pipeline - 1:
             weights += draft_weights(layout, gpu, settings)
