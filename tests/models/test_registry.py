@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infercast.errors import UnsupportedModelError
+from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families import VISION, family_of
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config, refused
@@ -111,3 +111,20 @@ def test_halves_side_by_side_need_one_all_reduce_and_share_a_norm():
 def test_fields_that_change_the_layers_are_not_passed_over(name, changes, missing):
     with pytest.raises(UnsupportedModelError, match=missing):
         read_model({**SHAPES[name]["config"], **changes})
+
+
+def test_a_layer_of_longcat_is_two_blocks_and_a_token_goes_to_eight_experts_that_compute():
+    model = read_model("longcat-flash")
+    first, second = model.stacks
+    assert (first.layers, second.layers) == (28, 28)
+    assert (first.feed_forward.topk, first.feed_forward.dense_inter) == (8, second.feed_forward.inter)
+    assert parameter_count(model) == pytest.approx(560e9, rel=0.002)
+
+
+def test_experts_of_images_take_memory_alone():
+    text, both = read_model("ernie-4.5-21b-a3b"), read_model("ernie-4.5-vl-28b-a3b")
+    assert parameter_count(both) - parameter_count(text) == pytest.approx(27 * 64 * 3 * 2560 * 512, rel=0.02)
+    assert both.stacks[1].feed_forward.reached == text.stacks[1].feed_forward.experts
+    broken = {**bundled_config("ernie-4.5-vl-28b-a3b"), "moe_num_experts": [64]}
+    with pytest.raises(FileFormatError, match="a list of two numbers"):
+        read_model(broken)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from infercast.models.families import fields as parts
-from infercast.models.feed_forward import DenseFeedForward, FeedForward
+from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer
 
@@ -144,6 +144,35 @@ def latent_sizes(fields: parts.Fields) -> dict[str, Any]:
     sizes = fields.sizes(kv_lora_rank="kv_lora_rank", nope_dim="qk_nope_head_dim", rope_dim="qk_rope_head_dim")
     sizes |= fields.sizes(heads="num_attention_heads", value_dim="v_head_dim")
     return {**sizes, "q_lora_rank": fields.count("q_lora_rank")}
+
+
+def read_shortcut(fields: parts.Fields) -> list[parts.Layer]:
+    """LongCat-Flash: two blocks a layer, the first with experts beside its dense network.
+
+    Experts that return their input cost nothing; as they are trained, a token chooses them as often as others.
+    """
+    attention, dense = LatentAttention(**latent_sizes(fields)), parts.dense_feed_forward(fields)
+    experts = parts.routed_experts(fields, router_bias=True, dense_inter=dense.inter, wide_router=True)
+    share = experts.experts / (experts.experts + fields.count("zero_expert_num"))
+    experts = replace(experts, topk=max(1, round(share * experts.topk)))
+    return [parts.Layer(attention, experts), parts.Layer(attention, dense)] * fields.positive("num_layers")
+
+
+def read_two_pools(fields: parts.Fields, **options: Any) -> list[parts.Layer]:
+    """ERNIE 4.5 VL: numbers of experts of text and of images in lists; text never reaches the latter's weights."""
+    pairs = {key: value for key, value in fields.values.items() if key.startswith("moe_") and isinstance(value, list)}
+    first = {key: value[0] for key, value in pairs.items() if value}
+    layers = read_layers(fields._replace(values={**fields.values, **first}), **options)
+    counts, widths = (fields.numbers(key) or [] for key in ("moe_num_experts", "moe_intermediate_size"))
+    if len(counts) != 2 or len(widths) != 2:
+        raise fields.wrong("moe_num_experts", "a list of two numbers, as moe_intermediate_size")
+    more = round(counts[1] * widths[1] / widths[0])  # experts of text with as many weights
+    return [
+        layer._replace(feed_forward=replace(network, experts=counts[0] + more, reached=counts[0]))
+        if isinstance(network := layer.feed_forward, ExpertFeedForward)
+        else layer
+        for layer in layers
+    ]
 
 
 def read_gemma4(fields: parts.Fields) -> list[parts.Layer]:
