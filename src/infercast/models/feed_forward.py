@@ -221,7 +221,7 @@ class ExpertFeedForward(FeedForward):
     latent_norm: bool = False  # What comes out of the experts is normed before it is projected up (Kimi-K3)
     grouped_choice: bool = False  # Experts are chosen from groups (DeepSeek), by scores in the router's own format
     reached: int | None = None
-    """How many experts tokens go to at all, where a router without training leaves most of them out."""
+    """How many experts tokens go to at all: fewer without training, or where others are for images (ERNIE 4.5 VL)."""
     routing: str = "uniform"
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
     wide_router: bool = False  # The router multiplies in fp32 (GLM-5)
