@@ -12,7 +12,6 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +20,8 @@ from infercast.lab.measure.cases import SHAPES, Case, Shape, flops_of
 
 Generator = np.random.Generator
 GRIDS = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text(encoding="utf-8"))
-GEMM, ATTENTION, MOE, ELEMENTWISE, RECURRENT_GRID, SPARSE, PROBE = (
-    GRIDS[name] for name in ("gemm", "attention", "moe", "elementwise", "recurrent", "sparse", "probe")
+GEMM, ATTENTION, MOE, ELEMENTWISE, RECURRENT_GRID, SPARSE = (
+    GRIDS[name] for name in ("gemm", "attention", "moe", "elementwise", "recurrent", "sparse")
 )
 
 # Which attention kernels to measure: head layouts, prompts with or without a cached prefix, decoding, both at once.
@@ -327,41 +326,6 @@ def _sparse_prompts(generator: Generator) -> Shape:
             return {"batch": batch, "q_len": q_len, "prefix": prefix}
 
 
-# Small kernels that published tables hold only inside of others: ``op`` names the operation, ``by`` the library.
-
-ENGINES = ("triton", "vllm")
-# PyTorch's FlashAttention is version 2 and takes bf16 only.
-ATTENTION_KERNELS = (("triton", "bf16"), ("triton", "fp8"), ("flash2", "bf16"), ("cudnn", "bf16"))
-MOST_PROBED_KEYS = 1_100_000
-LOOPS = {"mma_sync": (1000, 3000), "wgmma": (1500, 4500)}
-
-
-def probe_cases() -> Iterator[Case]:
-    for dtype, (heads, width), rows, by in product(("bf16", "fp8"), PROBE["written"], PROBE["written_rows"], ENGINES):
-        yield _probe("kv_write", by, dtype, rows, width, heads)
-    for op, (number, width) in product(("quantise_token", "quantise_block"), enumerate(PROBE["quantised_widths"])):
-        for rows, by in product(PROBE["quantised_rows"][number % 2 :: 2], ENGINES):
-            yield _probe(op, by, "fp8", rows, width)
-    for heads, kv_heads, width in PROBE["layouts"]:
-        for by, dtype in ATTENTION_KERNELS:
-            for batch, length in PROBE["prompts"]:
-                flops = min(2.0 * batch * heads * width * length * length, LONGEST_FLOPS)
-                yield _probe("prompts", by, dtype, batch, width, heads, kv_heads, length, flops=flops)
-            for batch, length in PROBE["decodes"] if by != "cudnn" else ():
-                if batch * length <= MOST_PROBED_KEYS:
-                    yield _probe("decode", by, dtype, batch, width, heads, kv_heads, length)
-    for op, loops_of in LOOPS.items():
-        for dtype in ("bf16", "fp8"):  # heavy: at the power limit, and after a pause
-            yield from (_probe(op, "cuda", dtype, loops, 0, flops=1e11) for loops in loops_of)
-
-
-def _probe(op: str, by: str, dtype: str, rows: int, width: int, *sizes: int, flops: float = 0.0) -> Case:
-    """``sizes``: heads, key-value heads and length, at values that do not matter where they are left out."""
-    heads, kv_heads, length = (*sizes, *(1, 0, 0)[len(sizes) :])
-    shape = {"op": op, "by": by, "dtype": dtype, "rows": rows, "width": width}
-    return Case("probe", shape | {"heads": heads, "kv_heads": kv_heads, "length": length}, flops)
-
-
 SOURCES: tuple[Callable[[], Iterator[Case]], ...] = (
     gemm_cases,
     attention_cases,
@@ -369,7 +333,6 @@ SOURCES: tuple[Callable[[], Iterator[Case]], ...] = (
     elementwise_cases,
     recurrent_cases,
     sparse_cases,
-    probe_cases,
 )
 
 

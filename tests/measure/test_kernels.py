@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -12,9 +13,10 @@ import pytest
 from infercast.lab.measure import device as engines
 from infercast.lab.measure.cases import NAMES, Case, sweep_cases
 
+PROBES = Path(__file__).parents[2] / "benchmarks" / "measure" / "probes"
 NEEDS_TORCH = ("kernels", "kernels.attention", "kernels.elementwise", "kernels.experts", "kernels.linear", "launch")
 NEEDS_TORCH += ("kernels.recurrent", "kernels.states")
-NEEDS_TORCH += ("kernels.probes", "kernels.tensor_rate", "trace", "workspace")
+NEEDS_TORCH += ("kernels.tensor_rate", "trace", "workspace")
 VLLM = ("", "._custom_ops", ".vllm_flash_attn", ".model_executor", ".model_executor.layers", ".v1", ".v1.worker")
 VLLM += (".model_executor.layers.fused_moe", ".model_executor.layers.fused_moe.config", ".v1.worker.gpu")
 VLLM += (".v1.worker.gpu.sample", ".v1.worker.gpu.sample.gumbel", ".v1.attention", ".v1.attention.backends")
@@ -83,8 +85,6 @@ def engines_of(builders: ModuleType) -> dict[str, set[str]]:
     """Whose kernels the cases get, by family or operation."""
     found: dict[str, set[str]] = {}
     for case in one_of_each():
-        if case.family == "probe":  # named by whose kernel it is, and tested apart
-            continue
         name = case.shape.get("op", f"{case.family} {case.shape['dtype']}")
         try:
             launch = builders.BUILDERS[case.family](case.shape, workspace())
@@ -111,17 +111,23 @@ def test_with_vllm_its_kernels_are_taken(builders: ModuleType) -> None:
     assert found["gemm bf16"] == found["norm"] == found["rope"] == found["copy"] == {"torch"}
 
 
-@pytest.mark.usefixtures("vllm")
-def test_probes_say_whose_kernel_they_are(builders: ModuleType) -> None:
+@pytest.mark.skipif(not PROBES.is_dir(), reason="benchmarks are not part of a source distribution")
+@pytest.mark.usefixtures("vllm", "torch")
+def test_probes_say_whose_kernel_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROBES))
+    monkeypatch.delitem(sys.modules, "run", raising=False)
+    cases, kernels = importlib.import_module("run"), importlib.import_module("probe_kernels")
+    for name in ("run", "probe_kernels"):  # made with a PyTorch that is none
+        monkeypatch.delitem(sys.modules, name)
     engines.choose_engine("torch")
     space = MagicMock()
     space.take.return_value.view.return_value.unbind.return_value = (1, 2)
     found: dict[tuple[str, str], str] = {}
-    for case in sweep_cases(["probe"]):
+    for case in cases.probe_cases():
         op, by = case.shape["op"], case.shape["by"]
         if by in ("vllm", "flash2", "cudnn"):
             try:
-                found[op, by] = builders.BUILDERS["probe"](case.shape, space).engine
+                found[op, by] = kernels.build_probe(case.shape, space).engine
             except ImportError as problem:
                 found[op, by] = str(problem)
     assert found["prompts", "flash2"] == found["decode", "flash2"] == found["prompts", "cudnn"] == "torch"

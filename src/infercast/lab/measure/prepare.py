@@ -24,7 +24,6 @@ RECURRENT = {
     "convolution": ("update", "channels"),
     "gating": ("op", "heads", "key_heads"),
 }
-PROBES = ("dtype", "width", "heads", "kv_heads")
 LARGEST_TOKENS = 8192  # kernels for more tokens are the same, and their operands larger
 
 
@@ -37,8 +36,6 @@ def compiled_cases(cases: Sequence[Case]) -> list[Case]:
             first[(small.key,)] = small
         elif case.family == "elementwise":
             first.setdefault((shape["op"], shape["width"], shape["heads"]), case)
-        elif case.family == "probe" and shape["by"] == "triton":
-            first.setdefault((shape["op"], *(shape[name] for name in PROBES)), case)
         elif case.family in RECURRENT:
             key = (case.family, *(shape[name] for name in RECURRENT[case.family]))
             first[key] = min(first.get(key, case), case, key=_tokens)

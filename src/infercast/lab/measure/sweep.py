@@ -23,78 +23,6 @@ from infercast.lab.measure.isolated import measure_isolated
 from infercast.lab.measure.prepare import compile_ahead, prepare
 from infercast.lab.measure.rows import COOL_SECONDS, Bench, Row, Store, Tally, is_heavy, measure_batch, require_pandas
 
-# What a launch costs when a kernel does nothing, by CUDA events: gaps between kernels are what is asked for.
-
-LAUNCH_TABLE = "launch"
-MANY, REPLAYS, WARM = 1000, 50, 5
-ELEMENTS = (1, 1024, 131_072)  # of a copy: one thread block, one, and as many as there are multiprocessors
-
-
-def measure_floors(store: Store) -> int:
-    """Rows of the table ``launch`` that are not there yet; returns how many came new."""
-    done, rows = store.done(), []
-    for elements in ELEMENTS:
-        for way, each in _ways(elements):
-            key = f"{LAUNCH_TABLE} {way} {elements}"
-            if key not in done:
-                microseconds = each()
-                row: Row = {"key": key, "table": LAUNCH_TABLE, "gpu": store.folder.name, "family": LAUNCH_TABLE}
-                rows.append(row | {"way": way, "elements": elements, "latency_us": round(microseconds, 4)})
-    store.append(rows)
-    return len(rows)
-
-
-def _ways(elements: int) -> list[tuple[str, Callable[[], float]]]:
-    torch = require_gpu()
-    source = torch.ones(elements, device="cuda")
-    target = torch.empty_like(source)
-
-    def work(count: int) -> None:
-        for _ in range(count):
-            target.copy_(source)
-
-    one, many = _graph(torch, work, 1), _graph(torch, work, MANY)
-    return [
-        ("one replay, alone", lambda: _alone(torch, one.replay)),
-        ("one replay after another", lambda: _in_a_row(torch, one.replay, REPLAYS * 10)),
-        ("inside a graph", lambda: _in_a_row(torch, many.replay, REPLAYS) / MANY),
-        ("one launch after another", lambda: _in_a_row(torch, lambda: work(1), MANY)),
-    ]
-
-
-def _graph(torch: Any, work: Callable[[int], None], count: int) -> Any:
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        work(1)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work(count)
-    return graph
-
-
-def _alone(torch: Any, launch: Callable[[], None]) -> float:
-    times = sorted(_between(torch, launch, 1) for _ in range(REPLAYS + WARM))
-    return times[len(times) // 2]
-
-
-def _in_a_row(torch: Any, launch: Callable[[], None], count: int) -> float:
-    """Microseconds of each of ``count`` launches without a pause, the median of three turns."""
-    _between(torch, launch, WARM)
-    return sorted(_between(torch, launch, count) for _ in range(3))[1] / count
-
-
-def _between(torch: Any, launch: Callable[[], None], count: int) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(count):
-        launch()
-    end.record()
-    torch.cuda.synchronize()
-    return float(1e3 * begin.elapsed_time(end))
-
-
 # What a reader of a table must know: ``meta.toml`` next to it.
 
 NAME = "meta.toml"
@@ -283,10 +211,8 @@ def _measure_here(
     deadline: float,
     progress: Progress | None,
 ) -> None:
-    """What breaks no process: kernels, launches that do nothing where probes are asked for, power."""
+    """What breaks no process: kernels, and power."""
     bench = open_bench()
-    if any(case.family == "probe" for case in waiting):
-        measure_floors(store)
     begin, before = time.monotonic(), result.tally.tried
     for batch in batches(waiting):
         now = time.monotonic()
@@ -298,7 +224,7 @@ def _measure_here(
         store.append([{"gpu": result.gpu, **row} for row in rows])
         result.rows += len(rows)
         result.left = before + len(waiting) - result.tally.tried
-    measure_power([case for case in cases if case.family not in (*ISOLATED, "probe")], store, bench, monitor, deadline)
+    measure_power([case for case in cases if case.family not in ISOLATED], store, bench, monitor, deadline)
 
 
 def batches(cases: Sequence[Case]) -> Iterator[list[Case]]:

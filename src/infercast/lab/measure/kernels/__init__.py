@@ -11,7 +11,6 @@ from infercast.lab.measure.cases import Case, Launch
 from infercast.lab.measure.kernels.attention import build_attention
 from infercast.lab.measure.kernels.elementwise import build_elementwise
 from infercast.lab.measure.kernels.gemm import build_experts, build_gemm, heater, launch_configuration, trial_details
-from infercast.lab.measure.kernels.probes import build_probe
 from infercast.lab.measure.kernels.recurrent import build_convolution, build_gating, build_scan, build_update
 from infercast.lab.measure.kernels.sparse import build_sparse
 from infercast.lab.measure.launch import POOL_SHARE, Workspace, repeat_for, time_launches, time_sustained
@@ -30,7 +29,6 @@ BUILDERS = {
     "convolution": build_convolution,
     "gating": build_gating,
     "sparse": build_sparse,
-    "probe": build_probe,
 }
 
 

@@ -179,19 +179,20 @@ def _copy(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def build_kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """New keys and values into pages of 16 tokens, in bf16 or brought to fp8; by vLLM unless the shape says Triton."""
-    rows, heads, width, narrow = shape["rows"], shape["heads"], shape["width"], shape["dtype"] == "fp8"
-    both = workspace.take(2, rows, heads, width)
-    pages = workspace.take(-(-rows // PAGE) + 64, 2, PAGE, heads, width, dtype=shape["dtype"])
-    slots = torch.arange(rows, device=workspace.device)
-    one = torch.ones((), device=workspace.device)
-    if shape.get("by") == "triton":
-        from infercast.lab.measure.kernels.triton import write_pages  # noqa: PLC0415 - needs Triton
-
-        return SimpleLaunch("triton", partial(write_pages, both, pages, slots, one), (both,))
+    """New keys and values into pages of 16 tokens, in bf16 or brought to fp8."""
+    both, pages, slots, one = new_keys(shape, workspace)
+    narrow = shape["dtype"] == "fp8"
     write, kind = vllm("_custom_ops").reshape_and_cache_flash, "fp8" if narrow else "auto"
     keys, values = (pages.view(torch.uint8) if narrow else pages).unbind(1)
     return SimpleLaunch("vllm", partial(write, both[0], both[1], keys, values, slots, kind, one, one), (both,))
+
+
+def new_keys(shape: Shape, workspace: Workspace) -> tuple[Any, Any, Any, Any]:
+    """New keys and values, the pages that they go to, the place of each, and a scale of 1."""
+    rows, heads, width = shape["rows"], shape["heads"], shape["width"]
+    both = workspace.take(2, rows, heads, width)
+    pages = workspace.take(-(-rows // PAGE) + 64, 2, PAGE, heads, width, dtype=shape["dtype"])
+    return both, pages, torch.arange(rows, device=workspace.device), torch.ones((), device=workspace.device)
 
 
 def _sample(shape: Shape, workspace: Workspace) -> SimpleLaunch:

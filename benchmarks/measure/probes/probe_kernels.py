@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 
-from infercast.bundled import DATA
 from infercast.lab.measure.cases import Shape
 from infercast.lab.measure.device import vllm
-from infercast.lab.measure.kernels.elementwise import build_kv_write
+from infercast.lab.measure.kernels.elementwise import build_kv_write, new_keys
 from infercast.lab.measure.launch import SimpleLaunch, Workspace
 
-# Bare tensor core rates: a program of CUDA C++ (data/lab/tensor_rate.cu), compiled by nvcc when first asked for.
+# Bare tensor core rates: a program of CUDA C++ (tensor_rate.cu), compiled by nvcc when first asked for.
 
 KINDS = {"mma_sync/bf16": 0, "mma_sync/fp8": 1, "wgmma/bf16": 2, "wgmma/fp8": 3}
 REGISTERS = 128  # of a thread for the 64 x 256 sums of a group of four warps
@@ -33,7 +32,7 @@ def source() -> str:
     """The program, with the lists of sums that C++ has no loop for."""
     sums = ", ".join(f"%{number}" for number in range(REGISTERS))
     outputs = ", ".join(f'"+f"(d[{number}])' for number in range(REGISTERS))
-    program = (DATA / "lab" / "tensor_rate.cu").read_text(encoding="utf-8")
+    program = Path(__file__).with_name("tensor_rate.cu").read_text(encoding="utf-8")
     return program.replace("{SUMS}", "{" + sums + "}").replace("OUTPUTS", outputs).replace("REGISTERS", str(REGISTERS))
 
 
@@ -82,13 +81,22 @@ def build_probe(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     return _BUILDERS[shape["op"]](shape, workspace)
 
 
+def _kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    if shape["by"] != "triton":
+        return build_kv_write(shape, workspace)
+    from triton_kernels import write_pages  # noqa: PLC0415 - needs Triton
+
+    both, *others = new_keys(shape, workspace)
+    return SimpleLaunch("triton", partial(write_pages, both, *others), (both,))
+
+
 def _quantise(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """Rows to fp8 with a scale a token or a group of 128 neighbours."""
     rows, width = shape["rows"], shape["width"]
     source = workspace.take(rows, width)
     by_token = shape["op"] == "quantise_token"
     if shape["by"] == "triton":
-        from infercast.lab.measure.kernels.triton import quantise_groups, quantise_rows  # noqa: PLC0415
+        from triton_kernels import quantise_groups, quantise_rows  # noqa: PLC0415 - needs Triton
 
         target = workspace.take(rows, width, dtype="fp8")
         scales = torch.empty(rows, 1 if by_token else width // GROUP, dtype=torch.float32, device=workspace.device)
@@ -107,7 +115,7 @@ def _prompts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """Causal attention over prompts of one length without a prefix."""
     query, key, value = _heads(shape, workspace, shape["length"])
     if shape["by"] == "triton":
-        from infercast.lab.measure.kernels.triton import prompts  # noqa: PLC0415 - needs Triton
+        from triton_kernels import prompts  # noqa: PLC0415 - needs Triton
 
         launch = partial(prompts, query, key, value, torch.empty_like(query))
         return SimpleLaunch("triton", launch, (query, key, value))
@@ -118,7 +126,7 @@ def _decode(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """One query a sequence over keys of one length; keys are cold."""
     query, key, value = _heads(shape, workspace, 1)
     if shape["by"] == "triton":
-        from infercast.lab.measure.kernels.triton import Decoder  # noqa: PLC0415 - needs Triton
+        from triton_kernels import Decoder  # noqa: PLC0415 - needs Triton
 
         flat = query.squeeze(2)
         return SimpleLaunch("triton", Decoder(flat, key, value, torch.empty_like(flat)), (query,))
@@ -146,7 +154,7 @@ def _torch_attention(by: str, query: Any, key: Any, value: Any, *, causal: bool)
 
 
 _BUILDERS: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
-    "kv_write": build_kv_write,
+    "kv_write": _kv_write,
     "quantise_token": _quantise,
     "quantise_block": _quantise,
     "prompts": _prompts,
