@@ -79,6 +79,8 @@ class FakeBench:
     def details(self, case: Case) -> dict[str, Any]:
         return {"tuned": True} if case.family == "moe" else {}
 
+    def close(self) -> None: ...
+
 
 class FakeMonitor:
     state = State(1980.0, 120.0, 40.0, False)
@@ -119,7 +121,8 @@ def gpu(bench: FakeBench, monitor: FakeMonitor, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sweep, "describe", lambda: {"driver": "580", "sms": 132})
     monkeypatch.setattr(sweep, "Monitor", lambda: monitor)
     monkeypatch.setattr(sweep, "open_bench", lambda: bench)
-    monkeypatch.setattr(sweep, "prepare", lambda *_: None)
+    monkeypatch.setattr(sweep, "load_apart", lambda _: None)
+    monkeypatch.setattr(sweep, "prepare", lambda *words: words[3]())
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     monkeypatch.setattr(meta, "revision", dict)
     return bench

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,9 +35,9 @@ class FakeProcess:
     killed = 0
     waited = 0.0
 
-    def __init__(self, *, target: Any, args: tuple[list[Case], str]) -> None:
+    def __init__(self, *, target: Any, args: tuple[list[Case], str, Any]) -> None:
         assert target is prepare.launch_once
-        self.args = args
+        self.args = args[:2]
 
     def start(self) -> None:
         FakeProcess.started.append(self.args)
@@ -51,8 +52,9 @@ class FakeProcess:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
     FakeProcess.started, FakeProcess.killed, FakeProcess.waited = [], 0, 0.0
-    context = SimpleNamespace(Process=FakeProcess, set_forkserver_preload=lambda loaded: None)
+    context = SimpleNamespace(Process=FakeProcess, Event=Event, set_forkserver_preload=lambda loaded: None)
     monkeypatch.setattr(prepare, "get_context", lambda method: context)
+    monkeypatch.setattr(prepare, "ensure_running", lambda: None)
     monkeypatch.setattr(prepare, "import_module", lambda name: None)
     monkeypatch.setattr(prepare.os, "cpu_count", lambda: 8)
     return FakeProcess
@@ -62,6 +64,22 @@ def test_all_cores_but_one_compile(cases: list[Case], processes: type[FakeProces
     prepare.prepare(cases, "vllm", time.monotonic() + 600)
     compiled = prepare.compiled_cases(cases)
     assert processes.started == [(compiled[number::7], "vllm") for number in range(7)]
+
+
+def test_what_needs_no_compiling_has_the_gpu_until_it_is_done(
+    cases: list[Case], processes: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    class Sign(Event):
+        def set(self) -> None:
+            order.append("others may launch")
+
+    monkeypatch.setattr(prepare.get_context("forkserver"), "Event", Sign)
+    prepare.prepare(cases, "vllm", time.monotonic() + 600, lambda: order.append("measured"))
+    assert order == ["measured", "others may launch"]
+    prepare.prepare(cases, "vllm", time.monotonic() + 40, lambda: order.append("measured, nothing compiled"))
+    assert order[2:] == ["measured, nothing compiled"]
 
 
 def test_processes_that_take_too_long_are_stopped(cases: list[Case], processes: type[FakeProcess]) -> None:
@@ -96,5 +114,7 @@ def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     monkeypatch.setattr(prepare.os, "dup2", lambda source, target: None)
     compiled = prepare.compiled_cases(cases)
-    prepare.launch_once(compiled[2::9], "torch")
+    free = Event()
+    free.set()
+    prepare.launch_once(compiled[2::9], "torch", free)
     assert [case.key for case in built] == [case.key for case in compiled[2::9]]

@@ -192,6 +192,9 @@ class JournalBench:
     def details(self, case: Case) -> dict[str, object]:
         return self._bench.details(case)
 
+    def close(self) -> None:
+        self._bench.close()
+
     def forget(self) -> None:
         self._keys = []
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from threading import Thread
 
 from infercast.lab.measure.cases import Case
@@ -24,6 +28,7 @@ RECURRENT = {
     "convolution": ("update", "channels"),
     "gating": ("op", "heads", "key_heads"),
 }
+COMPILED = "moe", "elementwise", *RECURRENT
 LARGEST_TOKENS = 8192  # kernels for more tokens are the same, and their operands larger
 
 
@@ -47,37 +52,63 @@ def _tokens(case: Case) -> int:
     return int(case.shape.get("rows", 0) or case.shape["batch"] * case.shape["q_len"])
 
 
-def prepare(cases: Sequence[Case], engine: str, deadline: float) -> None:
+def prepare(cases: Sequence[Case], engine: str, deadline: float, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Compile what ``cases`` need, as far as there is time before the deadline (of ``time.monotonic``)."""
     seconds = SHARE_OF_TIME * (deadline - time.monotonic())
     if seconds >= LEAST_SECONDS:
-        compile_ahead(compiled_cases(cases), engine, seconds)
+        compile_ahead(compiled_cases(cases), engine, seconds, meanwhile)
+    else:
+        meanwhile()
 
 
-def compile_ahead(cases: Sequence[Case], engine: str, seconds: float) -> None:
-    """Launch each case once, by one process per core, for at most ``seconds``."""
+def load_apart(engine: str) -> ForkServerContext:
+    """One process loads PyTorch and vLLM, and will split into others, as nothing of it has touched the GPU."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([*_modules(engine)])
+    ensure_running()
+    return context
+
+
+def compile_ahead(
+    cases: Sequence[Case], engine: str, seconds: float, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Launch each case once, by one process per core, for at most ``seconds``.
+
+    While they load, ``meanwhile`` is called and has the GPU for itself.
+    """
     workers = min(MOST_WORKERS, (os.cpu_count() or 1) - 1, len(cases))
     if workers < 2:
+        meanwhile()
         return
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    # One process loads PyTorch and vLLM and splits into the others, as nothing of it has touched the GPU. This one,
-    # which has, loads them meanwhile.
-    context, modules = get_context("forkserver"), LOADED[: 2 if engine == "vllm" else 1]
-    context.set_forkserver_preload([*modules])
-    running = [context.Process(target=launch_once, args=(cases[number::workers], engine)) for number in range(workers)]
-    loading = Thread(target=_load, args=(modules,))
-    loading.start()
+    context = load_apart(engine)
+    is_free = context.Event()
+    shares = [cases[number::workers] for number in range(workers)]
+    running = [context.Process(target=launch_once, args=(share, engine, is_free)) for share in shares]
+    starting = Thread(target=_start, args=(running,))  # which takes until all is loaded
+    starting.start()
     try:
-        for process in running:
-            process.start()
+        meanwhile()
+        is_free.set()
+        _load(_modules(engine))
+        starting.join()
         until = time.monotonic() + seconds
         for process in running:
             process.join(max(0.0, until - time.monotonic()))  # the rest is compiled when its turn comes
     finally:
+        starting.join()
         for process in running:
             process.kill()
             process.join()
-        loading.join()
+
+
+def _start(processes: Sequence[BaseProcess]) -> None:
+    for process in processes:
+        process.start()
+
+
+def _modules(engine: str) -> tuple[str, ...]:
+    return LOADED[: 2 if engine == "vllm" else 1]
 
 
 def _load(modules: Sequence[str]) -> None:
@@ -86,13 +117,14 @@ def _load(modules: Sequence[str]) -> None:
             import_module(name)
 
 
-def launch_once(cases: Sequence[Case], engine: str) -> None:
+def launch_once(cases: Sequence[Case], engine: str, is_free: Event) -> None:
     from infercast.lab.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
 
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     choose_engine(engine)
+    is_free.wait()
     bench = GpuBench(POOL_SHARE)
     for case in cases:
         try:

@@ -225,6 +225,9 @@ class Bench(Protocol):
     def details(self, case: Case) -> dict[str, Any]:
         """What else is known of a case's kernel."""
 
+    def close(self) -> None:
+        """Give the GPU's memory back."""
+
 
 @dataclass
 class Tally:

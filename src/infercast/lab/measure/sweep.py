@@ -9,6 +9,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from infercast.lab.measure.cases import Case, Shape, anchor_cases, sweep_cases
 from infercast.lab.measure.device import Monitor, State, choose_engine, describe, gpu_name, require_gpu
 from infercast.lab.measure.isolated import FAMILIES as ISOLATED
 from infercast.lab.measure.isolated import measure_isolated
-from infercast.lab.measure.prepare import compile_ahead, prepare
+from infercast.lab.measure.prepare import COMPILED, compile_ahead, load_apart, prepare
 from infercast.lab.measure.rows import COOL_SECONDS, Bench, Row, Store, Tally, is_heavy, measure_batch, require_pandas
 
 # What a reader of a table must know: ``meta.toml`` next to it.
@@ -159,9 +160,12 @@ def run_sweep(
     """Measure until all is done or time is up, resuming ``out``; ``anchors``: only the most informative shapes."""
     cases = [case for case in anchor_cases(anchors) if not families or case.family in families]
     cases = cases if anchors else sweep_cases(families)
+    chosen = choose_engine(engine)
+    is_compiled = chosen == "vllm" or not anchors
+    if is_compiled:
+        load_apart(chosen)
     require_gpu()
     require_pandas()
-    chosen = choose_engine(engine)
     result = Sweep(gpu_name(), out / gpu_name(), chosen)
     store = Store(result.folder)
     earlier = read_meta(store.folder).get("kernels", chosen)
@@ -174,19 +178,25 @@ def run_sweep(
     begin = time.monotonic()
     deadline = begin + 60 * minutes
     monitor = Monitor()
+
+    def measure(shared: Sequence[Case], with_power: Sequence[Case] = ()) -> None:
+        if shared:
+            _measure_here(shared, with_power, store, monitor, result, deadline, progress)
+        result.left = len(waiting) - result.tally.tried
+
     try:
-        if chosen == "vllm" or not anchors:
-            prepare(waiting, chosen, deadline)
         meta = Meta(store.folder, {"gpu": result.gpu, **describe(), "kernels": chosen}, monitor.since(0.0))
         shared = [case for case in waiting if case.family not in ISOLATED]
         apart = [case for case in waiting if case.family in ISOLATED]
         try:
-            result.left = len(waiting)
+            if is_compiled:
+                # Of a few anchors, those that need no compiling are measured before others are compiled.
+                ready = [case for case in shared if anchors and case.family not in COMPILED]
+                prepare(waiting, chosen, deadline, partial(measure, ready))
+                shared = [case for case in shared if case not in ready]
             if apart:
                 result.rows += measure_isolated(apart, store, result.tally, chosen, deadline)
-                result.left = len(waiting) - result.tally.tried
-            if shared:
-                _measure_here(shared, () if anchors else cases, store, monitor, result, deadline, progress)
+            measure(shared, () if anchors else cases)
         finally:
             result.seconds = time.monotonic() - begin
             meta.finish(result.seconds, len(done) + result.rows, result.tally.skipped, monitor.since(begin))
@@ -223,8 +233,8 @@ def _measure_here(
         rows = measure_batch(batch, bench, monitor, result.tally, deadline)
         store.append([{"gpu": result.gpu, **row} for row in rows])
         result.rows += len(rows)
-        result.left = before + len(waiting) - result.tally.tried
     measure_power([case for case in cases if case.family not in ISOLATED], store, bench, monitor, deadline)
+    bench.close()
 
 
 def batches(cases: Sequence[Case]) -> Iterator[list[Case]]:

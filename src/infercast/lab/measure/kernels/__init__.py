@@ -55,3 +55,7 @@ class GpuBench:
         if case.family == "tuning":
             return trial_details(case.shape)
         return launch_configuration(case.shape) if case.family == "moe" else {}
+
+    def close(self) -> None:
+        del self.workspace
+        torch.cuda.empty_cache()
