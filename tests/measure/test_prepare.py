@@ -2,6 +2,7 @@
 
 import sys
 import time
+from multiprocessing import Value, get_context
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -32,11 +33,11 @@ class FakeProcess:
     """Its own context too, as `multiprocessing` has one for each way to start processes."""
 
     started: list[tuple[list[Case], str]]
-    killed = 0
-    waited = 0.0
+    killed: int
+    waited: float
 
-    def __init__(self, *, target: Any, args: tuple[list[Case], str, Any]) -> None:
-        assert target is prepare.launch_once
+    def __init__(self, *, target: Any, args: tuple[list[Case], str, Any, Any]) -> None:
+        assert target is prepare.launch_all
         self.args = args[:2]
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class FakeProcess:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
     FakeProcess.started, FakeProcess.killed, FakeProcess.waited = [], 0, 0.0
-    context = SimpleNamespace(Process=FakeProcess, Event=Event, set_forkserver_preload=lambda loaded: None)
+    context = SimpleNamespace(Process=FakeProcess, Event=Event, Value=Value, set_forkserver_preload=lambda _: None)
     monkeypatch.setattr(prepare, "get_context", lambda method: context)
     monkeypatch.setattr(prepare, "ensure_running", lambda: None)
     monkeypatch.setattr(prepare, "import_module", lambda name: None)
@@ -63,7 +64,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
 def test_all_cores_but_one_compile(cases: list[Case], processes: type[FakeProcess]) -> None:
     prepare.prepare(cases, "vllm", time.monotonic() + 600)
     compiled = prepare.compiled_cases(cases)
-    assert processes.started == [(compiled[number::7], "vllm") for number in range(7)]
+    assert processes.started == [(compiled, "vllm")] * 7
 
 
 def test_what_needs_no_compiling_has_the_gpu_until_it_is_done(
@@ -96,7 +97,7 @@ def test_a_short_sweep_or_one_without_such_kernels_starts_at_once(
     assert processes.started == []
 
 
-def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(
+def test_a_process_launches_what_no_other_has_and_goes_on_where_one_cannot_run(
     cases: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[Any] = []
@@ -114,7 +115,7 @@ def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     monkeypatch.setattr(prepare.os, "dup2", lambda source, target: None)
     compiled = prepare.compiled_cases(cases)
-    free = Event()
-    free.set()
-    prepare.launch_once(compiled[2::9], "torch", free)
-    assert [case.key for case in built] == [case.key for case in compiled[2::9]]
+    is_free, num_taken = get_context().Event(), Value("i", 5)
+    is_free.set()
+    prepare.launch_all(compiled, "torch", is_free, num_taken)
+    assert [case.key for case in built] == [case.key for case in compiled[5:]]

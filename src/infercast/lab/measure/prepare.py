@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from threading import Thread
 
@@ -82,9 +83,8 @@ def compile_ahead(
         meanwhile()
         return
     context = load_apart(engine)
-    is_free = context.Event()
-    shares = [cases[number::workers] for number in range(workers)]
-    running = [context.Process(target=launch_once, args=(share, engine, is_free)) for share in shares]
+    is_free, num_taken = context.Event(), context.Value("i")
+    running = [context.Process(target=launch_all, args=(cases, engine, is_free, num_taken)) for _ in range(workers)]
     starting = Thread(target=_start, args=(running,))  # which takes until all is loaded
     starting.start()
     try:
@@ -117,7 +117,8 @@ def _load(modules: Sequence[str]) -> None:
             import_module(name)
 
 
-def launch_once(cases: Sequence[Case], engine: str, is_free: Event) -> None:
+def launch_all(cases: Sequence[Case], engine: str, is_free: Event, num_taken: Synchronized[int]) -> None:
+    """Launch one case after another that no other process has taken."""
     from infercast.lab.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
 
     with open(os.devnull, "w") as nowhere:
@@ -126,8 +127,14 @@ def launch_once(cases: Sequence[Case], engine: str, is_free: Event) -> None:
     choose_engine(engine)
     is_free.wait()
     bench = GpuBench(POOL_SHARE)
-    for case in cases:
+    while (number := _take(num_taken)) < len(cases):
         try:
-            bench.build(case)()
+            bench.build(cases[number])()
         except Exception:  # what cannot run is counted, with its reason, when its turn comes
             continue
+
+
+def _take(num_taken: Synchronized[int]) -> int:
+    with num_taken.get_lock():
+        num_taken.value += 1
+        return num_taken.value - 1
