@@ -38,7 +38,7 @@ def require_gpu() -> Any:
 
 
 def end_at_once() -> None:
-    """End a process that has used the GPU: to unload PyTorch and vLLM takes Python seconds, and nothing is left to do."""
+    """End a process that has used the GPU: unloading PyTorch and vLLM takes seconds, and nothing is left to do."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         sys.stdout.flush()
