@@ -15,7 +15,7 @@ from functools import cache, lru_cache, partial
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.engines.base import Configuration, ExpertLaunches
+from infercast.engines.base import Configuration, ExpertLaunches, engine_named
 from infercast.engines.sglang.settings import ARCHITECTURES
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
@@ -110,16 +110,17 @@ def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
 
 @lru_cache
 def untuned_factors(
-    model: ModelConfig, spec: ExpertFeedForward, gpu: Gpu, layout: ParallelLayout
+    model: ModelConfig, spec: ExpertFeedForward, gpu: Gpu, layout: ParallelLayout, engine: str = "sglang"
 ) -> tuple[tuple[float, float], ...]:
-    """Token counts with the experts' slowdown factor; empty if there is a tuned file."""
+    """Token counts with the experts' slowdown factor; empty if there is a tuned file. vLLM had the same defaults."""
     weights = model.weights
-    kernel = weights.experts_kernel or kernel_profile("sglang").experts.get(gpu.kernels, {}).get(weights.experts, "")
+    kernel = weights.experts_kernel or kernel_profile(engine).experts.get(gpu.kernels, {}).get(weights.experts, "")
     if kernel != TRITON or weights.experts != "bf16" or not is_modelled(gpu):
         return ()  # default tiles of block fp8 are as good
     experts = -(-(spec.experts + layout.redundant) // layout.expert_gpus) + (0 if layout.experts else spec.joined)
     inter = layout.share_expert_width(spec.inter)
-    if has_tuned_file(experts, inter, weights.experts, gpu):
+    launches = engine_named(engine).expert_launches
+    if launches is None or launches.has_tuned_file(experts, inter, weights.experts, gpu):
         return ()
     sizes = sorted({*SIZES, experts, experts + 1})
     return tuple((float(tokens), _factor(tokens, experts, inter, model.hidden, spec, gpu)) for tokens in sizes)
