@@ -51,7 +51,7 @@ def test_inputs_are_quantised_by_kernels_of_their_own() -> None:
 
 def test_flashinfers_products_in_fp8_are_those_without_packed_scales() -> None:
     engine = engine_named("sglang")
-    for backend, dtype in (("auto", "fp8_block"), ("flashinfer_trtllm", "fp8")):
+    for backend, dtype in (("auto", "fp8_block"), ("aiter", "fp8_block"), ("flashinfer_trtllm", "fp8")):
         weights = engine.with_settings(
             engine.settings({"fp8_gemm_backend": backend}), read_model("deepseek-r1")
         ).weights

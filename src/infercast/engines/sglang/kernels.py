@@ -189,11 +189,14 @@ def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
     return f"{FOLDER}/E={experts},N={inter},device_name={name.replace(' ', '_')}{written}{blocks}.json"
 
 
-def without_packing(model: ModelConfig) -> ModelConfig:
-    """Products scaled by blocks as quick as those with one scale: tables hold DeepGEMM's, which pack scales first."""
+def with_products(model: ModelConfig, backend: str) -> ModelConfig:
+    """FlashInfer's products scaled by blocks take as long as with one scale; tables hold DeepGEMM's, which pack them.
+
+    All other kernels are taken to be as quick as the engine's choice.
+    """
     names = ("attention", "feed_forward", "activation_attention", "activation_feed_forward")
     changed: dict[str, Any] = {name: "fp8" for name in names if getattr(model.weights, name) == "fp8_block"}
-    return replace(model, weights=replace(model.weights, **changed))
+    return replace(model, weights=replace(model.weights, **changed)) if backend == "flashinfer_trtllm" else model
 
 
 EXPERT_LAUNCHES = ExpertLaunches(
