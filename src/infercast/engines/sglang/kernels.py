@@ -124,11 +124,19 @@ def untuned_factors(
     if launches is None or launches.has_tuned_file(experts, inter, weights.experts, gpu):
         return ()
     sizes = sorted({*SIZES, experts, experts + 1})
-    return tuple((float(tokens), _factor(tokens, experts, inter, model.hidden, spec, gpu)) for tokens in sizes)
+    shape = experts, inter, model.hidden, spec, gpu, layout.expert_gpus
+    return tuple((float(tokens), _factor(tokens, *shape)) for tokens in sizes)
 
 
-def _factor(tokens: int, experts: int, inter: int, hidden: int, spec: ExpertFeedForward, gpu: Gpu) -> float:
-    op = MoE(np.array([tokens]), hidden=hidden, inter=inter, experts=experts, topk=spec.topk, gated=spec.gated)
+def _factor(tokens: int, experts: int, inter: int, hidden: int, spec: ExpertFeedForward, gpu: Gpu, gpus: int) -> float:
+    op = MoE(
+        np.array([max(tokens / gpus, 1.0)]),
+        hidden=hidden,
+        inter=inter,
+        experts=experts,
+        topk=spec.topk,
+        gated=spec.gated,
+    )
     configurations = np.array([FEW if tokens <= experts else MANY, *GOOD], dtype=float)
     seconds = time_tiles(op, gpu, Tiles(*configurations.T)).seconds
     return float(max(1.0, seconds[0] / seconds[1:].min()))
