@@ -113,6 +113,7 @@ class RunningPool:
             publish_counts=pool.lockstep or first.tells_load,
             weighs_cache=first.tells_load,
             usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / first.num_blocks,
+            answered=[engine.inbox.known for engine in self.engines],
         )
         self._choose = make_policy(pool.router, engines)
 
