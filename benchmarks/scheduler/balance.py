@@ -59,12 +59,14 @@ def ours(case: dict[str, Any]) -> Iterator[int]:
         publish_counts=case["publishes"],
         weighs_cache=engine_version(f"vllm@{case['version']}").weighs_cache,
         usage=lambda engine: float(case["usage"][period][engine]),
+        answered=[[] for _ in range(count)],
     )
     choose, loads = make_policy("vllm", engines), Loads(count, times)
     for number, (arrival, start, end) in enumerate(rows):
         period = floor(arrival / PUBLISH_SECONDS)
         chosen = choose(Delivery(arrival, number, arrival, Request(arrival, 1, 1)), loads)
         times[chosen].started_at[number], times[chosen].last_token[number] = start, end
+        engines.answered[chosen].append(number)
         yield chosen
 
 

@@ -99,8 +99,7 @@ class RunningPool:
             inbox = Inbox(sends_at_once=arrivals.sends_at_once)
             if loop_for is None:
                 record = simulation.new_record(replica, num_requests)
-                jump = not pool.lockstep
-                loop = simulation.loop_of(replica, inbox, record, jump=jump, watch=watcher, is_plain=is_plain)
+                loop = simulation.loop_of(replica, inbox, record, watch=watcher, is_plain=is_plain)
             else:
                 loop = loop_for(replica, inbox)
             self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
@@ -113,6 +112,7 @@ class RunningPool:
             publish_counts=pool.lockstep or first.tells_load,
             weighs_cache=first.tells_load,
             usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / first.num_blocks,
+            answered=[engine.inbox.known for engine in self.engines],
         )
         self._choose = make_policy(pool.router, engines)
 

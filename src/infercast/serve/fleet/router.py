@@ -135,45 +135,59 @@ class Server:
     waiting: list[int]
     running: list[int]
     usage: list[float]
-    in_flight: list[list[int]]  # Its own unanswered requests, by number
+    own: list[int]  # Its own unanswered requests on each engine ...
+    ends: list[tuple[float, int]]  # ... and a heap of when they are answered, as far as known, and by which engine.
     start: int  # The engine it tries first
 
 
 def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], int]:
     """The engine with the fewest requests in one server's view; ties go round robin."""
     count = engines.count
-    servers = [Server([0] * count, [0] * count, [0.0] * count, [[] for _ in range(count)], k) for k in range(count)]
+    servers = [Server([0] * count, [0] * count, [0.0] * count, [0] * count, [], k) for k in range(count)]
+    unstarted: list[list[int]] = [[] for _ in range(count)]  # As of the last publication, and what came since
     published = 0
+
+    def take_in_ends(times: Sequence[Times]) -> None:
+        for engine, numbers in enumerate(engines.answered):
+            if numbers:
+                last_token = times[engine].last_token.item
+                for number in numbers:
+                    heapq.heappush(servers[number % count].ends, (last_token(number), engine))
+                numbers.clear()
 
     def publish(moment: float, times: Sequence[Times]) -> None:
         """Replace all servers' views by each engine's running and waiting requests at that time."""
         usage = [engines.usage(engine) for engine in range(count)]
-        running, waiting = [0] * count, [0] * count
         for server in servers:
-            _forget(server, moment, times)
-            for engine, numbers in enumerate(server.in_flight):
+            _forget(server, moment)
+        for engine, numbers in enumerate(unstarted):
+            if numbers:
                 started_at = times[engine].started_at.item
-                started = sum([started_at(number) <= moment for number in numbers])
-                running[engine] += started
-                waiting[engine] += len(numbers) - started
+                unstarted[engine] = [number for number in numbers if not started_at(number) <= moment]
+        waiting = [*map(len, unstarted)]
+        unanswered = map(sum, zip(*(server.own for server in servers), strict=True))
+        running = [every - waits for every, waits in zip(unanswered, waiting, strict=True)]
         for server in servers:
             server.waiting, server.running, server.usage = [*waiting], [*running], usage
 
     def choose(delivery: Delivery, times: Sequence[Times]) -> int:
         nonlocal published
         number = floor(delivery.arrival / PUBLISH_SECONDS)
+        take_in_ends(times)
         if engines.publish_counts and number > published:
             published = number
             publish(number * PUBLISH_SECONDS, times)
         server = servers[delivery.number % count]
         if engines.weighs_cache:
-            _forget(server, delivery.arrival, times)
+            _forget(server, delivery.arrival)
             scores = _by_cache(server, count)
         else:
             scores = [WAITING_WEIGHT * each + more for each, more in zip(server.waiting, server.running, strict=True)]
         chosen = next_smallest(scores, server.start)
         server.waiting[chosen] += count
-        server.in_flight[chosen].append(delivery.number)
+        server.own[chosen] += 1
+        if engines.publish_counts:
+            unstarted[chosen].append(delivery.number)
         server.start = (server.start + 1) % count
         return chosen
 
@@ -183,20 +197,16 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
 def _by_cache(server: Server, count: int) -> list[float]:
     """Requests on engines, at least as many as the server sent itself; those that wait count more where it is full."""
     scores: list[float] = []
-    for waiting, running, usage, own in zip(
-        server.waiting, server.running, server.usage, server.in_flight, strict=True
-    ):
-        score = max(count * len(own), waiting + running)
+    for waiting, running, usage, own in zip(server.waiting, server.running, server.usage, server.own, strict=True):
+        score = max(count * own, waiting + running)
         scores.append(score + waiting * FULL_WEIGHT * (usage - FULL_FROM) if usage > FULL_FROM else score)
     return scores
 
 
-def _forget(server: Server, moment: float, times: Sequence[Times]) -> None:
-    """Drop requests answered by then; unanswered ones have NaN."""
-    for engine, numbers in enumerate(server.in_flight):
-        if numbers:
-            last_token = times[engine].last_token.item
-            server.in_flight[engine] = [number for number in numbers if not last_token(number) <= moment]
+def _forget(server: Server, moment: float) -> None:
+    """Drop requests answered by then."""
+    while server.ends and server.ends[0][0] <= moment:
+        server.own[heapq.heappop(server.ends)[1]] -= 1
 
 
 # The endpoint picker of llm-d and of the Gateway API Inference Extension: weighted scores, the highest wins. Three
@@ -260,6 +270,7 @@ class Engines:
     """True if engines publish running and waiting counts, which in vLLM 0.25 only MoE models do."""
     weighs_cache: bool = False  # True if vLLM's balancer uses its own in-flight requests and KV cache usage (0.27) ...
     usage: Callable[[int], float] = lambda engine: 0.0  # ... which each engine reports as a fraction.
+    answered: Sequence[list[int]] = ()  # Requests that each engine has answered since a policy emptied its list
 
 
 class Times(Protocol):
