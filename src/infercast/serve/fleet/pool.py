@@ -99,8 +99,7 @@ class RunningPool:
             inbox = Inbox(sends_at_once=arrivals.sends_at_once)
             if loop_for is None:
                 record = simulation.new_record(replica, num_requests)
-                jump = not pool.lockstep
-                loop = simulation.loop_of(replica, inbox, record, jump=jump, watch=watcher, is_plain=is_plain)
+                loop = simulation.loop_of(replica, inbox, record, watch=watcher, is_plain=is_plain)
             else:
                 loop = loop_for(replica, inbox)
             self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
