@@ -41,8 +41,7 @@ def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
         place.clock = next(place.turns)
         places.append(place)
     cache_tokens = first.num_blocks * first.kv_shape.block_size // len(first.kv_shape.windows)
-    answered = [place.inbox.known for place in places]
-    known = Engines(len(places), cache_tokens, first.kv_shape.block_size, pool.lockstep, answered=answered)
+    known = Engines(len(places), cache_tokens, first.kv_shape.block_size, pool.lockstep)
     choose, loads = make_policy(pool.router, known), Loads(len(places), [place.record for place in places])
     to_send = [*enumerate(workload.requests)]
     on_their_way: list[Delivery] = []
