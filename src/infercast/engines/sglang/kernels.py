@@ -124,20 +124,13 @@ def untuned_factors(
     if launches is None or launches.has_tuned_file(experts, inter, weights.experts, gpu):
         return ()
     sizes = sorted({*SIZES, experts, experts + 1})
-    shape = experts, inter, model.hidden, spec, gpu, layout.expert_gpus
-    return tuple((float(tokens), _factor(tokens, *shape)) for tokens in sizes)
+    layer = MoE(np.ones(1), hidden=model.hidden, inter=inter, experts=experts, topk=spec.topk, gated=spec.gated)
+    return tuple((float(tokens), _factor(tokens, layer, gpu, layout.expert_gpus)) for tokens in sizes)
 
 
-def _factor(tokens: int, experts: int, inter: int, hidden: int, spec: ExpertFeedForward, gpu: Gpu, gpus: int) -> float:
-    op = MoE(
-        np.array([max(tokens / gpus, 1.0)]),
-        hidden=hidden,
-        inter=inter,
-        experts=experts,
-        topk=spec.topk,
-        gated=spec.gated,
-    )
-    configurations = np.array([FEW if tokens <= experts else MANY, *GOOD], dtype=float)
+def _factor(tokens: int, layer: MoE, gpu: Gpu, gpus: int) -> float:
+    op = replace(layer, tokens=np.array([max(tokens / gpus, 1.0)]))
+    configurations = np.array([FEW if tokens <= layer.experts else MANY, *GOOD], dtype=float)
     seconds = time_tiles(op, gpu, Tiles(*configurations.T)).seconds
     return float(max(1.0, seconds[0] / seconds[1:].min()))
 
@@ -156,7 +149,8 @@ def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
         return weights.experts_kernel
     if gpu.architecture not in DATACENTER_BLACKWELL:
         return "cutlass" if model.architecture in NEMOTRON and weights.experts in ("bf16", "fp8") else ""
-    return "trtllm" if weights.experts in ARCHITECTURES["trtllm_experts"].get(model.architecture, ()) else ""
+    known = (row["formats"] for row in ARCHITECTURES["trtllm_experts"] if model.architecture in row["models"])
+    return "trtllm" if weights.experts in next(known, ()) else ""
 
 
 def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout) -> int:
@@ -198,10 +192,7 @@ def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
 
 
 def with_products(model: ModelConfig, backend: str) -> ModelConfig:
-    """FlashInfer's products scaled by blocks take as long as with one scale; tables hold DeepGEMM's, which pack them.
-
-    All other kernels are taken to be as quick as the engine's choice.
-    """
+    """FlashInfer's products in blocks are as quick as with one scale: tables hold DeepGEMM's, which pack scales."""
     names = ("attention", "feed_forward", "activation_attention", "activation_feed_forward")
     changed: dict[str, Any] = {name: "fp8" for name in names if getattr(model.weights, name) == "fp8_block"}
     return replace(model, weights=replace(model.weights, **changed)) if backend == "flashinfer_trtllm" else model
