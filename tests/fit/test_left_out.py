@@ -33,6 +33,8 @@ def _run(share: float) -> pandas.DataFrame:
 def test_runs_that_take_as_long_on_a_quarter_of_the_experts_are_told_apart() -> None:
     assert takes_whole_tokens(_run(0.9)).tolist() == [False, True, True] * 3
     assert not takes_whole_tokens(_run(0.3)).any()
+    part = _run(0.9).assign(whole_tokens=takes_whole_tokens(_run(0.9)))[1:2]
+    assert takes_whole_tokens(part).tolist() == [True]
 
 
 def test_rows_of_kernels_shorter_than_the_hosts_launch_are_of_the_host() -> None:

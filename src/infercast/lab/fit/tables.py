@@ -44,11 +44,16 @@ EVEN = ("balanced", "power_law_1.01")  # Routings that leave no GPU with most of
 LONG = 0.62
 """Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
 ENOUGH = 5
-OWN_TOKENS = ("sglang", "0.5.10")
+OWN_TOKENS, WHOLE_TOKENS = ("sglang", "0.5.10"), "whole_tokens"
 
 
 def takes_whole_tokens(table: pandas.DataFrame) -> Array:
-    """For each row, whether it is of spread experts and its run multiplied all pairs of the tokens it saw."""
+    """For each row, whether it is of spread experts and its run multiplied all pairs of the tokens it saw.
+
+    A part of a table that is too small to show it may say so in a column.
+    """
+    if WHOLE_TOKENS in table:
+        return np.asarray(table[WHOLE_TOKENS])
     run = [name for name in RUN if name in table]
     large = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(EVEN)
     long = table[large]
