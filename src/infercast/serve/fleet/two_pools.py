@@ -191,15 +191,13 @@ def simulate_disaggregated(
     second = RunningPool(decode, len(requests), transfers, of_decode, turned_into=receiving, is_plain=is_plain)
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
     wire, times = Wire(link, len(first.engines)), np.full((3, len(requests)), np.nan)
-    ready, began, received = times
 
     def further(_: Sequence[Record]) -> Workload | None:
-        nonlocal times, ready, began, received
+        nonlocal times
         if go_on is None or (longer := go_on(Handover(prompts_by, tokens_by, *times))) is None:
             return None
         check_workload(receiving(decode.replicas[0]), longer)
         times = np.pad(times, ((0, 0), (0, len(longer.requests) - len(requests))), constant_values=np.nan)
-        ready, began, received = times
         requests.extend(longer.requests[len(requests) :])
         return prompts_of(longer)
 
@@ -212,7 +210,7 @@ def simulate_disaggregated(
                 # A transfer begins once every engine's clock has reached it, so none can be ready before.
                 if pool is None or wire.next_ready <= pool.furthest_behind:
                     index, moments = wire.send()
-                    ready[index], began[index], received[index] = moments
+                    times[:, index] = moments
                     transfers.put(index, moments[2])
                     continue
                 engine, until = pool.next_engine(), 0.0 if together else first.next_delivery
