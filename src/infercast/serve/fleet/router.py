@@ -6,6 +6,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from math import floor
+from operator import sub
 from random import Random
 from typing import Any, Protocol
 
@@ -145,7 +146,14 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
     count = engines.count
     servers = [Server([0] * count, [0] * count, [0.0] * count, [0] * count, [], k) for k in range(count)]
     unstarted: list[list[int]] = [[] for _ in range(count)]  # As of the last publication, and what came since
-    published = 0
+    unanswered, published = [0] * count, 0
+
+    def forget(server: Server, moment: float) -> None:
+        """Drop requests answered by then."""
+        while server.ends and server.ends[0][0] <= moment:
+            engine = heapq.heappop(server.ends)[1]
+            server.own[engine] -= 1
+            unanswered[engine] -= 1
 
     def take_in_ends(times: Sequence[Times]) -> None:
         for engine, numbers in enumerate(engines.answered):
@@ -159,16 +167,15 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
         """Replace all servers' views by each engine's running and waiting requests at that time."""
         usage = [engines.usage(engine) for engine in range(count)]
         for server in servers:
-            _forget(server, moment)
+            if server.ends:
+                forget(server, moment)
         for engine, numbers in enumerate(unstarted):
             if numbers:
                 started_at = times[engine].started_at.item
                 unstarted[engine] = [number for number in numbers if not started_at(number) <= moment]
-        waiting = [*map(len, unstarted)]
-        unanswered = map(sum, zip(*(server.own for server in servers), strict=True))
-        running = [every - waits for every, waits in zip(unanswered, waiting, strict=True)]
+        waiting, running = [*map(len, unstarted)], [*map(sub, unanswered, map(len, unstarted))]
         for server in servers:
-            server.waiting, server.running, server.usage = [*waiting], [*running], usage
+            server.waiting, server.running, server.usage = [*waiting], running, usage
 
     def choose(delivery: Delivery, times: Sequence[Times]) -> int:
         nonlocal published
@@ -179,7 +186,7 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
             publish(number * PUBLISH_SECONDS, times)
         server = servers[delivery.number % count]
         if engines.weighs_cache:
-            _forget(server, delivery.arrival)
+            forget(server, delivery.arrival)
             scores = _by_cache(server, count)
         else:
             scores = [WAITING_WEIGHT * each + more for each, more in zip(server.waiting, server.running, strict=True)]
@@ -187,6 +194,7 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
         server.waiting[chosen] += count
         server.own[chosen] += 1
         if engines.publish_counts:
+            unanswered[chosen] += 1
             unstarted[chosen].append(delivery.number)
         server.start = (server.start + 1) % count
         return chosen
@@ -201,12 +209,6 @@ def _by_cache(server: Server, count: int) -> list[float]:
         score = max(count * own, waiting + running)
         scores.append(score + waiting * FULL_WEIGHT * (usage - FULL_FROM) if usage > FULL_FROM else score)
     return scores
-
-
-def _forget(server: Server, moment: float) -> None:
-    """Drop requests answered by then."""
-    while server.ends and server.ends[0][0] <= moment:
-        server.own[heapq.heappop(server.ends)[1]] -= 1
 
 
 # The endpoint picker of llm-d and of the Gateway API Inference Extension: weighted scores, the highest wins. Three
