@@ -41,8 +41,7 @@ def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
         place.clock = next(place.turns)
         places.append(place)
     cache_tokens = first.num_blocks * first.kv_shape.block_size // len(first.kv_shape.windows)
-    answered = [place.inbox.known for place in places]
-    known = Engines(len(places), cache_tokens, first.kv_shape.block_size, pool.lockstep, answered=answered)
+    known = Engines(len(places), cache_tokens, first.kv_shape.block_size, pool.lockstep)
     choose, loads = make_policy(pool.router, known), Loads(len(places), [place.record for place in places])
     to_send = [*enumerate(workload.requests)]
     on_their_way: list[Delivery] = []
@@ -86,7 +85,7 @@ def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
         behind.clock = next(behind.turns, inf)
         for index in [*behind.outstanding]:
             if not isnan(time := float(behind.record.last_token[index])):
-                loads.answered(places.index(behind), time, behind.outstanding.pop(index))
+                loads.answered(places.index(behind), time, index, behind.outstanding.pop(index))
                 if workload.concurrency is not None:
                     free.append(time)
     for place in places:

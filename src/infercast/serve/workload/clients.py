@@ -66,8 +66,7 @@ class Inbox:
         self._waiting: deque[Delivery] = deque()
         self.next_arrival: float | None = None  # Of the first delivery
         self.answered: list[tuple[int, float]] = []
-        """Requests that the engine has answered since its turn, and when their clients had all tokens ..."""
-        self.known: list[int] = []  # ... and since a router emptied this.
+        """Requests that the engine has answered since its router looked, and when their clients had all tokens."""
         self.sends_at_once = sends_at_once
 
     def put(self, delivery: Delivery) -> None:
@@ -92,7 +91,6 @@ class Inbox:
     def answer(self, time: float, index: int) -> None:
         """Tell the router."""
         self.answered.append((index, time))
-        self.known.append(index)
 
 
 # A workload is ``in_turns`` if its requests carry a ``session``: requests of one session follow each other in the order
