@@ -68,16 +68,13 @@ class _Missed(Exception):  # noqa: N818 - an answer and no error
 
 _forecasts: OrderedDict[Candidate, tuple[Question, Forecast, int, Stage]] = OrderedDict()
 """The last runs of this process that kept their SLO: those shown are asked for their intervals later."""
-_capacities: dict[Candidate, tuple[Question, float]] = {}  # Rates that candidates serve at most, whatever comes
+_capacities: dict[Candidate, tuple[Question, float]] = {}  # What candidates serve at most, at whichever rate
 
 
 def _forecast(
     candidate: Candidate, question: Question, whole_from: float, asked: Question
 ) -> tuple[Forecast, int, Stage]:
-    """A run of a candidate, how many such parts it has, and how far it came; for a negative headroom always whole.
-
-    ``asked``: the question with the rate that was asked for, and not a multiple of it.
-    """
+    """A run of a candidate, how many such parts it has, and how far it came; for a negative headroom always whole."""
     known = _forecasts.get(candidate)
     if known is not None and known[0] == question and (known[3] is Stage.SIMULATED or whole_from > 0.0):
         return known[1:]
@@ -102,16 +99,8 @@ def _forecast(
             before = _capacities[candidate] = asked, most_requests_per_second(system, workload)
         return before[1]
 
-    made = simulate_system(
-        system,
-        workload,
-        progress=check_time,
-        capacity=capacity,
-        slo=question.slo,
-        medians=is_whole,
-        rejects=rejects,
-        check=check,
-    )
+    run = partial(simulate_system, system, workload, progress=check_time, slo=question.slo, check=check)
+    made = run(capacity=capacity, medians=is_whole, rejects=rejects)
     forecast = replace(made, facility=question.facility)
     room, tightest = min(
         (limit.seconds / max(value_of(made, limit), 1e-12), limit.name) for limit in question.slo.limits

@@ -496,24 +496,18 @@ def _simulate(stage: SimulationStage, options: list[Option]) -> None:
 
 def _find_rate(stage: SimulationStage, option: Option) -> None:
     """The largest rate that was found at which an option keeps the SLO; of one like the best, only if it is larger."""
-    candidate, factor, best = option.candidate, option.rate / stage.question.rate, stage.best()
-    least = 0.7 * factor
+    candidate, question, least, best = option.candidate, stage.question, 0.7 * option.rate, stage.best()
     if best is not None and best.rate is not None and best.candidate.stem == candidate.stem:
-        least = max(least, (1.0 + FINE) / 2 * best.rate / stage.question.rate)
-    row = at_rate(stage, candidate, least)
-    if not row.holds:
-        return
-    held = {log(least): row}
+        least = max(least, (1.0 + FINE) / 2 * best.rate)
 
     def ask(now: float) -> float:
-        row = at_rate(stage, candidate, exp(now))
+        row = at_rate(stage, candidate, exp(now) / question.rate)
         if row.holds:
-            held[now] = row
-        return _room(row, stage.question.least_odds)
+            stage.rows[candidate] = replace(row, rate=exp(now))
+        return _room(row, question.least_odds)
 
-    _crossing(ask, log(least), log(2.0 * least), _room(row, stage.question.least_odds), TRIES + 1)
-    rate = exp(max(held)) * stage.question.rate
-    stage.rows[candidate] = replace(held[max(held)], rate=rate)
+    if (room := ask(log(least))) > 0.0:
+        _crossing(ask, log(least), log(2.0 * least), room, TRIES + 1)
 
 
 def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
