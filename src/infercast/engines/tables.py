@@ -182,13 +182,12 @@ class PromptSurface:
         length = sum([new * new for new, _ in prompts]) / total  # the token-weighted mean prompt length
         cached = sum([new * computed for new, computed in prompts]) / total
         by_count, by_length, by_cached = self._axes
-        columns = _points(by_cached, cached + LEAST_CACHED)
-        corners = [
-            (table_share * row_share * column_share, self._column(number, column)[line])
-            for number, table_share in _points(by_count, total / length)
-            for line, row_share in _points(by_length, length)
-            for column, column_share in columns
-        ]
+        columns, lines = _points(by_cached, cached + LEAST_CACHED), _points(by_length, length)
+        corners: list[tuple[float, list[float]]] = []
+        for number, table_share in _points(by_count, total / length):
+            tables = [(self._column(number, column), share) for column, share in columns]
+            for line, row_share in lines:
+                corners += [(table_share * row_share * share, table[line]) for table, share in tables]
         if len(corners[0][1]) == 1:
             return [math.exp(sum([share * corner[0] for share, corner in corners]))]
         kernels = range(len(corners[0][1]))

@@ -59,7 +59,9 @@ class PhaseTotals:
         self.running, self.waiting, self.held_blocks = Gauge(), Gauge(), Gauge()
         self._noted: list[tuple[Numbers, StepEstimate, SequenceOf[float], SequenceOf[int]]] = []
         """Stretches that are not added up yet: see `note`."""
-        self._num_noted = 0
+        self._num_noted = self._num_counted = 0  # Steps of these, and those of them that ``stretches`` has
+        self._marks: list[tuple[int, int, PhaseTotals]] = []
+        """Moments since: how many stretches and steps there were, and the totals, which are filled in with the rest."""
         self._shared: list[tuple[dict[int, Any], list[Any]]] = []
         """Of a moment in a run: counts by row, to which rows are only ever added, and what the values were then."""
         self._left: Array = np.empty((0, 0))  # Steps that do not fill a portion yet, written out
@@ -80,18 +82,21 @@ class PhaseTotals:
             self._add_portions(self._left[:, None, :])
 
     def so_far(self) -> PhaseTotals:
-        """The totals up to now, as a closed copy."""
-        found = PhaseTotals()
-        self._add_up()
-        if self.steps:
-            for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
-                setattr(found, name, getattr(self, name))
-            found.varying = [*self.varying]
-            found._shared = [(each, [*each.values()]) for each in self.by_row()]
-            for name in ("running", "waiting", "held_blocks"):
-                setattr(found, name, replace(getattr(self, name)))
-            found._add_portions(self._left[:, None, :])
-        return found
+        """The totals up to now, as a closed copy; it has its numbers once this phase is closed."""
+        self.stretches += len(self._noted) - self._num_counted
+        self._num_counted = len(self._noted)
+        self._marks.append((self._num_counted, self._num_noted, PhaseTotals()))
+        return self._marks[-1][2]
+
+    def _copy_to(self, found: PhaseTotals, left: Array) -> None:
+        """Fill in the totals of a moment, with steps that did not fill a portion then."""
+        for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
+            setattr(found, name, getattr(self, name))
+        found.varying = [*self.varying]
+        found._shared = [(each, [*each.values()]) for each in self.by_row()]
+        for name in ("running", "waiting", "held_blocks"):
+            setattr(found, name, replace(getattr(self, name)))
+        found._add_portions(left[:, None, :])
 
     def by_row(self) -> list[dict[int, Any]]:
         """``slowed``, and ``rows`` of each table; where later steps share them, as they were then."""
@@ -116,41 +121,54 @@ class PhaseTotals:
         return found
 
     def _add_up(self) -> None:
-        """Count the noted stretches, write their steps out as rows of numbers and add up whole portions of these."""
+        """Write the steps of noted stretches out as rows of numbers, and add them up to each moment and to the end."""
         if not self._noted:
+            for *_, each in self._marks if self.steps else ():
+                self._copy_to(each, self._left)
+            self._marks = []
             return
         firsts, estimates, seconds, held = zip(*self._noted, strict=True)
-        for row, slowed in [(each.rows[0], each.slowed) for each in estimates if each.slowed]:
-            self.slowed[row] = self.slowed.get(row, 0.0) + slowed
         rows = _table([estimate.rows for estimate in estimates]).T
-        if not self.steps:  # the first step tells how many kernels and tables the timer has
+        if not self.rows:  # the first step tells how many kernels and tables the timer has
             self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
             self._left = np.empty((4 + len(self.varying), 0))
         lengths, numbers = [*map(len, seconds)], _table(firsts)
-        steps, (sequences, waiting, *_) = np.array(lengths), numbers.T
+        steps, sequences = np.array(lengths), numbers[:, 0]
+        kernels = zip(*[estimate.varying for estimate in estimates], strict=True)
+        left = self._left.shape[1]
+        table = np.empty((len(self._left), left + self._num_noted))
+        table[:, :left], written = self._left, table[:, left:]
+        written[2:4] = np.repeat(sequences, steps), np.repeat(numbers[:, 1], steps)
+        by_step = seconds, held, *(_cut(values, lengths) for values in kernels)
+        for row, values in zip((0, 1, *range(4, len(table))), by_step, strict=True):
+            written[row] = np.fromiter(chain.from_iterable(values), np.float64, self._num_noted)
+        begin = summed = num_before = 0
+        for end, num_steps, found in (*self._marks, (steps.size, self._num_noted, None)):
+            part, whole = slice(begin, end), (left + num_steps) // PORTION * PORTION
+            self.steps += num_steps - num_before
+            if begin < end:
+                self._count(steps[part], numbers[part], rows[:, part], estimates[part])
+            self._add_portions(table[:, summed:whole].reshape(len(table), -1, PORTION))
+            if found is not None and self.steps:
+                self._copy_to(found, table[:, whole : left + num_steps])
+            begin, summed, num_before = end, whole, num_steps
+        self._left = table[:, summed:].copy()
+        self.stretches += steps.size - self._num_counted
+        self._noted, self._marks, self._num_noted, self._num_counted = [], [], 0, 0
+
+    def _count(self, steps: Array, numbers: Array, rows: Array, estimates: SequenceOf[StepEstimate]) -> None:
+        """Count stretches of so many steps, beginning with these numbers."""
+        for row, slowed in [(each.rows[0], each.slowed) for each in estimates if each.slowed]:
+            self.slowed[row] = self.slowed.get(row, 0.0) + slowed
         num_sequences, _, tokens, context, sampled = (steps @ numbers).tolist()
-        self.steps += self._num_noted
-        self.stretches += steps.size
         self.sequences += num_sequences
         self.tokens += tokens
-        self.context += context + int(sequences @ (steps * (steps - 1) // 2))
+        self.context += context + int(numbers[:, 0] @ (steps * (steps - 1) // 2))
         self.sampled += sampled
         for counts, of_table in zip(self.rows, rows, strict=True):
             found = np.bincount(of_table, steps)
             for row in np.flatnonzero(found).tolist():
                 counts[row] = counts.get(row, 0) + int(found[row])
-        kernels = zip(*[estimate.varying for estimate in estimates], strict=True)
-        left = self._left.shape[1]
-        table = np.empty((len(self._left), left + self._num_noted))
-        table[:, :left], written = self._left, table[:, left:]
-        written[2:4] = np.repeat(sequences, steps), np.repeat(waiting, steps)
-        by_step = seconds, held, *(_cut(values, lengths) for values in kernels)
-        for row, values in zip((0, 1, *range(4, len(table))), by_step, strict=True):
-            written[row] = np.fromiter(chain.from_iterable(values), np.float64, self._num_noted)
-        whole = table.shape[1] // PORTION
-        self._add_portions(table[:, : whole * PORTION].reshape(len(table), whole, PORTION))
-        self._left = table[:, whole * PORTION :].copy()
-        self._noted, self._num_noted = [], 0
 
     def _add_portions(self, table: Array) -> None:
         """Sum chunks of steps: seconds, held blocks, running, waiting and each varying kernel."""

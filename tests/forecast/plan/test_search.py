@@ -4,12 +4,14 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import exp, inf, log
 from typing import Any
 
 import pytest
 
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
+from infercast.forecast.plan import search
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage
 from infercast.forecast.plan.evaluate import evaluate
 from infercast.forecast.plan.question import AXES, OBJECTIVES, Objective, Plan, Question, setting_axis
@@ -133,6 +135,28 @@ def test_most_requests_a_second(ask: Ask) -> None:
     assert rate is not None
     assert evaluate(found.winner.candidate, found.question.at_rate(rate / found.question.rate)).holds
     assert not evaluate(found.winner.candidate, found.question.at_rate(1.3 * rate / found.question.rate)).holds
+
+
+@pytest.mark.parametrize("bend", [0.3, 2.0, 8.0, 30.0])
+@pytest.mark.parametrize("queues_from", [1.3, 2.5, 9.0])
+@pytest.mark.parametrize("start", [0.05, 0.4, 1.5])
+def test_the_rate_at_which_room_is_used_up(bend: float, queues_from: float, start: float) -> None:
+    """Room falls as some power of the rate, and from some rate on requests queue up."""
+    tried: dict[float, float] = {}
+
+    def ask(now: float) -> float:
+        tried[now] = -inf if exp(now) >= queues_from else start - (exp(bend * now) - 1.0) / bend
+        return tried[now]
+
+    found = search._crossing(ask, 0.0, log(4.0), start, 12)
+    expected = min(log(1.0 + start * bend) / bend, log(queues_from), log(4.0))
+    assert found == pytest.approx(expected, abs=0.06)
+    assert len(tried) <= 8
+    tried.clear()
+    rough = search._crossing(ask, 0.0, log(4.0), start, search.TRIES, wide=search.WIDE)
+    missed = [now for now, room in tried.items() if room <= 0.0]
+    assert rough <= min(missed, default=inf)
+    assert rough == pytest.approx(expected, abs=0.3)
 
 
 def test_odds_that_are_asked_for_are_kept(ask: Ask) -> None:

@@ -18,7 +18,7 @@ from infercast.forecast.plan.executors import Executor, check_time
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
 from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS, Option
 from infercast.forecast.result import Forecast, value_of
-from infercast.forecast.simulate import simulate_system
+from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import served_headroom
 from infercast.forecast.steady import CLEAR, FAR_OUTGROWN, MISSED, second_half
 from infercast.forecast.system import System, system_of, two_pools
@@ -41,9 +41,9 @@ def evaluate(
     candidate: Candidate, question: Question, *, factor: float = 1.0, intervals: bool = False, whole_from: float = 0.0
 ) -> Row:
     """Simulate a workload ``factor`` times as fast; below a first headroom of ``whole_from`` only to judge the SLO."""
-    question, cost = question.at_rate(factor), question.cost(candidate)
+    asked, question, cost = question, question.at_rate(factor), question.cost(candidate)
     try:
-        forecast, times, stage = _forecast(candidate, question, -inf if intervals else whole_from)
+        forecast, times, stage = _forecast(candidate, question, -inf if intervals else whole_from, asked)
     except _Missed as missed:
         return Row(candidate, Stage.JUDGED, cost, headroom=float(f"{missed.room:.2g}"), reason=str(missed))
     except InfercastError as problem:
@@ -68,9 +68,12 @@ class _Missed(Exception):  # noqa: N818 - an answer and no error
 
 _forecasts: OrderedDict[Candidate, tuple[Question, Forecast, int, Stage]] = OrderedDict()
 """The last runs of this process that kept their SLO: those shown are asked for their intervals later."""
+_capacities: dict[Candidate, tuple[Question, float]] = {}  # What candidates serve at most, at whichever rate
 
 
-def _forecast(candidate: Candidate, question: Question, whole_from: float) -> tuple[Forecast, int, Stage]:
+def _forecast(
+    candidate: Candidate, question: Question, whole_from: float, asked: Question
+) -> tuple[Forecast, int, Stage]:
     """A run of a candidate, how many such parts it has, and how far it came; for a negative headroom always whole."""
     known = _forecasts.get(candidate)
     if known is not None and known[0] == question and (known[3] is Stage.SIMULATED or whole_from > 0.0):
@@ -90,9 +93,14 @@ def _forecast(candidate: Candidate, question: Question, whole_from: float) -> tu
     def is_whole() -> bool:
         return rooms[0] >= whole_from
 
-    made = simulate_system(
-        system, workload, progress=check_time, slo=question.slo, medians=is_whole, rejects=rejects, check=check
-    )
+    def capacity() -> float:
+        before = _capacities.get(candidate)
+        if before is None or before[0] != asked:
+            before = _capacities[candidate] = asked, most_requests_per_second(system, workload)
+        return before[1]
+
+    run = partial(simulate_system, system, workload, progress=check_time, slo=question.slo, check=check)
+    made = run(capacity=capacity, medians=is_whole, rejects=rejects)
     forecast = replace(made, facility=question.facility)
     room, tightest = min(
         (limit.seconds / max(value_of(made, limit), 1e-12), limit.name) for limit in question.slo.limits

@@ -216,6 +216,7 @@ class Engine:
         self._path = float(getattr(host, "request_path", 0.0) + getattr(host, "token_path", 0.0))
         room = deployment.memory.most_sequences(max(1, int(mix.context)), chunk=1)
         self.seats = max(1, min(settings.max_num_seqs, room))  # Sequences that it holds at one time
+        self.limits = self.seats, self._budget, self._path, self._tokens  # All that settings of one replica differ in
 
     def step(self, batch: float) -> float:
         """Seconds of a decode step through all stages."""
@@ -418,14 +419,17 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
     # Mean tokens of a prompt that another prompt may have left in the cache.
     cached = sum(each.num_input for each in requests) / len(requests) - float(lengths.new_inputs.mean())
     mix = mix_of(lengths, cached)
-    steps = Steps(rough_timer(question.shared, units), mix)
+    steps, engines = Steps(rough_timer(question.shared, units), mix), dict[object, Engine]()
+    most = cache(partial(_most, question.slo, mix))
+    estimate = cache(lambda engine, rate: quick_estimate(question.slo, mix, engine, engine, (rate, rate)))
     for unit, least in fitting.values():
         engine = Engine(deployed(question.shared, unit), steps)
+        engine = engines.setdefault(engine.limits, engine)
         for count in _counts(question, unit, least):
             candidate, rate = unit.times(count), question.rate / count
-            made, factor = quick_estimate(question.slo, mix, engine, engine, (rate, rate)), 0.0
+            made, factor = estimate(engine, rate), 0.0
             if question.goal.finds_rate:
-                factor = _most(question.slo, mix, engine)
+                factor = most(engine)
                 made = made._replace(headroom=1.0 if factor else 0.0)
             options.append(Option(candidate, question.cost(candidate), made, count * factor))
             if made.headroom > PLENTY:

@@ -277,7 +277,8 @@ REACH = 2.0  # More expensive candidates, relative to the best, are not looked a
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
-TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is ...
+WIDE = 1.15  # ... or how far apart two are with the rate looked for between them
 RAMPS = 15.0  # Times that a request stays, on average, for which requests come in such a run
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
@@ -490,12 +491,23 @@ def _simulate(stage: SimulationStage, options: list[Option]) -> None:
     else:
         ranked = sorted(options, key=lambda option: (-option.rate, str(option.candidate)))
         for option in islice((each for each in ranked if each.rate > 0), FEW):
-            factor = option.rate / question.rate
-            rate = _most_between(stage, option.candidate, 0.7 * factor, 1.4 * factor)
-            while rate is not None and rate >= 0.7 * option.rate:
-                row = at_rate(stage, option.candidate, rate / question.rate)
-                stage.rows[option.candidate] = replace(row, rate=rate)
-                rate = None if row.holds else SLOWED * rate
+            _find_rate(stage, option)
+
+
+def _find_rate(stage: SimulationStage, option: Option) -> None:
+    """The largest rate that was found at which an option keeps the SLO; of one like the best, only if it is larger."""
+    candidate, question, least, best = option.candidate, stage.question, 0.7 * option.rate, stage.best()
+    if best is not None and best.rate is not None and best.candidate.stem == candidate.stem:
+        least = max(least, (1.0 + FINE) / 2 * best.rate)
+
+    def ask(now: float) -> float:
+        row = at_rate(stage, candidate, exp(now) / question.rate)
+        if row.holds:
+            stage.rows[candidate] = replace(row, rate=exp(now))
+        return _room(row, question.least_odds)
+
+    if (room := ask(log(least))) > 0.0:
+        _crossing(ask, log(least), log(2.0 * least), room, TRIES + 1)
 
 
 def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
@@ -537,33 +549,52 @@ def _most_between(
         return None
     task = partial(headroom_of, candidate, stage.question, RAMPS * row.figures.end_to_end.mean)
     (first,) = stage.workers.map(task, [low])
-    # Logarithms of rates, relative to the question's, and of headrooms, relative to what is needed.
-    start, near = log((row.headroom or 1.0) / _room_for_odds(row, stage.question.least_odds)), log(FINE) / 2
-    tried, least, most, room = log(low), log(low), log(high), start
-    wanted = tried + max(start, near) if first else tried
-    for _ in range(TRIES if first else 0):
-        now = min(wanted, most)
+    if not first:
+        return low * stage.question.rate
+    start = _room(row, stage.question.least_odds)
+
+    def ask(now: float) -> float:
         (found,) = stage.workers.map(task, [exp(now)])
-        if not found:
-            most, wanted = now, (least + now) / 2
-            continue
-        before, room = room, start + log(found / first)
-        steep = min(max((before - room) / (now - tried), 0.3), 20.0)
-        least, most, tried = (now, most, now) if room > 0 else (least, now, now)
-        wanted = min(max(tried + room / steep, least), most)
-        if min(abs(wanted - each) for each in (least, tried, most)) <= near:
+        return start + log(found / first) if found else -inf
+
+    return exp(_crossing(ask, log(low), log(high), start, TRIES, wide=WIDE)) * stage.question.rate
+
+
+def _crossing(
+    ask: Callable[[float], float], least: float, most: float, room: float, tries: int, wide: float = FINE
+) -> float:
+    """Where ``room`` for more is used up, between logarithms of rates: the Illinois method, as room falls faster and
+    faster. It ends where a line leads to what was tried, or between two rates that differ by a factor of ``wide``.
+    """
+    near, above, last, is_open = log(FINE) / 2, inf, 0, True
+    room = max(room, 1e-9)
+    wanted = least + max(room, near)
+    for _ in range(tries):
+        now = min(max(wanted, least + near), most if is_open else most - near)
+        found = ask(now)
+        if found > 0.0:
+            if now == most:
+                return most
+            steep = min(max((room - found) / (now - least), 0.3), 20.0)
+            above, least, room, last = above / 2 if last > 0 else above, now, found, 1
+            wanted = least + room / steep
+        else:  # how far it is missed says little where queues grow
+            above = room if found == -inf else min(-found, 4.0 * room)
+            room, most, last, is_open = room / 2 if last < 0 else room, now, -1, False
+        if not is_open:
+            wanted = least + (most - least) * room / (room + above)
+        if (last > 0 and wanted - least <= near) or (not is_open and most - least <= log(wide)):
             break
-    return exp(wanted) * stage.question.rate
+    return wanted
 
 
-def _room_for_odds(row: Row, asked: float) -> float:
-    """The headroom that has the odds asked for, from a row that has as many: logarithms are Student's, as in `odds`."""
-    figures = row.figures
-    if figures is None or not asked > 0.5 or not (figures.odds or 0.0) > asked:
-        return 1.0
-    wanted, has = (2.0 * each - 1.0 for each in (asked, min(figures.odds or 0.0, 0.9999)))
-    share = wanted / has * ((1.0 - has**2) / (1.0 - wanted**2)) ** 0.5
-    return float(figures.headroom**share)
+def _room(row: Row, asked: float) -> float:
+    """The logarithm of the headroom beyond what has the odds asked for: logarithms are Student's, as in `odds`."""
+    odds, room = None if row.figures is None else row.figures.odds, log(max(row.headroom or 0.0, 1e-12))
+    if odds is not None and odds > 0.5 and asked > 0.5:
+        wanted, has = (2.0 * each - 1.0 for each in (asked, min(odds, 0.9999)))
+        room *= 1.0 - wanted / has * ((1.0 - has**2) / (1.0 - wanted**2)) ** 0.5
+    return room if row.holds else min(room, -log(FINE) / 2)
 
 
 def _is_shown(row: Row) -> bool:
