@@ -122,12 +122,21 @@ class PrefillScheduler:
             found = [each for batch in self._batches for each in batch.started()]
         return found if self.cut is None else [*found, self.cut]
 
-    def add(self, index: int, request: Request) -> None:
-        page, num_input = self.cache.page, request.num_input
+    @property
+    def is_plain(self) -> bool:
+        """True if a request without a shared prefix runs from its start to its end, as long as there are pages."""
+        policy, parts = self.policy, (self.drafts, self.adapters, self.cache.host, self.policy.priorities)
+        special = self._is_ring or policy.mixed_chunk or policy.tries_always
+        return self.cache.caching and not special and all(each is None for each in parts)
+
+    def longest_answer(self, num_input: int) -> int:
+        """Whatever was declared, the model or the cache limits the output."""
+        page = self.cache.page
         room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
-        # Whatever was declared, the model or the cache limits the output.
-        longest = min(room, self._longest - 2 - num_input)
-        sequence = DeclaredSequence(index, request, self.cache, longest)
+        return min(room, self._longest - 2 - num_input)
+
+    def add(self, index: int, request: Request) -> None:
+        sequence = DeclaredSequence(index, request, self.cache, self.longest_answer(request.num_input))
         sequence.adapter = request.adapter
         self._queue(sequence, request.priority)
 
@@ -155,14 +164,14 @@ class PrefillScheduler:
             self.cache.keep(self.cut.lease, self.cut.num_computed, is_part=True)
         batch, rules = self.batch, self.policy.rules
         if batch.joining is not None:
-            self._merge(batch.joining)
+            self.merge(batch.joining)
         if rules.clears_ended and (batch.ended or not batch.cohort.members):
             batch.ended.clear()
             batch.is_full = False
         if self.policy.tries_always or self._preempts:
             batch.is_full = False
         may_start = self.cut is not None or (self.waiting and not batch.is_full)
-        if not (may_start and self._plan_prompts(plan)):
+        if not (may_start and self.plan_prompts(plan)):
             self._plan_decoding(plan)
         if plan.decodes or plan.sequences:
             plan.held = self.cache.num_held
@@ -191,7 +200,7 @@ class PrefillScheduler:
         # A sequence with its last token is in one more step, which is otherwise the same.
         return self.cohort.steps_left() + (self._is_late and not self.policy.rules.skips_ending)
 
-    def _plan_prompts(self, plan: Plan) -> bool:
+    def plan_prompts(self, plan: Plan) -> bool:
         """Plan a prefill step, if one can be formed, with the decode batch in mixed chunks."""
         batch, cohort = self.batch, self.batch.cohort
         num_running = len(cohort.members) + len(batch.ended)
@@ -392,7 +401,7 @@ class PrefillScheduler:
                 return
             self._retract(plan)
         else:
-            self._decay()
+            self.decay()
         self._decode(plan)
 
     def _decode(self, plan: Plan) -> None:
@@ -472,7 +481,7 @@ class PrefillScheduler:
             if each.index == index and each.joined < 0:
                 each.num_output = each.num_produced + 1
 
-    def _merge(self, plan: Plan) -> None:
+    def merge(self, plan: Plan) -> None:
         """The last step's prompts decode from now on, except a chunked one with tokens left."""
         batch = self.batch
         batch.joining = None
@@ -492,7 +501,7 @@ class PrefillScheduler:
             batch.cohort.join(sequence)
             batch.fresh.append(sequence)
 
-    def _decay(self, steps: int = 1) -> None:
+    def decay(self, steps: int = 1) -> None:
         """Decay the reserved share of outputs, once per decode step."""
         ratio, decay, least = self.ratio, self.policy.ratio_decay, self.policy.least_ratio
         while steps and ratio != least:
@@ -527,7 +536,7 @@ class PrefillScheduler:
         if steps > 1:
             held += cohort.grow(steps - 1)
             cohort.done += steps - 1
-            self._decay(steps - 1)
+            self.decay(steps - 1)
         if plan.decodes:
             ending = cohort.advance(steps)
             plan.ending = [*ending]
