@@ -38,6 +38,7 @@ class PlainPrefillLoop:
         self.cohort, self.rules = scheduler.cohort, scheduler.policy.rules
         self.flying: Flying | None = None
         self.step_seconds = 1e-6  # Duration of the last decode step
+        self.fresh: Sequences = []  # Those that have not decoded yet
         self.skipped: Sequences = []  # Those whose last token is in flight, and that have left the batch
 
     def turns(self) -> Iterator[float]:
@@ -81,21 +82,62 @@ class PlainPrefillLoop:
 
     def _compute(self) -> bool:
         """Launch a step of prompts; False: none can be started."""
-        plan, timeline = Plan(), self.timeline
-        if not self.scheduler.plan_prompts(plan):
-            return False
-        count, tokens = len(plan.sequences), sum(plan.new_tokens)
-        estimate = self.timer.compute(plan.beside, count, 0, 0, list)
+        timeline, scheduler, record = self.timeline, self.scheduler, self.record
+        sampled = started = self._all_that_wait()
+        if sampled:
+            beside = [(each.num_input, 0) for each in sampled]
+        else:
+            plan = Plan()
+            if not scheduler.plan_prompts(plan):
+                return False
+            beside, sampled, started = plan.beside, cast("Sequences", plan.sampled), cast("Sequences", plan.started)
+        count, tokens, before = len(beside), 0, 0
+        for new, computed in beside:
+            tokens += new
+            before += computed
+        estimate = self.timer.compute(beside, count, 0, 0, list)
         if tokens > count:
             estimate = self.loop.conditions.meet(estimate, timeline.clock, timeline.gpu_free)
-        sampled = cast("Sequences", plan.sampled)
-        numbers = count, len(self.scheduler.waiting), tokens, sum(plan.computed), count
-        start = self._launch(numbers, estimate, sampled, [], [])
-        self.record.start(plan.started, start)
-        self.scheduler.merge(plan)
-        if self.flying is not None and self.cohort.num_ended:
-            self.flying[4].extend([each for each in sampled if each.num_output == 1])
+        ending: Sequences = []
+        numbers = count, len(scheduler.waiting), tokens, before, count
+        start = self._launch(numbers, estimate, len(sampled), sampled, ending)
+        for sequence in started:
+            record.started_at[sequence.index] = start
+        self._join(sampled, ending)
         return True
+
+    def _join(self, prompts: Sequences, ending: Sequences) -> None:
+        """Prompts whose step has been launched decode from the next one on; those of one token are ``ending``."""
+        batch, cohort = self.batch, self.cohort
+        if self.scheduler.cut is not None or not (cohort.members or batch.ended):
+            batch.is_full = False
+        for sequence in prompts:
+            sequence.place = batch.last_place
+            batch.last_place += 1
+            cohort.join(sequence)
+            (ending if sequence.num_output == 1 else self.fresh).append(sequence)
+
+    def _all_that_wait(self) -> Sequences:
+        """All requests that wait, if they can start as a whole, with room for whatever any other may produce."""
+        scheduler, cohort, ended, page = self.scheduler, self.cohort, self.batch.ended, self.cache.page
+        policy, count = scheduler.policy, len(scheduler.waiting)
+        if scheduler.cut is not None or (policy.max_prompts is not None and count > policy.max_prompts):
+            return []
+        tokens, needed = 0, cohort.num_declared() + (len(ended) + count) * policy.max_reserved_output + page
+        for sequence in scheduler.waiting:
+            tokens += -(-sequence.num_input // page) * page
+        most = policy.max_running_requests - len(cohort.members) - len(ended)
+        is_much = tokens > policy.max_num_batched_tokens or tokens >= policy.max_prefill_tokens
+        if is_much or count > most or needed + tokens + count * page >= self.cache.num_blank * page:
+            return []
+        started = [*scheduler.waiting]
+        scheduler.waiting.clear()
+        for sequence in started:
+            sequence.num_computed = sequence.prompt_end = sequence.num_input
+            sequence.num_promised = 1
+            sequence.lease.num_pages = -(-sequence.num_input // page)
+        self.cache.num_blank -= tokens // page
+        return started
 
     def _can_decode(self) -> bool:
         """Take the pages of a step of decoding; False if there is none, or none before other requests have ended."""
@@ -130,9 +172,7 @@ class PlainPrefillLoop:
         estimate = self.timer.decode(count, cohort.computed, cohort.contexts, steps)
         if before is None or len(estimate[0]) == 1:
             scheduler.decay(1)
-            fresh = [each for each in self.batch.fresh if each.num_output > 1] if self.batch.fresh else []
-            self.batch.fresh, wasted = [], cohort.num_ended
-            self._launch(numbers, estimate, None, cohort.advance(1), fresh, wasted)
+            self._launch(numbers, estimate, count - cohort.num_ended, None, cohort.advance(1))
             return None
         repeated = timeline.repeat(estimate[2], estimate[0], before[1])
         self._take_in(before, repeated[2][0])
@@ -154,35 +194,28 @@ class PlainPrefillLoop:
         self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[steps - 1]
         self.scheduler.decay(steps)
         cohort.done += steps - 1
-        ending, times, fresh = cohort.advance(steps), clocks[1:], self.batch.fresh
-        if fresh:
-            fresh, self.batch.fresh = [each for each in fresh if each.num_output > 1], []
+        ending, times, fresh, self.fresh = cohort.advance(steps), clocks[1:], self.fresh, []
         if times and (fresh or record.decoded_at != record.last_end):
             record.tokens(times[0], count, fresh, ())
             fresh = []
             del times[0]
         record.steady_tokens(count, times)
-        early = [each for each in ending if each.last_step < cohort.steps]
+        early = [each for each in ending if each.last_step < cohort.steps] if ending else ending
         if early:
             ending = [each for each in ending if each.last_step == cohort.steps]
             self._end(early)
         self.flying = ends[steps - 1], estimate[2][3], count - len(early), None, ending, fresh
 
     def _launch(
-        self,
-        numbers: Numbers,
-        estimate: StepEstimate,
-        prompts: Sequences | None,
-        ending: Sequences,
-        fresh: Sequences,
-        wasted: int = 0,
+        self, numbers: Numbers, estimate: StepEstimate, tokens: int, prompts: Sequences | None, ending: Sequences
     ) -> float:
         """A single step, and the result of the one before; returns when it starts."""
-        record, host = self.record, estimate[2]
+        record, host, fresh = self.record, estimate[2], list[DeclaredSequence]()
+        if prompts is None:
+            fresh, self.fresh = self.fresh, fresh
         span = self.timeline.launch(host, estimate[0][0])
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
         phase.note(numbers, estimate, [span[2]], [self.cache.num_held])
-        tokens = numbers[0] - wasted if prompts is None else len(prompts)
         self._follow((span[1], host[3], tokens, prompts, ending, fresh))
         return span[0]
 

@@ -164,7 +164,7 @@ class PrefillScheduler:
             self.cache.keep(self.cut.lease, self.cut.num_computed, is_part=True)
         batch, rules = self.batch, self.policy.rules
         if batch.joining is not None:
-            self.merge(batch.joining)
+            self._merge(batch.joining)
         if rules.clears_ended and (batch.ended or not batch.cohort.members):
             batch.ended.clear()
             batch.is_full = False
@@ -369,7 +369,7 @@ class PrefillScheduler:
                 sequence.prompt_end = sequence.num_known
             sequence.num_computed += count
             pages = -(-sequence.num_computed // page)
-            cache.take(pages - sequence.lease.num_pages)
+            cache.num_blank -= pages - sequence.lease.num_pages
             sequence.lease.num_pages = pages
             if sequence is not admission.cut:
                 sequence.num_promised += 1
@@ -481,7 +481,7 @@ class PrefillScheduler:
             if each.index == index and each.joined < 0:
                 each.num_output = each.num_produced + 1
 
-    def merge(self, plan: Plan) -> None:
+    def _merge(self, plan: Plan) -> None:
         """The last step's prompts decode from now on, except a chunked one with tokens left."""
         batch = self.batch
         batch.joining = None
@@ -506,7 +506,8 @@ class PrefillScheduler:
         ratio, decay, least = self.ratio, self.policy.ratio_decay, self.policy.least_ratio
         while steps and ratio != least:
             steps -= 1
-            ratio = max(ratio - decay, least)
+            lower = ratio - decay
+            ratio = lower if lower > least else least
         self.ratio = ratio
 
     def _in_batch(self) -> Iterable[tuple[DeclaredSequence, int]]:
