@@ -159,9 +159,10 @@ def test_so_is_one_that_computes_prompts_first(
 @pytest.mark.parametrize(
     "each", [engine(num_blocks=400), engine(num_blocks=60), prefill_first(), prefill_first(num_blocks=700)]
 )
-def test_so_are_those_of_several_engines(router: str, arriving: dict[str, Any], each: Replica) -> None:
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_so_are_those_of_several_engines(router: str, arriving: dict[str, Any], each: Replica, lockstep: bool) -> None:
     load = synthetic_workload(**arriving, count=150, seed=5, **LENGTHS)
-    pool = Pool(same_engines(replace(each, tells_load=True), 3), router)
+    pool = Pool(same_engines(replace(each, tells_load=True), 3), router, lockstep=lockstep)
     one, other = (simulate_fleet(pool, load, watch) for watch in ((), [Watcher()] * 3))
     assert [numbers(each) for each in one] == [numbers(each) for each in other]
     link = Link(1e6, 1e6, 0.01)
@@ -206,6 +207,8 @@ def test_most_runs_are_plain_and_those_without_blocks_are_not(
         simulate(replica, load)
     simulate(make(), synthetic_workload(rate=6.0, count=20, prefix_length=32, **LENGTHS))
     assert ends == [True, False]
+    simulate_fleet(Pool(same_engines(make(), 2), lockstep=True), load)
+    assert len(ends) == 4
 
 
 @pytest.mark.parametrize(
