@@ -71,7 +71,8 @@ class PlainPrefillLoop:
                     self.is_ahead = False
                 self._repeat(ahead)
             elif self.flying is not None:
-                self._follow(None)
+                step, self.flying = self.flying, None
+                self._take_in(step, timeline.take_in(step[0], step[1]))
             elif not scheduler.can_retry_now:
                 if not scheduler.waiting:
                     scheduler.ratio = scheduler.policy.first_ratio
@@ -81,61 +82,52 @@ class PlainPrefillLoop:
                 timeline.sleep_until(arrival + self.loop.wake_up_seconds)
 
     def _compute(self) -> bool:
-        """Launch a step of prompts; False: none can be started."""
-        timeline, scheduler, record = self.timeline, self.scheduler, self.record
+        """Launch a step of prompts, which decode from the next one on; False: none can be started."""
+        timeline, scheduler, record, batch, cohort = self.timeline, self.scheduler, self.record, self.batch, self.cohort
         sampled = started = self._all_that_wait()
         if sampled:
             beside = [(each.num_input, 0) for each in sampled]
-        else:
-            plan = Plan()
-            if not scheduler.plan_prompts(plan):
-                return False
+        elif scheduler.plan_prompts(plan := Plan()):
             beside, sampled, started = plan.beside, cast("Sequences", plan.sampled), cast("Sequences", plan.started)
-        count, tokens, before = len(beside), 0, 0
+        else:
+            return False
+        count, tokens, before, ending = len(beside), 0, 0, list[DeclaredSequence]()
         for new, computed in beside:
             tokens += new
             before += computed
         estimate = self.timer.compute(beside, count, 0, 0, list)
         if tokens > count:
             estimate = self.loop.conditions.meet(estimate, timeline.clock, timeline.gpu_free)
-        ending: Sequences = []
         numbers = count, len(scheduler.waiting), tokens, before, count
         start = self._launch(numbers, estimate, len(sampled), sampled, ending)
         for sequence in started:
             record.started_at[sequence.index] = start
-        self._join(sampled, ending)
-        return True
-
-    def _join(self, prompts: Sequences, ending: Sequences) -> None:
-        """Prompts whose step has been launched decode from the next one on; those of one token are ``ending``."""
-        batch, cohort = self.batch, self.cohort
-        if self.scheduler.cut is not None or not (cohort.members or batch.ended):
+        if scheduler.cut is not None or not (cohort.members or batch.ended):
             batch.is_full = False
-        for sequence in prompts:
+        for sequence in sampled:
             sequence.place = batch.last_place
             batch.last_place += 1
             cohort.join(sequence)
             (ending if sequence.num_output == 1 else self.fresh).append(sequence)
+        return True
 
     def _all_that_wait(self) -> Sequences:
         """All requests that wait, if they can start as a whole, with room for whatever any other may produce."""
-        scheduler, cohort, ended, page = self.scheduler, self.cohort, self.batch.ended, self.cache.page
-        policy, count = scheduler.policy, len(scheduler.waiting)
-        if scheduler.cut is not None or (policy.max_prompts is not None and count > policy.max_prompts):
-            return []
-        tokens, needed = 0, cohort.num_declared() + (len(ended) + count) * policy.max_reserved_output + page
-        for sequence in scheduler.waiting:
+        scheduler, cohort, num_ended, page = self.scheduler, self.cohort, len(self.batch.ended), self.cache.page
+        policy, waiting, tokens = scheduler.policy, scheduler.waiting, 0
+        for sequence in waiting:
             tokens += -(-sequence.num_input // page) * page
-        most = policy.max_running_requests - len(cohort.members) - len(ended)
+        count, most = len(waiting), policy.max_running_requests - len(cohort.members) - num_ended
+        most = most if policy.max_prompts is None else min(most, policy.max_prompts)
+        reserved = cohort.num_declared() + (num_ended + count) * policy.max_reserved_output + (1 + count) * page
         is_much = tokens > policy.max_num_batched_tokens or tokens >= policy.max_prefill_tokens
-        if is_much or count > most or needed + tokens + count * page >= self.cache.num_blank * page:
+        if scheduler.cut is not None or is_much or count > most or reserved + tokens >= self.cache.num_blank * page:
             return []
-        started = [*scheduler.waiting]
-        scheduler.waiting.clear()
+        started = [*waiting]
+        waiting.clear()
         for sequence in started:
             sequence.num_computed = sequence.prompt_end = sequence.num_input
-            sequence.num_promised = 1
-            sequence.lease.num_pages = -(-sequence.num_input // page)
+            sequence.num_promised, sequence.lease.num_pages = 1, -(-sequence.num_input // page)
         self.cache.num_blank -= tokens // page
         return started
 
@@ -216,14 +208,10 @@ class PlainPrefillLoop:
         span = self.timeline.launch(host, estimate[0][0])
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
         phase.note(numbers, estimate, [span[2]], [self.cache.num_held])
-        self._follow((span[1], host[3], tokens, prompts, ending, fresh))
-        return span[0]
-
-    def _follow(self, step: Flying | None) -> None:
-        """A step is in flight, or none, and the result of the one before is processed."""
-        before, self.flying = self.flying, step
+        before, self.flying = self.flying, (span[1], host[3], tokens, prompts, ending, fresh)
         if before is not None:
             self._take_in(before, self.timeline.take_in(before[0], before[1]))
+        return span[0]
 
     def _take_in(self, step: Flying, end: float) -> None:
         """The result of a step is there."""

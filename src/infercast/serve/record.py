@@ -254,7 +254,7 @@ class Record:
             if sequence.last_token != self.last_end:
                 num_steady -= 1
                 if sequence.last_token == sequence.last_token:  # NaN before the first token
-                    self.note_late(time, sequence.last_token, 1)
+                    self._note_late(time, sequence.last_token, 1)
                 else:
                     self.first_token[sequence.index] = time
             sequence.last_token = time
@@ -262,7 +262,7 @@ class Record:
             sequence.last_token = time
         if self.decoded_at != self.last_end and (num_held_up := num_sampled - len(others)):
             num_steady -= num_held_up
-            self.note_late(time, self.decoded_at, num_held_up)
+            self._note_late(time, self.decoded_at, num_held_up)
         if not apart:
             self.decoded_at = time
         self.ends.append(end)
@@ -272,7 +272,7 @@ class Record:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.num_output
 
-    def note_late(self, time: float, before: float, count: int) -> None:
+    def _note_late(self, time: float, before: float, count: int) -> None:
         """Note ``count`` tokens that did not follow one in the previous step."""
         self._late_gaps.append(time - before)
         self._late_times.append(time)

@@ -129,14 +129,12 @@ class PrefillScheduler:
         special = self._is_ring or policy.mixed_chunk or policy.tries_always
         return self.cache.caching and not special and all(each is None for each in parts)
 
-    def longest_answer(self, num_input: int) -> int:
-        """Whatever was declared, the model or the cache limits the output."""
-        page = self.cache.page
-        room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
-        return min(room, self._longest - 2 - num_input)
-
     def add(self, index: int, request: Request) -> None:
-        sequence = DeclaredSequence(index, request, self.cache, self.longest_answer(request.num_input))
+        page, num_input = self.cache.page, request.num_input
+        room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
+        # Whatever was declared, the model or the cache limits the output.
+        longest = min(room, self._longest - 2 - num_input)
+        sequence = DeclaredSequence(index, request, self.cache, longest)
         sequence.adapter = request.adapter
         self._queue(sequence, request.priority)
 
