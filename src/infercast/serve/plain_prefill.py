@@ -43,13 +43,8 @@ class PlainPrefillLoop:
 
     def turns(self) -> Iterator[float]:
         """As those of `Loop`, or `NotPlain`."""
-        clients, timeline, record, batch, scheduler = (
-            self.clients,
-            self.timeline,
-            self.record,
-            self.batch,
-            self.scheduler,
-        )
+        clients, timeline, record = self.clients, self.timeline, self.record
+        batch, scheduler = self.batch, self.scheduler
         while True:
             yield timeline.clock
             if len(record.ends) >= MOST_NOTED_ENDS:
@@ -115,13 +110,15 @@ class PlainPrefillLoop:
         """All requests that wait, if they can start as a whole, with room for whatever any other may produce."""
         scheduler, cohort, num_ended, page = self.scheduler, self.cohort, len(self.batch.ended), self.cache.page
         policy, waiting, tokens = scheduler.policy, scheduler.waiting, 0
+        most_tokens = min(policy.max_num_batched_tokens, policy.max_prefill_tokens - 1)
         for sequence in waiting:
             tokens += -(-sequence.num_input // page) * page
+            if tokens > most_tokens:
+                return []
         count, most = len(waiting), policy.max_running_requests - len(cohort.members) - num_ended
         most = most if policy.max_prompts is None else min(most, policy.max_prompts)
         reserved = cohort.num_declared() + (num_ended + count) * policy.max_reserved_output + (1 + count) * page
-        is_much = tokens > policy.max_num_batched_tokens or tokens >= policy.max_prefill_tokens
-        if scheduler.cut is not None or is_much or count > most or reserved + tokens >= self.cache.num_blank * page:
+        if scheduler.cut is not None or count > most or reserved + tokens >= self.cache.num_blank * page:
             return []
         started = [*waiting]
         waiting.clear()
@@ -141,7 +138,7 @@ class PlainPrefillLoop:
             for sequence in self.skipped:
                 cohort.leave(sequence)
                 batch.is_full = False
-        needed = cohort.blocks_due()
+        needed = cohort.blocks[(cohort.steps + 1) % self.cache.page]
         if needed > self.cache.num_blank:
             if self.skipped:
                 return False
@@ -160,7 +157,10 @@ class PlainPrefillLoop:
                 coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
                 steps = coming if coming < steps else steps
             steps = steps if steps < MOST_STEPS else MOST_STEPS
-        numbers, held = (count, len(waiting), count, cohort.computed, count), self.cache.num_held
+        numbers, held = (
+            (count, len(waiting), count, cohort.computed, count),
+            self.cache.num_blocks - self.cache.num_blank,
+        )
         estimate = self.timer.decode(count, cohort.computed, cohort.contexts, steps)
         if before is None or len(estimate[0]) == 1:
             scheduler.decay(1)
@@ -207,7 +207,7 @@ class PlainPrefillLoop:
             fresh, self.fresh = self.fresh, fresh
         span = self.timeline.launch(host, estimate[0][0])
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
-        phase.note(numbers, estimate, [span[2]], [self.cache.num_held])
+        phase.note(numbers, estimate, [span[2]], [self.cache.num_blocks - self.cache.num_blank])
         before, self.flying = self.flying, (span[1], host[3], tokens, prompts, ending, fresh)
         if before is not None:
             self._take_in(before, self.timeline.take_in(before[0], before[1]))
