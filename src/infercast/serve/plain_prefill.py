@@ -157,10 +157,7 @@ class PlainPrefillLoop:
                 coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
                 steps = coming if coming < steps else steps
             steps = steps if steps < MOST_STEPS else MOST_STEPS
-        numbers, held = (
-            (count, len(waiting), count, cohort.computed, count),
-            self.cache.num_blocks - self.cache.num_blank,
-        )
+        numbers, held = (count, len(waiting), count, cohort.computed, count), self.cache.num_held
         estimate = self.timer.decode(count, cohort.computed, cohort.contexts, steps)
         if before is None or len(estimate[0]) == 1:
             scheduler.decay(1)
