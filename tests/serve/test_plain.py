@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from infercast.serve import plain
+from infercast.serve import plain, plain_prefill
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.two_pools import Link, simulate_disaggregated
+from infercast.serve.loop import Loop
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome
-from infercast.serve.simulation import GoOn, Replica, simulate
+from infercast.serve.scheduler.base import FirstCome, PrefillFirst, PrefillRules
+from infercast.serve.simulation import GoOn, Replica, clients_of, loop_of, new_record, simulate
 from infercast.serve.step import HostCost, StepEstimate, StepShape
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.synthetic import continued, synthetic_workload
@@ -40,6 +41,12 @@ def engine(**changes: Any) -> Replica:
     policy = FirstCome(**{"max_num_batched_tokens": 256, "max_num_seqs": 12, **changes.pop("policy", {})})
     others: dict[str, Any] = {"num_blocks": 400, "kv_shape": KvShape(16), "launch_spread": 0.1, **changes}
     return Replica(timer, policy, request_path_seconds=0.002, token_turn_seconds=1e-4, **others)
+
+
+def prefill_first(**changes: Any) -> Replica:
+    """An engine that decodes only if no prompt can start, with pages of one token."""
+    policy = PrefillFirst(**{"max_running_requests": 12, "chunked_prefill_size": 256, **changes.pop("policy", {})})
+    return replace(engine(), policy=policy, **{"num_blocks": 6400, "kv_shape": KvShape(1), **changes})
 
 
 def numbers(record: Record) -> list[Any]:
@@ -109,15 +116,53 @@ def test_so_is_one_whose_clients_wait(
     assert numbers(one) == numbers(other)
 
 
+RULES = [{}, {"skips_ending": True}, {"retries_alone": True}, dict.fromkeys(PrefillRules._fields, True)]
+
+
+@pytest.mark.parametrize("arriving", [{"rate": 0.5}, {"rate": 8.0}, {"rate": 40.0}, {"concurrency": 5}])
+@pytest.mark.parametrize("rules", RULES, ids=["", "skips", "retries", "newest"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"policy": {"max_running_requests": 3, "chunked_prefill_size": 64}},
+        {"policy": {"chunked_prefill_size": None, "max_prefill_tokens": 300, "max_running_requests": 40}},
+        {"policy": {"max_reserved_output": 10, "first_ratio": 1.0, "ignores_end": True}, "num_blocks": 1600},
+        {"policy": {"max_prompts": 2, "order": "longest_match"}, "kv_shape": KvShape(16), "num_blocks": 200},
+        {"policy": {"max_running_requests": 40}, "num_blocks": 700},
+    ],
+    ids=["", "few", "whole", "reserved", "pages", "full"],
+)
+def test_so_is_one_that_computes_prompts_first(
+    arriving: dict[str, Any], rules: dict[str, bool], changes: dict[str, Any]
+) -> None:
+    changes = {**changes, "policy": {**changes.get("policy", {}), "rules": PrefillRules(**rules)}}
+    for stops, think in ((0, 0.0), (1, 0.02)):
+        load = synthetic_workload(**arriving, count=90, seed=5, **LENGTHS)
+        requests = [
+            replace(
+                each,
+                stops=each.num_output % 3 < stops < each.num_output,
+                declared=each.num_output + 30 * (at % 2) if at % 5 == 4 and each.num_output > 1 else None,
+                session=at % 9 if think else None,
+                think=think * (at % 7),
+            )
+            for at, each in enumerate(load.requests)
+        ]
+        load = replace(load, requests=tuple(requests), in_turns=think > 0)
+        one, other = both(prefill_first(**changes), load)
+        assert numbers(one) == numbers(other)
+
+
 @pytest.mark.parametrize("router", ["least_loaded", "round_robin", "vllm", "prefix_aware"])
 @pytest.mark.parametrize("arriving", [{"rate": 15.0}, {"concurrency": 20}])
-@pytest.mark.parametrize("num_blocks", [400, 60])
+@pytest.mark.parametrize(
+    "each", [engine(num_blocks=400), engine(num_blocks=60), prefill_first(), prefill_first(num_blocks=700)]
+)
 @pytest.mark.parametrize("lockstep", [False, True])
-def test_so_are_those_of_several_engines(
-    router: str, arriving: dict[str, Any], num_blocks: int, lockstep: bool
-) -> None:
+def test_so_are_those_of_several_engines(router: str, arriving: dict[str, Any], each: Replica, lockstep: bool) -> None:
     load = synthetic_workload(**arriving, count=150, seed=5, **LENGTHS)
-    pool = Pool(same_engines(engine(num_blocks=num_blocks, tells_load=True), 3), router, lockstep=lockstep)
+    pool = Pool(same_engines(replace(each, tells_load=True), 3), router, lockstep=lockstep)
     one, other = (simulate_fleet(pool, load, watch) for watch in ((), [Watcher()] * 3))
     assert [numbers(each) for each in one] == [numbers(each) for each in other]
     link = Link(1e6, 1e6, 0.01)
@@ -127,8 +172,10 @@ def test_so_are_those_of_several_engines(
     assert [numbers(each) for each in one] == [numbers(each) for each in other]
 
 
-@pytest.mark.parametrize("num_blocks", [400, 60])
-def test_so_is_one_that_goes_on(num_blocks: int) -> None:
+@pytest.mark.parametrize(
+    "each", [engine(num_blocks=400), engine(num_blocks=60), prefill_first(), prefill_first(num_blocks=700)]
+)
+def test_so_is_one_that_goes_on(each: Replica) -> None:
     first = synthetic_workload(rate=6.0, count=60, **LENGTHS)
     longer = continued(first, 150, 1000)
     assert longer is not None
@@ -137,26 +184,38 @@ def test_so_is_one_that_goes_on(num_blocks: int) -> None:
         following = iter([longer])
         return lambda _: next(following, None)
 
-    one, other = (
-        simulate(engine(num_blocks=num_blocks), first, go_on=once(), watch=each) for each in (None, Watcher())
-    )
+    one, other = (simulate(each, first, go_on=once(), watch=watch) for watch in (None, Watcher()))
     assert numbers(one) == numbers(other)
     assert not np.isnan(one.last_token).any()
 
 
-def test_most_runs_are_plain_and_those_without_blocks_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends, turns = list[bool](), plain.PlainLoop.turns
+@pytest.mark.parametrize(("loop", "make"), [(plain.PlainLoop, engine), (plain_prefill.PlainPrefillLoop, prefill_first)])
+def test_most_runs_are_plain_and_those_without_blocks_are_not(
+    monkeypatch: pytest.MonkeyPatch, loop: Any, make: Callable[..., Replica]
+) -> None:
+    ends, turns = list[bool](), loop.turns
 
-    def noted(loop: plain.PlainLoop) -> Iterator[float]:
+    def noted(loop: Any) -> Iterator[float]:
         ends.append(False)
         yield from turns(loop)
         ends[-1] = True
 
-    monkeypatch.setattr(plain.PlainLoop, "turns", noted)
+    monkeypatch.setattr(loop, "turns", noted)
     load = synthetic_workload(rate=6.0, count=60, **LENGTHS)
-    for replica in (engine(), engine(num_blocks=30), engine(steps_under_way=1)):
+    size = make().kv_shape.block_size
+    for replica in (make(), make(num_blocks=480 // size), make(steps_under_way=1)):
         simulate(replica, load)
-    simulate(engine(), synthetic_workload(rate=6.0, count=20, prefix_length=32, **LENGTHS))
+    simulate(make(), synthetic_workload(rate=6.0, count=20, prefix_length=32, **LENGTHS))
     assert ends == [True, False]
-    simulate_fleet(Pool(same_engines(engine(), 2), lockstep=True), load)
+    simulate_fleet(Pool(same_engines(make(), 2), lockstep=True), load)
     assert len(ends) == 4
+
+
+@pytest.mark.parametrize(
+    "changes", [{"policy": {"mixed_chunk": True}}, {"policy": {"tries_always": True}}, {"prefix_caching": False}]
+)
+def test_an_engine_with_other_rules_for_prompts_is_not_plain(changes: dict[str, Any]) -> None:
+    replica = prefill_first(**changes)
+    load = synthetic_workload(rate=6.0, count=60, **LENGTHS)
+    loop = loop_of(replica, clients_of(replica, load), new_record(replica, 60), is_plain=True)
+    assert isinstance(loop, Loop)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Union
 
 from infercast.errors import InputError
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import dataclass, field
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
@@ -25,6 +25,7 @@ from infercast.serve.workload.request import Request, Workload
 
 if TYPE_CHECKING:
     from infercast.serve.cache.tiers import Offload
+    from infercast.serve.plain_prefill import PlainPrefillLoop
     from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
     from infercast.serve.speculation import Speculation
     from infercast.serve.transfers import Transfers
@@ -68,7 +69,7 @@ class Replica:
     tells_load: bool = False  # True if the load balancer sees queue and KV cache usage for every model (vLLM 0.27)
 
 
-AnyLoop = Loop | PlainLoop
+AnyLoop = Union[Loop, PlainLoop, "PlainPrefillLoop"]
 GoOn = Callable[..., Workload | None]
 """From what has been recorded when the last request is sent, the workload with more requests after it, or None."""
 
@@ -91,12 +92,12 @@ def simulate(
     """
     check_workload(replica, workload)
     make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch)
-    is_plain = share_nothing(workload)
+    is_plain, said = share_nothing(workload), list[Workload | None]()
     while True:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
         if go_on is not None:
-            further_from(clients, replica, [record], go_on)
+            further_from(clients, replica, [record], as_said(go_on, said))
         loop = make(clients, record, is_plain=is_plain)
         with no_garbage():
             try:
@@ -104,13 +105,20 @@ def simulate(
                     pass
                 return record
             except NotPlain:
-                is_plain, workload, go_on = False, *as_far(clients, workload, go_on)
+                is_plain = False
 
 
-def as_far(clients: Clients, workload: Workload, go_on: GoOn | None) -> tuple[Workload, GoOn | None]:
-    """To serve the same again: as many requests as there were to be by then."""
-    more = go_on if go_on is None or clients.further is not None else lambda _: None
-    return replace(workload, requests=tuple(clients.requests)), more
+def as_said(go_on: GoOn, said: list[Workload | None]) -> GoOn:
+    """To serve the same again: the answers that ``go_on`` gave before, and then its own, which are added to them."""
+    again = iter([*said])
+
+    def answer(*recorded: Any) -> Workload | None:
+        for each in again:
+            return each
+        said.append(go_on(*recorded))
+        return said[-1]
+
+    return answer
 
 
 def share_nothing(workload: Workload) -> bool:
@@ -238,9 +246,13 @@ def loop_of(
         progress=progress,
         watch=watch,
     )
-    if is_plain and loop.is_plain and isinstance(scheduler, Scheduler) and scheduler.is_plain:
+    if not (is_plain and loop.is_plain and scheduler.is_plain):
+        return loop
+    if isinstance(scheduler, Scheduler):
         return PlainLoop(loop, scheduler)
-    return loop
+    from infercast.serve.plain_prefill import PlainPrefillLoop  # noqa: PLC0415 - one engine's
+
+    return PlainPrefillLoop(loop, scheduler)
 
 
 def _timeline_of(replica: Replica) -> Timeline:

@@ -14,7 +14,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.spec import ModelConfig
-from infercast.serve.step import HostCost
+from infercast.serve.step import HostCost, host_cost_of
 
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6  # GPU idle time between two kernels of a step, beyond what their estimates include
@@ -122,7 +122,7 @@ class SglangHostModel:
         if num_prompts:
             plan += host.prompt_plan + host.plan_prompt * num_prompts + host.plan_token * num_tokens
             process += host.prompt_process + host.process_prompt * num_prompts
-        return HostCost(plan, host.prepare, self._launching[launch], process, host.wake)
+        return host_cost_of((plan, host.prepare, self._launching[launch], process, host.wake))
 
     def borrowed_share(self, model: str) -> float:
         """Share of a prompt's launch cost that was measured in only one other model."""

@@ -219,13 +219,13 @@ def simulate_fleet(
     ``go_on`` may add requests when the last one is sent.
     """
     simulation.check_workload(pool.replicas[0], workload)
-    is_plain, answered = simulation.share_nothing(workload), 0
+    is_plain, answered, said = simulation.share_nothing(workload), 0, list[Workload | None]()
     while True:
         clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
         running = RunningPool(pool, len(workload.requests), clients, watch, is_plain=is_plain)
         records = [engine.record for engine in running.engines]
         if go_on is not None:
-            simulation.further_from(clients, pool.replicas[0], records, go_on)
+            simulation.further_from(clients, pool.replicas[0], records, simulation.as_said(go_on, said))
         try:
             with simulation.no_garbage():
                 for _, index, time in running.serve(apart=not (clients.wait_for_answers or pool.lockstep)):
@@ -236,7 +236,7 @@ def simulate_fleet(
                 running.close()
             return records
         except NotPlain:
-            is_plain, workload, go_on = False, *simulation.as_far(clients, workload, go_on)
+            is_plain = False
 
 
 def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool | None:

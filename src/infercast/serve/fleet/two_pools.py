@@ -24,7 +24,7 @@ from infercast.serve.plain import NotPlain
 from infercast.serve.record import Record
 from infercast.serve.simulation import (
     Replica,
-    as_far,
+    as_said,
     check_workload,
     clients_of,
     further_from,
@@ -182,7 +182,8 @@ def simulate_disaggregated(
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
-    requests, answered, size_of = [*workload.requests], 0, cache(sequence_bytes)
+    requests, answered, size_of, said = [*workload.requests], 0, cache(sequence_bytes), list[Workload | None]()
+    more = None if go_on is None else as_said(go_on, said)
     of_prefill, of_decode = watch or ((), ())
     clients = clients_of(prefill.replicas[0], prompts_of(workload), prefill.servers)
     transfers = Transfers(requests)
@@ -194,7 +195,7 @@ def simulate_disaggregated(
 
     def further(_: Sequence[Record]) -> Workload | None:
         nonlocal times
-        if go_on is None or (longer := go_on(Handover(prompts_by, tokens_by, *times))) is None:
+        if more is None or (longer := more(Handover(prompts_by, tokens_by, *times))) is None:
             return None
         check_workload(receiving(decode.replicas[0]), longer)
         times = np.pad(times, ((0, 0), (0, len(longer.requests) - len(requests))), constant_values=np.nan)
@@ -202,7 +203,7 @@ def simulate_disaggregated(
         return prompts_of(longer)
 
     together = clients.wait_for_answers or prefill.lockstep or decode.lockstep
-    if go_on is not None:
+    if more is not None:
         further_from(clients, prefill.replicas[0], [*prompts_by, *tokens_by], further)
     try:
         with no_garbage():
@@ -226,8 +227,7 @@ def simulate_disaggregated(
                         progress(answered, time)
             first.close()
             second.close()
-    except NotPlain:  # the same again, with as many requests as there were to be by then
-        again, more = replace(workload, requests=tuple(requests)), as_far(clients, workload, go_on)[1]
-        pools = prefill, decode, link, sequence_bytes
-        return simulate_disaggregated(*pools, again, progress, watch, more, is_plain=False)
+    except NotPlain:
+        again, pools = None if go_on is None else as_said(go_on, said), (prefill, decode, link, sequence_bytes)
+        return simulate_disaggregated(*pools, workload, progress, watch, again, is_plain=False)
     return Handover(prompts_by, tokens_by, *times)

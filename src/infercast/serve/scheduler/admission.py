@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from itertools import accumulate
 from math import fsum, inf
 from operator import attrgetter
 
@@ -158,13 +157,13 @@ class DecodeBatch(Group[DeclaredSequence]):
     def grow(self, steps: int) -> list[int]:
         """Allocate the pages of the steps after the next one; returns the pages held in each."""
         cache, needed = self._cache, self._blocks_needed(steps)
-        held = [*accumulate(needed, initial=cache.num_held)]
-        if cache.num_blank - (held[-1] - held[0]) >= len(self.members):
-            cache.take(held[-1] - held[0])
+        before = now = cache.num_held
+        held = [now := now + count for count in needed]
+        if cache.num_blank - (now - before) >= len(self.members):
+            cache.num_blank -= now - before
         else:
             for count in needed:
                 cache.take_for_decoding(count, len(self.members))
-        del held[0]
         return held
 
     def advance(self, steps: int) -> list[DeclaredSequence]:
@@ -338,7 +337,7 @@ class Admission:
         # Host pages are loaded even if the step turns out to be full.
         to_load = cache.num_to_load(lease) * page if sequence.num_computed and cache.host is not None else 0
         left = min(sequence.num_declared - sequence.num_produced, self._policy.max_reserved_output)
-        needed, in_pages = missing + to_load + left + page, self._in_pages(missing)
+        needed, in_pages = missing + to_load + left + page, -(-missing // page) * page
         if self._lacks(needed):
             return Answer.NO_ROOM
         if self._of_chunk is None and self.sequences and in_pages >= self._of_step:
@@ -362,7 +361,7 @@ class Admission:
     def _of_timetable(self, sequence: DeclaredSequence, missing: int) -> Answer:
         """Admission by the known end times of others."""
         assert self._timetable is not None
-        in_pages, now = self._in_pages(missing), self._cache.num_free * self._page - self._taken
+        in_pages, now = -(-missing // self._page) * self._page, self._cache.num_free * self._page - self._taken
         in_pages += self._page if self._policy.rules.spares_page else 0
         if in_pages > min(now, self.room()) or not self._timetable.has_room(sequence, self.sequences, now - in_pages):
             return Answer.NO_ROOM
@@ -378,8 +377,9 @@ class Admission:
         """Add a prompt or a chunk; output is reserved only for a complete prompt."""
         self.sequences.append(sequence)
         self.new_tokens.append(new_tokens)
-        in_pages = self._in_pages(new_tokens)
-        charge = in_pages + self._page
+        page = self._page
+        in_pages = -(-new_tokens // page) * page
+        charge = in_pages + page
         self._taken += charge
         if new_tokens < missing:
             self.cut = sequence
@@ -402,7 +402,8 @@ class Admission:
 
     def _lacks(self, needed: int) -> bool:
         """True if there is no room for these tokens and one more."""
-        lacking = needed - self.room()
+        cache = self._cache
+        lacking = needed - ((cache.num_blank + cache.num_evictable) * self._page - self._offset)
         if -CLOSE < lacking < CLOSE and not self._is_exact:
             self._make_exact()
             lacking = needed - self.room()
@@ -414,6 +415,3 @@ class Admission:
         self._offset = self._first + fsum(self._shares())
         for charge in self._charges:
             self._offset += charge
-
-    def _in_pages(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._page) * self._page

@@ -198,6 +198,8 @@ class Group(Generic[Member]):
 
     def _blocks_needed(self, steps: int) -> list[int]:
         """Blocks needed in each of the steps after the next one."""
+        if self.period == 1:
+            return self.blocks * steps
         blocks, start = self.blocks, (self.steps + 2) % self.period
         if steps <= self.period - start:
             return blocks[start : start + steps]

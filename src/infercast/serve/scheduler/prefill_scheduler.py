@@ -122,6 +122,13 @@ class PrefillScheduler:
             found = [each for batch in self._batches for each in batch.started()]
         return found if self.cut is None else [*found, self.cut]
 
+    @property
+    def is_plain(self) -> bool:
+        """True if a request without a shared prefix runs from its start to its end, as long as there are pages."""
+        policy, parts = self.policy, (self.drafts, self.adapters, self.cache.host, self.policy.priorities)
+        special = self._is_ring or policy.mixed_chunk or policy.tries_always
+        return self.cache.caching and not special and all(each is None for each in parts)
+
     def add(self, index: int, request: Request) -> None:
         page, num_input = self.cache.page, request.num_input
         room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
@@ -162,7 +169,7 @@ class PrefillScheduler:
         if self.policy.tries_always or self._preempts:
             batch.is_full = False
         may_start = self.cut is not None or (self.waiting and not batch.is_full)
-        if not (may_start and self._plan_prompts(plan)):
+        if not (may_start and self.plan_prompts(plan)):
             self._plan_decoding(plan)
         if plan.decodes or plan.sequences:
             plan.held = self.cache.num_held
@@ -191,7 +198,7 @@ class PrefillScheduler:
         # A sequence with its last token is in one more step, which is otherwise the same.
         return self.cohort.steps_left() + (self._is_late and not self.policy.rules.skips_ending)
 
-    def _plan_prompts(self, plan: Plan) -> bool:
+    def plan_prompts(self, plan: Plan) -> bool:
         """Plan a prefill step, if one can be formed, with the decode batch in mixed chunks."""
         batch, cohort = self.batch, self.batch.cohort
         num_running = len(cohort.members) + len(batch.ended)
@@ -360,7 +367,7 @@ class PrefillScheduler:
                 sequence.prompt_end = sequence.num_known
             sequence.num_computed += count
             pages = -(-sequence.num_computed // page)
-            cache.take(pages - sequence.lease.num_pages)
+            cache.num_blank -= pages - sequence.lease.num_pages
             sequence.lease.num_pages = pages
             if sequence is not admission.cut:
                 sequence.num_promised += 1
@@ -392,7 +399,7 @@ class PrefillScheduler:
                 return
             self._retract(plan)
         else:
-            self._decay()
+            self.decay()
         self._decode(plan)
 
     def _decode(self, plan: Plan) -> None:
@@ -492,12 +499,13 @@ class PrefillScheduler:
             batch.cohort.join(sequence)
             batch.fresh.append(sequence)
 
-    def _decay(self, steps: int = 1) -> None:
+    def decay(self, steps: int = 1) -> None:
         """Decay the reserved share of outputs, once per decode step."""
         ratio, decay, least = self.ratio, self.policy.ratio_decay, self.policy.least_ratio
         while steps and ratio != least:
             steps -= 1
-            ratio = max(ratio - decay, least)
+            lower = ratio - decay
+            ratio = lower if lower > least else least
         self.ratio = ratio
 
     def _in_batch(self) -> Iterable[tuple[DeclaredSequence, int]]:
@@ -527,7 +535,7 @@ class PrefillScheduler:
         if steps > 1:
             held += cohort.grow(steps - 1)
             cohort.done += steps - 1
-            self._decay(steps - 1)
+            self.decay(steps - 1)
         if plan.decodes:
             ending = cohort.advance(steps)
             plan.ending = [*ending]

@@ -1,0 +1,239 @@
+"""The loop of a plain run of a prefill-first engine (SGLang), as `infercast.serve.plain` is that of the other kind.
+
+Prompts share nothing, so its radix tree stays empty: the cache is a number of pages that are blank, or could be
+evicted. Prompts are admitted by the scheduler, steps have no plans otherwise. Times and totals have the same bits as
+those of `Loop` with `PrefillScheduler`. If a request is retracted, the run is `NotPlain`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import cast
+
+from infercast.serve.loop import MOST_STEPS, Loop
+from infercast.serve.plain import NotPlain
+from infercast.serve.record import MOST_NOTED_ENDS, Numbers
+from infercast.serve.scheduler.admission import DeclaredSequence
+from infercast.serve.scheduler.base import Plan
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+from infercast.serve.step import StepEstimate
+from infercast.serve.timeline import Repetitions
+
+Sequences = list[DeclaredSequence]
+Flying = tuple[float, float, int, Sequences | None, Sequences, Sequences]
+"""A step in flight: its end, seconds to process its result, its tokens, prompts whose first and members whose last
+tokens these are, and members that had only a first one before; no prompts: None."""
+Ahead = tuple[Numbers, StepEstimate, Repetitions, int]
+"""Repetitions of a step that are timed but not launched, and the pages held in the first."""
+
+
+class PlainPrefillLoop:
+    """One engine as far as it has come, in the place of ``loop`` and with its parts."""
+
+    def __init__(self, loop: Loop, scheduler: PrefillScheduler) -> None:
+        self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
+        self.clients, self.is_ahead = loop.clients, False
+        self.scheduler, self.cache, self.batch = scheduler, scheduler.cache, scheduler.batch
+        self.cohort, self.rules = scheduler.cohort, scheduler.policy.rules
+        self.flying: Flying | None = None
+        self.step_seconds = 1e-6  # Duration of the last decode step
+        self.fresh: Sequences = []  # Those that have not decoded yet
+        self.skipped: Sequences = []  # Those whose last token is in flight, and that have left the batch
+
+    def turns(self) -> Iterator[float]:
+        """As those of `Loop`, or `NotPlain`."""
+        clients, timeline, record = self.clients, self.timeline, self.record
+        batch, scheduler = self.batch, self.scheduler
+        while True:
+            yield timeline.clock
+            if len(record.ends) >= MOST_NOTED_ENDS:
+                record.write()
+            arrival = clients.next_arrival
+            if arrival is not None and arrival <= timeline.clock:
+                arrival = self.loop.take_in_requests(scheduler.add)
+            if self.rules.clears_ended and (batch.ended or not self.cohort.members):
+                batch.ended, batch.is_full = [], False
+            if (scheduler.cut is not None or (scheduler.waiting and not batch.is_full)) and self._compute():
+                continue
+            if self._can_decode():
+                ahead = self._look_ahead(arrival)
+                if ahead is None:
+                    continue
+                if clients.wait_for_answers:  # a client may still send a request that arrives earlier
+                    self.is_ahead = True
+                    yield ahead[2][2][-1]
+                    self.is_ahead = False
+                self._repeat(ahead)
+            elif self.flying is not None:
+                step, self.flying = self.flying, None
+                self._take_in(step, timeline.take_in(step[0], step[1]))
+            elif not scheduler.can_retry_now:
+                if not scheduler.waiting:
+                    scheduler.ratio = scheduler.policy.first_ratio
+                if arrival is None:
+                    record.close(0)
+                    return
+                timeline.sleep_until(arrival + self.loop.wake_up_seconds)
+
+    def _compute(self) -> bool:
+        """Launch a step of prompts, which decode from the next one on; False: none can be started."""
+        timeline, scheduler, record, batch, cohort = self.timeline, self.scheduler, self.record, self.batch, self.cohort
+        sampled = started = self._all_that_wait()
+        if sampled:
+            beside = [(each.num_input, 0) for each in sampled]
+        elif scheduler.plan_prompts(plan := Plan()):
+            beside, sampled, started = plan.beside, cast("Sequences", plan.sampled), cast("Sequences", plan.started)
+        else:
+            return False
+        count, tokens, before, ending = len(beside), 0, 0, list[DeclaredSequence]()
+        for new, computed in beside:
+            tokens += new
+            before += computed
+        estimate = self.timer.compute(beside, count, 0, 0, list)
+        if tokens > count:
+            estimate = self.loop.conditions.meet(estimate, timeline.clock, timeline.gpu_free)
+        numbers = count, len(scheduler.waiting), tokens, before, count
+        start = self._launch(numbers, estimate, len(sampled), sampled, ending)
+        for sequence in started:
+            record.started_at[sequence.index] = start
+        if scheduler.cut is not None or not (cohort.members or batch.ended):
+            batch.is_full = False
+        for sequence in sampled:
+            sequence.place = batch.last_place
+            batch.last_place += 1
+            cohort.join(sequence)
+            (ending if sequence.num_output == 1 else self.fresh).append(sequence)
+        return True
+
+    def _all_that_wait(self) -> Sequences:
+        """All requests that wait, if they can start as a whole, with room for whatever any other may produce."""
+        scheduler, cohort, num_ended, page = self.scheduler, self.cohort, len(self.batch.ended), self.cache.page
+        policy, waiting, tokens = scheduler.policy, scheduler.waiting, 0
+        most_tokens = min(policy.max_num_batched_tokens, policy.max_prefill_tokens - 1)
+        for sequence in waiting:
+            tokens += -(-sequence.num_input // page) * page
+            if tokens > most_tokens:
+                return []
+        count, most = len(waiting), policy.max_running_requests - len(cohort.members) - num_ended
+        most = most if policy.max_prompts is None else min(most, policy.max_prompts)
+        reserved = cohort.num_declared() + (num_ended + count) * policy.max_reserved_output + (1 + count) * page
+        if scheduler.cut is not None or count > most or reserved + tokens >= self.cache.num_blank * page:
+            return []
+        started = [*waiting]
+        waiting.clear()
+        for sequence in started:
+            sequence.num_computed = sequence.prompt_end = sequence.num_input
+            sequence.num_promised, sequence.lease.num_pages = 1, -(-sequence.num_input // page)
+        self.cache.num_blank -= tokens // page
+        return started
+
+    def _can_decode(self) -> bool:
+        """Take the pages of a step of decoding; False if there is none, or none before other requests have ended."""
+        batch, cohort = self.batch, self.cohort
+        if batch.ended:
+            batch.ended, batch.is_full = [], False
+        if cohort.num_ended and self.rules.skips_ending:
+            self.skipped = cohort.ending()
+            for sequence in self.skipped:
+                cohort.leave(sequence)
+                batch.is_full = False
+        needed = cohort.blocks[(cohort.steps + 1) % self.cache.page]
+        if needed > self.cache.num_blank:
+            if self.skipped:
+                return False
+            raise NotPlain
+        self.cache.num_blank -= needed
+        return bool(cohort.members)
+
+    def _look_ahead(self, arrival: float | None) -> Ahead | None:
+        """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
+        timeline, before, steps, scheduler, cohort = self.timeline, self.flying, 1, self.scheduler, self.cohort
+        count, waiting = len(cohort.members), scheduler.waiting
+        if before is not None and not (timeline.slept or cohort.num_ended or (waiting and not self.batch.is_full)):
+            if not (before[3] is None and before[4] and (waiting or self.clients.sends_at_once)):
+                steps = cohort.steps_left() + (not self.rules.skips_ending)
+            if arrival is not None:
+                coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
+                steps = coming if coming < steps else steps
+            steps = steps if steps < MOST_STEPS else MOST_STEPS
+        numbers, held = (count, len(waiting), count, cohort.computed, count), self.cache.num_held
+        estimate = self.timer.decode(count, cohort.computed, cohort.contexts, steps)
+        if before is None or len(estimate[0]) == 1:
+            scheduler.decay(1)
+            self._launch(numbers, estimate, count - cohort.num_ended, None, cohort.advance(1))
+            return None
+        repeated = timeline.repeat(estimate[2], estimate[0], before[1])
+        self._take_in(before, repeated[2][0])
+        steps = 1 + cohort.steps_with_room(len(estimate[0]) - 1)
+        if steps < len(estimate[0]):
+            seconds, ends, clocks = repeated
+            repeated = seconds[:steps], ends[:steps], clocks[:steps]
+        return numbers, estimate, repeated, held
+
+    def _repeat(self, ahead: Ahead) -> None:
+        """Launch the same step again and again, until a request comes."""
+        numbers, estimate, (seconds, ends, clocks), held = ahead
+        timeline, record, count, arrival = self.timeline, self.record, numbers[0], self.clients.next_arrival
+        if arrival is not None and arrival <= clocks[-1]:
+            steps = 1 + bisect_left(clocks, arrival)
+            seconds, clocks = seconds[:steps], clocks[:steps]
+        steps, cohort = len(seconds), self.cohort
+        record.decoding.note(numbers, estimate, seconds, [held, *cohort.grow(steps - 1)])
+        self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[steps - 1]
+        self.scheduler.decay(steps)
+        cohort.done += steps - 1
+        ending, times, fresh, self.fresh = cohort.advance(steps), clocks[1:], self.fresh, []
+        if times and (fresh or record.decoded_at != record.last_end):
+            record.tokens(times[0], count, fresh, ())
+            fresh = []
+            del times[0]
+        record.steady_tokens(count, times)
+        early = [each for each in ending if each.last_step < cohort.steps] if ending else ending
+        if early:
+            ending = [each for each in ending if each.last_step == cohort.steps]
+            self._end(early)
+        self.flying = ends[steps - 1], estimate[2][3], count - len(early), None, ending, fresh
+
+    def _launch(
+        self, numbers: Numbers, estimate: StepEstimate, tokens: int, prompts: Sequences | None, ending: Sequences
+    ) -> float:
+        """A single step, and the result of the one before; returns when it starts."""
+        record, host, fresh = self.record, estimate[2], list[DeclaredSequence]()
+        if prompts is None:
+            fresh, self.fresh = self.fresh, fresh
+        span = self.timeline.launch(host, estimate[0][0])
+        phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
+        phase.note(numbers, estimate, [span[2]], [self.cache.num_blocks - self.cache.num_blank])
+        before, self.flying = self.flying, (span[1], host[3], tokens, prompts, ending, fresh)
+        if before is not None:
+            self._take_in(before, self.timeline.take_in(before[0], before[1]))
+        return span[0]
+
+    def _take_in(self, step: Flying, end: float) -> None:
+        """The result of a step is there."""
+        _, _, count, prompts, ending, fresh = step
+        if prompts is None:
+            self.cohort.done += 1
+            self.record.tokens(end, count, fresh, ())
+        else:
+            for sequence in prompts:
+                if sequence.joined >= 0:
+                    self.cohort.note_first(sequence)
+            self.record.tokens(end, count, prompts, (), (), True)
+        if ending:
+            self._end(ending)
+
+    def _end(self, ending: Sequences) -> None:
+        """Clients have their last tokens, and pages are free."""
+        record, time = self.record, self.record.last_end
+        for sequence in ending:
+            if sequence.joined >= 0:
+                self.cohort.leave(sequence)
+                self.batch.ended.append(sequence)
+            self.cache.num_blank += sequence.lease.num_pages
+            sequence.num_produced = sequence.num_output
+            record.last_token[sequence.index] = time
+            record.num_output[sequence.index] = sequence.num_output
+            self.clients.answer(time, sequence.index)
+        self.skipped = []
