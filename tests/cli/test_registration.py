@@ -78,3 +78,21 @@ def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == 130
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_the_end_cleans_up_and_takes_nothing_apart(code: int) -> None:
+    script = (
+        "import atexit, sys\n"
+        "from infercast.cli import main\n"
+        "class Left:\n"
+        "    def __del__(self): print('taken apart')\n"
+        "left = Left()\n"
+        "def run():\n"
+        "    atexit.register(print, 'cleaned up')\n"
+        f"    sys.exit({code})\n"
+        "main.run = run\n"
+        "main.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout.split("\n"), done.returncode) == (["cleaned up", ""], code)

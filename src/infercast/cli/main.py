@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import json
@@ -19,8 +20,27 @@ from infercast.errors import InfercastError
 VARIABLE = "_INFERCAST_COMPLETE"  # set by a shell's completion script, which then runs the program itself
 
 
+def main() -> None:
+    """The console script: `run`, and an end that takes nothing apart, since the system frees all of it at once."""
+    code = 1
+
+    def leave() -> None:
+        with contextlib.suppress(Exception):  # streams that are closed, or gone: Python has its ways
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    atexit.register(leave)  # the first, so that it is called after all others
+    try:
+        run()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+
+
 def run() -> None:
-    """The console script: an error of ours is one sentence and exit code 2, anything else is a bug."""
+    """An error of ours is one sentence and exit code 2, anything else is a bug."""
     # Matrices are small here, and a pool of threads that waits for large ones keeps a core busy while Python starts.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = sys.argv[1:]
