@@ -43,7 +43,9 @@ OF_FORM = (
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def with_options(*groups: Sequence[Option] | str, command: str = "") -> Callable[[Command], Command]:
+def with_options(
+    *groups: Sequence[Option] | str | Callable[[], Sequence[Option]], command: str = ""
+) -> Callable[[Command], Command]:
     """Give a command the options of these groups, or of these names, in this order; it gets them as keywords.
 
     Of a group in which some are for this ``command`` alone (`Option.also`), it takes those.
@@ -53,6 +55,7 @@ def with_options(*groups: Sequence[Option] | str, command: str = "") -> Callable
         taken: dict[str, Option] = {}
         for group in groups:
             rows = [OPTIONS[name] for name in group.split()] if isinstance(group, str) else group
+            rows = rows() if callable(rows) else rows
             for option in [each for each in rows if command in each.also.split()] or rows:
                 taken.setdefault(option.name, option)
         return [*taken.values()]
