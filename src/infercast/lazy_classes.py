@@ -36,9 +36,7 @@ else:
             return dict(zip(self._fields, self, strict=True))
 
         def __repr__(self):
-            return (
-                f"{type(self).__name__}({', '.join([f'{name}={value!r}' for name, value in self._asdict().items()])})"
-            )
+            return f"{type(self).__name__}({', '.join([f'{each}={getattr(self, each)!r}' for each in self._fields])})"
 
         def __getnewargs__(self):
             return tuple(self)
@@ -146,9 +144,7 @@ FEW = 20  # Objects of a class that are made before it is worth to compile how
 _PARAMS = {frozen: SimpleNamespace(frozen=frozen) for frozen in (False, True)}
 
 
-def _filled(
-    known: dict[str, Field[Any]], order: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]
-) -> dict[str, Any] | None:
+def _filled(known: dict[str, Any], order: tuple[str, ...], values: Any, named: Any) -> dict[str, Any] | None:
     """The fields of a new object; None: something is missing, or there is too much."""
     given, filled = dict(zip(order, values, strict=False)) | named, dict[str, Any]()
     left = len(values) + len(named)
