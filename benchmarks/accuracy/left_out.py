@@ -33,7 +33,7 @@ from infercast.lab.fit.evaluate import (
 )
 from infercast.lab.fit.rows import LEFT_OUT
 from infercast.lab.fit.samples import Key, Sample, read_samples
-from infercast.lab.fit.tables import FILES
+from infercast.lab.fit.tables import FILES, WHOLE_TOKENS, takes_whole_tokens
 from infercast.lab.fit.train import fit_measured, fit_pooled, pools_of
 from infercast.predict.fitted import POOLED, Artifact
 from infercast.predict.identity import kernel_profile
@@ -102,6 +102,8 @@ def thin(tables: Path, into: Path, most: int) -> None:
     for family in FAMILIES:
         whole = pandas.read_parquet(tables / FILES[family])
         whole = whole[~whole.engine.isin(LEFT_OUT)]
+        if family == "moe":
+            whole[WHOLE_TOKENS] = takes_whole_tokens(whole)
         parts = [part.sample(min(len(part), most), random_state=0) for _, part in whole.groupby(["gpu", "engine"])]
         pandas.concat(parts, ignore_index=True).to_parquet(into / FILES[family])
 

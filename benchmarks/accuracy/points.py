@@ -159,7 +159,8 @@ def _moe(op: MoE) -> Work:
     hit = np.maximum(op.experts_hit, 1e-9)
     rows = _tile_rows(op.routed_rows / hit)
     tiles = hit * np.ceil(op.routed_rows / hit / rows)
-    exponent = float(op.routing.removeprefix("power_law_")) if op.routing.startswith("power_law_") else 0.0
+    law = op.routing.partition("/")[0]
+    exponent = float(law.removeprefix("power_law_")) if law.startswith("power_law_") else 0.0
     sizes = np.log2([op.hidden, op.inter, op.experts, op.topk, op.num_local])
     shape = _columns(*sizes, CATEGORY * op.gated, CATEGORY * exponent, np.log2(tokens))
     flops = 2.0 * op.matrices * op.hidden * op.inter * tiles * rows

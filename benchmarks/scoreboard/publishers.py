@@ -37,6 +37,8 @@ ML_ENERGY_CONTEXTS = {"gpqa": 40960}
 """Longest contexts of its tasks; 20,480 otherwise."""
 HHOLTMANN = "0.12.0"
 """The release of all runs of hholtmann/llm-consumer-gpu-benchmark: its images are built from one file."""
+FLASHINFER = "--fp8-gemm-backend flashinfer_trtllm "
+"""SGLANG_ENABLE_FLASHINFER_GEMM of its scripts for the B200 and the B300 in fp8."""
 MANY_CLIENTS = 16
 """From so many on its scripts for the B200 look for requests every 30 steps, not every 10."""
 
@@ -84,9 +86,9 @@ def inferencex_command(row: dict[str, str]) -> str:
         flags = f"{BLACKWELL}{looks}--max-running-requests 256 --cuda-graph-max-bs 256 --mem-fraction-static 0.85 "
         flags += "--chunked-prefill-size 16384"
     elif row["tp"] == "8":
-        flags = f"{BLACKWELL}{looks}{LONG}--max-running-requests 128 --cuda-graph-max-bs 128"
+        flags = f"{BLACKWELL}{FLASHINFER}{looks}{LONG}--max-running-requests 128 --cuda-graph-max-bs 128"
     else:
-        flags = f"{BLACKWELL}--scheduler-recv-interval 10 --max-running-requests 32 --cuda-graph-max-bs 32 "
+        flags = f"{BLACKWELL}{FLASHINFER}--scheduler-recv-interval 10 --max-running-requests 32 --cuda-graph-max-bs 32 "
         flags += "--mem-fraction-static 0.95 --chunked-prefill-size 8192 --max-prefill-tokens 8192"
     return START.format(tp=row["tp"]) + flags
 

@@ -1,10 +1,13 @@
 """Rows that are not what they say are found by the table alone."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas
 
 from infercast.lab.fit.samples import is_of_kernel, is_usual
-from infercast.lab.fit.tables import takes_whole_tokens
+from infercast.lab.fit.tables import read_table, takes_whole_tokens
+from infercast.predict.families.moe import SEEN
 
 
 def test_a_group_over_twice_its_physics_is_left_out() -> None:
@@ -30,6 +33,8 @@ def _run(share: float) -> pandas.DataFrame:
 def test_runs_that_take_as_long_on_a_quarter_of_the_experts_are_told_apart() -> None:
     assert takes_whole_tokens(_run(0.9)).tolist() == [False, True, True] * 3
     assert not takes_whole_tokens(_run(0.3)).any()
+    part = _run(0.9).assign(whole_tokens=takes_whole_tokens(_run(0.9)))[1:2]
+    assert takes_whole_tokens(part).tolist() == [True]
 
 
 def test_rows_of_kernels_shorter_than_the_hosts_launch_are_of_the_host() -> None:
@@ -48,3 +53,12 @@ def test_rows_of_kernels_shorter_than_the_hosts_launch_are_of_the_host() -> None
 
 def test_experts_far_beyond_their_physics_are_no_experts_that_anybody_serves() -> None:
     assert is_of_kernel("moe", np.ones(3), np.log([30.0, 4.0, 0.9])).tolist() == [False, True, True]
+
+
+def test_spread_experts_of_an_older_collector_are_given_their_own_tokens(tmp_path: Path) -> None:
+    routings = {}
+    for version in ("0.5.10", "0.5.14"):
+        path = tmp_path / f"{version}.parquet"
+        _run(0.3).assign(engine_version=version).to_parquet(path)
+        routings[version] = {rows.op.routing for rows in read_table(path, "moe")}
+    assert routings == {"0.5.10": {"balanced", f"balanced{SEEN}"}, "0.5.14": {"balanced"}}

@@ -56,6 +56,17 @@ def test_an_unknown_name_offers_near_ones() -> None:
         load_gpu("")
 
 
+def test_boards_that_hold_a_higher_clock_than_they_are_rated_at_have_all_rates_of_it(tmp_path: Path) -> None:
+    rated, held = (
+        load_gpu(written(tmp_path, f"{FULL}{more}\n[tensor_tflops]\nbf16 = 1000\n", name))
+        for more, name in (("", "rated.toml"), ("held_clock_mhz = 2200", "held.toml"))
+    )
+    assert (held.boost_clock, held.sustained_clock) == (2.2e9, rated.sustained_clock)
+    for rate in ("fma_flops", "special_rate", "l2_bandwidth"):
+        assert getattr(held, rate) == pytest.approx(1.1 * getattr(rated, rate))
+    assert held.dense_flops("bf16") == pytest.approx(1.1e15)
+
+
 def test_a_full_file_inherits_the_architecture(tmp_path: Path) -> None:
     path = written(tmp_path, FULL)
     for given in (path, str(path)):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.engines.vllm.kernels import choose_sparse_kernels
+from infercast.engines.vllm.kernels import choose_kernels
 from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.engines.vllm.memory import sparse_memory
 from infercast.engines.vllm.settings import EngineSettings, resolve
@@ -147,7 +147,7 @@ def test_the_output_goes_through_groups_of_heads():
 
 
 def test_what_an_engine_makes_of_it():
-    config = choose_sparse_kernels(FLASH, HOPPER)
+    config = choose_kernels(FLASH, HOPPER)
     assert config.cache_dtype == "fp8_ds_mla"
     assert calls_of(config, [1], [5000], ParallelLayout(8))["attention_csa"].op.heads == 64
     settings = resolve(EngineSettings(max_model_len=65536), HOPPER, config.max_positions)
@@ -155,4 +155,4 @@ def test_what_an_engine_makes_of_it():
     assert kept == 4 * (65536 // 4 + 128 + 8192) * 512 * 2 + 4 * 8192 * 512
     assert beside == 512 * 2**20
     with pytest.raises(InputError, match="kernels for sparse attention on Hopper and Blackwell alone"):
-        choose_sparse_kernels(FLASH, load_gpu("a100-sxm"))
+        choose_kernels(FLASH, load_gpu("a100-sxm"))

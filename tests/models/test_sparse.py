@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.engines.vllm.kernels import choose_sparse_kernels, default_block_size
+from infercast.engines.vllm.kernels import choose_kernels, default_block_size
 from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.engines.vllm.memory import sparse_memory
 from infercast.engines.vllm.settings import EngineSettings, resolve
@@ -66,7 +66,7 @@ def test_a_head_that_predicts_has_an_indexer(name, billions):
 
 
 def test_what_the_engine_makes_room_for():
-    config = choose_sparse_kernels(read_model("deepseek-v3.2"), HOPPER)
+    config = choose_kernels(read_model("deepseek-v3.2"), HOPPER)
     settings = resolve(EngineSettings(max_model_len=65536), HOPPER, config.max_positions)
     kept, beside = sparse_memory(config, ParallelLayout(8), settings)
     assert kept == 40 * 65536 * 132 + 4 * 8192 * 2048
@@ -92,7 +92,7 @@ def test_caches_are_a_latent_and_the_keys_of_the_indexer():
 def test_the_format_of_the_cache_is_the_kernels(gpu, asked, entry, dtype):
     values = bundled_config("deepseek-v3.2")
     values["quantization_config"]["kv_cache_quant_algo"] = "FP8" if asked == "fp8" else None
-    config = choose_sparse_kernels(read_model(values), gpu)
+    config = choose_kernels(read_model(values), gpu)
     assert config.stacks[0].mixer.caches(config.shard(ONE))[0].bytes_per_token == pytest.approx(entry)
     op = calls_of(config, [1], [5000])["attention_sparse"].op
     assert (op.bytes_per_key, op.kv_dtype) == (pytest.approx(entry), dtype)
@@ -102,15 +102,15 @@ def test_the_format_of_the_cache_is_the_kernels(gpu, asked, entry, dtype):
     ("gpu", "tensor", "heads"), [(HOPPER, 8, 16), (HOPPER, 1, 128), (BLACKWELL, 8, 16), (BLACKWELL, 4, 128)]
 )
 def test_heads_are_padded_where_the_kernel_asks_for_it(gpu, tensor, heads):
-    config = choose_sparse_kernels(read_model("deepseek-v3.2"), gpu)
+    config = choose_kernels(read_model("deepseek-v3.2"), gpu)
     assert calls_of(config, [1], [5000], ParallelLayout(tensor))["attention_sparse"].op.heads == heads
 
 
 def test_older_chips_have_no_kernels_for_it():
     with pytest.raises(InputError, match=r"vLLM does not run glm-5 on l40s: it has kernels for sparse attention on"):
-        choose_sparse_kernels(read_model("glm-5"), load_gpu("l40s"))
+        choose_kernels(read_model("glm-5"), load_gpu("l40s"))
     llama = read_model("llama-3.1-8b")
-    assert choose_sparse_kernels(llama, load_gpu("l40s")) is llama
+    assert choose_kernels(llama, load_gpu("l40s")) is llama
 
 
 def test_decoding_grows_with_the_indexer_alone():
@@ -136,7 +136,7 @@ def test_prompts_and_decoding_have_scores_of_their_own_and_share_attention():
 def test_prompts_of_many_heads_read_a_packed_cache_through_a_wide_copy():
     values = bundled_config("deepseek-v3.2")
     values["quantization_config"]["kv_cache_quant_algo"] = "FP8"
-    config = choose_sparse_kernels(read_model(values), HOPPER)
+    config = choose_kernels(read_model(values), HOPPER)
     calls = calls_of(config, [1, 300], [5000, 700])
     assert calls["latent_gather"].op.rows == 700
     prompt, decoding = (calls[name].op for name in ("attention_sparse_prompt", "attention_sparse"))
@@ -175,7 +175,7 @@ def test_glm_routes_in_fp32():
 
 def test_kernels_of_a_decoding_layer_are_those_of_a_profile():
     """Six layers of GLM-5 in fp8 under vLLM 0.25 on an H200: launches of each small kernel of attention in a step."""
-    config = choose_sparse_kernels(read_model({**bundled_config("glm-5-fp8"), "num_hidden_layers": 6}), HOPPER)
+    config = choose_kernels(read_model({**bundled_config("glm-5-fp8"), "num_hidden_layers": 6}), HOPPER)
     counts = {call.name: call.count for call in token_calls(config, ONE, 32)}
     once = ["latent_norm", "rope", "kv_write", "index_k_norm", "index_k_rope", "index_q_rope", "index_write"]
     assert {counts[name] for name in [*once, "index_clear", "index_places", "q_absorb", "v_expand"]} == {6}

@@ -48,6 +48,12 @@ def test_the_interval_is_wider_far_from_the_anchors_and_where_they_disagree():
     assert calm.spread(near).mean() < rough.spread(near).mean()
 
 
+def test_anchors_that_agree_by_chance_leave_the_interval_of_the_process():
+    """They lie apart, so that a few of them say little of how far off other kernels are."""
+    widths = [learn("collective", FEATURES[:count], np.zeros(count), FEATURES).widening for count in (4, 32, 128)]
+    assert 1.7 > widths[0] > widths[1] > 1.0 > widths[2] > 0.4
+
+
 def test_a_pipe_that_is_slower_everywhere_is_found_from_a_few_shares():
     """Half of the launch takes twice as long: kernels that are all launch are off by more."""
     features = np.zeros((200, len(moe.FEATURES)))

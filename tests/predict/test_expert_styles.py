@@ -8,7 +8,16 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
 from infercast.predict.array_api import Arrays
-from infercast.predict.families.moe import STYLES, TRITON, WHOLE, ExpertPhysics, balanced_groups, route, style_of
+from infercast.predict.families.moe import (
+    SEEN,
+    STYLES,
+    TRITON,
+    WHOLE,
+    ExpertPhysics,
+    balanced_groups,
+    route,
+    style_of,
+)
 from infercast.predict.learned import make_predictor
 
 LAYER = MoE(512.0, hidden=4096, inter=1536, experts=128, topk=8)
@@ -65,6 +74,35 @@ def test_pairs_of_other_gpus_cost_triton_but_not_tuned_products() -> None:
         for name in ("triton", "trtllm")
     ]
     assert between[0][0] > 4 * between[1][0]
+
+
+def test_a_gpu_that_is_given_its_own_tokens_clears_less() -> None:
+    op, gpu = replace(LAYER, local_experts=1, routing="balanced", kernel="triton"), load_gpu("b200-sxm")
+    every, own = (
+        ExpertPhysics(each, gpu).physics(np.array([8192.0])) for each in (op, replace(op, routing=f"balanced{SEEN}"))
+    )
+    assert own.terms["between"][0] < every.terms["between"][0] / 10
+    assert own.terms["tensor"] == every.terms["tensor"]
+
+
+def test_untuned_tiles_on_blackwell_are_chosen_by_the_tokens_alone() -> None:
+    """A few rows wait for each step of their tile, which is longer where tokens outnumber the experts."""
+    physics = ExpertPhysics(replace(LAYER, local_experts=4, kernel="triton"), load_gpu("b200-sxm"))
+    few, more, sum_of_both = physics.physics(4.0), physics.physics(5.0), physics.physics(np.array([4.0, 5.0]))
+    assert more.seconds > 1.3 * few.seconds
+    assert sum_of_both.seconds == pytest.approx([few.seconds, more.seconds])
+    deeper = ExpertPhysics(replace(LAYER, hidden=8192, local_experts=4, kernel="triton"), load_gpu("b200-sxm"))
+    assert deeper.physics(5.0).seconds > 1.3 * more.seconds
+
+
+def test_triton_loads_weights_of_odd_rows_one_by_one() -> None:
+    seconds = [
+        ExpertPhysics(replace(LAYER, inter=inter, dtype="fp8_block", kernel="triton"), load_gpu("b200-sxm"))
+        .physics(np.array([512.0]))
+        .seconds[0]
+        for inter in (160, 168)
+    ]
+    assert seconds[1] > 3 * seconds[0]
 
 
 LAYOUT = {"hidden": 2048, "inter": 768, "experts": 128, "topk": 8}

@@ -9,6 +9,8 @@ import pytest
 from infercast.lab.validate.published.compare import compare_published, compare_run, set_up, system_for
 from infercast.lab.validate.published.run import PublishedRun, RowReader
 from infercast.lab.validate.published.table import known_model, read_collected
+from infercast.models.feed_forward import ExpertFeedForward
+from infercast.models.lower import token_calls
 
 ROW = {
     "source_repo": "someone/runs", "engine": "vllm", "version": "0.25.0", "gpu": "H100", "infercast_gpu": "h100-sxm",
@@ -224,3 +226,18 @@ def test_older_releases_have_older_kernels_on_amd(version: str, kernels: str) ->
     command = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"
     run = read(engine="sglang", version=version, gpu="MI300X", infercast_gpu="mi300x", server_cmd=command)
     assert set_up(run)[1].gpu.kernels == kernels
+
+
+@pytest.mark.parametrize(("version", "slower"), [("0.11.1", 1.48), ("0.17.0", 1.0)])
+def test_experts_without_a_tuned_file_had_smaller_tiles(version: str, slower: float) -> None:
+    command = "vllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size 2 --enable-expert-parallel"
+    run = read(version=version, model="Qwen/Qwen3-30B-A3B", num_gpus="2", tp="2", server_cmd=command)
+    deployment = set_up(run, "roofline")[1]
+    model = deployment.model
+    (experts,) = {stack.feed_forward for stack in model.stacks}
+    assert isinstance(experts, ExpertFeedForward)
+    factors = dict(experts.slower)
+    assert (factors.get(64.0, 1.0), factors.get(128.0, 1.0)) == pytest.approx((1.0, slower), abs=0.02)
+    # By all tokens of a step, not by those of the GPU with most of them.
+    (call,) = (each for each in token_calls(model, deployment.layout, 64) if each.name == "experts")
+    assert float(call.slower) == pytest.approx(1.0, abs=0.02)

@@ -60,7 +60,7 @@ ARCHITECTURE_FIELDS: dict[str, Rule] = {
 }
 FACTS: Rule = ("a table of facts", lambda value: isinstance(value, dict) and bool(value))
 """What is known of the kernels that an architecture runs; only a new architecture brings its own."""
-CLOCKS = ("boost_clock_mhz", "sustained_clock_mhz", "max_clock_mhz")
+CLOCKS = ("boost_clock_mhz", "sustained_clock_mhz", "max_clock_mhz", "held_clock_mhz")
 SIZES = ("dram_gib", "driver_mib", "dram_gb_per_s", "l2_mib", "pcie_gb_per_s", "tdp_w")
 GPU_FIELDS: dict[str, Rule] = {
     **dict.fromkeys(("base", "name", "title", "architecture", "announced"), TEXT),
@@ -131,8 +131,8 @@ def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     clock = own.get("boost_clock_mhz", base["boost_clock_mhz"]) / base["boost_clock_mhz"]
     size = own.get("sms", base["sms"]) / base["sms"]
     kept["sustained_clock_mhz"] *= clock
-    if "max_clock_mhz" in kept:
-        kept["max_clock_mhz"] *= clock
+    for name in {"max_clock_mhz", "held_clock_mhz"} & kept.keys():
+        kept[name] *= clock
     if "driver_mib" in kept:
         kept["driver_mib"] *= own.get("dram_gib", base["dram_gib"]) / base["dram_gib"]
     if "tensor_tflops" in kept:
@@ -147,6 +147,9 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
     missing = [key for key in REQUIRED_GPU_FIELDS if key not in table]
     if missing:
         raise FileFormatError(shown, f"missing {', '.join(missing)} (or start from a bundled GPU with 'base')")
+    if held := table.get("held_clock_mhz"):  # boards run above the clock that they are rated at, and all rates with it
+        sustained = table["sustained_clock_mhz"]
+        table = {**table, **inherit(table, {"boost_clock_mhz": held}), "sustained_clock_mhz": sustained}
     own = [name for name, facts in architectures.items() if facts["kernels"] == name]
     for field, known in (("architecture", architectures), ("kernels", own)):
         if field in table and table[field] not in known:

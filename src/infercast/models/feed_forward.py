@@ -374,7 +374,7 @@ class ExpertFeedForward(FeedForward):
             kernel=weights.experts_kernel,
             routing=f"{self.routing}/eplb{layout.redundant}" if is_moved else self.routing,
         )
-        calls.append(Call("experts", experts, slower=self._slower(experts.tokens)))
+        calls.append(Call("experts", experts, slower=self._slower(tokens * layout.sharing)))
         if layout.sharing > 1:
             calls += exchange_calls(shard, self.topk, tokens, width)
         if self.latent_norm:

@@ -29,9 +29,9 @@ TAILS, DOUBTED, REWEIGHTED = 4.0, 3.0, 3
 how often weights are found anew."""
 CANDIDATES, JUDGES = 800, 1200  # Rows that anchors are chosen from, and rows that they are chosen for
 LEAST_SPREAD = 0.03
-USUAL_WIDENING, WORTH, FEW = 1.1, 12, 4.0
-"""Half an 80 % interval in standard deviations of the process as it mostly is, how many anchors that is worth, and the
-share by which it is wider with one anchor: a few agree with each other more than with other kernels."""
+USUAL_WIDENING, WORTH = 1.7, 50
+"""Half an 80 % interval in standard deviations of the process as it mostly is, and how many anchors that is worth: a
+few agree with each other more than with other kernels."""
 
 
 class Place(NamedTuple):
@@ -126,7 +126,7 @@ def learn(family: str, features: Array, misses: Array, reference: Array, learner
     # In closed form: how far each anchor is from what the others say of it, in standard deviations.
     alone = np.abs(weights) / np.sqrt(np.diag(precision))
     widening = (misses.size * float(np.quantile(alone, 0.8)) + WORTH * USUAL_WIDENING) / (misses.size + WORTH)
-    return Correction(space, anchors, weights, precision, widening * (1.0 + FEW / misses.size))
+    return Correction(space, anchors, weights, precision, widening)
 
 
 def _precision(smooth: Array, misses: Array, usual: float) -> Array:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from infercast.engines.base import engine_named
 from infercast.engines.host import Launch
 from infercast.engines.sglang.host import launch_work
 from infercast.engines.sglang.kernels import has_tuned_file, untuned_factors
@@ -46,6 +47,15 @@ def test_inputs_are_quantised_by_kernels_of_their_own() -> None:
     names = names_of("llama-3.1-8b", quantization="fp8")
     assert [names[f"{each}_quantise"] for each in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")] == [32] * 4
     assert "norm_quantise" not in names
+
+
+def test_flashinfers_products_in_fp8_are_those_without_packed_scales() -> None:
+    engine = engine_named("sglang")
+    for backend, dtype in (("auto", "fp8_block"), ("aiter", "fp8_block"), ("flashinfer_trtllm", "fp8")):
+        weights = engine.with_settings(
+            engine.settings({"fp8_gemm_backend": backend}), read_model("deepseek-r1")
+        ).weights
+        assert (weights.attention, weights.activation_feed_forward, weights.experts) == (dtype, dtype, "fp8_block")
 
 
 def test_experts_without_a_tuned_file_take_longer_beyond_as_many_tokens_as_experts() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from infercast.engines.vllm.kernels import default_block_size
+from infercast.engines.vllm.kernels import SINKS_SLOWER, choose_kernels, default_block_size
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
@@ -42,3 +42,11 @@ def test_a_size_that_no_kernel_takes_is_refused_with_those_that_work(size):
     sentence = f"block_size {size} fits no attention kernel, which take multiples of 16; use one of 16, 32, 64, 128"
     with pytest.raises(InputError, match=sentence):
         resolve(EngineSettings(block_size=size), load_gpu("h200-sxm"), 8192)
+
+
+def test_prompts_with_sinks_run_tritons_kernel_where_flash_attention_has_none() -> None:
+    for gpu, slower in (("a100-sxm", SINKS_SLOWER), ("rtx-5090", SINKS_SLOWER), ("h200-sxm", 1.0), ("b200-sxm", 1.0)):
+        chosen = choose_kernels(read_model("gpt-oss-20b"), load_gpu(gpu))
+        assert {getattr(stack.mixer, "prompts_slower") for stack in chosen.stacks} == {slower}  # noqa: B009
+    llama = read_model("llama-3.1-8b")
+    assert choose_kernels(llama, load_gpu("a100-sxm")) == llama

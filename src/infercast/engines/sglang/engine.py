@@ -597,6 +597,7 @@ class Sglang(Engine):
     def with_settings(self, asked: SglangSettings, model: ModelConfig) -> ModelConfig:
         slots = asked.max_loras_per_batch, asked.max_lora_rank or USUAL_RANK
         model = model.pooling() if asked.is_embedding else model
+        model = kernels.with_products(model, asked.fp8_gemm_backend)
         return replace(model, adapters=slots_of(*slots, model)) if asked.has_adapters else model
 
     def drafts(self, asked: SglangSettings) -> bool:

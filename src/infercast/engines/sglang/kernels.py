@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, lru_cache, partial
+from typing import Any
 
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.engines.base import Configuration, ExpertLaunches
+from infercast.engines.base import Configuration, ExpertLaunches, engine_named
 from infercast.engines.sglang.settings import ARCHITECTURES
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
@@ -110,24 +111,26 @@ def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
 
 @lru_cache
 def untuned_factors(
-    model: ModelConfig, spec: ExpertFeedForward, gpu: Gpu, layout: ParallelLayout
+    model: ModelConfig, spec: ExpertFeedForward, gpu: Gpu, layout: ParallelLayout, engine: str = "sglang"
 ) -> tuple[tuple[float, float], ...]:
-    """Token counts with the experts' slowdown factor; empty if there is a tuned file."""
+    """Token counts with the experts' slowdown factor; empty if there is a tuned file. vLLM had the same defaults."""
     weights = model.weights
-    kernel = weights.experts_kernel or kernel_profile("sglang").experts.get(gpu.kernels, {}).get(weights.experts, "")
+    kernel = weights.experts_kernel or kernel_profile(engine).experts.get(gpu.kernels, {}).get(weights.experts, "")
     if kernel != TRITON or weights.experts != "bf16" or not is_modelled(gpu):
         return ()  # default tiles of block fp8 are as good
     experts = -(-(spec.experts + layout.redundant) // layout.expert_gpus) + (0 if layout.experts else spec.joined)
     inter = layout.share_expert_width(spec.inter)
-    if has_tuned_file(experts, inter, weights.experts, gpu):
+    launches = engine_named(engine).expert_launches
+    if launches is None or launches.has_tuned_file(experts, inter, weights.experts, gpu):
         return ()
     sizes = sorted({*SIZES, experts, experts + 1})
-    return tuple((float(tokens), _factor(tokens, experts, inter, model.hidden, spec, gpu)) for tokens in sizes)
+    layer = MoE(np.ones(1), hidden=model.hidden, inter=inter, experts=experts, topk=spec.topk, gated=spec.gated)
+    return tuple((float(tokens), _factor(tokens, layer, gpu, layout.expert_gpus)) for tokens in sizes)
 
 
-def _factor(tokens: int, experts: int, inter: int, hidden: int, spec: ExpertFeedForward, gpu: Gpu) -> float:
-    op = MoE(np.array([tokens]), hidden=hidden, inter=inter, experts=experts, topk=spec.topk, gated=spec.gated)
-    configurations = np.array([FEW if tokens <= experts else MANY, *GOOD], dtype=float)
+def _factor(tokens: int, layer: MoE, gpu: Gpu, gpus: int) -> float:
+    op = replace(layer, tokens=np.array([max(tokens / gpus, 1.0)]))
+    configurations = np.array([FEW if tokens <= layer.experts else MANY, *GOOD], dtype=float)
     seconds = time_tiles(op, gpu, Tiles(*configurations.T)).seconds
     return float(max(1.0, seconds[0] / seconds[1:].min()))
 
@@ -146,7 +149,8 @@ def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
         return weights.experts_kernel
     if gpu.architecture not in DATACENTER_BLACKWELL:
         return "cutlass" if model.architecture in NEMOTRON and weights.experts in ("bf16", "fp8") else ""
-    return "trtllm" if weights.experts in ARCHITECTURES["trtllm_experts"].get(model.architecture, ()) else ""
+    known = (row["formats"] for row in ARCHITECTURES["trtllm_experts"] if model.architecture in row["models"])
+    return "trtllm" if weights.experts in next(known, ()) else ""
 
 
 def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout) -> int:
@@ -185,6 +189,13 @@ def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
     written = f",dtype={FORMATS[dtype]}" if FORMATS[dtype] else ""
     blocks = ",block_shape=[128, 128]" if dtype == "fp8_block" else ""
     return f"{FOLDER}/E={experts},N={inter},device_name={name.replace(' ', '_')}{written}{blocks}.json"
+
+
+def with_products(model: ModelConfig, backend: str) -> ModelConfig:
+    """FlashInfer's products in blocks are as quick as with one scale: tables hold DeepGEMM's, which pack scales."""
+    names = ("attention", "feed_forward", "activation_attention", "activation_feed_forward")
+    changed: dict[str, Any] = {name: "fp8" for name in names if getattr(model.weights, name) == "fp8_block"}
+    return replace(model, weights=replace(model.weights, **changed)) if backend == "flashinfer_trtllm" else model
 
 
 EXPERT_LAUNCHES = ExpertLaunches(

@@ -59,6 +59,7 @@ class SglangSettings(Chosen):
     swa_full_tokens_ratio: float = 0.8
     """Tokens in the sliding window pool as a share of those in the full attention pool, from 0 to 1."""
     attention_backend: str | None = None
+    fp8_gemm_backend: str = "auto"  # Kernels of products in fp8, for which ``flashinfer_trtllm`` packs no scales
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
     enable_mixed_chunk: bool = False

@@ -16,7 +16,7 @@ from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
     EXPERT_LAUNCHES,
-    choose_sparse_kernels,
+    choose_kernels,
     default_block_size,
     expert_multiples,
     is_new,
@@ -315,7 +315,7 @@ class Vllm(Engine):
     host_type = VllmHost
     settings_from = staticmethod(settings_of)
     resolve = staticmethod(_resolve)
-    choose_kernels = staticmethod(choose_sparse_kernels)
+    choose_kernels = staticmethod(choose_kernels)
     expert_multiples = staticmethod(expert_multiples)
     plan_memory = staticmethod(plan_memory)
     weight_waits = staticmethod(weight_waits)

@@ -27,13 +27,14 @@ from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.families.attention import PrefillPhysics
 from infercast.predict.families.attention_kernels import batch_of
 from infercast.predict.families.gemm import quantiser_of
-from infercast.predict.families.moe import WHOLE
+from infercast.predict.families.moe import SEEN, WHOLE
 from infercast.predict.identity import expert_kernel_named, kernel_named, kernel_of
 
 # What rows of routed experts that are spread over GPUs really measured, as far as the table itself shows.
 #
 # In some runs of SGLang's collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of them as
-# on all: there a GPU multiplies all pairs of every token that has any of its experts.
+# on all: there a GPU multiplies all pairs of every token that has any of its experts. In its other runs of 0.5.10 it is
+# given those tokens and multiplies its own pairs; later ones give it all tokens, as vLLM's do.
 
 RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
 EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
@@ -43,10 +44,16 @@ EVEN = ("balanced", "power_law_1.01")  # Routings that leave no GPU with most of
 LONG = 0.62
 """Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
 ENOUGH = 5
+OWN_TOKENS, WHOLE_TOKENS = ("sglang", "0.5.10"), "whole_tokens"
 
 
 def takes_whole_tokens(table: pandas.DataFrame) -> Array:
-    """For each row, whether it is of spread experts and its run multiplied all pairs of the tokens it saw."""
+    """For each row, whether it is of spread experts and its run multiplied all pairs of the tokens it saw.
+
+    A part of a table that is too small to show it may say so in a column.
+    """
+    if WHOLE_TOKENS in table:
+        return np.asarray(table[WHOLE_TOKENS])
     run = [name for name in RUN if name in table]
     large = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(EVEN)
     long = table[large]
@@ -279,15 +286,16 @@ def _sglang_prompts(op: Attention, gpu: Gpu) -> Array:
 
 def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
     layout = ("hidden", "inter", "experts", "topk", "tp", "ep")
-    table["whole"] = takes_whole_tokens(table)
-    for part in _parts(table, "kernel", "dtype", "routing", *layout, "whole"):
+    versions = table.engine_version if "engine_version" in table else ""
+    own = (table.engine == OWN_TOKENS[0]) & (versions == OWN_TOKENS[1]) & (table.ep > 1)
+    table["spread"] = np.select([takes_whole_tokens(table), own], [WHOLE, SEEN], "")
+    for part in _parts(table, "kernel", "dtype", "routing", *layout, "spread"):
         hidden, inter, experts, topk, tp, ep = (int(part[name][0]) for name in layout)
         dtype, routing = part["dtype"][0], part["routing"][0]
         compute, weight = MOE_FORMATS.get(dtype, (dtype, dtype))
         sizes = (hidden, inter // tp, experts, topk, experts // ep)
-        routed = f"{routing}{WHOLE}" if part["whole"][0] else routing
         kernel, gated = expert_kernel_named(part["kernel"][0]), not _runs_without_gate(part)
-        op = MoE(part["tokens"], *sizes, compute, weight, gated, routing=routed, kernel=kernel)
+        op = MoE(part["tokens"], *sizes, compute, weight, gated, routing=routing + part["spread"][0], kernel=kernel)
         group = f"{hidden}|{inter}|{experts}|{topk}"
         yield rows_of(part, "moe", f"{dtype}/{routing}", op, group, part["kernel"][0])
 

@@ -94,6 +94,7 @@ DRAWS = 16  # How often a power law's loads are drawn to find those of the heavi
 EPLB = "/eplb"  # After a power law, before the number of copies: engines balance the experts
 WHOLE = "/whole"
 """At the end of a routing: a GPU multiplies all pairs of every token that has one of its experts, not only its own."""
+SEEN = "/seen"  # There: a GPU is given the tokens that have one of its experts, and no others
 
 
 class RoutedTokens(NamedTuple):
@@ -143,7 +144,7 @@ def _loads(op: MoE, tokens: Number, x: Kit) -> tuple[Array, Number, Number]:
     Where all classes have the same probability it is one number.
     """
     mean = tokens * op.topk / op.experts
-    routing = op.routing.removesuffix(WHOLE)
+    routing = op.routing.removesuffix(WHOLE).removesuffix(SEEN)
     if routing == "balanced":
         chance = x.smaller(mean, 1.0)
         return np.repeat(x.along(mean), CLASSES, axis=-1), x.along(chance), CLASSES * chance
@@ -227,6 +228,7 @@ class _Tile(NamedTuple):
     across: tuple[int, int]
     multiply: tuple[float, float]
     feed: tuple[float, float]
+    alone: tuple[float, float]  # Seconds of one that waits for each of its steps, where an SM goes on with others
 
 
 class _Cut(NamedTuple):
@@ -257,8 +259,8 @@ class ExpertPhysics:
         products = (up, op.hidden), (op.hidden, op.inter)
         # Width, depth, bytes of a weight, bytes of a row that goes in and comes out.
         self.products = [(*each, self.weight, each[1] * self.activation + each[0] * 2) for each in products]
-        self.tiles = [_tile(op, gpu, self.style, rows, cols, products) for rows, cols in self.style.tiles]
-        self.heights = np.array([float(rows) for rows, _ in self.style.tiles])
+        self.tiles = [_tile(op, gpu, self.style, *tile, products=products) for tile in self.style.tiles]
+        self.heights = np.array([float(rows) for rows, *_ in self.style.tiles])
         self.inner_bytes = (2 * up + 2 * op.inter + 2 * op.hidden) * 2
         self.stream_rate = gpu.dram_bandwidth * self.style.dram
         self.launch = self.style.launch(op, gpu)
@@ -274,6 +276,8 @@ class ExpertPhysics:
         rows, hit, by_height, most_loaded = route(op, tokens, self.heights, x)
         weights, inner = hit * op.matrices * op.hidden * op.inter * self.weight, rows * self.inner_bytes
         cuts = [self._cut(tile, blocks, x) for tile, blocks in zip(self.tiles, by_height, strict=True)]
+        if self.style.by_tokens:
+            cuts = [x.pick(x.where(tokens <= op.num_local, 0, 1), cuts)]
         launch = x.like(rows, self.launch)
         if self.style.pair:
             launch = launch + self.style.sort(tokens * op.topk, x)
@@ -301,7 +305,7 @@ class ExpertPhysics:
         return Physics(seconds, terms, features, tabled / seconds)
 
     def _cut(self, tile: _Tile, blocks: Number, x: Kit) -> _Cut:
-        ceil, sms, (rows, across, multiply, feed) = x.ceil, self.gpu.sms, tile
+        ceil, sms, (rows, across, multiply, feed, alone) = x.ceil, self.gpu.sms, tile
         rounds_up, rounds_down = blocks * across[0] / sms, blocks * across[1] / sms
         up = rounds_up + self.style.rounding * (ceil(rounds_up) - rounds_up)
         down = rounds_down + self.style.rounding * (ceil(rounds_down) - rounds_down)
@@ -316,6 +320,9 @@ class ExpertPhysics:
             busy = x.larger(tensor_up, cache_up), x.larger(tensor_down, cache_down)
         else:
             busy = tensor_up + cache_up, tensor_down + cache_down
+        if held := self.style.resident:
+            turns = ceil(rounds_up / held), ceil(rounds_down / held)
+            busy = x.larger(busy[0], turns[0] * alone[0]), x.larger(busy[1], turns[1] * alone[1])
         return _Cut(*busy, tensor, cache, rounds_up, rounds_down, blocks * rows)
 
     def _fastest(
@@ -338,21 +345,20 @@ class ExpertPhysics:
         return launch + between_seconds + best, {**terms, "between": between_seconds, "launch": launch}, tile
 
 
-def _tile(op: MoE, gpu: Gpu, style: Style, rows: int, cols: int, products: Sequence[tuple[int, int]]) -> _Tile:
+def _tile(
+    op: MoE, gpu: Gpu, style: Style, rows: int, cols: int, deep: int = 128, *, products: Sequence[tuple[int, int]]
+) -> _Tile:
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
     peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5 * style.rate(op, gpu)
-    slower = facts_of(gpu).misaligned_experts if op.inter % 16 else 1.0
+    slower = (style.misaligned / weight or facts_of(gpu).misaligned_experts) if op.inter % 16 else 1.0
     per_value, step = gpu.l2_bandwidth / gpu.sms * style.feed, style.step * REFERENCE_CLOCK / gpu.boost_clock
-    each = [
-        (
-            ceil(width / cols),
-            2.0 * rows * cols * (ceil(depth / 64) * 64) / (peak / gpu.sms * style.tensor)
-            + style.latency
-            + step * ceil(depth / 128),
-            (rows * activation + cols * weight) * depth / per_value * slower,
-        )
-        for width, depth in products
-    ]
+    each = []
+    for width, depth in products:
+        multiply = 2.0 * rows * cols * (ceil(depth / 64) * 64) / (peak / gpu.sms * style.tensor)
+        steps = step * ceil(depth / deep)
+        feed = (rows * activation + cols * weight) * depth / per_value * slower
+        one = multiply if style.resident else multiply + style.latency + steps
+        each.append((ceil(width / cols), one, feed, style.latency + steps))
     return _Tile(rows, *zip(*each, strict=True))
 
 
@@ -363,6 +369,8 @@ def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Styl
     (vLLM 0.24, fused_moe.py: an expert's number of -1; Marlin clears the second product's output alone).
     """
     has_others = style.takes_all and op.num_local < op.experts and not op.routing.endswith(WHOLE)
+    if op.routing.endswith(SEEN):
+        tokens = _of_tokens_seen(op, tokens, rows, x) / op.topk
     others = x.larger(tokens * op.topk - rows, 0.0) if has_others else 0.0
     up = (op.matrices - 1) * op.inter * 2
     traffic = (rows + others) * (up + op.inter * 2 + op.hidden * 4) + tokens * op.hidden * 4

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from infercast.engines.base import Deployment, Engine, engine_named
 from infercast.engines.host import HostCosts, read_host
+from infercast.engines.sglang.kernels import untuned_factors
 from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.engines.vllm.settings import EngineSettings
@@ -93,6 +94,7 @@ TRAINED_ROUTING = "power_law_1.2"  # published runs have trained weights: router
 V0_SEQUENCE_SECONDS = 80e-6
 """What a token cost the one thread that both served and computed, before V1; fitted on published bursts."""
 CONTEXT_MARGIN = 256  # publishers of closed loops set max_model_len a little above prompt and answer
+BETTER_TILES_SINCE = (0, 17)  # vLLM's defaults for experts without a tuned file (pull request 34846, February 2026)
 WITHOUT_TEMPLATE = "gpt-oss"  # beginning of the names of models with a chat renderer of their own
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
 WIDTHS = (1, 2, 4, 8)
@@ -187,7 +189,7 @@ def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str
         most = settings.get("max_num_batched_tokens") or V0_BATCHED_TOKENS
         context = settings.get(CONTEXTS[engine.family]) or model.max_positions
         settings = {**settings, "max_num_batched_tokens": max(most, context)}
-    return deploy(
+    found = deploy(
         run.model,
         _gpu(run, engine),
         engine.settings(settings),
@@ -196,6 +198,11 @@ def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str
         predictor=predictor,
         host=_host(run, engine, host),
     )
+    if engine.family != "vllm" or not run.version or run.version >= BETTER_TILES_SINCE:
+        return found
+    where = found.gpu, found.layout, engine.family
+    tiled = found.model.with_experts(lambda spec: replace(spec, slower=untuned_factors(found.model, spec, *where)))
+    return replace(found, model=tiled)
 
 
 def _host(run: PublishedRun, engine: Engine, host: HostCosts | None) -> HostCosts:
