@@ -1,6 +1,6 @@
 """``python -m infercast``."""
 
-from infercast.cli.main import run
+from infercast.cli.main import main
 
 if __name__ == "__main__":
-    run()
+    main()

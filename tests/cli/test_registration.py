@@ -78,3 +78,35 @@ def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == 130
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_the_end_cleans_up_and_takes_nothing_apart(code: int) -> None:
+    script = (
+        "import atexit, sys\n"
+        "from infercast.cli import main\n"
+        "class Left:\n"
+        "    def __del__(self): print('taken apart')\n"
+        "left = Left()\n"
+        "def run():\n"
+        "    atexit.register(print, 'cleaned up')\n"
+        f"    sys.exit({code})\n"
+        "main.run = run\n"
+        "main.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout.split("\n"), done.returncode) == (["cleaned up", ""], code)
+
+
+@pytest.mark.parametrize(("command", "documented"), [("estimate", False), ("evaluate", True)])
+def test_numpy_is_loaded_without_its_documentation(command: str, documented: bool) -> None:
+    script = (
+        "import sys\n"
+        "from infercast.cli import main\n"
+        f"sys.argv = ['infercast', '{command}', 'nothing']\n"
+        "try: main.run()\n"
+        "except SystemExit: import numpy\n"
+        "print(bool(numpy.ndarray.sum.__doc__), numpy.ones(3).sum())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(documented), "3.0"]

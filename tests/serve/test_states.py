@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from infercast.serve.cache.blocks import STATE_WINDOW, Ends, KvShape, StateRules
@@ -145,3 +146,11 @@ def test_a_sequence_without_prefix_caching_has_one_block_a_group_of_states() -> 
     assert shape.num_state_groups == ALIGNED._replace(windows=(2, 2, 2, 0), states=(0, 1, 2)).num_state_groups == 3
     assert ALIGNED.of_tokens == KvShape(4, (0,))
     assert KvShape(4, (), state_blocks=2).most_blocks(10**6, 8192) == 2
+    tokens = [*range(1, 100), 4096]
+    for shape in (
+        KvShape(4),
+        KvShape(4, (0, 9)),
+        KvShape(4, (9, 0), chunked=True),
+        KvShape(4, (0, 2), states=(1,), aligned=True),
+    ):
+        assert shape.most_blocks(np.array(tokens), 16).tolist() == [shape.most_blocks(each, 16) for each in tokens]

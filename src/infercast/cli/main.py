@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import json
@@ -10,17 +11,39 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
 from infercast import __version__
 from infercast.errors import InfercastError
 
+OTHERS = ("trace", "measure", "fit", "evaluate")  # commands that load more than NumPy
+DOCUMENTS = ("numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars")
+"""What writes NumPy's documentation whenever it is loaded, a sixth of that; nobody reads it here."""
 VARIABLE = "_INFERCAST_COMPLETE"  # set by a shell's completion script, which then runs the program itself
 
 
+def main() -> None:
+    """The console script: `run`, and an end that takes nothing apart, since the system frees all of it at once."""
+    code = 1
+
+    def leave() -> None:
+        with contextlib.suppress(Exception):  # streams that are closed, or gone: Python has its ways
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    atexit.register(leave)  # the first, so that it is called after all others
+    try:
+        run()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+
+
 def run() -> None:
-    """The console script: an error of ours is one sentence and exit code 2, anything else is a bug."""
+    """An error of ours is one sentence and exit code 2, anything else is a bug."""
     # Matrices are small here, and a pool of threads that waits for large ones keeps a core busy while Python starts.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = sys.argv[1:]
@@ -70,6 +93,8 @@ def _answer(arguments: list[str]) -> None:
         arguments = [new if word == first else word for word in arguments]
         first = new
     about = COMMANDS.get(first)
+    if first not in OTHERS and "numpy" not in sys.modules:
+        sys.modules.update({name: ModuleType(name) for name in DOCUMENTS})
     if about is not None and about.engine_flags:
         from infercast.cli.options import translated  # noqa: PLC0415 - other commands need no engine
 

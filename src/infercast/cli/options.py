@@ -40,10 +40,11 @@ OF_FORM = (
     Option("as_json", bool, False, None, "", flag="--json"),
     Option("in_full", bool, False, None, "", flag="--full", short="-v"),
 )
+Group = Sequence[Option] | Callable[[], Sequence[Option]]
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def with_options(*groups: Sequence[Option] | str, command: str = "") -> Callable[[Command], Command]:
+def with_options(*groups: Group | str, command: str = "") -> Callable[[Command], Command]:
     """Give a command the options of these groups, or of these names, in this order; it gets them as keywords.
 
     Of a group in which some are for this ``command`` alone (`Option.also`), it takes those.
@@ -53,6 +54,7 @@ def with_options(*groups: Sequence[Option] | str, command: str = "") -> Callable
         taken: dict[str, Option] = {}
         for group in groups:
             rows = [OPTIONS[name] for name in group.split()] if isinstance(group, str) else group
+            rows = rows() if callable(rows) else rows
             for option in [each for each in rows if command in each.also.split()] or rows:
                 taken.setdefault(option.name, option)
         return [*taken.values()]

@@ -303,7 +303,7 @@ ROOM = (8192, 256, 16_384)
 """Tokens and sequences of a step, and tokens of a sequence, that the watched engine was started for."""
 
 
-ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.IGNORECASE)
+ADDRESS = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"
 """What an engine's own ``--host`` takes."""
 
 
@@ -313,7 +313,7 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
     That is how many times faster an idle engine with a tiny model answers short prompts; all costs are divided by it.
     """
     name, chosen = str(source), engine_named(engine)
-    if ADDRESS.fullmatch(name):
+    if re.fullmatch(ADDRESS, name, re.IGNORECASE):
         raise InputError(
             f"--host {name} is an address, as an engine's --host takes it; here nothing listens, and --host says which "
             "CPU the server has: a name from `infercast hosts`, a host.json or a .toml; leave it out"

@@ -278,11 +278,11 @@ def num_seats(replica: Replica, requests: tuple[Request, ...]) -> int:
     """How many sequences an engine holds at once: as many as it may plan, or as its KV cache has room for."""
     outputs = np.array([request.num_output for request in requests], dtype=float)
     budget = replica.policy.max_num_batched_tokens
-    tokens = [each.num_input + each.num_output // 2 for each in requests]
-    blocks_of = {each: replica.kv_shape.most_blocks(each, budget) for each in set(tokens)}
-    blocks = [blocks_of[each] for each in tokens]
+    blocks = replica.kv_shape.most_blocks(
+        np.array([each.num_input + each.num_output // 2 for each in requests]), budget
+    )
     # Long answers stay longer, so more of those that are there at one time have them.
-    room = replica.num_blocks / (outputs @ np.array(blocks) / outputs.sum())
+    room = replica.num_blocks / (outputs @ np.broadcast_to(blocks, outputs.shape) / outputs.sum())
     return max(1, min(replica.policy.max_num_seqs, int(room)))
 
 

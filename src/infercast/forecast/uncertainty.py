@@ -361,7 +361,7 @@ class Batches:
             "tpot": span / (served.num_output[self.inside][self.several] - 1),
             "e2e": served.end_to_end[self.inside],
         }
-        self._workload, self._served = workload, served
+        self._workload, self._served, self._ranked = workload, served, dict[str, Array]()
         self.is_spread_out = workload.drawn is not None and workload.drawn.spread_out and self.inside.size >= LEAST_KEPT
 
     @cached_property
@@ -395,10 +395,12 @@ class Batches:
         values, several = self.values[name], self.several if name == "tpot" else slice(None)
         if values.size < LEAST_KEPT or not values.any():
             return 0.0 if not values.size else 1.0
-        middle = float(values.mean()) if fraction is None else quantile(values, fraction)
+        if fraction is not None and name not in self._ranked:
+            self._ranked[name] = np.sort(values)
+        middle = float(values.mean()) if fraction is None else quantile(self._ranked[name], fraction)
         scored = values / middle if fraction is None else (values <= middle).astype(float)
         error = self._error(scored, self._places[several], self._strata[several] if self.is_spread_out else None)
-        return error if fraction is None else _around(np.sort(values), fraction, error)
+        return error if fraction is None else _around(self._ranked[name], fraction, error)
 
     @cached_property
     def gaps(self) -> tuple[Array, Array, Array]:
@@ -451,27 +453,27 @@ def steady_luck(served: Record | Served, workload: Workload, begin: float, end: 
     batches, fractions = Batches(served, workload, begin, end), (None, *FRACTIONS)
     ttft, tpot, whole = ([batches.error(name, each) for each in fractions] for name in ("ttft", "tpot", "e2e"))
     places, gaps, counts = batches.gaps
-    of_tokens = [_gaps_error(gaps, counts, places, each) for each in fractions]
+    of_tokens = _gaps_errors(gaps, counts, places)
     rate = batches.rate_error()
     return STUDENT_OF_BATCHES * np.array([*ttft, *tpot, *of_tokens, *whole, rate])
 
 
-def _gaps_error(gaps: Array, counts: Array, places: Array, fraction: float | None) -> float:
-    """The same of times between tokens, with a count and a batch each."""
+def _gaps_errors(gaps: Array, counts: Array, places: Array) -> list[float]:
+    """The same of mean and percentiles of times between tokens, with a count and a batch each."""
     totals = np.bincount(places, counts, BATCHES)
     if not gaps.size or not totals.all():
-        return 0.0
-    if fraction is None:
-        means = np.bincount(places, counts * gaps, BATCHES) / totals
-        return error_of_mean(means / means.mean())
+        return [0.0] * (1 + len(FRACTIONS))
+    means = np.bincount(places, counts * gaps, BATCHES) / totals
+    errors = [error_of_mean(means / means.mean())]
     order = np.argsort(gaps)
-    shares = np.cumsum(counts[order]) / counts.sum()
-    ranked = gaps[order]
-    middle = ranked[np.searchsorted(shares, fraction)]
-    off = error_of_mean(np.bincount(places, counts * (gaps <= middle), BATCHES) / totals)
-    ends = np.clip([fraction - off, fraction + off], 0.0, 1.0 - 1e-12)
-    low, high = ranked[np.searchsorted(shares, ends)].tolist()
-    return float(np.log(high / max(low, 1e-12)) / 2)
+    shares, ranked = np.cumsum(counts[order]) / counts.sum(), gaps[order]
+    for fraction in FRACTIONS:
+        middle = ranked[np.searchsorted(shares, fraction)]
+        off = error_of_mean(np.bincount(places, counts * (gaps <= middle), BATCHES) / totals)
+        ends = np.clip([fraction - off, fraction + off], 0.0, 1.0 - 1e-12)
+        low, high = ranked[np.searchsorted(shares, ends)].tolist()
+        errors.append(float(np.log(high / max(low, 1e-12)) / 2))
+    return errors
 
 
 def luck_of(

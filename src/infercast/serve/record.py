@@ -7,6 +7,7 @@ from collections.abc import Sequence as SequenceOf
 from copy import copy
 from itertools import chain, zip_longest
 from math import inf
+from struct import pack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,7 +142,7 @@ class PhaseTotals:
         written[2:4] = np.repeat(sequences, steps), np.repeat(numbers[:, 1], steps)
         by_step = seconds, held, *(_cut(values, lengths) for values in kernels)
         for row, values in zip((0, 1, *range(4, len(table))), by_step, strict=True):
-            written[row] = np.fromiter(chain.from_iterable(values), np.float64, self._num_noted)
+            written[row] = np.frombuffer(pack(f"{self._num_noted}d", *chain.from_iterable(values)))
         begin = summed = num_before = 0
         for end, num_steps, found in (*self._marks, (steps.size, self._num_noted, None)):
             part, whole = slice(begin, end), (left + num_steps) // PORTION * PORTION
@@ -183,7 +184,9 @@ class PhaseTotals:
 
 
 def _table(rows: SequenceOf[tuple[int, ...]]) -> Array:
-    return np.fromiter(chain.from_iterable(rows), np.int64).reshape(len(rows), -1)
+    return np.frombuffer(pack(f"{len(rows) * len(rows[0])}q", *chain.from_iterable(rows)), np.int64).reshape(
+        len(rows), -1
+    )
 
 
 def _cut(timed: SequenceOf[SequenceOf[float]], lengths: list[int]) -> list[SequenceOf[float]]:

@@ -168,7 +168,9 @@ SIZES = ("engines", "tp", "pp", "dp")
 
 
 @with_options(
-    "model", own_options("disaggregate", link=DEFAULT_LINK), "router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT
+    "model",
+    partial(own_options, "disaggregate", link=DEFAULT_LINK),
+    *("router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT),
 )
 def disaggregate_command(ctx: Context, **given: Any) -> None:
     for role in ROLES:

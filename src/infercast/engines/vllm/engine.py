@@ -65,7 +65,7 @@ STATED: dict[str, type] = {
     "block_size": int,
 }  # fmt: skip
 """Required settings in every file."""
-STEP = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
+STEP = r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)"
 """Step names in a profile: prompts and their tokens, decoding sequences and theirs."""
 FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
@@ -157,7 +157,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
 
 
 def profiled_step(name: str) -> ProfiledStep | None:
-    match = STEP.match(name)
+    match = re.match(STEP, name)
     return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
 
 

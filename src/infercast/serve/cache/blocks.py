@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from math import lcm
+from typing import Any, TypeVar
+
+import numpy as np
 
 from infercast.lazy_classes import NamedTuple
 from infercast.serve.workload.request import Request, Segment
+
+Tokens = TypeVar("Tokens", int, np.ndarray[Any, Any])
 
 STATE_WINDOW = 2
 """A state stands for all tokens before it: the next token reads only the block that ends, or is open, before it."""
@@ -140,21 +145,23 @@ class KvShape(NamedTuple):
         first = computed // window * window if self.chunked else max(0, computed - window + 1 - self._before(group))
         return first // (self.block_sizes[group] if self.block_sizes else self.block_size)
 
-    def most_blocks(self, num_tokens: int, chunk: int) -> int:
-        """Peak blocks of a sequence of ``num_tokens`` computed in steps of at most ``chunk`` tokens."""
-        return self.state_blocks + sum(self._most(number, num_tokens, chunk) for number in range(len(self.windows)))
+    def most_blocks(self, num_tokens: Tokens, chunk: int) -> Tokens:
+        """Peak blocks of a sequence of ``num_tokens`` (or of many) computed in steps of at most ``chunk`` tokens."""
+        found: Tokens = sum([self._most(number, num_tokens, chunk) for number in range(len(self.windows))])
+        return self.state_blocks + found
 
-    def _most(self, group: int, num_tokens: int, chunk: int) -> int:
+    def _most(self, group: int, num_tokens: Any, chunk: int) -> Any:
         window, size = self.windows[group], self.sizes[group]
+        least = min if isinstance(num_tokens, int) else np.minimum
         whole = -(-num_tokens // size)
         if group in self.states:
-            return min(whole, 2 + self.rules.exports) if self.aligned else whole
+            return least(whole, 2 + self.rules.exports) if self.aligned else whole
         if not window:
             return whole
         if self.chunked:
-            return min(whole, -(-(window + chunk) // size))
+            return least(whole, -(-(window + chunk) // size))
         # A window rarely starts at a block boundary, so it can touch one block more than its length.
-        return min(whole, -(-(window - 1 + self.retained + chunk) // size) + 1)
+        return least(whole, -(-(window - 1 + self.retained + chunk) // size) + 1)
 
     def _before(self, group: int) -> int:
         return 0 if group in self.states else self.retained

@@ -79,10 +79,7 @@ class LengthDistribution(NamedTuple):
         shares = (rng.permutation(count) + rng.random(count)) / count
         if self.kind in ("fixed", "uniform"):
             return self.minimum + np.floor(shares * (self.maximum - self.minimum + 1)).astype(np.int64)
-        from statistics import NormalDist  # noqa: PLC0415 - it loads decimals and fractions
-
-        inverse = NormalDist().inv_cdf
-        normal = self.spread * np.array([inverse(share) for share in np.clip(shares, 1e-12, 1 - 1e-12).tolist()])
+        normal = self.spread * _normal_quantiles(np.clip(shares, 1e-12, 1 - 1e-12).tolist())
         values = self.center + normal if self.kind == "normal" else np.exp(self._log_mean + normal)
         return np.clip(np.rint(values), self.minimum, self.maximum).astype(np.int64)
 
@@ -160,6 +157,16 @@ def _number(text: str, field: str, role: str, number: str, least: float, most: f
     if not least <= value <= most:
         raise InputError(f"{field} {text!r}: the {role} must be a number from {least:g} to {most:.10g}, not {number!r}")
     return value
+
+
+def _normal_quantiles(shares: list[float]) -> NDArray[np.float64]:
+    try:
+        from _statistics import _normal_dist_inv_cdf as inverse  # type: ignore[import-not-found] # noqa: PLC0415
+    except ImportError:
+        from statistics import NormalDist  # noqa: PLC0415 - the same, but it loads decimals and fractions
+
+        return np.array([NormalDist().inv_cdf(share) for share in shares])
+    return np.array([inverse(share, 0.0, 1.0) for share in shares])
 
 
 def _normal_cdf(value: float) -> float:

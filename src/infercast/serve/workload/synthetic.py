@@ -473,7 +473,8 @@ def continued(workload: Workload, count: int, longest: int) -> Workload | None:
     if max(request.num_input + request.num_output for request in further) > limit:
         return None
     begin = 0.0 if workload.rate is None else before / workload.rate
-    later = (replace(request, arrival=begin + request.arrival) for request in further)
+    rest = attrgetter(*[field.name for field in fields(Request)][1:])
+    later = [Request(begin + request.arrival, *rest(request)) for request in further]
     words = workload.description.replace(f"{before:,} requests", f"{count:,} requests", 1)
     drawn = replace(drawn, count=count)
     return replace(workload, requests=(*workload.requests, *later), description=words, drawn=drawn)
