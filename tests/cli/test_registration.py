@@ -96,17 +96,3 @@ def test_the_end_cleans_up_and_takes_nothing_apart(code: int) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.stdout.split("\n"), done.returncode) == (["cleaned up", ""], code)
-
-
-@pytest.mark.parametrize(("command", "documented"), [("estimate", False), ("evaluate", True)])
-def test_numpy_is_loaded_without_its_documentation(command: str, documented: bool) -> None:
-    script = (
-        "import sys\n"
-        "from infercast.cli import main\n"
-        f"sys.argv = ['infercast', '{command}', 'nothing']\n"
-        "try: main.run()\n"
-        "except SystemExit: import numpy\n"
-        "print(bool(numpy.ndarray.sum.__doc__), numpy.ones(3).sum())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(documented), "3.0"]

@@ -11,15 +11,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from infercast import __version__
 from infercast.errors import InfercastError
 
-OTHERS = ("trace", "measure", "fit", "evaluate")  # commands that load more than NumPy
-DOCUMENTS = ("numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars")
-"""What writes NumPy's documentation whenever it is loaded, a sixth of that; nobody reads it here."""
 VARIABLE = "_INFERCAST_COMPLETE"  # set by a shell's completion script, which then runs the program itself
 
 
@@ -93,8 +90,6 @@ def _answer(arguments: list[str]) -> None:
         arguments = [new if word == first else word for word in arguments]
         first = new
     about = COMMANDS.get(first)
-    if first not in OTHERS and "numpy" not in sys.modules:
-        sys.modules.update({name: ModuleType(name) for name in DOCUMENTS})
     if about is not None and about.engine_flags:
         from infercast.cli.options import translated  # noqa: PLC0415 - other commands need no engine
 
