@@ -1,6 +1,7 @@
-"""The loop of a plain run, in a third of the operations: prompts share nothing, and all that start find blocks.
+"""The loop of a plain run, in a third of the operations: all requests that start find blocks.
 
-Such an engine needs no plans, sequences or block tables: its decode batch is a few numbers and a heap of last steps.
+Such an engine needs no plans or sequences: its decode batch is a few numbers and a heap of last steps. Prompts that may
+share blocks have tables of them, and answers that may be reused are in the prefix cache from their ends on.
 Times and totals have the same bits as those of `Loop` with `Scheduler`. If blocks run out, the run is `NotPlain`.
 """
 
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
+from infercast.serve.cache.blocks import BlockAllocation
 from infercast.serve.loop import MOST_STEPS, Loop
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -18,8 +20,9 @@ from infercast.serve.step import StepEstimate
 from infercast.serve.timeline import Repetitions
 from infercast.serve.workload.request import Request
 
-Started = tuple[int, int, int, bool]
-"""Of a request: its number, input and output tokens, and whether the engine learns only with the last that it is."""
+Started = tuple[int, int, int, bool, BlockAllocation | None]
+"""Of a request: its number, input and output tokens, whether the engine learns only with the last that it is, and its
+blocks, if any are shared."""
 Flying = tuple[float, float, int, list[Started], list[Started], bool]
 """A step in flight: its end, seconds to process its result, its tokens, whose are the first and the last, and whether
 some are both."""
@@ -28,19 +31,20 @@ Ahead = tuple[Numbers, StepEstimate, Repetitions, int, Flying]
 
 
 class NotPlain(Exception):  # noqa: N818 - nothing is wrong
-    """A run that takes more than this: blocks have run out."""
+    """A run that takes more than this: blocks have run out, or an answer is reused before its end."""
 
 
 class PlainLoop:
-    """One engine as far as it has come, in the place of ``loop`` and with its parts; of its cache it keeps a count."""
+    """One engine as far as it has come, in the place of ``loop`` and with its parts; its prompts may share blocks."""
 
-    def __init__(self, loop: Loop, scheduler: Scheduler) -> None:
+    def __init__(self, loop: Loop, scheduler: Scheduler, *, shares: bool = False) -> None:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
         self.clients, self.is_ahead = loop.clients, False
         self.scheduler, self.cache, self.longest = scheduler, scheduler.cache, scheduler.longest
         policy, cache = scheduler.policy, scheduler.cache
         self.budget, self.most_running, self.reserves = policy.step_tokens, policy.max_num_seqs, policy.reserves_prompts
-        self.num_blocks, self.size = cache.num_blocks, cache.shape.block_size
+        self.num_blocks, self.size, self.shares = cache.num_blocks, cache.shape.block_size, shares
+        self.expected: dict[int, BlockAllocation] = {}  # Edges of answers that others may reuse, and who computes them
         self.watermark = policy.kept_free(cache.num_blocks)
         self.waiting: deque[Started] = deque()
         self.cut: Started | None = None  # The prompt that is computed in part ...
@@ -90,12 +94,55 @@ class PlainLoop:
 
     def add(self, index: int, request: Request) -> None:
         known, output = request.num_input, request.num_output
-        self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output))
+        blocks = BlockAllocation(index, self.cache.path(request), known, 1) if self.shares else None
+        self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output, blocks))
+
+    def _take(self, count: int) -> None:
+        """Allocate blocks for sequences that run."""
+        if self.cache.num_held + count > self.num_blocks:
+            raise NotPlain
+        self.cache.take(count)
+
+    def _name(self, blocks: BlockAllocation, num_tokens: int) -> None:
+        """Let others find the blocks of a prompt, unless they are those of an answer that is not named yet."""
+        if self.expected and any(
+            edge in self.expected and end > self.expected[edge].named for edge, _, end in blocks.path
+        ):
+            raise NotPlain
+        self.cache.name(blocks, num_tokens)
+
+    def _start(self, request: Started, budget: int) -> tuple[int, int] | None:
+        """Allocate the first blocks of a request; returns (new, computed) tokens of its first step, or None."""
+        (index, known, _, _, blocks), cache, size = request, self.cache, self.size
+        spare, computed = self.watermark if self.num_running else 0, 0
+        if blocks is None:
+            new = known if known < budget else budget
+            needed = -(-(known if self.reserves else new) // size)
+            if cache.num_held + needed + spare > self.num_blocks:
+                return None
+            cache.take(-(-new // size))
+            return new, 0
+        hits = cache.hits(blocks, known)
+        computed = hits[-1][2] * size if hits else 0
+        reached = known if known - computed < budget else computed + budget
+        if not cache.start(blocks, hits, reached, known if self.reserves else 0, spare):
+            return None
+        self._name(blocks, reached)
+        self.record.num_cached[index] = computed
+        return reached - computed, computed
+
+    def _expect(self, blocks: BlockAllocation) -> None:
+        """Its answer may be reused: nobody must look for it, or compute the same, before its end."""
+        for edge, _, end in blocks.path:
+            if end > blocks.named:
+                if edge in self.expected or self.cache.is_cached(edge, blocks.named):
+                    raise NotPlain
+                self.expected[edge] = blocks
 
     def _compute(self, count: int) -> None:
         """A step with prompts: the one that was cut, and those that wait, as far as they fit."""
-        size, waiting, blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
-        held, budget, computed = self.cache.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
+        size, waiting, cut, budget, computed = self.size, self.waiting, self.cut, self.budget - count, 0
+        self._take(self.begin[(self.steps + 1) % size])
         beside: list[tuple[int, int]] = []
         sampled: list[Started] = []
         started = sampled[:0]
@@ -103,31 +150,32 @@ class PlainLoop:
             computed = self.num_cut
             new = min(cut[1] - computed, budget)
             beside.append((new, computed))
-            held += -(-(computed + new) // size) + -computed // size
+            self._take(-(-(computed + new) // size) + -computed // size)
             budget -= new
             self.num_cut += new
+            if cut[4] is not None:
+                self._name(cut[4], self.num_cut)
             if self.num_cut == cut[1]:
                 sampled.append(cut)
                 self.cut = None
         while waiting and budget > 0 and self.num_running < self.most_running:
             request = waiting[0]
-            known = request[1]
-            new = known if known < budget else budget
-            needed = -(-(known if self.reserves else new) // size)
-            if held + needed + (self.watermark if self.num_running else 0) > blocks:
+            pair = self._start(request, budget)
+            if pair is None:
                 break
-            held += -(-new // size)
-            beside.append((new, 0))
+            beside.append(pair)
+            new, before = pair
             budget -= new
+            computed += before
             self.num_running += 1
             started.append(waiting.popleft())
-            if new == known:
+            if before + new == request[1]:
                 sampled.append(request)
             else:
-                self.cut, self.num_cut = request, new
-        if not beside or held > blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
+                self.cut, self.num_cut = request, before + new
+        if not beside or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
             raise NotPlain
-        self.cache.num_held, tokens, first = held, self.budget - budget, len(sampled)
+        tokens, first = self.budget - budget, len(sampled)
         numbers = count + len(beside), len(waiting), tokens, self.computed + computed, count + first
         estimate = self.timer.compute(beside, first, count, self.computed, self.contexts)
         if tokens > numbers[0]:
@@ -142,7 +190,7 @@ class PlainLoop:
         done = self._advance(1, count) if count else []
         steps, has_both = self.steps, False
         for request in sampled:
-            _, known, output, _ = request
+            _, known, output, _, blocks = request
             if output == 1:
                 done, has_both = [*done, request], True
                 continue
@@ -150,6 +198,8 @@ class PlainLoop:
             self.num_joined += 1
             self.begin[(steps + 1 - known) % self.size] += 1
             heappush(self.members, (steps + output - 1, self.num_joined, known - steps, request))
+            if blocks is not None and blocks.shared > blocks.named:
+                self._expect(blocks)
         span = timeline.launch(host, estimate[0][0])
         for request in started:
             record.started_at[request[0]] = span[0]
@@ -162,8 +212,8 @@ class PlainLoop:
     def _look_ahead(self, count: int, arrival: float | None) -> Ahead | None:
         """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
         timeline, before, now, steps = self.timeline, self.flying, self.steps, 1
-        self.cache.num_held += self.begin[(now + 1) % self.size]
-        if self.cache.num_held > self.num_blocks or count > self.budget:
+        self._take(self.begin[(now + 1) % self.size])
+        if count > self.budget:
             raise NotPlain
         is_next = before is not None and before[4] and (self.waiting or self.clients.sends_at_once)
         if before is not None and not (timeline.slept or self.late or before[5] or is_next):
@@ -196,9 +246,7 @@ class PlainLoop:
             needed = (needed + begin * (1 + steps // self.size))[: steps - 1]
         now_held = self.cache.num_held
         all_held = [held, *[now_held := now_held + each for each in needed]]
-        self.cache.num_held = now_held
-        if now_held > self.num_blocks:
-            raise NotPlain
+        self._take(now_held - self.cache.num_held)
         record.decoding.note(numbers, estimate, seconds, all_held)
         record.ends.fromlist(clocks)
         record.stretches += (1, before[2], before[2] - len(before[3]), steps - 1, count, count)
@@ -236,8 +284,17 @@ class PlainLoop:
         time += record.token_path_seconds + record.token_turn_seconds * step[2]
         for request in step[3]:
             record.first_token[request[0]] = time
-        for index, known, output, is_open in step[4]:
-            self.cache.num_held -= -(-(known + output - 1 + is_open) // size)
+        for index, known, output, is_open, blocks in step[4]:
+            length = -(-(known + output - 1 + is_open) // size)
+            if blocks is None:
+                self.cache.give_back(length)
+            else:
+                blocks.length = length
+                self.cache.name(blocks, known + output - 1)
+                self.cache.free(blocks)
+                for edge, _, _ in blocks.path if self.expected else ():
+                    if self.expected.get(edge) is blocks:
+                        del self.expected[edge]
             self.num_running -= 1
             record.last_token[index] = time
             record.num_output[index] = output

@@ -90,8 +90,9 @@ def simulate(
     where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
-    make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch)
-    is_plain = share_nothing(workload)
+    shares = any(each.prefix for each in workload.requests)
+    make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch, shares=shares)
+    is_plain = ends_are_known(workload)
     while True:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
@@ -114,8 +115,13 @@ def as_far(clients: Clients, workload: Workload, go_on: GoOn | None) -> tuple[Wo
 
 
 def share_nothing(workload: Workload) -> bool:
-    """Whether no prompt has a shared part, and no answer is over before an engine can know."""
-    return not any(each.prefix or each.num_output == 1 < each.most_output for each in workload.requests)
+    """Whether no prompt has a shared part either."""
+    return ends_are_known(workload) and not any(each.prefix for each in workload.requests)
+
+
+def ends_are_known(workload: Workload) -> bool:
+    """Whether no answer is over before an engine can know."""
+    return not any(each.num_output == 1 < each.most_output for each in workload.requests)
 
 
 def further_from(clients: Clients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:
@@ -209,8 +215,9 @@ def loop_of(
     progress: Progress | None = None,
     watch: StepObserver | None = None,
     is_plain: bool = False,
+    shares: bool = False,
 ) -> AnyLoop:
-    """One engine's loop, ready to run; ``is_plain``: its requests share nothing, and it may be `NotPlain`."""
+    """One engine's loop, ready to run; ``is_plain``: it may be `NotPlain`; ``shares``: prompts share blocks."""
     scheduler = scheduler_of(replica)
     if isinstance(scheduler, Scheduler):
         scheduler.pass_number = getattr(replica.timer, "next_number", None)
@@ -239,7 +246,7 @@ def loop_of(
         watch=watch,
     )
     if is_plain and loop.is_plain and isinstance(scheduler, Scheduler) and scheduler.is_plain:
-        return PlainLoop(loop, scheduler)
+        return PlainLoop(loop, scheduler, shares=shares)
     return loop
 
 

@@ -233,6 +233,11 @@ class BlockPool:
         if self._num_blank < 0:
             self._forget()
 
+    def give_back(self, count: int) -> None:
+        """Free blocks without content."""
+        self.num_held -= count
+        self._num_blank += count
+
     def _forget(self) -> None:
         """Evict least recently used content; the rest of a run then counts as blank."""
         unused = self._unused
@@ -497,6 +502,10 @@ class KvCache(BlockPool):
         if length > count:
             self.take(length - count)
         return True
+
+    def is_cached(self, edge: int, position: int) -> bool:
+        """Whether a plain cache has any block of an edge from this one on."""
+        return any(span.end > position for span in self._lookup.line(edge, 0).spans)
 
     def may_fit(self, holding: BlockAllocation, num_tokens: int) -> bool:
         """Quick check before a prefix lookup: blocks that only the sequence itself can find save nothing."""
