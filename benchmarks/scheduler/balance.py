@@ -50,9 +50,7 @@ def draw(version: str, seed: int) -> dict[str, Any]:
 def ours(case: dict[str, Any]) -> Iterator[int]:
     """The engine of each request, as our balancer chooses it."""
     rows, count = case["requests"], case["count"]
-    times = [
-        Namespace(started_at=np.full(len(rows), np.nan), last_token=np.full(len(rows), np.nan)) for _ in range(count)
-    ]
+    times = [Namespace(started_at=np.full(len(rows), np.nan)) for _ in range(count)]
     period = 0
     engines = Engines(
         count,
@@ -63,8 +61,11 @@ def ours(case: dict[str, Any]) -> Iterator[int]:
     choose, loads = make_policy("vllm", engines), Loads(count, times)
     for number, (arrival, start, end) in enumerate(rows):
         period = floor(arrival / PUBLISH_SECONDS)
-        chosen = choose(Delivery(arrival, number, arrival, Request(arrival, 1, 1)), loads)
-        times[chosen].started_at[number], times[chosen].last_token[number] = start, end
+        request = Request(arrival, 1, 1)
+        loads.move_to(arrival)
+        chosen = choose(Delivery(arrival, number, arrival, request), loads)
+        times[chosen].started_at[number] = start
+        loads.answered(chosen, end, number, request)
         yield chosen
 
 

@@ -111,6 +111,31 @@ def test_with_vllm_its_kernels_are_taken(builders: ModuleType) -> None:
     assert found["gemm bf16"] == found["norm"] == found["rope"] == found["copy"] == {"torch"}
 
 
+LAYER = {"tokens": 64, "hidden": 2816, "inter": 352, "experts": 128, "topk": 8, "dtype": "bf16", "routing": "uniform"}
+WIDE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3}
+
+
+@pytest.mark.usefixtures("vllm")
+def test_kernels_are_compiled_on_small_layers_unless_their_sizes_matter(
+    builders: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines.choose_engine(None)
+    fused_moe = MagicMock()
+    monkeypatch.setitem(sys.modules, "vllm.model_executor.layers.fused_moe.fused_moe", fused_moe)
+    fused_moe.try_get_optimal_moe_config.return_value = WIDE
+    small = builders.small_layer(LAYER)
+    assert (small["hidden"], small["inter"], small["experts"], small["tokens"]) == (1024, 512, 128, 64)
+    assert small["configuration"] == WIDE  # which vLLM chose for the whole layer
+    assert fused_moe.try_get_optimal_moe_config.call_args.args[:2] == ((128, 704, 2816), (128, 2816, 352))
+    assert builders.small_layer(LAYER | {"inter": 88})["inter"] == 88
+    assert builders.small_layer(LAYER | {"dtype": "fp8_block", "configuration": WIDE})["hidden"] == 2816
+    bench = builders.GpuBench.__new__(builders.GpuBench)
+    bench.workspace = workspace()
+    bench.compile(Case("moe", LAYER))
+    sizes = [call.args for call in bench.workspace.take.call_args_list]
+    assert sizes == [(64, 1024), (128, 1024, 1024), (128, 1024, 512)]
+
+
 @pytest.mark.skipif(not PROBES.is_dir(), reason="benchmarks are not part of a source distribution")
 @pytest.mark.usefixtures("vllm", "torch")
 def test_probes_say_whose_kernel_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

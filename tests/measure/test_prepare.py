@@ -105,11 +105,10 @@ def test_a_process_launches_what_no_other_has_and_goes_on_where_one_cannot_run(
     class Bench:
         def __init__(self, share: float) -> None: ...
 
-        def build(self, case: Any) -> Any:
+        def compile(self, case: Any) -> None:
             built.append(case)
             if case.family == "moe":
                 raise ImportError("no vllm")
-            return lambda: None
 
     monkeypatch.setitem(sys.modules, "infercast.lab.measure.kernels", SimpleNamespace(GpuBench=Bench))
     monkeypatch.setattr(engines, "find_spec", lambda name: None)

@@ -22,13 +22,6 @@ def test_the_default_is_measured_twice_as_two_cases() -> None:
     assert cases[0].flops == 6 * 64 * 8 * 2816 * 352
 
 
-def test_kernels_are_compiled_on_small_layers_unless_their_sizes_matter() -> None:
-    small = tuning.compiled_shape(LAYER | {"configuration": WIDE, "turn": 1})
-    assert (small["hidden"], small["inter"], small["experts"], small["turn"]) == (1024, 512, 128, 0)
-    assert tuning.compiled_shape(LAYER | {"inter": 88, "turn": 0})["inter"] == 88
-    assert tuning.compiled_shape(LAYER | {"dtype": "fp8_block", "turn": 0})["hidden"] == 2816
-
-
 @pytest.fixture
 def machine(bench: FakeBench, monitor: FakeMonitor, monkeypatch: pytest.MonkeyPatch) -> list[list[Case]]:
     """A GPU with vLLM, with nothing compiled."""

@@ -85,7 +85,7 @@ def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
         behind.clock = next(behind.turns, inf)
         for index in [*behind.outstanding]:
             if not isnan(time := float(behind.record.last_token[index])):
-                loads.answered(places.index(behind), time, behind.outstanding.pop(index))
+                loads.answered(places.index(behind), time, index, behind.outstanding.pop(index))
                 if workload.concurrency is not None:
                     free.append(time)
     for place in places:

@@ -113,9 +113,12 @@ def test_so_is_one_whose_clients_wait(
 @pytest.mark.parametrize("router", ["least_loaded", "round_robin", "vllm", "prefix_aware"])
 @pytest.mark.parametrize("arriving", [{"rate": 15.0}, {"concurrency": 20}])
 @pytest.mark.parametrize("num_blocks", [400, 60])
-def test_so_are_those_of_several_engines(router: str, arriving: dict[str, Any], num_blocks: int) -> None:
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_so_are_those_of_several_engines(
+    router: str, arriving: dict[str, Any], num_blocks: int, lockstep: bool
+) -> None:
     load = synthetic_workload(**arriving, count=150, seed=5, **LENGTHS)
-    pool = Pool(same_engines(engine(num_blocks=num_blocks, tells_load=True), 3), router)
+    pool = Pool(same_engines(engine(num_blocks=num_blocks, tells_load=True), 3), router, lockstep=lockstep)
     one, other = (simulate_fleet(pool, load, watch) for watch in ((), [Watcher()] * 3))
     assert [numbers(each) for each in one] == [numbers(each) for each in other]
     link = Link(1e6, 1e6, 0.01)
@@ -199,3 +202,5 @@ def test_most_runs_are_plain_and_those_without_blocks_are_not(monkeypatch: pytes
         simulate(replica, load)
     simulate(engine(), synthetic_workload(rate=6.0, count=20, prefix_length=32, **LENGTHS))
     assert ends == [True, False, True]
+    simulate_fleet(Pool(same_engines(engine(), 2), lockstep=True), load)
+    assert len(ends) == 5

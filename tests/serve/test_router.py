@@ -46,8 +46,8 @@ def test_the_emptiest_engine_is_chosen() -> None:
         loads.sent(engine, PLAIN)
     delivery = Delivery(0.0, 3, 0.0, PLAIN)
     assert choose(delivery, loads) == 1
-    loads.answered(0, 5.0, PLAIN)
-    loads.answered(0, 6.0, PLAIN)
+    loads.answered(0, 5.0, 0, PLAIN)
+    loads.answered(0, 6.0, 1, PLAIN)
     loads.move_to(5.5)
     assert loads.counts == [1, 1]
     assert loads.prompt_tokens == [10, 10]
@@ -121,7 +121,8 @@ def test_a_queue_on_a_full_cache_is_avoided(usage: float, expected: int) -> None
     for number, engine in enumerate([0, 1, 1, 0, 0, 1, 1, 0]):
         assert choose(Delivery(0.0, number, 0.0, PLAIN), loads) == engine
     times[0].started_at[[0, 3]] = times[1].started_at[[1, 2, 5, 6]] = 0.05
-    times[0].last_token[4] = 0.06
+    loads.answered(0, 0.06, 4, PLAIN)
+    loads.move_to(0.11)
     # Each server has sent two to either engine, which counts as four, but for the first: one of its has ended.
     assert choose(Delivery(0.11, 8, 0.11, PLAIN), loads) == expected
 

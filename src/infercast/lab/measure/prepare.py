@@ -129,7 +129,7 @@ def launch_all(cases: Sequence[Case], engine: str, is_free: Event, num_taken: Sy
     bench = GpuBench(POOL_SHARE)
     while (number := _take(num_taken)) < len(cases):
         try:
-            bench.build(cases[number])()
+            bench.compile(cases[number])
         except Exception:  # what cannot run is counted, with its reason, when its turn comes
             continue
 

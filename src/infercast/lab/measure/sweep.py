@@ -253,8 +253,6 @@ def batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 TUNING = "tuning"
 COMPILING = 0.55
-SMALL_HIDDEN, SMALL_INTER = 1024, 512
-"""A kernel is the same for all sizes that are multiples of 16, so it is compiled on small ones."""
 
 
 @dataclass
@@ -285,8 +283,7 @@ def try_configurations(cases: Sequence[Case], seconds: float) -> Trial:
         raise InputError("trying configurations needs vLLM, whose kernel they are for: pip install vllm")
     begin = time.monotonic()
     trial = Trial(gpu_name(), describe(), [], {})
-    kernels = {(case := Case(TUNING, compiled_shape(each.shape))).key: case for each in cases}
-    compile_ahead(list(kernels.values()), "vllm", COMPILING * seconds)
+    compile_ahead([case for case in cases if not case.shape["turn"]], "vllm", COMPILING * seconds)
     trial.stages["compiled"] = time.monotonic() - begin
     tally, monitor = Tally(), Monitor()
     try:
@@ -301,11 +298,3 @@ def try_configurations(cases: Sequence[Case], seconds: float) -> Trial:
     trial.skipped, trial.seconds = tally.skipped, time.monotonic() - begin
     trial.stages["measured"] = trial.seconds
     return trial
-
-
-def compiled_shape(shape: Shape) -> Shape:
-    """A layer with less weight and the same kernels. Block scales are counted in the sizes, so those stay."""
-    if shape["dtype"] == "fp8_block":
-        return shape | {"turn": 0}
-    small = {"hidden": SMALL_HIDDEN if shape["hidden"] % 16 == 0 else shape["hidden"], "turn": 0}
-    return shape | small | {"inter": SMALL_INTER if shape["inter"] % 16 == 0 else shape["inter"]}

@@ -99,8 +99,7 @@ class RunningPool:
             inbox = Inbox(sends_at_once=arrivals.sends_at_once)
             if loop_for is None:
                 record = simulation.new_record(replica, num_requests)
-                jump = not pool.lockstep
-                loop = simulation.loop_of(replica, inbox, record, jump=jump, watch=watcher, is_plain=is_plain)
+                loop = simulation.loop_of(replica, inbox, record, watch=watcher, is_plain=is_plain)
             else:
                 loop = loop_for(replica, inbox)
             self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
@@ -159,22 +158,47 @@ class RunningPool:
             heapq.heappush(self._busy, (engine.clock, chosen))
         engine.outstanding[index] = request
 
-    def take_turn(self, engine: Engine) -> list[tuple[int, float]]:
-        """One turn of the engine; returns the requests that it has answered, and when their clients had all tokens."""
-        answered = engine.take_turn()
-        for index, time in answered:
-            if index in engine.outstanding:  # not one that was aborted in its last step
-                self._loads.answered(engine.number, time, engine.outstanding.pop(index))
-        if engine.outstanding:
-            heapq.heappush(self._busy, (engine.clock, engine.number))
-        return answered
+    def take_turn(self, engine: Engine, until: float = 0.0) -> list[tuple[int, float]]:
+        """A turn of the engine, or more of them up to a time before which nothing reaches it.
+
+        Returns the requests that it has answered, and when their clients had all tokens.
+        """
+        found: list[tuple[int, float]] = []
+        outstanding = engine.outstanding
+        while True:
+            if answered := engine.take_turn():
+                for index, time in answered:
+                    if index in outstanding:  # not one that was aborted in its last step
+                        self._loads.answered(engine.number, time, index, outstanding.pop(index))
+                found += answered
+            if not outstanding:
+                return found
+            if engine.clock >= until:
+                heapq.heappush(self._busy, (engine.clock, engine.number))
+                return found
+
+    def serve(self, until: float = inf, *, apart: bool = True) -> Iterator[tuple[int, int, float]]:
+        """Serve what comes before a time; ``apart``: when the next request comes does not depend on answers.
+
+        Yields the requests that were answered: the number of their engine, their own, and when.
+        """
+        while True:
+            arrival = min(self.next_delivery, until)
+            if self.furthest_behind < arrival:
+                engine = self.next_engine()
+                for index, time in self.take_turn(engine, arrival if apart else 0.0):
+                    yield engine.number, index, time
+            elif arrival == until:
+                return
+            else:
+                self.route()
 
     def abort(self, index: int, time: float) -> bool:
         """Drop a request after its client has left; False if no engine has it."""
         engine = next((each for each in self.engines if index in each.outstanding), None)
         if engine is None:
             return False
-        self._loads.answered(engine.number, time, engine.outstanding.pop(index))
+        self._loads.answered(engine.number, time, index, engine.outstanding.pop(index))
         if not engine.inbox.drop(index):
             engine.loop.scheduler.abort(index)
         return True
@@ -208,13 +232,11 @@ def simulate_fleet(
             simulation.further_from(clients, pool.replicas[0], records, go_on)
         try:
             with simulation.no_garbage():
-                while next_pool([running]) is not None:
-                    engine = running.next_engine()
-                    for index, time in running.take_turn(engine):
-                        clients.answer(time, index)
-                        answered += 1
-                        if progress is not None and answered % TELL_EVERY == 0:
-                            progress(answered, time)
+                for _, index, time in running.serve(apart=not (clients.wait_for_answers or pool.lockstep)):
+                    clients.answer(time, index)
+                    answered += 1
+                    if progress is not None and answered % TELL_EVERY == 0:
+                        progress(answered, time)
                 running.close()
             return records
         except NotPlain:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from math import floor
 from random import Random
@@ -128,6 +128,9 @@ class PrefixIndex:
 # view is stale, but always includes its own decisions.
 
 
+End = tuple[float, int, int]  # When a request was answered, its engine and number
+
+
 @dataclass(slots=True)
 class Server:
     """One API server's view of the engines."""
@@ -135,68 +138,77 @@ class Server:
     waiting: list[int]
     running: list[int]
     usage: list[float]
-    in_flight: list[list[int]]  # Its own unanswered requests, by number
     start: int  # The engine it tries first
+    own: list[int]  # Its own unanswered requests on each ...
+    ended: deque[End]  # ... and those that are answered, but it may not know yet.
 
 
-def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], int]:
-    """The engine with the fewest requests in one server's view; ties go round robin."""
+def vllm(engines: Engines) -> Choose:
+    """The balancers of vLLM's API servers, as many as engines: the fewest requests, by counts up to 100 ms old.
+
+    Up to vLLM 0.26 only MoE models publish counts; without them each server goes round robin, as it does with ties.
+    """
     count = engines.count
-    servers = [Server([0] * count, [0] * count, [0.0] * count, [[] for _ in range(count)], k) for k in range(count)]
+    servers = [Server([0] * count, [0] * count, [0.0] * count, k, [0] * count, deque()) for k in range(count)]
+    running, waiting = [0] * count, [set[int]() for _ in range(count)]
     published = 0
+
+    def forget(server: Server, moment: float) -> None:
+        """Its requests that are answered by then."""
+        while server.ended and server.ended[0][0] <= moment:
+            _, engine, number = server.ended.popleft()
+            server.own[engine] -= 1
+            if number in waiting[engine]:
+                waiting[engine].remove(number)
+            else:
+                running[engine] -= 1
 
     def publish(moment: float, times: Sequence[Times]) -> None:
         """Replace all servers' views by each engine's running and waiting requests at that time."""
-        usage = [engines.usage(engine) for engine in range(count)]
-        running, waiting = [0] * count, [0] * count
         for server in servers:
-            _forget(server, moment, times)
-            for engine, numbers in enumerate(server.in_flight):
+            forget(server, moment)
+        for engine, numbers in enumerate(waiting):
+            if numbers:
                 started_at = times[engine].started_at.item
-                started = sum([started_at(number) <= moment for number in numbers])
-                running[engine] += started
-                waiting[engine] += len(numbers) - started
+                started = [number for number in numbers if started_at(number) <= moment]
+                numbers.difference_update(started)
+                running[engine] += len(started)
+        usage, queued = [*map(engines.usage, range(count))], [*map(len, waiting)]
         for server in servers:
-            server.waiting, server.running, server.usage = [*waiting], [*running], usage
+            server.waiting, server.running, server.usage = [*queued], [*running], usage
 
-    def choose(delivery: Delivery, times: Sequence[Times]) -> int:
+    def choose(delivery: Delivery, loads: Loads) -> int:
         nonlocal published
+        for end in loads.left:
+            servers[end[2] % count].ended.append(end)
         number = floor(delivery.arrival / PUBLISH_SECONDS)
         if engines.publish_counts and number > published:
             published = number
-            publish(number * PUBLISH_SECONDS, times)
+            publish(number * PUBLISH_SECONDS, loads.times)
         server = servers[delivery.number % count]
         if engines.weighs_cache:
-            _forget(server, delivery.arrival, times)
+            forget(server, delivery.arrival)
             scores = _by_cache(server, count)
         else:
             scores = [WAITING_WEIGHT * each + more for each, more in zip(server.waiting, server.running, strict=True)]
         chosen = next_smallest(scores, server.start)
         server.waiting[chosen] += count
-        server.in_flight[chosen].append(delivery.number)
+        server.own[chosen] += 1
         server.start = (server.start + 1) % count
+        waiting[chosen].add(delivery.number)
         return chosen
 
     return choose
 
 
-def _by_cache(server: Server, count: int) -> list[float]:
+def _by_cache(server: Server, count: int) -> Sequence[float]:
     """Requests on engines, at least as many as the server sent itself; those that wait count more where it is full."""
-    scores: list[float] = []
-    for waiting, running, usage, own in zip(
-        server.waiting, server.running, server.usage, server.in_flight, strict=True
-    ):
-        score = max(count * len(own), waiting + running)
-        scores.append(score + waiting * FULL_WEIGHT * (usage - FULL_FROM) if usage > FULL_FROM else score)
-    return scores
-
-
-def _forget(server: Server, moment: float, times: Sequence[Times]) -> None:
-    """Drop requests answered by then; unanswered ones have NaN."""
-    for engine, numbers in enumerate(server.in_flight):
-        if numbers:
-            last_token = times[engine].last_token.item
-            server.in_flight[engine] = [number for number in numbers if not last_token(number) <= moment]
+    views = zip(server.own, server.waiting, server.running, strict=True)
+    scores = [count * own if count * own > each + more else each + more for own, each, more in views]
+    if max(server.usage) <= FULL_FROM:
+        return scores
+    fuller = [max(usage - FULL_FROM, 0.0) for usage in server.usage]
+    return [score + each * FULL_WEIGHT * more for score, each, more in zip(scores, server.waiting, fuller, strict=True)]
 
 
 # The endpoint picker of llm-d and of the Gateway API Inference Extension: weighted scores, the highest wins. Three
@@ -277,22 +289,25 @@ class Loads:
         self.counts = [0] * num_engines
         self.prompt_tokens = [0] * num_engines  # Of these requests, per engine
         self.times = times  # One per engine
-        self._ends: list[tuple[float, int, int]] = []
+        self.left: list[End] = []  # Requests that the last move dropped
+        self._ends: list[tuple[float, int, int, int]] = []
 
     def sent(self, engine: int, request: Request) -> None:
         self.counts[engine] += 1
         self.prompt_tokens[engine] += request.num_input
 
-    def answered(self, engine: int, time: float, request: Request) -> None:
+    def answered(self, engine: int, time: float, number: int, request: Request) -> None:
         """A request will be answered by then."""
-        heapq.heappush(self._ends, (time, engine, request.num_input))
+        heapq.heappush(self._ends, (time, engine, number, request.num_input))
 
     def move_to(self, time: float) -> None:
         """Drop requests answered by then."""
+        self.left = []
         while self._ends and self._ends[0][0] <= time:
-            _, engine, num_input = heapq.heappop(self._ends)
+            end, engine, number, num_input = heapq.heappop(self._ends)
             self.counts[engine] -= 1
             self.prompt_tokens[engine] -= num_input
+            self.left.append((end, engine, number))
 
 
 Choose = Callable[[Delivery, Loads], int]
@@ -320,15 +335,6 @@ def least_loaded(engines: Engines) -> Choose:
         return chosen
 
     return choose
-
-
-def vllm(engines: Engines) -> Choose:
-    """The balancers of vLLM's API servers, as many as engines: the fewest requests, by counts up to 100 ms old.
-
-    Up to vLLM 0.26 only MoE models publish counts; without them each server goes round robin.
-    """
-    balance = counts_balancer(engines)
-    return lambda delivery, loads: balance(delivery, loads.times)
 
 
 def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:

@@ -89,7 +89,7 @@ class Scheduler:
     @property
     def is_plain(self) -> bool:
         """True if a request without a shared prefix runs from its start to its end, as long as there are blocks."""
-        special = self._has_parts or self._settles or self.pass_number is not None or not self._decode_together
+        special = self._has_parts or self._settles or not self._decode_together
         by_rank = self.policy.by_priority or self.policy.long_prefill_token_threshold
         return self._is_simple and self.policy.chunked_prefill and not (special or by_rank)
 

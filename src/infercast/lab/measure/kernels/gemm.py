@@ -18,6 +18,7 @@ from infercast.lab.measure.launch import MovingLaunch, Operands, SimpleLaunch, W
 
 MOE = "model_executor.layers.fused_moe"
 BLOCK = 128  # rows and columns of weights that share a scale
+SMALL = {"hidden": 1024, "inter": 512}
 
 
 def build_gemm(shape: Shape, workspace: Workspace) -> MovingLaunch:
@@ -92,6 +93,15 @@ def build_experts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
             fused_moe.fused_experts(x, up, down, weights, ids, quant_config=scales)
 
     return SimpleLaunch("vllm", launch, (x,))
+
+
+def small_layer(shape: Shape) -> Shape:
+    """A layer of less weight with the same kernels: they are compiled for all sizes that are multiples of 16.
+
+    What vLLM would choose for the whole layer is kept. Block scales are counted in the sizes, so those stay.
+    """
+    sizes = {name: size for name, size in SMALL.items() if shape[name] % 16 == 0 and shape["dtype"] != "fp8_block"}
+    return shape | sizes | {"configuration": shape.get("configuration") or _picked(shape)[1]}
 
 
 def _scales(shape: Shape, workspace: Workspace) -> Any:
