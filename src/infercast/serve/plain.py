@@ -105,16 +105,15 @@ class PlainLoop:
 
     def _name(self, blocks: BlockAllocation, num_tokens: int) -> None:
         """Let others find the blocks of a prompt, unless they are those of an answer that is not named yet."""
-        if self.expected and any(
-            edge in self.expected and end > self.expected[edge].named for edge, _, end in blocks.path
-        ):
-            raise NotPlain
+        for edge, _, end in blocks.path if self.expected else ():
+            if edge in self.expected and end > self.expected[edge].named:
+                raise NotPlain
         self.cache.name(blocks, num_tokens)
 
     def _start(self, request: Started, budget: int) -> tuple[int, int] | None:
         """Allocate the first blocks of a request; returns (new, computed) tokens of its first step, or None."""
         (index, known, _, _, blocks), cache, size = request, self.cache, self.size
-        spare, computed = self.watermark if self.num_running else 0, 0
+        spare = self.watermark if self.num_running else 0
         if blocks is None:
             new = known if known < budget else budget
             needed = -(-(known if self.reserves else new) // size)
@@ -287,7 +286,7 @@ class PlainLoop:
         for index, known, output, is_open, blocks in step[4]:
             length = -(-(known + output - 1 + is_open) // size)
             if blocks is None:
-                self.cache.give_back(length)
+                self.cache.take(-length)
             else:
                 blocks.length = length
                 self.cache.name(blocks, known + output - 1)

@@ -227,34 +227,32 @@ class BlockPool:
         return self.num_blocks - self.num_held
 
     def take(self, count: int) -> None:
-        """Allocate free blocks: blank ones first, then the least recently used."""
+        """Allocate free blocks: blank ones first, then the least recently used. Below 0: give back blank ones."""
         self.num_held += count
         self._num_blank -= count
         if self._num_blank < 0:
             self._forget()
 
-    def give_back(self, count: int) -> None:
-        """Free blocks without content."""
-        self.num_held -= count
-        self._num_blank += count
-
     def _forget(self) -> None:
         """Evict least recently used content; the rest of a run then counts as blank."""
-        unused = self._unused
-        while self._num_blank < 0:
+        unused, lacking = self._unused, -self._num_blank
+        while lacking > 0:
             entry = next(iter(unused))
             if isinstance(entry, int):
-                self._num_blank += unused.pop(entry)
+                lacking -= unused.pop(entry)
                 continue
             span = entry.spans[-1]
-            count = min(-self._num_blank, span.end - span.start)
-            self._num_blank += count
-            span.end -= count
-            if span.start == span.end:
-                self._lookup.forget(span)
-                entry.spans.pop()
-                if not entry.spans:
-                    del unused[entry]
+            count = span.end - span.start
+            if count > lacking:
+                span.end -= lacking
+                self._num_blank = 0
+                return
+            lacking -= count
+            self._lookup.forget(span)
+            entry.spans.pop()
+            if not entry.spans:
+                del unused[entry]
+        self._num_blank = -lacking
 
     def _add(self, holding: BlockAllocation, line: Line, start: int, end: int) -> None:
         if holding.spans is None:

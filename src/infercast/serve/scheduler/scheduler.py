@@ -465,8 +465,7 @@ class Scheduler:
         if offload is not None and sequence in offload.loading:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
         if self._is_simple:
-            is_new = not (sequence.path or sequence.left_behind)
-            return self._start_anew(plan, sequence, known) if is_new else self._start_simply(plan, sequence, known)
+            return self._start_simply(plan, sequence, known)
         promised = self.policy.reserved_tokens(sequence, known)
         if offload is None and not cache.may_fit(sequence, promised):
             return 0
@@ -484,23 +483,6 @@ class Scheduler:
             sequence.num_cached = num_cached
         else:
             offload.note_start(sequence, known, num_cached, 0)
-        return new_tokens
-
-    def _start_anew(self, plan: Plan, sequence: Sequence, known: int) -> int:
-        """The same for a sequence of which nothing can be cached."""
-        policy, cache, size = self.policy, self.cache, self._block_size
-        room = cache.num_blocks - cache.num_held
-        promised = -(-policy.reserved_tokens(sequence, known) // size)
-        if promised > room:
-            return 0
-        new_tokens = policy.first_chunk(known, plan.budget, self._num_requests())
-        blocks = -(-new_tokens // size)
-        spare = self._watermark if self.running else 0
-        if not new_tokens or (self._defers and known > 1) or spare + (blocks if blocks > promised else promised) > room:
-            return 0
-        cache.take(blocks)
-        sequence.length = blocks
-        sequence.named = sequence.num_computed = sequence.num_cached = 0
         return new_tokens
 
     def _start_simply(self, plan: Plan, sequence: Sequence, known: int) -> int:
