@@ -237,7 +237,7 @@ class PrefixPaths:
             key = (length, content)
             child, is_new = node.children.get(key), False
             if child is None:
-                child = self._unfolded(node, key)
+                child = None if node.ahead is None else self._unfolded(node, *node.ahead, key)
                 is_new = child is None
                 child = node.children[key] = child or self._new_node(node, start)
             node, length = child, tokens
@@ -265,11 +265,10 @@ class PrefixPaths:
         walk.node, walk.segments = node, segments
         walk.length, walk.end, walk.start, walk.edge, walk.first = length, end, start, edge, first
 
-    def _unfolded(self, node: _Node, key: tuple[int, int]) -> _Node | None:
+    def _unfolded(
+        self, node: _Node, segments: tuple[Segment, ...], number: int, end: int, key: tuple[int, int]
+    ) -> _Node | None:
         """The node of the next segment ahead, which had none; None if that is another one."""
-        if node.ahead is None:
-            return None
-        segments, number, end = node.ahead
         content, tokens = segments[number]
         if key != (segments[number - 1].num_tokens, content):
             return None

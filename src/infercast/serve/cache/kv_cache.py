@@ -489,9 +489,7 @@ class KvCache(BlockPool):
         count, length = hits[-1][2] if hits else 0, -(-reached // self._block_size)
         most = -(-num_tokens // self._block_size)
         needed = spare + (most if most > length else length) - count
-        for span, start, end in hits:
-            if not span.holders:
-                needed += end - start
+        needed += sum([end - start for span, start, end in hits if not span.holders])
         if needed > self.num_blocks - self.num_held:
             return False
         if hits:
@@ -685,9 +683,8 @@ class KvCache(BlockPool):
 
     def _free_all(self, holding: BlockAllocation) -> None:
         """The same for a sequence that is done, holds one table of blocks and never left any behind."""
-        freed, own = holding.length, min(holding.named, holding.length) - holding.shared
+        freed, blank, own = holding.length, 0, min(holding.named, holding.length) - holding.shared
         released: list[Span] = []
-        blank = 0
         for span in holding.spans[0] if holding.spans else ():
             span.holders.discard(holding)
             if span.holders:
