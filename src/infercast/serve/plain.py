@@ -44,6 +44,7 @@ class PlainLoop:
         policy, cache = scheduler.policy, scheduler.cache
         self.budget, self.most_running, self.reserves = policy.step_tokens, policy.max_num_seqs, policy.reserves_prompts
         self.num_blocks, self.size, self.shares = cache.num_blocks, cache.shape.block_size, shares
+        self.settled = 0  # Of the blocks held, those that the cache knows to be, where any are shared
         self.expected: dict[int, BlockAllocation] = {}  # Edges of answers that others may reuse, and who computes them
         self.watermark = policy.kept_free(cache.num_blocks)
         self.waiting: deque[Started] = deque()
@@ -97,11 +98,13 @@ class PlainLoop:
         blocks = BlockAllocation(index, self.cache.path(request), known, 1) if self.shares else None
         self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output, blocks))
 
-    def _take(self, count: int) -> None:
-        """Allocate blocks for sequences that run."""
-        if self.cache.num_held + count > self.num_blocks:
+    def _settle(self, held: int) -> None:
+        """Allocate what has been counted, before others look for blocks or leave theirs."""
+        if held > self.num_blocks:
             raise NotPlain
+        self.cache.num_held, count = self.settled, held - self.settled
         self.cache.take(count)
+        self.settled = held
 
     def _name(self, blocks: BlockAllocation, num_tokens: int) -> None:
         """Let others find the blocks of a prompt, unless they are those of an answer that is not named yet."""
@@ -110,24 +113,17 @@ class PlainLoop:
                 raise NotPlain
         self.cache.name(blocks, num_tokens)
 
-    def _start(self, request: Started, budget: int) -> tuple[int, int] | None:
+    def _start(self, index: int, known: int, blocks: BlockAllocation, budget: int, held: int) -> tuple[int, int] | None:
         """Allocate the first blocks of a request; returns (new, computed) tokens of its first step, or None."""
-        (index, known, _, _, blocks), cache, size = request, self.cache, self.size
-        spare = self.watermark if self.num_running else 0
-        if blocks is None:
-            new = known if known < budget else budget
-            needed = -(-(known if self.reserves else new) // size)
-            if cache.num_held + needed + spare > self.num_blocks:
-                return None
-            cache.take(-(-new // size))
-            return new, 0
-        hits = cache.hits(blocks, known)
-        computed = hits[-1][2] * size if hits else 0
+        self._settle(held)
+        hits = self.cache.hits(blocks, known)
+        computed = hits[-1][2] * self.size if hits else 0
         reached = known if known - computed < budget else computed + budget
-        if not cache.start(blocks, hits, reached, known if self.reserves else 0, spare):
+        spare = self.watermark if self.num_running else 0
+        if not self.cache.start(blocks, hits, reached, known if self.reserves else 0, spare):
             return None
         self._name(blocks, reached)
-        self.record.num_cached[index] = computed
+        self.settled, self.record.num_cached[index] = self.cache.num_held, computed
         return reached - computed, computed
 
     def _expect(self, blocks: BlockAllocation) -> None:
@@ -140,8 +136,8 @@ class PlainLoop:
 
     def _compute(self, count: int) -> None:
         """A step with prompts: the one that was cut, and those that wait, as far as they fit."""
-        size, waiting, cut, budget, computed = self.size, self.waiting, self.cut, self.budget - count, 0
-        self._take(self.begin[(self.steps + 1) % size])
+        size, waiting, num_blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
+        held, budget, computed = self.cache.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
         beside: list[tuple[int, int]] = []
         sampled: list[Started] = []
         started = sampled[:0]
@@ -149,32 +145,41 @@ class PlainLoop:
             computed = self.num_cut
             new = min(cut[1] - computed, budget)
             beside.append((new, computed))
-            self._take(-(-(computed + new) // size) + -computed // size)
+            held += -(-(computed + new) // size) + -computed // size
             budget -= new
             self.num_cut += new
             if cut[4] is not None:
+                self._settle(held)
                 self._name(cut[4], self.num_cut)
             if self.num_cut == cut[1]:
                 sampled.append(cut)
                 self.cut = None
         while waiting and budget > 0 and self.num_running < self.most_running:
             request = waiting[0]
-            pair = self._start(request, budget)
-            if pair is None:
-                break
-            beside.append(pair)
-            new, before = pair
+            index, known, _, _, blocks = request
+            if blocks is None:
+                new, before = known if known < budget else budget, 0
+                needed = -(-(known if self.reserves else new) // size)
+                if held + needed + (self.watermark if self.num_running else 0) > num_blocks:
+                    break
+                held += -(-new // size)
+            else:
+                pair = self._start(index, known, blocks, budget, held)
+                if pair is None:
+                    break
+                (new, before), held = pair, self.settled
+            beside.append((new, before))
             budget -= new
             computed += before
             self.num_running += 1
             started.append(waiting.popleft())
-            if before + new == request[1]:
+            if before + new == known:
                 sampled.append(request)
             else:
                 self.cut, self.num_cut = request, before + new
-        if not beside or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
+        if not beside or held > num_blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
             raise NotPlain
-        tokens, first = self.budget - budget, len(sampled)
+        self.cache.num_held, tokens, first = held, self.budget - budget, len(sampled)
         numbers = count + len(beside), len(waiting), tokens, self.computed + computed, count + first
         estimate = self.timer.compute(beside, first, count, self.computed, self.contexts)
         if tokens > numbers[0]:
@@ -211,8 +216,8 @@ class PlainLoop:
     def _look_ahead(self, count: int, arrival: float | None) -> Ahead | None:
         """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
         timeline, before, now, steps = self.timeline, self.flying, self.steps, 1
-        self._take(self.begin[(now + 1) % self.size])
-        if count > self.budget:
+        self.cache.num_held += self.begin[(now + 1) % self.size]
+        if self.cache.num_held > self.num_blocks or count > self.budget:
             raise NotPlain
         is_next = before is not None and before[4] and (self.waiting or self.clients.sends_at_once)
         if before is not None and not (timeline.slept or self.late or before[5] or is_next):
@@ -245,7 +250,9 @@ class PlainLoop:
             needed = (needed + begin * (1 + steps // self.size))[: steps - 1]
         now_held = self.cache.num_held
         all_held = [held, *[now_held := now_held + each for each in needed]]
-        self._take(now_held - self.cache.num_held)
+        self.cache.num_held = now_held
+        if now_held > self.num_blocks:
+            raise NotPlain
         record.decoding.note(numbers, estimate, seconds, all_held)
         record.ends.fromlist(clocks)
         record.stretches += (1, before[2], before[2] - len(before[3]), steps - 1, count, count)
@@ -286,11 +293,13 @@ class PlainLoop:
         for index, known, output, is_open, blocks in step[4]:
             length = -(-(known + output - 1 + is_open) // size)
             if blocks is None:
-                self.cache.take(-length)
+                self.cache.num_held -= length
             else:
                 blocks.length = length
+                self._settle(self.cache.num_held)
                 self.cache.name(blocks, known + output - 1)
                 self.cache.free(blocks)
+                self.settled = self.cache.num_held
                 for edge, _, _ in blocks.path if self.expected else ():
                     if self.expected.get(edge) is blocks:
                         del self.expected[edge]

@@ -227,7 +227,7 @@ class BlockPool:
         return self.num_blocks - self.num_held
 
     def take(self, count: int) -> None:
-        """Allocate free blocks: blank ones first, then the least recently used. Below 0: give back blank ones."""
+        """Allocate free blocks: blank ones first, then the least recently used."""
         self.num_held += count
         self._num_blank -= count
         if self._num_blank < 0:
