@@ -92,7 +92,7 @@ def simulate(
     check_workload(replica, workload)
     shares = any(each.prefix for each in workload.requests)
     make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch, shares=shares)
-    is_plain = ends_are_known(workload)
+    is_plain = share_nothing(workload, or_prompts=True)
     while True:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
@@ -114,14 +114,10 @@ def as_far(clients: Clients, workload: Workload, go_on: GoOn | None) -> tuple[Wo
     return replace(workload, requests=tuple(clients.requests)), more
 
 
-def share_nothing(workload: Workload) -> bool:
-    """Whether no prompt has a shared part either."""
-    return ends_are_known(workload) and not any(each.prefix for each in workload.requests)
-
-
-def ends_are_known(workload: Workload) -> bool:
-    """Whether no answer is over before an engine can know."""
-    return not any(each.num_output == 1 < each.most_output for each in workload.requests)
+def share_nothing(workload: Workload, *, or_prompts: bool = False) -> bool:
+    """Whether no prompt has a shared part, unless they may, and no answer is over before an engine can know."""
+    shares = not or_prompts and any(each.prefix for each in workload.requests)
+    return not shares and not any(each.num_output == 1 < each.most_output for each in workload.requests)
 
 
 def further_from(clients: Clients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:

@@ -22,7 +22,7 @@ Pieces = tuple[tuple[int, int], ...]  # Blocks from one position to another, in 
 class Lookup:
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape._replace(retained=0)  # what is kept before a window is never looked up
-        self._lines: dict[tuple[int, int], Line] = {}
+        self.lines: dict[tuple[int, int], Line] = {}
         kinds: dict[tuple[int, int], list[int]] = {}
         for group, window in enumerate(shape.windows):
             kinds.setdefault((window, shape.sizes[group]), []).append(group)
@@ -34,16 +34,16 @@ class Lookup:
 
     def line(self, edge: int, group: int) -> Line:
         """The spans of an edge, created if needed."""
-        line = self._lines.get((edge, group))
+        line = self.lines.get((edge, group))
         if line is None:
-            line = self._lines[edge, group] = Line(edge, group)
+            line = self.lines[edge, group] = Line(edge, group)
         return line
 
     def forget(self, span: Span) -> None:
         line = span.line
         line.spans.remove(span)
         if not line.spans:
-            del self._lines[line.edge, line.group]
+            del self.lines[line.edge, line.group]
 
     def __call__(self, holding: BlockAllocation, most: int) -> tuple[int, int]:
         """The longest prefix, up to ``most`` blocks, that all groups can continue from, and that of any one kind."""
@@ -96,27 +96,10 @@ class Lookup:
         position = self._first(group, count)
         for edge, _, end in holding.pieces(self._ratios[group]):
             while position < min(end, count):
-                span, stop = _oldest(self._lines[edge, group], position, min(end, count))
+                span, stop = _oldest(self.lines[edge, group], position, min(end, count))
                 assert span is not None
                 yield span, position, stop
                 position = stop
-
-    def in_one_group(self, holding: BlockAllocation, most: int) -> list[Part]:
-        """The longest prefix, up to ``most`` blocks, if there is one group and it has no window."""
-        parts: list[Part] = []
-        position = 0
-        for edge, _, last in holding.pieces():
-            line = self._lines.get((edge, 0)) if position < most else None
-            if line is None:
-                break
-            end = last if last < most else most
-            while position < end:
-                span, stop = _oldest(line, position, end)
-                if span is None:
-                    return parts
-                parts.append((span, position, stop))
-                position = stop
-        return parts
 
     def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
         """Window blocks that the same prompt continues from (``drops``: one more), and those before the ``marks``."""
@@ -137,7 +120,7 @@ class Lookup:
 
     def _onward(self, holding: BlockAllocation, groups: list[int], position: int, most: int) -> int:
         """How far, up to ``most``, all of these groups find every block from a position on."""
-        lines = self._lines
+        lines = self.lines
         for edge, _, end in holding.pieces(self._ratios[groups[0]]):
             while position < end and position < most:
                 reach = min(end, most)
@@ -176,7 +159,7 @@ class Lookup:
 
     def _below(self, edge: int, group: int, start: int, position: int) -> tuple[bool, int]:
         """Whether the block before ``position`` is cached, and down to where that holds."""
-        line = self._lines.get((edge, group))
+        line = self.lines.get((edge, group))
         if line is None:
             return False, start
         down_to = position
@@ -479,10 +462,22 @@ class KvCache(BlockPool):
 
     def hits(self, holding: BlockAllocation, num_tokens: int) -> list[Part]:
         """Where the blocks that `longest_prefix` counts are, if the cache is plain."""
-        most = (num_tokens - 1) // self._block_size
+        parts: list[Part] = []
+        position, most = 0, (num_tokens - 1) // self._block_size
         if holding.shared < most and not holding.left_behind:
             most = holding.shared
-        return self._lookup.in_one_group(holding, most) if most and self.caching else []
+        for edge, _, last in holding.pieces():
+            line = self._lookup.lines.get((edge, 0)) if position < most else None
+            if line is None:
+                break
+            end = last if last < most else most
+            while position < end:
+                span, stop = _oldest(line, position, end)
+                if span is None:
+                    return parts
+                parts.append((span, position, stop))
+                position = stop
+        return parts
 
     def start(self, holding: BlockAllocation, hits: list[Part], reached: int, num_tokens: int, spare: int) -> bool:
         """The same as `admit` for a plain cache: a sequence with these hits computes up to ``reached`` tokens."""
@@ -700,8 +695,7 @@ class KvCache(BlockPool):
             self._unused[Bundle(released)] = 0
         self.num_held -= freed
         self._num_blank += freed + blank
-        holding.named = holding.length = holding.num_states = 0
-        holding.spans = None
+        holding.hold_nothing()
 
     def detach(self, holding: BlockAllocation, *, done: bool) -> BlockAllocation:
         """Reset a sequence to no blocks; returns its blocks, to be released later with `free`."""
