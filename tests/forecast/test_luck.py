@@ -55,6 +55,32 @@ def test_another_seed_lies_within_four_times_out_of_five(small, rate):
     assert np.mean(by_rank, axis=0)[tail] < inside[tail]
 
 
+def test_a_long_steady_run_shows_by_itself_what_chance_does():
+    """Ten times as long as a draw must be; a shorter one is drawn again. Over all pairs of eight seeds."""
+    deployment = deploy("qwen3-0.6b", "l4", EngineSettings(max_num_seqs=16, max_model_len=4096))
+    forecasts = [
+        simulate(deployment, synthetic_workload(rate=3.0, seed=k, **{**LOAD, "count": 1400})) for k in range(8)
+    ]
+
+    def luck(of, steady):
+        drawn, small = [], of.system.pools[0].replica
+
+        def serve(other):
+            drawn.append(other)
+            return simulate_replica(small, other)
+
+        return luck_of(of.workload, of.clients, small, serve, steady=steady), len(drawn)
+
+    assert luck(forecasts[0], None)[1] == 4
+    found = [luck(each, each.steady_window) for each in forecasts]
+    assert not any(count for _, count in found)
+    results = np.log([results_of(each.clients) for each in forecasts])
+    pairs = [(own, other) for own in range(8) for other in range(8) if own != other]
+    inside = np.mean([np.abs(results[other] - results[own]) <= found[own][0] for own, other in pairs], axis=0)
+    assert 0.7 < inside.mean() < 0.95
+    assert inside[NAMES.index("p99")] > 0.6
+
+
 def test_intervals_hold_it(small):
     deployment = deploy("qwen3-0.6b", "l4", EngineSettings(max_num_seqs=16, max_model_len=4096))
     forecast = simulate(deployment, synthetic_workload(rate=10, **LOAD))

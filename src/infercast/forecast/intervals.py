@@ -204,8 +204,9 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
     if (window := forecast.window) is not None:
         luck = uncertainty.steady_luck(served, forecast.workload, *window)
     else:
+        steady = forecast.steady_window if forecast.steady.reached else None
         luck = uncertainty.luck_of(
-            forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths
+            forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths, steady
         )
     chance = uncertainty.chance_in(served) if luck is None else luck
     widths = system_half_widths(system, forecast.workload, uncertainties, uncertainty.smoothed_of, chance, served)

@@ -425,8 +425,11 @@ class SimulatedRun(Outcome):
     @property
     def window(self) -> tuple[float, float] | None:
         """From when to when the requests that count were sent, where they are those of the steady part; in seconds."""
-        if not self.steady_only:
-            return None
+        return self.steady_window if self.steady_only else None
+
+    @property
+    def steady_window(self) -> tuple[float, float]:
+        """From when to when the requests of the steady part were sent, whether others count or not; in seconds."""
         start = float(self.clients.sent_at.min())
         return start + self.steady.begin, start + self.steady.end
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -75,8 +76,8 @@ class System(NamedTuple):
 
     def sequence_sizes(self, workload: Workload) -> list[float]:
         """Bytes of keys and values that each prompt of a workload leaves behind."""
-        model = self.pools[-1].deployment.model
-        return [model.sequence_bytes(request.num_input) for request in workload.requests]
+        size_of = cache(self.pools[-1].deployment.model.sequence_bytes)
+        return [size_of(request.num_input) for request in workload.requests]
 
     def as_served(self, workload: Workload) -> Workload:
         """The requests as they are answered: with so many tokens at most, or one result of a prompt."""

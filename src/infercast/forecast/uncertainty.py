@@ -4,8 +4,8 @@
   rest cancels (``COMMON``). Whole steps are known better (``STEP_MOST``), but for layouts not measured (``ELSEWHERE``).
 - *The host.* One factor on all times of its thread.
 - *The release.* One that was not measured has the costs of another (``CLOSE_RELEASE``, ``OLDER_RELEASE``).
-- *Chance.* Of a steady part, by the spread of the means of twenty batches (`steady_luck`); of a run with ramp-up and
-  drain, by a few further, mostly shorter workloads (`luck_of`); of given requests, only ranks are left to chance.
+- *Chance.* Of a steady part, and of a long run with one, by the spread of the means of twenty batches (`steady_luck`);
+  of others, by a few further, mostly shorter workloads (`luck_of`); of given requests, only ranks are left to chance.
 
 Constants were chosen with engines and sources left out in turn (benchmarks/accuracy/fit_intervals.py,
 fit_published_intervals.py), but ``CLOSE_RELEASE`` and ``ELSEWHERE`` on 16 published runs with these in sight.
@@ -337,6 +337,7 @@ RESIDENCES, MEMORIES = 8, 10
 """A draw must be long enough to forget its start: multiples of the requests in the system, and of correlated ones."""
 LENGTHS = 128, 1024  # The least requests of a draw, if the run has as many, and the most ...
 LENGTHS_STEP_BY_STEP = 48, 128  # ... and where no stretch of steps can be jumped over, which takes ten times as long.
+LONG = 10  # A steady run that is so many times as long as a draw must be shows by itself what chance does
 BATCHES, STUDENT_OF_BATCHES = 20, 1.328  # Of a steady part, and the standard errors of 80 % with this many batches
 STRATA, LEAST_KEPT = 50, 2 * BATCHES
 LEAST = 1e-8  # A variance (of logarithms) that does not matter
@@ -479,11 +480,20 @@ def luck_of(
     replica: Replica,
     serve: Callable[[Workload], Record | Served],
     lengths: tuple[int, int] = LENGTHS,
+    steady: tuple[float, float] | None = None,
 ) -> Array | None:
-    """Half widths (logarithms) of 80 % intervals of other seeds, which ``serve`` runs; None if none was drawn."""
-    count, (least, most) = len(workload.requests), lengths
+    """Half widths (logarithms) of 80 % intervals of other seeds; None if none was drawn.
+
+    ``serve`` runs a few draws, unless the run has a ``steady`` part (from when to when) and is long.
+    """
+    count, (least, most), both = len(workload.requests), lengths, sqrt(2.0)  # the run itself is a draw, too
     # All at once: what happens depends on how many they are.
     needed = count if workload.rate is None and workload.concurrency is None else max(least, _memory(served))
+    if steady is not None and count >= LONG * needed and redraw(workload, replica, seed=0, count=least) is not None:
+        inside = np.count_nonzero((served.sent_at >= steady[0]) & (served.sent_at <= steady[1]))
+        shown = sqrt(inside / count) * steady_luck(served, workload, *steady)
+        shown[-1] = shown[-1] if workload.rate is None else _of_rate(workload, served, 0.0)
+        return both * shown
     length = min(count, most, needed)
     seed = 0 if workload.drawn is None else workload.drawn.seed
     seeds = (seed + APART * number for number in range(1, DRAWS + 1))
@@ -492,7 +502,7 @@ def luck_of(
     if not drawn:
         return None
     others = [serve(other) for other in drawn]
-    scale, both = length / count, sqrt(2.0)  # the run itself is a draw, too
+    scale = length / count
     latencies = [
         _of_latency([getattr(run, name) for run in (served, *others)], length, count)
         for name in ("ttft", "tpot", "end_to_end")

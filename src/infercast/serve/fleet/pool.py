@@ -55,10 +55,6 @@ class Engine:
         self.turns = self.loop.turns()
         self.clock = next(self.turns)
 
-    def stop_repeating(self) -> None:
-        """Interrupt repetition: a request arrives before the speculative clock."""
-        self.clock = next(self.turns)
-
     def take_turn(self) -> list[tuple[int, float]]:
         """One turn of its loop; returns the requests that it has answered, and when their clients had all tokens."""
         if self.meeting is not None:
@@ -152,7 +148,7 @@ class RunningPool:
         self._last_arrival = arrival
         engine.inbox.put(delivery)
         if engine.loop.is_ahead and arrival < engine.clock:
-            engine.stop_repeating()
+            engine.clock = next(engine.turns)  # it repeats its step no further
             heapq.heappush(self._busy, (engine.clock, chosen))
         elif not engine.outstanding:
             heapq.heappush(self._busy, (engine.clock, chosen))

@@ -6,6 +6,7 @@ import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from math import floor
+from operator import sub
 from random import Random
 from typing import Any, Protocol
 
@@ -150,7 +151,7 @@ def vllm(engines: Engines) -> Choose:
     """
     count = engines.count
     servers = [Server([0] * count, [0] * count, [0.0] * count, k, [0] * count, deque()) for k in range(count)]
-    running, waiting = [0] * count, [set[int]() for _ in range(count)]
+    waiting = [set[int]() for _ in range(count)]  # Requests that have not begun, by engine
     published = 0
 
     def forget(server: Server, moment: float) -> None:
@@ -158,10 +159,7 @@ def vllm(engines: Engines) -> Choose:
         while server.ended and server.ended[0][0] <= moment:
             _, engine, number = server.ended.popleft()
             server.own[engine] -= 1
-            if number in waiting[engine]:
-                waiting[engine].remove(number)
-            else:
-                running[engine] -= 1
+            waiting[engine].discard(number)
 
     def publish(moment: float, times: Sequence[Times]) -> None:
         """Replace all servers' views by each engine's running and waiting requests at that time."""
@@ -170,10 +168,9 @@ def vllm(engines: Engines) -> Choose:
         for engine, numbers in enumerate(waiting):
             if numbers:
                 started_at = times[engine].started_at.item
-                started = [number for number in numbers if started_at(number) <= moment]
-                numbers.difference_update(started)
-                running[engine] += len(started)
+                numbers.difference_update([number for number in numbers if started_at(number) <= moment])
         usage, queued = [*map(engines.usage, range(count))], [*map(len, waiting)]
+        running = [*map(sub, map(sum, zip(*(server.own for server in servers), strict=True)), queued)]
         for server in servers:
             server.waiting, server.running, server.usage = [*queued], [*running], usage
 

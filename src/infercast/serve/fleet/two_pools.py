@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -181,7 +182,7 @@ def simulate_disaggregated(
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
-    requests, answered = [*workload.requests], 0
+    requests, answered, size_of = [*workload.requests], 0, cache(sequence_bytes)
     of_prefill, of_decode = watch or ((), ())
     clients = clients_of(prefill.replicas[0], prompts_of(workload), prefill.servers)
     transfers = Transfers(requests)
@@ -200,6 +201,7 @@ def simulate_disaggregated(
         requests.extend(longer.requests[len(requests) :])
         return prompts_of(longer)
 
+    together = clients.wait_for_answers or prefill.lockstep or decode.lockstep
     if go_on is not None:
         further_from(clients, prefill.replicas[0], [*prompts_by, *tokens_by], further)
     try:
@@ -207,13 +209,16 @@ def simulate_disaggregated(
             while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
                 # A transfer begins once every engine's clock has reached it, so none can be ready before.
                 if pool is None or wire.next_ready <= pool.furthest_behind:
-                    index, times[:, index] = wire.send()
-                    transfers.put(index, float(times[2, index]))
+                    index, moments = wire.send()
+                    times[:, index] = moments
+                    transfers.put(index, moments[2])
                     continue
-                engine = pool.next_engine()
-                for index, time in pool.take_turn(engine):
+                engine, until = pool.next_engine(), 0.0 if together else first.next_delivery
+                if pool is second and until:
+                    until = min(until, second.next_delivery, wire.next_ready, first.furthest_behind)
+                for index, time in pool.take_turn(engine, until):
                     if pool is first:
-                        wire.put(engine.number, index, time, sequence_bytes(requests[index].num_input))
+                        wire.put(engine.number, index, time, size_of(requests[index].num_input))
                         continue
                     clients.answer(time, index)
                     answered += 1
