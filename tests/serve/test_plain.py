@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FirstCome, PrefillFirst, PrefillRules
 from infercast.serve.simulation import GoOn, Replica, clients_of, loop_of, new_record, simulate
 from infercast.serve.step import HostCost, StepEstimate, StepShape
-from infercast.serve.workload.request import Workload
-from infercast.serve.workload.synthetic import continued, synthetic_workload
+from infercast.serve.workload.request import Request, Segment, Workload
+from infercast.serve.workload.synthetic import continued, session_workload, synthetic_workload
 
 
 class Watcher:
@@ -189,6 +190,49 @@ def test_so_is_one_that_goes_on(each: Replica) -> None:
     assert not np.isnan(one.last_token).any()
 
 
+@pytest.mark.parametrize("rate", [1.0, 6.0, 40.0])
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"policy": {"max_num_batched_tokens": 64, "max_num_seqs": 40, "watermark": 0.05}}, {"num_blocks": 150}],
+)
+def test_so_is_one_whose_prompts_share_blocks(rate: float, stops: bool, changes: dict[str, Any]) -> None:
+    load = synthetic_workload(rate=rate, count=150, seed=3, prefix_length=70, prefix_groups=4, **LENGTHS)
+    requests = [
+        replace(each, stops=stops and each.num_output > 1, prefix=each.prefix if at % 5 else ())
+        for at, each in enumerate(load.requests)
+    ]
+    one, other = both(engine(**changes), replace(load, requests=tuple(requests)))
+    assert numbers(one) == numbers(other)
+    assert one.num_cached.any()
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+@pytest.mark.parametrize("num_blocks", [80, 150, 400])
+def test_so_is_one_of_sessions(in_turns: bool, num_blocks: int) -> None:
+    words = {"turn_lengths": "uniform:5:40", "prefix_length": 50, "prefix_groups": 2, "output_lengths": "uniform:2:60"}
+    load = session_workload(rate=5.0, count=120, turns="uniform:2:5", input_lengths="uniform:60:120", seed=1, **words)
+    one, other = both(engine(num_blocks=num_blocks), replace(load, in_turns=in_turns))
+    assert numbers(one) == numbers(other)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_so_is_one_whose_requests_repeat_each_other(seed: int) -> None:
+    random = Random(seed)
+    requests, known = list[Request](), [()]
+    for at in range(60):
+        before = random.choice(known)
+        kept = before[: random.randint(0, len(before))]
+        prefix = (*kept, *(Segment(random.randint(0, 2), random.randint(1, 50)) for _ in range(random.randint(0, 2))))
+        num_input = sum(each.num_tokens for each in prefix) + random.choice([0, 9] if prefix else [9])
+        answer, num_output = random.choice([None, 0, 1]), random.randint(2, 60)
+        requests.append(Request(0.1 * at * random.random(), num_input, num_output, prefix, answer, session=at % 9))
+        known.append((*prefix, *(() if answer is None else (Segment(answer, num_output),))))
+    load = Workload(tuple(sorted(requests, key=lambda each: each.arrival)), in_turns=seed % 2 > 0)
+    one, other = both(engine(num_blocks=random.choice([80, 150, 1000])), load)
+    assert numbers(one) == numbers(other)
+
+
 @pytest.mark.parametrize(("loop", "make"), [(plain.PlainLoop, engine), (plain_prefill.PlainPrefillLoop, prefill_first)])
 def test_most_runs_are_plain_and_those_without_blocks_are_not(
     monkeypatch: pytest.MonkeyPatch, loop: Any, make: Callable[..., Replica]
@@ -206,9 +250,10 @@ def test_most_runs_are_plain_and_those_without_blocks_are_not(
     for replica in (make(), make(num_blocks=480 // size), make(steps_under_way=1)):
         simulate(replica, load)
     simulate(make(), synthetic_workload(rate=6.0, count=20, prefix_length=32, **LENGTHS))
-    assert ends == [True, False]
+    served = [True, False, True] if make is engine else [True, False]
+    assert ends == served
     simulate_fleet(Pool(same_engines(make(), 2), lockstep=True), load)
-    assert len(ends) == 4
+    assert len(ends) == len(served) + 2
 
 
 @pytest.mark.parametrize(

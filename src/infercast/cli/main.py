@@ -105,7 +105,7 @@ def _answer(arguments: list[str]) -> None:
             first = app.command_to_complete()
         call = partial(app.make_app(first if first in COMMANDS else None, completing=completing), arguments)
     gc.freeze()
-    gc.set_threshold(50_000)  # a simulation makes much and hardly any cycles
+    gc.set_threshold(500_000)  # a simulation, or a trace that is read, makes much and hardly any cycles
     gc.enable()
     sys.exit(call() or 0)
 

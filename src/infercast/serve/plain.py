@@ -1,6 +1,7 @@
-"""The loop of a plain run, in a third of the operations: prompts share nothing, and all that start find blocks.
+"""The loop of a plain run, in a third of the operations: all requests that start find blocks.
 
-Such an engine needs no plans, sequences or block tables: its decode batch is a few numbers and a heap of last steps.
+Such an engine needs no plans or sequences: its decode batch is a few numbers and a heap of last steps. Prompts that may
+share blocks have tables of them, and answers that may be reused are in the prefix cache from their ends on.
 Times and totals have the same bits as those of `Loop` with `Scheduler`. If blocks run out, the run is `NotPlain`.
 """
 
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
+from infercast.serve.cache.blocks import BlockAllocation
 from infercast.serve.loop import MOST_STEPS, Loop
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -18,8 +20,9 @@ from infercast.serve.step import StepEstimate
 from infercast.serve.timeline import Repetitions
 from infercast.serve.workload.request import Request
 
-Started = tuple[int, int, int, bool]
-"""Of a request: its number, input and output tokens, and whether the engine learns only with the last that it is."""
+Started = tuple[int, int, int, bool, BlockAllocation | None]
+"""Of a request: its number, input and output tokens, whether the engine learns only with the last that it is, and its
+blocks, if any are shared."""
 Flying = tuple[float, float, int, list[Started], list[Started], bool]
 """A step in flight: its end, seconds to process its result, its tokens, whose are the first and the last, and whether
 some are both."""
@@ -28,19 +31,21 @@ Ahead = tuple[Numbers, StepEstimate, Repetitions, int, Flying]
 
 
 class NotPlain(Exception):  # noqa: N818 - nothing is wrong
-    """A run that takes more than this: blocks have run out."""
+    """A run that takes more than this: blocks have run out, or an answer is reused before its end."""
 
 
 class PlainLoop:
-    """One engine as far as it has come, in the place of ``loop`` and with its parts; of its cache it keeps a count."""
+    """One engine as far as it has come, in the place of ``loop`` and with its parts; its prompts may share blocks."""
 
-    def __init__(self, loop: Loop, scheduler: Scheduler) -> None:
+    def __init__(self, loop: Loop, scheduler: Scheduler, *, shares: bool = False) -> None:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
         self.clients, self.is_ahead = loop.clients, False
         self.scheduler, self.cache, self.longest = scheduler, scheduler.cache, scheduler.longest
         policy, cache = scheduler.policy, scheduler.cache
         self.budget, self.most_running, self.reserves = policy.step_tokens, policy.max_num_seqs, policy.reserves_prompts
-        self.num_blocks, self.size = cache.num_blocks, cache.shape.block_size
+        self.num_blocks, self.size, self.shares = cache.num_blocks, cache.shape.block_size, shares
+        self.settled = 0  # Of the blocks held, those that the cache knows to be, where any are shared
+        self.expected: dict[int, BlockAllocation] = {}  # Edges of answers that others may reuse, and who computes them
         self.watermark = policy.kept_free(cache.num_blocks)
         self.waiting: deque[Started] = deque()
         self.cut: Started | None = None  # The prompt that is computed in part ...
@@ -90,11 +95,48 @@ class PlainLoop:
 
     def add(self, index: int, request: Request) -> None:
         known, output = request.num_input, request.num_output
-        self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output))
+        blocks = BlockAllocation(index, self.cache.path(request), known, 1) if self.shares else None
+        self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output, blocks))
+
+    def _settle(self, held: int) -> None:
+        """Allocate what has been counted, before others look for blocks or leave theirs."""
+        if held > self.num_blocks:
+            raise NotPlain
+        self.cache.num_held, count = self.settled, held - self.settled
+        self.cache.take(count)
+        self.settled = held
+
+    def _name(self, blocks: BlockAllocation, num_tokens: int) -> None:
+        """Let others find the blocks of a prompt, unless they are those of an answer that is not named yet."""
+        for edge, _, end in blocks.path if self.expected else ():
+            if edge in self.expected and end > self.expected[edge].named:
+                raise NotPlain
+        self.cache.name(blocks, num_tokens)
+
+    def _start(self, index: int, known: int, blocks: BlockAllocation, budget: int, held: int) -> tuple[int, int] | None:
+        """Allocate the first blocks of a request; returns (new, computed) tokens of its first step, or None."""
+        self._settle(held)
+        hits = self.cache.hits(blocks, known)
+        computed = hits[-1][2] * self.size if hits else 0
+        reached = known if known - computed < budget else computed + budget
+        spare = self.watermark if self.num_running else 0
+        if not self.cache.start(blocks, hits, reached, known if self.reserves else 0, spare):
+            return None
+        self._name(blocks, reached)
+        self.settled, self.record.num_cached[index] = self.cache.num_held, computed
+        return reached - computed, computed
+
+    def _expect(self, blocks: BlockAllocation) -> None:
+        """Its answer may be reused: nobody must look for it, or compute the same, before its end."""
+        for edge, _, end in blocks.path:
+            if end > blocks.named:
+                if edge in self.expected or self.cache.is_cached(edge, blocks.named):
+                    raise NotPlain
+                self.expected[edge] = blocks
 
     def _compute(self, count: int) -> None:
         """A step with prompts: the one that was cut, and those that wait, as far as they fit."""
-        size, waiting, blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
+        size, waiting, num_blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
         held, budget, computed = self.cache.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
         beside: list[tuple[int, int]] = []
         sampled: list[Started] = []
@@ -106,26 +148,36 @@ class PlainLoop:
             held += -(-(computed + new) // size) + -computed // size
             budget -= new
             self.num_cut += new
+            if cut[4] is not None:
+                self._settle(held)
+                self._name(cut[4], self.num_cut)
             if self.num_cut == cut[1]:
                 sampled.append(cut)
                 self.cut = None
         while waiting and budget > 0 and self.num_running < self.most_running:
             request = waiting[0]
-            known = request[1]
-            new = known if known < budget else budget
-            needed = -(-(known if self.reserves else new) // size)
-            if held + needed + (self.watermark if self.num_running else 0) > blocks:
-                break
-            held += -(-new // size)
-            beside.append((new, 0))
+            index, known, _, _, blocks = request
+            if blocks is None:
+                new, before = known if known < budget else budget, 0
+                needed = -(-(known if self.reserves else new) // size)
+                if held + needed + (self.watermark if self.num_running else 0) > num_blocks:
+                    break
+                held += -(-new // size)
+            else:
+                pair = self._start(index, known, blocks, budget, held)
+                if pair is None:
+                    break
+                (new, before), held = pair, self.settled
+            beside.append((new, before))
             budget -= new
+            computed += before
             self.num_running += 1
             started.append(waiting.popleft())
-            if new == known:
+            if before + new == known:
                 sampled.append(request)
             else:
-                self.cut, self.num_cut = request, new
-        if not beside or held > blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
+                self.cut, self.num_cut = request, before + new
+        if not beside or held > num_blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
             raise NotPlain
         self.cache.num_held, tokens, first = held, self.budget - budget, len(sampled)
         numbers = count + len(beside), len(waiting), tokens, self.computed + computed, count + first
@@ -142,7 +194,7 @@ class PlainLoop:
         done = self._advance(1, count) if count else []
         steps, has_both = self.steps, False
         for request in sampled:
-            _, known, output, _ = request
+            _, known, output, _, blocks = request
             if output == 1:
                 done, has_both = [*done, request], True
                 continue
@@ -150,6 +202,8 @@ class PlainLoop:
             self.num_joined += 1
             self.begin[(steps + 1 - known) % self.size] += 1
             heappush(self.members, (steps + output - 1, self.num_joined, known - steps, request))
+            if blocks is not None and blocks.shared > blocks.named:
+                self._expect(blocks)
         span = timeline.launch(host, estimate[0][0])
         for request in started:
             record.started_at[request[0]] = span[0]
@@ -236,8 +290,19 @@ class PlainLoop:
         time += record.token_path_seconds + record.token_turn_seconds * step[2]
         for request in step[3]:
             record.first_token[request[0]] = time
-        for index, known, output, is_open in step[4]:
-            self.cache.num_held -= -(-(known + output - 1 + is_open) // size)
+        for index, known, output, is_open, blocks in step[4]:
+            length = -(-(known + output - 1 + is_open) // size)
+            if blocks is None:
+                self.cache.num_held -= length
+            else:
+                blocks.length = length
+                self._settle(self.cache.num_held)
+                self.cache.name(blocks, known + output - 1)
+                self.cache.free(blocks)
+                self.settled = self.cache.num_held
+                for edge, _, _ in blocks.path if self.expected else ():
+                    if self.expected.get(edge) is blocks:
+                        del self.expected[edge]
             self.num_running -= 1
             record.last_token[index] = time
             record.num_output[index] = output

@@ -91,8 +91,9 @@ def simulate(
     where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
-    make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch)
-    is_plain, said = share_nothing(workload), list[Workload | None]()
+    shares = any(each.prefix for each in workload.requests)
+    make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch, shares=shares)
+    is_plain, said = share_nothing(workload, or_prompts=True), list[Workload | None]()
     while True:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
@@ -121,9 +122,10 @@ def as_said(go_on: GoOn, said: list[Workload | None]) -> GoOn:
     return answer
 
 
-def share_nothing(workload: Workload) -> bool:
-    """Whether no prompt has a shared part, and no answer is over before an engine can know."""
-    return not any(each.prefix or each.num_output == 1 < each.most_output for each in workload.requests)
+def share_nothing(workload: Workload, *, or_prompts: bool = False) -> bool:
+    """Whether no prompt has a shared part, unless they may, and no answer is over before an engine can know."""
+    shares = not or_prompts and any(each.prefix for each in workload.requests)
+    return not shares and not any(each.num_output == 1 < each.most_output for each in workload.requests)
 
 
 def further_from(clients: Clients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:
@@ -217,8 +219,9 @@ def loop_of(
     progress: Progress | None = None,
     watch: StepObserver | None = None,
     is_plain: bool = False,
+    shares: bool = False,
 ) -> AnyLoop:
-    """One engine's loop, ready to run; ``is_plain``: its requests share nothing, and it may be `NotPlain`."""
+    """One engine's loop, ready to run; ``is_plain``: it may be `NotPlain`; ``shares``: prompts share blocks."""
     scheduler = scheduler_of(replica)
     if isinstance(scheduler, Scheduler):
         scheduler.pass_number = getattr(replica.timer, "next_number", None)
@@ -249,7 +252,9 @@ def loop_of(
     if not (is_plain and loop.is_plain and scheduler.is_plain):
         return loop
     if isinstance(scheduler, Scheduler):
-        return PlainLoop(loop, scheduler)
+        return PlainLoop(loop, scheduler, shares=shares)
+    if shares:
+        return loop
     from infercast.serve.plain_prefill import PlainPrefillLoop  # noqa: PLC0415 - one engine's
 
     return PlainPrefillLoop(loop, scheduler)

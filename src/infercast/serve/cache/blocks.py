@@ -176,7 +176,7 @@ class KvShape(NamedTuple):
 class _Node:
     """One segment after one prefix: its edge, and where another segment continues along that edge."""
 
-    __slots__ = ("children", "edge", "end", "longer", "taken_over_at")
+    __slots__ = ("ahead", "children", "edge", "end", "longer", "taken_over_at")
 
     def __init__(self, edge: int) -> None:
         self.edge = edge
@@ -186,6 +186,9 @@ class _Node:
         self.taken_over_at = -1
         """Where a following segment took the edge over; the segment itself may be longer elsewhere ..."""
         self.longer: _Node | None = None  # ... and then continues there.
+        self.ahead: tuple[tuple[Segment, ...], int, int] | None = None
+        """The only prompt that continued along the edge so far, its next segment, and tokens before that: nodes of
+        segments that were seen once are not made."""
 
 
 class _Walk:
@@ -216,9 +219,10 @@ class PrefixPaths:
         if answer is not None and sum([segment.num_tokens for segment in segments]) == request.num_input:
             segments = (*segments, Segment(answer, request.num_output))
         walk = self._before(segments) or _Walk(self._root)
-        self._go_on(walk, segments)
-        if request.session is not None and answer is not None:
-            self._walks[answer] = walk
+        followed = None if request.session is None else answer
+        self._go_on(walk, segments, is_kept=followed is not None)
+        if followed is not None:
+            self._walks[followed] = walk
         last = ((walk.edge, walk.first, walk.start),) if walk.first < walk.start else ()
         return (*walk.path, *last)
 
@@ -230,18 +234,21 @@ class PrefixPaths:
                 return self._walks.pop(segment.content)
         return None
 
-    def _go_on(self, walk: _Walk, segments: tuple[Segment, ...]) -> None:
-        """Follow the segments after the walk's last."""
-        size, node, path = self._block_size, walk.node, walk.path
+    def _go_on(self, walk: _Walk, segments: tuple[Segment, ...], *, is_kept: bool) -> None:
+        """Follow the segments after the walk's last; ``is_kept``: others may follow, so that it needs its last node."""
+        size, node, path, number = self._block_size, walk.node, walk.path, len(walk.segments)
         length, end, start, edge, first = walk.length, walk.end, walk.start, walk.edge, walk.first
-        for segment in segments[len(walk.segments) :]:
+        for content, tokens in segments[number:]:
+            number += 1
             # What follows a segment depends on its length, the blocks inside it do not.
-            key = (length, segment.content)
-            child = node.children.get(key)
+            key = (length, content)
+            child, is_new = node.children.get(key), False
             if child is None:
-                child = node.children[key] = _Node(self._edge_after(node, start))
-            node, length = child, segment.num_tokens
-            end += length
+                child = None if node.ahead is None else self._unfolded(node, *node.ahead, key)
+                is_new = child is None
+                child = node.children[key] = child or self._new_node(node, start)
+            node, length = child, tokens
+            end += tokens
             # A block belongs to the segment with its last token.
             last = end // size
             while True:
@@ -255,17 +262,35 @@ class PrefixPaths:
                 if node.longer is None:
                     node.longer = _Node(self._new_edge())
                 node = node.longer
-            node.end = max(node.end, last)
+            node.end = last if last > node.end else node.end
             start = last
+            if is_new and number < len(segments) and not is_kept:
+                node.ahead, node.taken_over_at = (segments, number, end), start
+                end += sum([tokens for _, tokens in segments[number:]])
+                start = end // size
+                break
         walk.node, walk.segments = node, segments
         walk.length, walk.end, walk.start, walk.edge, walk.first = length, end, start, edge, first
 
-    def _edge_after(self, before: _Node, start: int) -> int:
+    def _unfolded(
+        self, node: _Node, segments: tuple[Segment, ...], number: int, end: int, key: tuple[int, int]
+    ) -> _Node | None:
+        """The node of the next segment ahead, which had none; None if that is another one."""
+        content, tokens = segments[number]
+        if key != (segments[number - 1].num_tokens, content):
+            return None
+        child, node.ahead = _Node(node.edge), None
+        child.end = (end + tokens) // self._block_size
+        if number + 1 < len(segments):
+            child.ahead, child.taken_over_at = (segments, number + 1, end + tokens), child.end
+        return child
+
+    def _new_node(self, before: _Node, start: int) -> _Node:
         """The first to follow a segment where it ends continues along its edge."""
         if before.taken_over_at >= 0 or before.end != start:
-            return self._new_edge()
+            return _Node(self._new_edge())
         before.taken_over_at = start
-        return before.edge
+        return _Node(before.edge)
 
     def _new_edge(self) -> int:
         self._num_edges += 1

@@ -15,14 +15,14 @@ from infercast.serve.workload.request import Request
 # Prefix lookup: which blocks are cached, and how long a sequence's cached prefix is.
 
 
-Part = tuple[Line, int, int]  # Blocks from one position to another, in the oldest span that has them
+Part = tuple[Span, int, int]  # Blocks from one position to another, in the oldest span that has them
 Pieces = tuple[tuple[int, int], ...]  # Blocks from one position to another, in order
 
 
 class Lookup:
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape._replace(retained=0)  # what is kept before a window is never looked up
-        self._lines: dict[tuple[int, int], Line] = {}
+        self.lines: dict[tuple[int, int], Line] = {}
         kinds: dict[tuple[int, int], list[int]] = {}
         for group, window in enumerate(shape.windows):
             kinds.setdefault((window, shape.sizes[group]), []).append(group)
@@ -34,16 +34,16 @@ class Lookup:
 
     def line(self, edge: int, group: int) -> Line:
         """The spans of an edge, created if needed."""
-        line = self._lines.get((edge, group))
+        line = self.lines.get((edge, group))
         if line is None:
-            line = self._lines[edge, group] = Line(edge, group)
+            line = self.lines[edge, group] = Line(edge, group)
         return line
 
     def forget(self, span: Span) -> None:
         line = span.line
         line.spans.remove(span)
         if not line.spans:
-            del self._lines[line.edge, line.group]
+            del self.lines[line.edge, line.group]
 
     def __call__(self, holding: BlockAllocation, most: int) -> tuple[int, int]:
         """The longest prefix, up to ``most`` blocks, that all groups can continue from, and that of any one kind."""
@@ -96,14 +96,9 @@ class Lookup:
         position = self._first(group, count)
         for edge, _, end in holding.pieces(self._ratios[group]):
             while position < min(end, count):
-                line, stop = self._lines[edge, group], min(end, count)
-                for span in line.spans:
-                    if span.start <= position < span.end:
-                        stop = span.end if span.end < stop else stop
-                        break
-                    if position < span.start < stop:  # an older copy of what comes later
-                        stop = span.start
-                yield line, position, stop
+                span, stop = _oldest(self.lines[edge, group], position, min(end, count))
+                assert span is not None
+                yield span, position, stop
                 position = stop
 
     def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
@@ -125,7 +120,7 @@ class Lookup:
 
     def _onward(self, holding: BlockAllocation, groups: list[int], position: int, most: int) -> int:
         """How far, up to ``most``, all of these groups find every block from a position on."""
-        lines = self._lines
+        lines = self.lines
         for edge, _, end in holding.pieces(self._ratios[groups[0]]):
             while position < end and position < most:
                 reach = min(end, most)
@@ -164,7 +159,7 @@ class Lookup:
 
     def _below(self, edge: int, group: int, start: int, position: int) -> tuple[bool, int]:
         """Whether the block before ``position`` is cached, and down to where that holds."""
-        line = self._lines.get((edge, group))
+        line = self.lines.get((edge, group))
         if line is None:
             return False, start
         down_to = position
@@ -173,6 +168,17 @@ class Lookup:
         if down_to < position:
             return True, max(down_to, start)
         return False, max([start, *(span.end for span in line.spans if span.end < position)])
+
+
+def _oldest(line: Line, position: int, stop: int) -> tuple[Span | None, int]:
+    """The span with the oldest copy of a block, and how far, up to ``stop``, it has those that follow."""
+    for span in line.spans:
+        start, end = span.start, span.end
+        if start <= position < end:
+            return span, end if end < stop else stop
+        if position < start < stop:  # an older copy of what comes later
+            stop = start
+    return None, position
 
 
 # Blocks that are held or were freed, by content where it may be looked up. Blocks have no numbers, for they are
@@ -212,21 +218,24 @@ class BlockPool:
 
     def _forget(self) -> None:
         """Evict least recently used content; the rest of a run then counts as blank."""
-        unused = self._unused
-        while self._num_blank < 0:
+        unused, lacking = self._unused, -self._num_blank
+        while lacking > 0:
             entry = next(iter(unused))
             if isinstance(entry, int):
-                self._num_blank += unused.pop(entry)
+                lacking -= unused.pop(entry)
                 continue
             span = entry.spans[-1]
-            count = min(-self._num_blank, span.end - span.start)
-            self._num_blank += count
-            span.end -= count
-            if span.start == span.end:
-                self._lookup.forget(span)
-                entry.spans.pop()
-                if not entry.spans:
-                    del unused[entry]
+            count = span.end - span.start
+            if count > lacking:
+                span.end -= lacking
+                self._num_blank = 0
+                return
+            lacking -= count
+            self._lookup.forget(span)
+            entry.spans.pop()
+            if not entry.spans:
+                del unused[entry]
+        self._num_blank = -lacking
 
     def _add(self, holding: BlockAllocation, line: Line, start: int, end: int) -> None:
         if holding.spans is None:
@@ -299,9 +308,10 @@ class BlockPool:
             return []
         return [part for begin, stop in pieces for part in holding.kept(group, max(own, begin), min(stop, known))]
 
-    def _hold(self, holding: BlockAllocation, line: Line, start: int, end: int) -> Span:
+    def _hold(self, holding: BlockAllocation, span: Span | None, start: int, end: int) -> Span:
         """Add a holder to cached blocks within one span."""
-        span = line.at(start)
+        if span is not None and not span.start <= start < span.end:  # it was cut
+            span = span.line.at(start)
         assert span is not None
         if span.start < start:
             span = span.cut(start)
@@ -432,10 +442,7 @@ class KvCache(BlockPool):
             ]
             found = [[*self._lookup.found(holding, group, each)] for group, each in enumerate(counts)]
             for parts in found:
-                for line, start, end in parts:
-                    span = line.at(start)
-                    assert span is not None
-                    needed += 0 if span.holders else end - start
+                needed += sum([end - start for span, start, end in parts if not span.holders])
             if needed > self.num_blocks - self.num_held:
                 return False
             holding.spans = [[self._hold(holding, *part) for part in parts] for parts in found]
@@ -452,6 +459,44 @@ class KvCache(BlockPool):
                     if group not in self._windowed:
                         self._add(holding, self._lookup.line(edge, group), start, stop)
         return self.grow(holding, num_cached + new_tokens, reach)
+
+    def hits(self, holding: BlockAllocation, num_tokens: int) -> list[Part]:
+        """Where the blocks that `longest_prefix` counts are, if the cache is plain."""
+        parts: list[Part] = []
+        position, most = 0, (num_tokens - 1) // self._block_size
+        if holding.shared < most and not holding.left_behind:
+            most = holding.shared
+        for edge, _, last in holding.pieces():
+            line = self._lookup.lines.get((edge, 0)) if position < most else None
+            if line is None:
+                break
+            end = last if last < most else most
+            while position < end:
+                span, stop = _oldest(line, position, end)
+                if span is None:
+                    return parts
+                parts.append((span, position, stop))
+                position = stop
+        return parts
+
+    def start(self, holding: BlockAllocation, hits: list[Part], reached: int, num_tokens: int, spare: int) -> bool:
+        """The same as `admit` for a plain cache: a sequence with these hits computes up to ``reached`` tokens."""
+        count, length = hits[-1][2] if hits else 0, -(-reached // self._block_size)
+        most = -(-num_tokens // self._block_size)
+        needed = spare + (most if most > length else length) - count
+        needed += sum([end - start for span, start, end in hits if not span.holders])
+        if needed > self.num_blocks - self.num_held:
+            return False
+        if hits:
+            holding.spans = [[self._hold(holding, *part) for part in hits]]
+        holding.named, holding.length = count, length
+        if length > count:
+            self.take(length - count)
+        return True
+
+    def is_cached(self, edge: int, position: int) -> bool:
+        """Whether a plain cache has any block of an edge from this one on."""
+        return any(span.end > position for span in self._lookup.line(edge, 0).spans)
 
     def may_fit(self, holding: BlockAllocation, num_tokens: int) -> bool:
         """Quick check before a prefix lookup: blocks that only the sequence itself can find save nothing."""
@@ -555,12 +600,11 @@ class KvCache(BlockPool):
         before = holding.named
         if full <= before or not self.caching:
             return
-        # Nobody else looks for what is not shared: that has a name only once it is left behind.
-        is_own = before >= holding.shared
-        if not is_own and self.is_plain and self.lengthen(holding, full):
+        if self.is_plain and before < holding.shared:
+            self._name_simply(holding, full)
             return
         holding.named = full
-        if is_own:
+        if before >= holding.shared:  # nobody else looks for that: it has a name only once it is left behind
             return
         if self._is_uneven:  # groups have different block sizes
             for group, ratio in enumerate(self._ratios):
@@ -580,6 +624,16 @@ class KvCache(BlockPool):
                     self._add(holding, self._lookup.line(edge, group), *part)
                     if is_state:
                         self._new_states |= {(edge, position) for position in range(*part)}
+
+    def _name_simply(self, holding: BlockAllocation, full: int) -> None:
+        """The same for shared blocks where the cache is plain."""
+        if self.lengthen(holding, full):
+            return
+        before, holding.named = holding.named, full
+        for edge, first, end in holding.path:
+            start, stop = first if first > before else before, end if end < full else full
+            if start < stop:
+                self._add(holding, self._lookup.line(edge, 0), start, stop)
 
     def slide(self, holding: BlockAllocation, computed: int, unsure: int = 0) -> None:
         """Release blocks that no token after ``computed`` reads (states: less ``unsure``), the last evicted first."""
@@ -611,16 +665,8 @@ class KvCache(BlockPool):
 
     def free(self, holding: BlockAllocation, *, done: bool = True) -> None:
         """Release all blocks, the last evicted first; a sequence that is not ``done`` may find its own again."""
-        if self.is_plain and done and holding.spans is None:
-            # The same for a sequence that is done and holds nothing that others can find
-            length, own = holding.length, min(holding.named, holding.length) - holding.shared
-            self.num_held -= length
-            if own > 0:
-                self._num_runs += 1
-                self._unused[self._num_runs] = own
-                length -= own
-            self._num_blank += length
-            holding.named = holding.length = holding.num_states = 0
+        if self.is_plain and done and not holding.left_behind:
+            self._free_all(holding)
             return
         if holding.length:
             self.num_held -= self.shape.state_blocks
@@ -628,6 +674,27 @@ class KvCache(BlockPool):
         for group, pieces in self._held(holding):
             self._release(holding, group, pieces, named=not done)
         holding.left_behind |= not done
+        holding.hold_nothing()
+
+    def _free_all(self, holding: BlockAllocation) -> None:
+        """The same for a sequence that is done, holds one table of blocks and never left any behind."""
+        freed, blank, own = holding.length, 0, min(holding.named, holding.length) - holding.shared
+        released: list[Span] = []
+        for span in holding.spans[0] if holding.spans else ():
+            span.holders.discard(holding)
+            if span.holders:
+                freed -= span.end - span.start
+            else:
+                released.append(span)
+                blank -= span.end - span.start
+        if own > 0:
+            self._num_runs += 1
+            self._unused[self._num_runs] = own
+            blank -= own
+        if released:
+            self._unused[Bundle(released)] = 0
+        self.num_held -= freed
+        self._num_blank += freed + blank
         holding.hold_nothing()
 
     def detach(self, holding: BlockAllocation, *, done: bool) -> BlockAllocation:

@@ -464,8 +464,8 @@ class Scheduler:
         cache, offload, known = self.cache, self.offload, sequence.num_input + sequence.num_produced
         if offload is not None and sequence in offload.loading:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
-        if self._is_simple and not (sequence.path or sequence.left_behind):
-            return self._start_anew(plan, sequence, known)
+        if self._is_simple:
+            return self._start_simply(plan, sequence, known)
         promised = self.policy.reserved_tokens(sequence, known)
         if offload is None and not cache.may_fit(sequence, promised):
             return 0
@@ -485,21 +485,18 @@ class Scheduler:
             offload.note_start(sequence, known, num_cached, 0)
         return new_tokens
 
-    def _start_anew(self, plan: Plan, sequence: Sequence, known: int) -> int:
-        """The same for a sequence of which nothing can be cached."""
+    def _start_simply(self, plan: Plan, sequence: Sequence, known: int) -> int:
+        """The same where the cache is plain."""
         policy, cache, size = self.policy, self.cache, self._block_size
-        room = cache.num_blocks - cache.num_held
-        promised = -(-policy.reserved_tokens(sequence, known) // size)
-        if promised > room:
+        hits = cache.hits(sequence, known)
+        num_cached = hits[-1][2] * size if hits else 0
+        if self._defers and known - num_cached > 1:
             return 0
-        new_tokens = policy.first_chunk(known, plan.budget, self._num_requests())
-        blocks = -(-new_tokens // size)
-        spare = self._watermark if self.running else 0
-        if not new_tokens or (self._defers and known > 1) or spare + (blocks if blocks > promised else promised) > room:
+        new_tokens = policy.first_chunk(known - num_cached, plan.budget, self._num_requests())
+        promised, spare = policy.reserved_tokens(sequence, known), self._watermark if self.running else 0
+        if not new_tokens or not cache.start(sequence, hits, num_cached + new_tokens, promised, spare):
             return 0
-        cache.take(blocks)
-        sequence.length = blocks
-        sequence.named = sequence.num_computed = sequence.num_cached = 0
+        sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
 
     def _first_tokens(self, plan: Plan, sequence: Sequence, known: int, computed: int) -> int:

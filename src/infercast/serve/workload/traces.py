@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain, pairwise, repeat
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -44,6 +45,7 @@ MOONCAKE = "Mooncake trace"
 NO_SESSIONS = "give it a column session, or blocks as Mooncake's traces have them"
 A_DATE = 1e8  # seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start
 Records = Iterator[tuple[int, Record]]  # each record with its line number
+_segment_of: Callable[[tuple[int, int]], Segment] = partial(tuple.__new__, Segment)  # in half the time
 
 
 class Row(NamedTuple):
@@ -66,11 +68,19 @@ class Segments(dict[tuple[int, int], Segment]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._blocks: dict[int, Segment] = {}
         self._texts: dict[str, int] = {}
         self._num_names = 0
 
     def __missing__(self, key: tuple[int, int]) -> Segment:
         return self.setdefault(key, Segment(*key))
+
+    def blocks(self, contents: list[int]) -> Iterator[Segment]:
+        """Whole blocks of a Mooncake trace."""
+        known = self._blocks
+        new = set(contents).difference(known)
+        known.update(zip(new, map(_segment_of, zip(new, repeat(MOONCAKE_BLOCK_TOKENS))), strict=True))
+        return map(known.__getitem__, contents)
 
     def new_name(self) -> int:
         """A name for content that the file does not name."""
@@ -104,8 +114,8 @@ def mooncake_row(record: Record, segments: Segments) -> list[Row]:
     if not (isinstance(ids, list) and set(map(type, ids)) <= {int}):
         raise InputError(f"hash_ids must be a list of whole numbers, not {str(ids)[:80]!r}")
     num_whole, rest = divmod(num_input, MOONCAKE_BLOCK_TOKENS)
-    block_tokens = chain(repeat(MOONCAKE_BLOCK_TOKENS, num_whole), (rest,) if rest else ())
-    prefix = tuple(map(segments.__getitem__, zip(ids, block_tokens, strict=False)))
+    last = (segments[ids[num_whole], rest],) if rest and num_whole < len(ids) else ()
+    prefix = (*segments.blocks(ids[:num_whole]), *last)
     return [Row(number_of(record, "timestamp"), num_input, whole_of(record, "output_length", 0), prefix)]
 
 
@@ -184,6 +194,8 @@ def number_of(record: Record, field: str) -> float:
 def whole_of(record: Record, field: str, least: int) -> int:
     """A field that must be a whole number of at least ``least``."""
     value: Any = record.get(field)
+    if type(value) is int and least <= value <= LONGEST:
+        return value
     is_digits = type(value) is str and len(value) <= 10 and value.isdecimal()
     # Otherwise through float, because spreadsheets and data frames write a column with gaps as 512.0.
     number = int(value) if is_digits else number_of(record, field)
@@ -265,28 +277,28 @@ def _tokens(message: Record, text: Any) -> int:
 
 def with_sessions(rows: Sequence[Row]) -> list[Row]:
     """Infer sessions: a request continues an earlier one whose whole blocks are its prefix, if no other does."""
-    follows: dict[int, int] = {}
-    many: set[int] = set()
-    for row in rows:
-        blocks = _whole_blocks(row)
-        for block, after in pairwise(blocks):
-            if follows.setdefault(block, after) != after:
-                many.add(block)
+    blocks_of = [_whole_blocks(row) for row in rows]
+    ends = {blocks[-1] for blocks in blocks_of if blocks}
+    following = {pair for blocks in blocks_of for pair in pairwise(blocks) if pair[0] in ends}
+    many = {block for block, count in Counter(map(itemgetter(0), following)).items() if count > 1}
     last_of: dict[int, int] = {}
-    found = []
-    for number, row in enumerate(rows):
-        blocks = _whole_blocks(row)
+    sessions: list[int] = []
+    for number, blocks in enumerate(blocks_of):
         ended = [block for block in blocks if block in last_of]
         session = last_of.pop(ended[-1]) if ended else number
         if blocks and blocks[-1] not in many:
             last_of[blocks[-1]] = session
-        found.append(row._replace(session=session))
-    sizes = Counter(row.session for row in found)
-    return [row if sizes[row.session] > 1 else row._replace(session=None) for row in found]
+        sessions.append(session)
+    sizes = Counter(sessions)
+    return [
+        row._replace(session=session) if sizes[session] > 1 else row
+        for row, session in zip(rows, sessions, strict=True)
+    ]
 
 
 def _whole_blocks(row: Row) -> list[int]:
-    return [segment.content for segment in row.prefix if segment.num_tokens == MOONCAKE_BLOCK_TOKENS]
+    contents = [*map(itemgetter(0), row.prefix)]
+    return contents[:-1] if contents and row.prefix[-1].num_tokens < MOONCAKE_BLOCK_TOKENS else contents
 
 
 def with_histories(rows: Sequence[Row], segments: Segments) -> list[Row]:
