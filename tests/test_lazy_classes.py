@@ -1,19 +1,16 @@
 """Dataclasses that are compiled late behave like those of the standard library."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect
 import pickle
-import typing
 from dataclasses import FrozenInstanceError
 from functools import cached_property
 from typing import Any
 
 import pytest
 
-from infercast.lazy_classes import KW_ONLY, NamedTuple, asdict, dataclass, field, fields, replace
+from infercast.lazy_classes import KW_ONLY, asdict, dataclass, field, fields, replace
 
 MAKERS = {"ours": dataclass, "standard": dataclasses.dataclass}
 
@@ -84,26 +81,6 @@ def test_like_the_standard_library(kinds: dict[str, Any]) -> None:
         child(1, e=-1)
     with pytest.raises(TypeError, match=r"Child.__init__\(\) missing 1 required positional argument: 'a'"):
         child()
-    assert child(1, [2], e=3) == one
-
-
-@pytest.mark.parametrize("few", [0, 20])
-def test_what_does_not_fit(kinds: dict[str, Any], few: int) -> None:
-    """The first objects of a class are made without compiled code, and refuse the same."""
-    made = [kinds["Child"](number) for number in range(few)]
-    assert [each.a for each in made] == [*range(few)]
-    for wrong, said in {
-        (): "missing 1 required positional argument: 'a'",
-        (("a", 1), ("f", 2)): "unexpected keyword argument 'f'",
-        (("a", 1), ("a", 2)): "multiple values for argument 'a'",
-        (1, 2, 3, 4, 5): "takes from 2 to 5 positional arguments but 6 were given",
-    }.items():
-        given = [each for each in wrong if isinstance(each, int)] or [value for _, value in wrong[1:] if _ == "a"]
-        named = dict(each for each in wrong if isinstance(each, tuple))
-        with pytest.raises(TypeError, match=said):
-            kinds["Child"](*given, **named)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'made'"):
-        kinds["Loose"](1, made=3)
 
 
 def test_frozen_or_not(kinds: dict[str, Any]) -> None:
@@ -154,43 +131,3 @@ class Sent:
 
 def test_pickled() -> None:
     assert pickle.loads(pickle.dumps(Sent(1, (2,)))) == Sent(1, (2,))
-
-
-class Ours(NamedTuple):
-    """A pair."""
-
-    a: int
-    b: str = "b"
-
-    def twice(self) -> int:
-        return 2 * self.a
-
-
-class Standard(typing.NamedTuple):
-    """A pair."""
-
-    a: int
-    b: str = "b"
-
-    def twice(self) -> int:
-        return 2 * self.a
-
-
-@pytest.mark.parametrize("pair", [Ours, Standard])
-def test_named_tuples(pair: Any) -> None:
-    one = pair(1)
-    assert (one.a, one.b, one.twice(), one) == (1, "b", 2, (1, "b"))
-    assert repr(one) == f"{pair.__name__}(a=1, b='b')"
-    assert (one._replace(a=3), one._asdict(), pair._make([4, "c"])) == ((3, "b"), {"a": 1, "b": "b"}, pair(4, "c"))
-    assert (pair._fields, pair._field_defaults, pair.__match_args__) == (("a", "b"), {"b": "b"}, ("a", "b"))
-    assert pickle.loads(pickle.dumps(one)) == copy.copy(one) == one
-    assert type(copy.deepcopy(one)) is pair
-    assert list(inspect.signature(pair).parameters) == ["a", "b"]
-    assert (pair.__doc__, pair.__annotations__.keys()) == ("A pair.", {"a", "b"})
-    for given, named in [((), {}), ((1, 2, 3), {}), ((1,), {"a": 2}), ((1,), {"c": 2})]:
-        with pytest.raises(TypeError, match=rf"{pair.__name__}\.__new__\(\)"):
-            pair(*given, **named)
-    with pytest.raises(AttributeError):
-        one.a = 2
-    with pytest.raises(AttributeError):
-        one.c = 2

@@ -1,18 +1,19 @@
-"""Dataclasses and named tuples that are quick to define: nothing is compiled for a class of few objects.
+"""Dataclasses and named tuples that are quick to define: of those, nothing is compiled before the first object.
 
-A command defines two hundred and makes many objects of ten; the standard library compiles six functions for each.
+A command defines a hundred of them and makes objects of half; the standard library compiles six functions for each.
 Here it keeps the fields alone, and `fields`, `replace` and `asdict` work as always.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, asdict, field, fields, is_dataclass, replace
-from functools import cache, partial
+from functools import partial
 from operator import attrgetter
 from sys import version_info
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,46 +21,16 @@ if TYPE_CHECKING:
     from inspect import Signature
     from typing import NamedTuple
 else:
-    from collections import _tuplegetter
-
-    class _Tuple(tuple):
-        __slots__ = ()
-
-        @classmethod
-        def _make(cls, values):
-            return cls(*values)
-
-        def _replace(self, /, **named):
-            return type(self)(**(self._asdict() | named))
-
-        def _asdict(self):
-            return dict(zip(self._fields, self, strict=True))
-
-        def __repr__(self):
-            return f"{type(self).__name__}({', '.join([f'{each}={getattr(self, each)!r}' for each in self._fields])})"
-
-        def __getnewargs__(self):
-            return tuple(self)
-
-        __replace__ = _replace
-
-    @cache
-    def _maker(count):
-        """The code that makes a tuple of so many fields, which needs but their names."""
-        names = "".join([f"_{number}, " for number in range(count)])
-        return eval(f"lambda _cls, {names}: _new(_cls, ({names}))").__code__
 
     class _Named(type):
         def __new__(cls, name, bases, own):
             kinds = own["__annotations__"]
-            named = {"co_name": "__new__", "co_qualname": f"{name}.__new__", "co_varnames": ("_cls", *kinds)}
-            defaults = {each: own[each] for each in kinds if each in own}
-            code, known = _maker(len(kinds)).replace(**named), {"_new": tuple.__new__, "__name__": own["__module__"]}
-            own["__new__"] = new = FunctionType(code, known, None, (*defaults.values(),))
-            new.__annotations__ = kinds
-            own |= {each: _tuplegetter(at, f"Alias for field number {at}") for at, each in enumerate(kinds)}
-            own |= {"__slots__": (), "_fields": (*kinds,), "__match_args__": (*kinds,), "_field_defaults": defaults}
-            return type(name, (_Tuple,), {"__doc__": f"{name}({', '.join(kinds)})", **own})
+            given = [own[each] for each in kinds if each in own]
+            made = namedtuple(name, kinds, defaults=given, module=own["__module__"])
+            made.__annotations__ = made.__new__.__annotations__ = kinds
+            for each in own.keys() - kinds.keys() - {"__module__", "__annotations__"}:
+                setattr(made, each, own[each])
+            return made
 
     # That of `typing` compiles the type of every field.
     NamedTuple = type.__new__(_Named, "NamedTuple", (), {})
@@ -83,21 +54,9 @@ else:
             if not slots and default is each:
                 delattr(cls, name) if each.default is MISSING else setattr(cls, name, each.default)
 
-        taken = tuple(name for name, each in known.items() if each.init and not each.kw_only)
-        put, num_made = object.__setattr__ if frozen else setattr, 0
-
         def init(self, *values, **named):
-            nonlocal num_made
-            num_made += 1
-            filled = _filled(known, taken, values, named) if num_made <= FEW else None
-            if filled is None:
-                made.__init__ = _compiled(made, frozen)
-                made.__init__(self, *values, **named)
-                return
-            for name, value in filled.items():
-                put(self, name, value)
-            if hasattr(self, "__post_init__"):
-                self.__post_init__()
+            made.__init__ = _compiled(made, frozen)
+            made.__init__(self, *values, **named)
 
         def refuse(self, name, *value):
             if type(self) is made or name in known:
@@ -106,7 +65,8 @@ else:
 
         init.compiled = lambda: _compiled(made, frozen)
         methods = {"__init__": init, "__signature__": _SIGNATURE, "__dataclass_params__": _PARAMS[frozen]}
-        methods |= {"__replace__": replace, "__match_args__": taken}
+        methods["__replace__"] = replace
+        methods["__match_args__"] = tuple(name for name, each in known.items() if each.init and not each.kw_only)
         methods |= {"__repr__": _show} if repr else {}
         methods |= {"__eq__": _equality(known), "__hash__": _hashing(known) if frozen else None} if eq else {}
         methods |= {"__setattr__": refuse, "__delattr__": refuse} if frozen else {}
@@ -118,8 +78,8 @@ else:
             for name, method in methods.items():
                 setattr(cls, name, method)
             return cls
-        others = {name for base in cls.__mro__[1:-1] for name in vars(base).get("__slots__", ())}
-        own |= methods | {"__slots__": tuple(name for name in known if name not in others)}
+        taken = {name for base in cls.__mro__[1:-1] for name in vars(base).get("__slots__", ())}
+        own |= methods | {"__slots__": tuple(name for name in known if name not in taken)}
         for name in ("__dict__", "__weakref__"):
             own.pop(name, None)
         made = type(cls)(cls.__name__, cls.__bases__, own | {"__qualname__": cls.__qualname__})
@@ -140,25 +100,7 @@ class _Signature:
 
 
 _SIGNATURE = _Signature()
-FEW = 20  # Objects of a class that are made before it is worth to compile how
 _PARAMS = {frozen: SimpleNamespace(frozen=frozen) for frozen in (False, True)}
-
-
-def _filled(known: dict[str, Any], order: tuple[str, ...], values: Any, named: Any) -> dict[str, Any] | None:
-    """The fields of a new object; None: something is missing, or there is too much."""
-    given, filled = dict(zip(order, values, strict=False)) | named, dict[str, Any]()
-    left = len(values) + len(named)
-    for name, each in known.items():
-        if each.init and name in given:
-            filled[name] = given[name]
-            left -= 1
-        elif each.default_factory is not MISSING:
-            filled[name] = each.default_factory()
-        elif each.default is not MISSING:
-            filled[name] = each.default
-        elif each.init:
-            return None
-    return None if left else filled
 
 
 def _compiled(cls: Any, frozen: bool) -> Any:
