@@ -30,15 +30,6 @@ def test_without_a_gpu_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         device.require_gpu()
 
 
-@pytest.mark.parametrize("is_used", [False, True])
-def test_only_a_process_that_has_used_the_gpu_ends_at_once(is_used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    codes: list[int] = []
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: is_used)))
-    monkeypatch.setattr(device.os, "_exit", codes.append)
-    device.end_at_once()
-    assert codes == [0] * is_used
-
-
 @pytest.mark.parametrize(
     ("driver_name", "name"),
     [("NVIDIA H200", "h200-sxm"), ("NVIDIA Frobnicator 9000 / MIG 1g", "frobnicator-9000-mig-1g")],

@@ -18,7 +18,7 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.option_table import own_options
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
-from infercast.lab.measure.device import ENGINES, end_at_once, gpu_name, require_gpu
+from infercast.lab.measure.device import ENGINES, gpu_name, require_gpu
 from infercast.lab.measure.host import measure_host
 from infercast.lab.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
@@ -57,7 +57,6 @@ def command(
         note("stopped; the same command takes the sweep up again")
         sys.exit(INTERRUPTED)
     print_result(form, _sweep_dict, _sweep_tables, result, out, anchors)
-    end_at_once()
 
 
 def _families(text: str | None) -> tuple[str, ...] | None:

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -35,15 +34,6 @@ def require_gpu() -> Any:
     if not torch.cuda.is_available():
         raise InputError("measuring needs a CUDA GPU, and PyTorch sees none on this machine")
     return torch
-
-
-def end_at_once() -> None:
-    """End a process that has used the GPU: unloading PyTorch and vLLM takes seconds, and nothing is left to do."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
 
 
 def gpu_name() -> str:
