@@ -34,7 +34,7 @@ MISSES = 1.0
 """... or where it misses one by as many standard errors, if the SLO is to hold more likely than not: such odds take
 about as much room on the other side."""
 KEPT = 1.15  # A headroom of the first requests with which a run goes on until it is that of `simulate`
-MOST_FORECASTS = 8  # Runs that are kept
+MOST_FORECASTS, MOST_CAPACITIES = 8, 4096  # Runs and capacities that are kept
 
 
 def evaluate(
@@ -97,6 +97,8 @@ def _forecast(
         before = _capacities.get(candidate)
         if before is None or before[0] != asked:
             before = _capacities[candidate] = asked, most_requests_per_second(system, workload)
+            if len(_capacities) > MOST_CAPACITIES:
+                _capacities.clear()
         return before[1]
 
     run = partial(simulate_system, system, workload, progress=check_time, slo=question.slo, check=check)
