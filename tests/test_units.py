@@ -7,6 +7,7 @@ import pytest
 from infercast.units import (
     format_bytes,
     format_count,
+    format_grams,
     format_joules,
     format_percent,
     format_rate,
@@ -100,6 +101,7 @@ def test_energy() -> None:
     ]  # fmt: skip
     assert format_joules(2e-6) == "2.00 uJ"
     assert [format_watts(value) for value in (412.4, 9_999, 41_200)] == ["412 W", "9,999 W", "41.2 kW"]
+    assert [format_grams(value) for value in (12.34, 1200)] == ["12.3 g", "1.20 kg"]
 
 
 def test_what_is_left_of_equal_numbers_is_nothing():

@@ -82,6 +82,11 @@ def format_watts(watts: float) -> str:
     return f"{_three_digits(watts / 1e3)} kW" if abs(watts) >= 1e4 else f"{watts:,.0f} W"
 
 
+def format_grams(grams: float) -> str:
+    """Three significant digits: ``12.3 g``, ``1.20 kg``."""
+    return f"{_three_digits(grams / 1e3)} kg" if _reaches(grams, 1e3) else f"{_three_digits(grams)} g"
+
+
 def format_dollars(amount: float) -> str:
     """Dollars and cents, and below one dollar three significant digits: ``$12.40``, ``$0.0123``."""
     return f"${amount:,.2f}" if amount >= 1 else f"${_three_digits(amount)}"

@@ -57,7 +57,6 @@ class Looks:
 
 # Callbacks during a run: progress, plans and launched steps.
 
-
 Progress = Callable[[int, float], None]  # Called with the number of requests sent and the simulated time in seconds
 PlanObserver = Callable[[Any, Plan], None]  # Called with the scheduler and the plan it just made
 TELL_EVERY = 1024  # Requests between two progress callbacks
@@ -76,7 +75,6 @@ class StepObserver(Protocol):
 # Like vLLM's engine core, the loop keeps up to two steps in flight with asynchronous scheduling: the next step is
 # scheduled once the result before the running step has been processed, so a request that arrives during a step joins
 # the one after the next. A repeatable step is repeated in one turn of the loop until something changes.
-
 
 MOST_STEPS = 512  # Maximum number of steps timed at once when the next arrival is unknown
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 # Steps are noted down as they come, one by one or in stretches, and added up in portions of a fixed number. So a
 # stretch adds up to the same bits as its steps one by one, and a long run needs no more memory than a short one.
 
-
 Array = npt.NDArray[Any]
 Numbers = tuple[int, int, int, int, int]
 """Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
@@ -411,7 +410,6 @@ class Record:
 
 
 # The clients' view of several engines, merged from the engines' records.
-
 
 Times = npt.NDArray[Any]
 

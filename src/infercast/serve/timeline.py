@@ -15,7 +15,6 @@ from infercast.serve.step import HostCost, StepEstimate, StepShape, estimated, h
 # the host cannot run ahead, and the previous step's tokens are held up until the GPU is done. An engine that has served
 # for a while has seen all sizes; a fresh one only those of its own warm-up.
 
-
 TOKENS_ALIKE = 64
 """Eager steps whose token counts round up to the same multiple of this are taken to run the same kernels ..."""
 ROWS_ALIKE = 8  # ... and so are LM heads whose row counts round up to the same multiple of this.
@@ -73,7 +72,6 @@ class WarmupCosts:
 # cool GPU and a host at its usual speed; a run adds history. Large GEMMs lower the clock, which takes a while to
 # recover, so consecutive heavy steps take longer than the first. And launching a step with prefill, thousands of calls
 # in Python, takes a different time each time.
-
 
 LAUNCH_SPREAD = 0.17
 """Standard deviation of the logarithm of how long launching a step with prompts takes, from step logs of engines on
@@ -133,7 +131,6 @@ class StepNoise:
 # for the oldest result and processes it. The GPU begins a step when its first kernel has been launched and the previous
 # step is done, and ends it no sooner than the last kernel was launched. Every time is thus the maximum of a few sums of
 # earlier ones.
-
 
 MARGIN = 1e-6  # Seconds the host must be ahead, far above rounding errors
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 #
 # Engines run such checkpoints with kernels (Marlin) that widen weights on the way to the tensor cores.
 
-
 WIDE = ("bf16", "fp16", "fp32", "tf32")  # Formats that are multiplied as they are stored, or in another of them
 
 CUT = 1.1  # A board this many times below the rate of its tensor cores is sold with a lower one; less is rounding
@@ -439,7 +438,6 @@ def plan_of(s: Shapes, a: Machine, x: type[Doubles], which: Array) -> Plan:
 # by the shape alone (read off the names of the kernels of a sweep), so the tiles of each product, and with them the
 # work of the busiest SM, are certain. Models of a sweep start from what this takes.
 
-
 FP8_FEATURES = feature_names("gemm fp8 cutlass")
 FP8_LOGARITHMIC = tuple(name.startswith("log_") for name in FP8_FEATURES)
 
@@ -518,7 +516,6 @@ def _kernels(m: Array, n: Array, k: Array) -> Array:
 #
 # Trees only ask whether a value is above a border, so logarithms need not be taken to walk them: columns are made in
 # their own units, and ``log_`` in a name says how a learner sees them.
-
 
 SHARES = ("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise")
 """The terms of an estimate: the first four overlap, the others add up."""

@@ -14,7 +14,6 @@ from infercast.serve.workload.request import Request
 
 # Prefix lookup: which blocks are cached, and how long a sequence's cached prefix is.
 
-
 Part = tuple[Span, int, int]  # Blocks from one position to another, in the oldest span that has them
 Pieces = tuple[tuple[int, int], ...]  # Blocks from one position to another, in order
 

@@ -11,7 +11,6 @@ from infercast.serve.workload.request import Request
 # same name that begins at the same position. So a prompt of 100,000 tokens is a few pieces, and divergence is found
 # piece by piece.
 
-
 Piece = tuple[object, int, int]  # A name, and the tokens from one position to another
 Content = tuple[Piece, ...]  # All tokens of a request, prompt and answer
 Mark = tuple[object, ...]  # What distinguishes a page from others after the same prefix

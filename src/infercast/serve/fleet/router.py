@@ -128,7 +128,6 @@ class PrefixIndex:
 # servers every 100 ms. In between, a balancer counts what it has sent as waiting, once for each of the servers. So its
 # view is stale, but always includes its own decisions.
 
-
 End = tuple[float, int, int]  # When a request was answered, its engine and number
 
 

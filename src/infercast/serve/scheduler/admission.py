@@ -16,7 +16,6 @@ from infercast.serve.workload.request import Request
 # step is in the next one too, if that was planned before the result was known; it leaves when the result is processed.
 # Members' remaining declared output is kept as a sum.
 
-
 PLACE = attrgetter("place")
 RESERVE = 1  # Free tokens required per continuing sequence, beyond what it needs
 

@@ -18,7 +18,6 @@ from infercast.serve.workload.request import Request
 
 # A request inside the engine, and the plan of a step.
 
-
 APART, ENDING = -1, -2  # Values of `Sequence.joined` outside a decode batch
 RANK = attrgetter("rank")
 WHOLE_PROMPT = 1 << 40  # The token budget where prompts arrive computed
@@ -133,7 +132,6 @@ class Plan:
 # Sequences that compute one token each in the same steps, with one step counter for all. What differs between two
 # members is constant from step to step: the difference in length, the steps that need another block, the step with the
 # last token. A step therefore costs the same for any batch size, and so do many steps in a row.
-
 
 Member = TypeVar("Member", bound=Sequence)
 

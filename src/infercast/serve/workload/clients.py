@@ -16,7 +16,6 @@ from infercast.serve.workload.request import Request, Workload
 # (tokenization, and the path to the engine). So requests that arrive together reach the engine together, after the work
 # on all of them, and later ones wait for the next round.
 
-
 Round = tuple[float, int]
 """Requests that are taken in together: when they go on, and how many of them are still to be handed on."""
 NOBODY = -1  # in place of a following request

@@ -13,7 +13,6 @@ from infercast.lazy_classes import NamedTuple
 
 # Length distributions: token counts, written as short strings.
 
-
 LONGEST = 2**31 - 1  # upper limit of any length; keeps a heavy tail within integers
 LENGTH_FORMS = (
     "512",

@@ -27,7 +27,6 @@ from infercast.serve.workload.request import Request, Segment, Workload
 
 # One record of a trace file as one or more rows: field names of each known format, and their checks.
 
-
 MOONCAKE_BLOCK_TOKENS = 512
 Record = dict[str, Any]
 PLAIN_FIELDS = (
