@@ -127,7 +127,7 @@ class PlainLoop:
         return reached - computed, computed
 
     def _expect(self, blocks: BlockAllocation) -> None:
-        """Its answer may be reused: nobody must look for it, or compute the same, before its end."""
+        """Its answer may be reused: no other request may look for it, or compute the same, before its end."""
         for edge, _, end in blocks.path:
             if end > blocks.named:
                 if edge in self.expected or self.cache.is_cached(edge, blocks.named):

@@ -22,8 +22,8 @@ from infercast.serve.timeline import Repetitions
 
 Sequences = list[DeclaredSequence]
 Flying = tuple[float, float, int, Sequences | None, Sequences, Sequences]
-"""A step in flight: its end, seconds to process its result, its tokens, prompts whose first and members whose last
-tokens these are, and members that had only a first one before; no prompts: None."""
+"""A step in flight: its end, seconds to process its result, its tokens, prompts with their first and members with their
+last token among them, and members that had only a first one before; no prompts: None."""
 Ahead = tuple[Numbers, StepEstimate, Repetitions, int]
 """Repetitions of a step that are timed but not launched, and the pages held in the first."""
 

@@ -157,7 +157,7 @@ class PhaseTotals:
         self._noted, self._marks, self._num_noted, self._num_counted = [], [], 0, 0
 
     def _count(self, steps: Array, numbers: Array, rows: Array, estimates: SequenceOf[StepEstimate]) -> None:
-        """Count stretches of so many steps, beginning with these numbers."""
+        """Count stretches: the steps of each, and the numbers it begins with."""
         for row, slowed in [(each.rows[0], each.slowed) for each in estimates if each.slowed]:
             self.slowed[row] = self.slowed.get(row, 0.0) + slowed
         num_sequences, _, tokens, context, sampled = (steps @ numbers).tolist()
