@@ -216,6 +216,22 @@ def test_so_is_one_of_sessions(in_turns: bool, num_blocks: int) -> None:
     assert numbers(one) == numbers(other)
 
 
+@pytest.mark.parametrize("router", ["vllm", "prefix_aware", "llm_d", "session_affinity"])
+@pytest.mark.parametrize("num_blocks", [60, 400])
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_so_are_sessions_on_several_engines(
+    router: str, num_blocks: int, in_turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {"turn_lengths": "uniform:5:40", "prefix_length": 50, "prefix_groups": 2, "output_lengths": "uniform:2:60"}
+    load = session_workload(rate=15.0, count=150, turns="uniform:2:5", input_lengths="uniform:60:120", seed=1, **words)
+    pool = Pool(same_engines(engine(num_blocks=num_blocks, tells_load=True), 3), router)
+    other = simulate_fleet(pool, replace(load, in_turns=in_turns), [Watcher()] * 3)
+    if num_blocks == 400 and in_turns:
+        monkeypatch.delattr(Loop, "turns")  # which is not needed
+    one = simulate_fleet(pool, replace(load, in_turns=in_turns))
+    assert [numbers(each) for each in one] == [numbers(each) for each in other]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_so_is_one_whose_requests_repeat_each_other(seed: int) -> None:
     random = Random(seed)

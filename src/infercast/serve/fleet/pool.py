@@ -79,10 +79,11 @@ class RunningPool:
         turned_into: Callable[[simulation.Replica], simulation.Replica] = lambda replica: replica,
         loop_for: Callable[[simulation.Replica, Inbox], simulation.AnyLoop] | None = None,
         is_plain: bool = False,
+        shares: bool = False,
     ) -> None:
         """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica;
-        ``loop_for``: makes the loop of a replica, where it is another than for a recorded run; ``is_plain`` as in
-        `simulation.loop_of`.
+        ``loop_for``: makes the loop of a replica, where it is another than for a recorded run; ``is_plain`` and
+        ``shares`` as in `simulation.loop_of`.
         """
         check_size(len(pool.replicas), num_requests)
         self._arrivals, first = arrivals, pool.replicas[0]
@@ -95,7 +96,7 @@ class RunningPool:
             inbox = Inbox(sends_at_once=arrivals.sends_at_once)
             if loop_for is None:
                 record = simulation.new_record(replica, num_requests)
-                loop = simulation.loop_of(replica, inbox, record, watch=watcher, is_plain=is_plain)
+                loop = simulation.loop_of(replica, inbox, record, watch=watcher, is_plain=is_plain, shares=shares)
             else:
                 loop = loop_for(replica, inbox)
             self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
@@ -219,10 +220,11 @@ def simulate_fleet(
     ``go_on`` may add requests when the last one is sent.
     """
     simulation.check_workload(pool.replicas[0], workload)
-    is_plain, answered, said = simulation.share_nothing(workload), 0, list[Workload | None]()
+    shares, answered, said = any(each.prefix for each in workload.requests), 0, list[Workload | None]()
+    is_plain = simulation.share_nothing(workload, or_prompts=True)
     while True:
         clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
-        running = RunningPool(pool, len(workload.requests), clients, watch, is_plain=is_plain)
+        running = RunningPool(pool, len(workload.requests), clients, watch, is_plain=is_plain, shares=shares)
         records = [engine.record for engine in running.engines]
         if go_on is not None:
             simulation.further_from(clients, pool.replicas[0], records, simulation.as_said(go_on, said))
