@@ -14,7 +14,7 @@ import numpy as np
 
 from infercast.emulate.metrics import EngineMetrics, Metrics
 from infercast.emulate.prompts import Contents, answer_words
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import bottleneck
 from infercast.forecast.simulate import simulate_system
@@ -78,8 +78,7 @@ class Emulator:
         self, system: System, lengths: LengthDistribution, *, speed: float = 1.0, seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        if not 0 < speed <= 1000:
-            raise InputError(f"speed must be above 0 and at most 1000, not {speed:g}")
+        require(0 < speed <= 1000, "speed", "be above 0 and at most 1000", speed)
         self.system, self.speed, self._lengths = system, speed, lengths
         first, last = system.pools[0], system.pools[-1]
         if system.wire is None:

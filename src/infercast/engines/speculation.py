@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from infercast.bundled import read_data
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.serve.speculation import Speculation
 
@@ -155,8 +155,7 @@ def by_length(length: float, num_drafts: int) -> tuple[float, ...]:
 
 def by_rate(rate: float, num_drafts: int) -> tuple[float, ...]:
     """Each draft has the same acceptance rate, given that the previous one was accepted."""
-    if not 0.0 <= rate <= 1.0:
-        raise InputError(f"an acceptance rate must lie between 0 and 1, not {rate:g}")
+    require(0.0 <= rate <= 1.0, "an acceptance rate", "lie between 0 and 1", rate)
     return tuple(rate ** (position + 1) for position in range(num_drafts))
 
 
@@ -164,8 +163,7 @@ def by_position(rates: Sequence[float], num_drafts: int) -> tuple[float, ...]:
     """One rate per draft, as vLLM logs and takes them."""
     if len(rates) != num_drafts:
         raise InputError(f"there are {len(rates)} acceptance rates for {num_drafts} drafts a step; give one for each")
-    if not all(0.0 <= rate <= 1.0 for rate in rates):
-        raise InputError(f"acceptance rates must lie between 0 and 1, not {list(rates)}")
+    require(all(0.0 <= rate <= 1.0 for rate in rates), "acceptance rates", "lie between 0 and 1", list(rates))
     if any(after > before for before, after in pairwise(rates)):
         raise InputError(
             f"acceptance rates must not rise from one position to the next ({list(rates)}): a draft is accepted only "

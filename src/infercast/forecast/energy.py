@@ -13,7 +13,7 @@ import numpy as np
 from infercast.engines.base import Deployment, Version
 from infercast.engines.tables import Table
 from infercast.engines.timer import KernelTimer
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import UnknownNameError, require
 from infercast.forecast.run import SimulatedRun
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import EIGHTY, uncertainty_of
@@ -210,8 +210,7 @@ class Facility:
             raise UnknownNameError("server", self.server, servers())
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise InputError(f"{name} must be a number from {least:g} to {most:g}, not {value:g}")
+            require(value is None or least <= value <= most, name, f"be a number from {least:g} to {most:g}", value)
 
     def or_else(self, pue: float | None, electricity_price: float | None) -> Facility:
         return replace(

@@ -9,7 +9,7 @@ from infercast.engines.base import deploy as deploy_resolved
 from infercast.engines.base import require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
-from infercast.errors import DoesNotFitError, InputError
+from infercast.errors import DoesNotFitError, require
 from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, load_device, load_model, resolve_settings
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -58,8 +58,7 @@ def fit_memory(
     **options: Unpack[ModelOptions],
 ) -> Fit:
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `load_model`."""
-    if context < 1:
-        raise InputError(f"context must be at least 1 token, not {context}")
+    require(context >= 1, "context", "be at least 1 token", context)
     wanted, engine = resolve_settings(settings)
     config, device = load_model(model, engine=engine, **options), load_device(gpu, network)
     sizes = tensor_parallel_size, pipeline_parallel_size, data_parallel_size

@@ -20,7 +20,7 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.engines.settings import Settings, changed
 from infercast.engines.speculation import Drafting
-from infercast.errors import DoesNotFitError, InputError
+from infercast.errors import DoesNotFitError, InputError, require
 from infercast.forecast.cost import GpuPrice, Tariff
 from infercast.forecast.deploy import (
     GpuSource,
@@ -431,8 +431,7 @@ def save_energy(
     """
     if least_odds is None:
         least_odds = 0.0 if slo is None else LEAST_ODDS
-    if not 0.0 <= least_odds < 1.0:
-        raise InputError(f"least_odds must be a probability from 0 to below 1, not {least_odds:g}")
+    require(0.0 <= least_odds < 1.0, "least_odds", "be a probability from 0 to below 1", least_odds)
     if least_odds and slo is None:
         raise InputError("least_odds needs an slo to hold")
     if power_limits is not None and clocks is not None:

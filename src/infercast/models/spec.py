@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, FeedForward, Multiples
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
@@ -270,8 +270,7 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
     """Refuse a layout that the model's dimensions do not allow, naming the ones that they do."""
     sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
     for name, size in sizes.items():
-        if size < 1:
-            raise InputError(f"{name}_parallel_size must be at least 1, not {size}")
+        require(size >= 1, f"{name}_parallel_size", "be at least 1", size)
     if not divides(config, layout.tensor, split_experts=not layout.experts):
         valid = [size for size in range(1, MOST_TENSOR + 1) if divides(config, size, split_experts=not layout.experts)]
         raise InputError(

@@ -8,7 +8,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
-from infercast.errors import InputError, UnknownNameError, need
+from infercast.errors import InputError, UnknownNameError, need, require
 from infercast.forecast.option_table import own_options
 from infercast.hardware import load_gpu
 from infercast.report.terminal import Grid, RenderableType, Section, styled
@@ -88,8 +88,7 @@ def evaluate(*, data: Path, artifact: Path | None, tier: str | None, anchors: in
 
     if tier is not None and tier not in TIERS:
         raise UnknownNameError("tier", tier, TIERS)
-    if anchors < 1:
-        raise InputError(f"--anchors must be at least 1, not {anchors}")
+    require(anchors >= 1, "--anchors", "be at least 1", anchors)
     _need_folder(data, "DATA")
     with stages_bar() as tell:
         if tell is not None:

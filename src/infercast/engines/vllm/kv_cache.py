@@ -19,7 +19,7 @@ from typing import Any
 
 from infercast.engines.memory import KvLayout, host_link
 from infercast.engines.vllm.versions import EngineVersion
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple, replace
 from infercast.models.layout import ParallelLayout
@@ -147,8 +147,7 @@ class TierSettings(NamedTuple):
 
 def tier_settings(size: float | None, backend: str, transfer: str | None) -> TierSettings | None:
     """From ``kv_offloading_size`` in GiB, its backend and ``kv_transfer_config``; None: there is no tier."""
-    if backend not in BACKENDS:
-        raise InputError(f"kv_offloading_backend must be {' or '.join(BACKENDS)}, not {backend!r}")
+    require(backend in BACKENDS, "kv_offloading_backend", f"be {' or '.join(BACKENDS)}", backend)
     if size is not None and not 0 < size <= MOST_GIB:
         raise InputError(f"kv_offloading_size must be above 0 and at most {MOST_GIB:,} GiB, not {size:g}")
     extra = _extra_config(transfer, has_size=size is not None)

@@ -12,7 +12,7 @@ from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.kernels import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.kv_cache import BACKENDS, NONE, StateBlocks, States, TierSettings, tier_settings
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
 from infercast.lazy_classes import asdict, dataclass
 from infercast.models.read import read_object
@@ -126,10 +126,8 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
-    if not 0 <= settings.watermark < 1:
-        raise InputError(f"watermark must lie in [0, 1), not {settings.watermark}")
-    if not settings.cpu_offload_gb >= 0:
-        raise InputError(f"cpu_offload_gb must be 0 or more, not {settings.cpu_offload_gb}")
+    require(0 <= settings.watermark < 1, "watermark", "lie in [0, 1)", settings.watermark)
+    require(settings.cpu_offload_gb >= 0, "cpu_offload_gb", "be 0 or more", settings.cpu_offload_gb)
     least = min(settings.dbo_decode_token_threshold, settings.dbo_prefill_token_threshold)
     if settings.ubatch_size < 0 or (settings.ubatch_size > least and not settings.enable_dbo):
         raise InputError(

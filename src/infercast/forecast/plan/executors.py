@@ -32,7 +32,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from infercast.bundled import DATA
-from infercast.errors import InfercastError, InputError, missing
+from infercast.errors import InfercastError, InputError, missing, require
 from infercast.lazy_classes import fields, is_dataclass
 
 Item = TypeVar("Item")
@@ -64,8 +64,7 @@ _deadline: ContextVar[float] = ContextVar("deadline", default=inf)
 @contextmanager
 def time_limited(seconds: float | None) -> Iterator[None]:
     """Within it, work in this process and waits for others end with `OutOfTime` after some seconds."""
-    if seconds is not None and not 0 < seconds < inf:
-        raise InputError(f"time_limit must be seconds above 0, not {seconds:g}")
+    require(seconds is None or 0 < seconds < inf, "time_limit", "be seconds above 0", seconds)
     before = _deadline.set(inf if seconds is None else time.monotonic() + seconds)
     try:
         yield
@@ -95,8 +94,7 @@ class Processes:
         self, workers: int, progress: Callable[[int, int], None] | None = None, *, patience: float = 0.0
     ) -> None:
         """``progress`` is called with finished and all items; for ``patience`` seconds tasks run in this process."""
-        if workers < 1:
-            raise InputError(f"workers must be at least 1, not {workers}")
+        require(workers >= 1, "workers", "be at least 1", workers)
         self.width = 1 if current_process().daemon else workers  # workers of another pool may not start their own
         self._progress, self._patience, self._spent = progress, patience, 0.0
         self._pool: ProcessPoolExecutor | None = None

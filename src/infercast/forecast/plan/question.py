@@ -22,7 +22,7 @@ import numpy as np
 from infercast.engines.base import Deployment, engine_named
 from infercast.engines.settings import changed
 from infercast.engines.timer import KernelTimer
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.calibration import Calibration
 from infercast.forecast.deploy import deploy, layout_arguments, load_device, load_model
 from infercast.forecast.energy import Facility, facility_watts, server_around
@@ -336,12 +336,9 @@ class Question:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise UnknownNameError("objective", self.objective, OBJECTIVES)
-        if not 1 <= self.max_gpus <= MOST_ENGINES:
-            raise InputError(f"max_gpus must be from 1 to {MOST_ENGINES:,}, not {self.max_gpus}")
-        if not 0.0 <= self.least_odds < 1.0:
-            raise InputError(f"least_odds must be a probability from 0 to below 1, not {self.least_odds:g}")
-        if self.budget is not None and not 0 < self.budget < inf:
-            raise InputError(f"budget must be dollars per hour above 0, not {self.budget:g}")
+        require(1 <= self.max_gpus <= MOST_ENGINES, "max_gpus", f"be from 1 to {MOST_ENGINES:,}", self.max_gpus)
+        require(0.0 <= self.least_odds < 1.0, "least_odds", "be a probability from 0 to below 1", self.least_odds)
+        require(self.budget is None or 0 < self.budget < inf, "budget", "be dollars per hour above 0", self.budget)
         if self.power_budget is not None and not 0 < self.power_budget < inf:
             raise InputError(f"power_budget must be watts above 0, not {self.power_budget:g}")
         if not self.gpus:

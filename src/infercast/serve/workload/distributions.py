@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.lazy_classes import NamedTuple
 
 # Length distributions: token counts, written as short strings.
@@ -290,10 +290,8 @@ def check_arrivals(kind: str, rate: float | None, count: int, burstiness: float 
     """Raise InputError unless the four describe an arrival process."""
     if kind not in ARRIVAL_KINDS:
         raise UnknownNameError("arrival kind", kind, ARRIVAL_KINDS)
-    if count < 1:
-        raise InputError(f"count must be at least 1 request, not {count!r}")
-    if count > MOST_REQUESTS:
-        raise InputError(f"count must be at most {MOST_REQUESTS} requests, not {count!r}")
+    require(count >= 1, "count", "be at least 1 request", count)
+    require(count <= MOST_REQUESTS, "count", f"be at most {MOST_REQUESTS} requests", count)
     if kind == "burst" and rate is not None:
         raise InputError(f"rate {rate!r} was given, but a burst has none; use poisson, gamma or constant for a rate")
     if kind != "burst" and rate is None:
