@@ -225,9 +225,10 @@ class Values:
     def part(self, name: str) -> Values:
         return Values(self.path, self.holder.get(name), self.named(name))
 
-    def maybe(self, name: str) -> Values | None:
+    def maybe(self, name: str) -> Values:
+        """An object that may be missing, and is empty then."""
         found = self.holder.get(name)
-        return Values(self.path, found, self.named(name)) if isinstance(found, dict) else None
+        return Values(self.path, found if isinstance(found, dict) else {}, self.named(name))
 
     def number(self, name: str, *, least: float = 0.0, most: float = 1e12) -> float | None:
         value = self.holder.get(name)
