@@ -85,8 +85,7 @@ class DoesNotFitError(InfercastError):
 def require(holds: object, name: str, wanted: str, value: object) -> None:
     """Refuse the value of an option or a field unless it ``holds`` what is ``wanted``: to "be at least 1", say."""
     if not holds:
-        shown = f"{value:g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else value
-        raise InputError(f"{name} must {wanted}, not {shown}")
+        raise InputError(f"{name} must {wanted}, not {f'{value:g}' if isinstance(value, float) else value}")
 
 
 def missing(what: str, extra: str) -> InputError:

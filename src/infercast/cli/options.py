@@ -14,7 +14,7 @@ from infercast.cli.outputs import Form, form_of, note
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError, need, require
-from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
+from infercast.forecast.deploy import deploy, host_from, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
 from infercast.hardware import load_gpu
 from infercast.predict.fitted import load_artifact
@@ -139,7 +139,7 @@ def known_names(kind: str, text: str, known: Collection[str] | None = None) -> t
 def comma_list(option: str, given: Sequence[str]) -> list[str]:
     """Names with commas between them, or one an option, or both; each counts once."""
     names = [part.strip() for text in given for part in text.split(",")]
-    require(names and all(names), option, "be names with commas between them", ",".join(given))
+    require(names and all(names), option, "be names with commas between them", repr(",".join(given)))
     return list(dict.fromkeys(names))
 
 
@@ -232,11 +232,7 @@ def deployment_of(
 
 def host_of(ctx: Context, gpu: str, engine: str | None = None) -> Any:
     host = ctx.params.get("host")
-    if host is None:
-        return None
-    from infercast.forecast.deploy import host_from  # noqa: PLC0415 - most runs name no host
-
-    return host_from(host, gpu, engine or ctx.params["engine"])
+    return None if host is None else host_from(host, gpu, engine or ctx.params["engine"])
 
 
 def calibration_of(given: Mapping[str, Any]) -> Calibration | None:

@@ -541,7 +541,7 @@ class Autoscaler:
     most: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.measure in MEASURES, "autoscale-on", f"be {' or '.join(MEASURES)}", self.measure)
+        require(self.measure in MEASURES, "autoscale-on", f"be {' or '.join(MEASURES)}", repr(self.measure))
         require(self.target is None or 0 < self.target < 1e9, "autoscaler target", "be above 0", self.target)
         if not (self.interval > 0 and self.up_delay >= 0 and self.down_delay >= 0):
             raise InputError("the interval of an autoscaler must be above 0 s, and its delays at least 0 s")

@@ -136,7 +136,7 @@ def frame_of_columns(columns: Mapping[str, Any], library: str | None = None) -> 
 
 
 def _library(name: str | None) -> Any:
-    require(name is None or name in LIBRARIES, "library", f"be {' or '.join(LIBRARIES)}", name)
+    require(name is None or name in LIBRARIES, "library", f"be {' or '.join(LIBRARIES)}", repr(name))
     for each in LIBRARIES if name is None else (name,):
         try:
             return import_module(each)

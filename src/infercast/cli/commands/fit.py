@@ -11,6 +11,9 @@ from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError, UnknownNameError, need, require
 from infercast.forecast.option_table import own_options
 from infercast.hardware import load_gpu
+from infercast.predict.fitted import load_artifact
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import default_artifact
 from infercast.report.terminal import Grid, RenderableType, Section, styled
 from infercast.units import format_percent
 
@@ -82,9 +85,6 @@ def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given
 def evaluate(*, data: Path, artifact: Path | None, tier: str | None, anchors: int, form: Form, **given: Any) -> None:
     need("fitting and scoring", "fit")
     from infercast.lab.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
-    from infercast.predict.fitted import load_artifact  # noqa: PLC0415 - only this command needs it
-    from infercast.predict.identity import kernel_profile  # noqa: PLC0415 - only this command needs it
-    from infercast.predict.learned import default_artifact  # noqa: PLC0415 - only this command needs it
 
     if tier is not None and tier not in TIERS:
         raise UnknownNameError("tier", tier, TIERS)

@@ -12,6 +12,7 @@ from infercast.cli.outputs import Form, note, print_json
 from infercast.errors import InputError, need, require
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, LAYOUT, PLACE, own_options
 from infercast.forecast.system import PROXY_ROUTER, System, system_of, two_pools
+from infercast.serve.workload.distributions import parse_lengths
 
 MOST_WORKERS = 64
 
@@ -61,7 +62,6 @@ def emulate_command(ctx: Context, **given: Any) -> None:
     system = _system(ctx, given)
     from infercast.emulate.emulator import Emulator  # noqa: PLC0415 - the packages of infercast[web] may be missing
     from infercast.emulate.server import serve  # noqa: PLC0415
-    from infercast.serve.workload.distributions import parse_lengths  # noqa: PLC0415
 
     lengths = parse_lengths(given["answer_len"], "--answer-len")
     emulator = Emulator(system, lengths, speed=given["speed"], seed=given["seed"])

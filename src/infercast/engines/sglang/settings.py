@@ -211,9 +211,9 @@ def _check_tier(settings: SglangSettings) -> None:
 
 def _check_shares(settings: SglangSettings) -> None:
     share = settings.mem_fraction_static
-    require(share is None or 0 < share < 1, "mem_fraction_static", "lie in (0, 1)", share)
+    require(share is None or 0 < share < 1, "mem_fraction_static", "lie in (0, 1)", str(share))
     for name in ("ep_num_redundant_experts", "schedule_conservativeness"):
-        require(getattr(settings, name) >= 0, name, "be 0 or more", getattr(settings, name))
+        require(getattr(settings, name) >= 0, name, "be 0 or more", str(getattr(settings, name)))
     if not 0 < settings.swa_full_tokens_ratio <= 1:
         raise InputError(f"swa_full_tokens_ratio must lie in (0, 1], not {settings.swa_full_tokens_ratio}")
     if settings.mamba_full_memory_ratio <= 0:

@@ -147,7 +147,7 @@ class TierSettings(NamedTuple):
 
 def tier_settings(size: float | None, backend: str, transfer: str | None) -> TierSettings | None:
     """From ``kv_offloading_size`` in GiB, its backend and ``kv_transfer_config``; None: there is no tier."""
-    require(backend in BACKENDS, "kv_offloading_backend", f"be {' or '.join(BACKENDS)}", backend)
+    require(backend in BACKENDS, "kv_offloading_backend", f"be {' or '.join(BACKENDS)}", repr(backend))
     if size is not None and not 0 < size <= MOST_GIB:
         raise InputError(f"kv_offloading_size must be above 0 and at most {MOST_GIB:,} GiB, not {size:g}")
     extra = _extra_config(transfer, has_size=size is not None)

@@ -126,8 +126,8 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
-    require(0 <= settings.watermark < 1, "watermark", "lie in [0, 1)", settings.watermark)
-    require(settings.cpu_offload_gb >= 0, "cpu_offload_gb", "be 0 or more", settings.cpu_offload_gb)
+    require(0 <= settings.watermark < 1, "watermark", "lie in [0, 1)", str(settings.watermark))
+    require(settings.cpu_offload_gb >= 0, "cpu_offload_gb", "be 0 or more", str(settings.cpu_offload_gb))
     least = min(settings.dbo_decode_token_threshold, settings.dbo_prefill_token_threshold)
     if settings.ubatch_size < 0 or (settings.ubatch_size > least and not settings.enable_dbo):
         raise InputError(

@@ -160,7 +160,7 @@ def checked_loop(
 def _check_kinds(kind: type, words: str, **values: object) -> None:
     """Check types of Python arguments, which were not parsed: a text is not a number."""
     for name, value in values.items():
-        require(value is None or isinstance(value, kind), name, f"be {words}", value)
+        require(value is None or isinstance(value, kind), name, f"be {words}", repr(value))
 
 
 def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> Workload:
@@ -329,7 +329,7 @@ def session_workload(
     of_tools = later if tool_lengths is None else as_lengths(tool_lengths, "tool_lengths")
     people = think if isinstance(think, Pauses) else parse_pauses(think, "think")
     tools = tool_time if isinstance(tool_time, Pauses) else parse_pauses(tool_time, "tool_time")
-    require(0 <= tool_share <= 1, "tool_share", "be a share from 0 to 1", tool_share)
+    require(0 <= tool_share <= 1, "tool_share", "be a share from 0 to 1", repr(tool_share))
     if rate is not None and session_rate is not None:
         raise InputError(f"rate {rate!r} and session_rate {session_rate!r} exclude each other; give one")
     if session_rate is not None:
@@ -576,7 +576,8 @@ def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | N
     """The scale at which requests arrive at ``rate``."""
     if rate_scale != 1.0:
         raise InputError(f"rate {rate!r} and rate_scale {rate_scale!r} both say how fast requests arrive; give one")
-    require(rate > 0 and math.isfinite(rate), "rate", "be a positive, finite number of requests per second", rate)
+    if not (rate > 0 and math.isfinite(rate)):
+        raise InputError(f"rate must be a positive, finite number of requests per second, not {rate!r}")
     requests = workload.requests[:limit]
     span = requests[-1].arrival - requests[0].arrival
     if span <= 0:
