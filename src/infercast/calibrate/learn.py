@@ -153,8 +153,7 @@ def chosen_quantities(result: Result) -> list[int]:
 
 ALIKE = 0.5  # correlation of the errors of GPU times with prompts and without
 LEAST_SPREAD = 0.01  # no GPU time is known better than this before it was measured
-PATH_SPREADS = 0.9, 1.3
-"""Standard deviation of `Point.path`, for tokens from the same program, and for text over HTTP. An assumption."""
+PATH_SPREADS = 0.9, 1.3  # Standard deviation of `Point.path`, for tokens in one program and text over HTTP: assumed
 WRONG = {
     "ttft": {"mean": 0.05, "p50": 0.05, "p90": 0.1, "p95": 0.1, "p99": 0.15},
     "tpot": {"mean": 0.015, "p50": 0.015},

@@ -48,8 +48,7 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 USUAL_COUNT = 200
 BENCH_SERVE = "vllm bench serve"
 BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-EVENLY = ("random", "random-ids")
-"""SGLang's datasets of lengths that are drawn evenly from a share of the longest to the longest."""
+EVENLY = ("random", "random-ids")  # SGLang's datasets of lengths drawn evenly from a share of the longest to it
 Lists = tuple[Array, Array, Array, Array, Array | None]
 """Prompt and answer tokens, times to the first token and from it to the last, and when requests were sent."""
 NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")

@@ -38,8 +38,7 @@ Array = npt.NDArray[Any]
 
 MOST_REQUESTS = 20_000  # of a longer run the first ones are replayed
 EVEN = 0.02  # lengths that differ by less (standard deviation over mean) are taken to be equal
-HELD_BACK = 0.9
-"""Where fewer requests were served than this share of their rate, the limit on their number decided, not the rate."""
+HELD_BACK = 0.9  # If fewer requests were served than this share of their rate, the limit on their number decided
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from infercast.serve.workload.distributions import LengthDistribution
 from infercast.serve.workload.request import Request, Segment, Workload
 
 LONGEST_SLEEP = 3600.0
-OWN_SECONDS = 0.001
-"""What this server takes to accept a request, and to write a token: part of what the deployment's API server takes."""
+OWN_SECONDS = 0.001  # What this server takes to accept a request and write a token, part of the deployment's API server
 LATELY = 60.0  # Seconds over which rates are told
 MOST_RECENT = 20_000  # Requests kept for the forecast of the load so far
 

@@ -57,8 +57,7 @@ class Drafting:
     tensor: int = 1
     num_verified: int = 0  # Tokens a sequence verifies per step where they are a tree; 0: 1 + K
     branches: int = 1  # Branches of the tree that later passes of the drafter extend
-    heads_all: bool = False
-    """True if the drafter's head is computed for all verified tokens, not for the last accepted one."""
+    heads_all: bool = False  # True if the drafter's head is computed for all verified tokens, not the last accepted one
     match: float = 1.0  # Share of a sequence's steps in which a lookup finds anything
     by_batch: tuple[tuple[int, int], ...] = ()
     """(sequences, drafts): from this batch size on, this many drafts; empty: always the same."""

@@ -530,10 +530,8 @@ MEASURES = ("utilization", "queue")
 class Autoscaler:
     """Rules like those of Kubernetes' HorizontalPodAutoscaler; times in seconds."""
 
-    measure: str = "utilization"
-    """``utilization``: arrivals as a share of what replicas serve at most; ``queue``: requests in a replica."""
-    target: float | None = None
-    """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETIES`)."""
+    measure: str = "utilization"  # ``utilization``: arrivals over what replicas can serve; ``queue``: requests of each
+    target: float | None = None  # What one replica should have; None: a share of where the SLO just holds (`SAFETIES`)
     interval: float = 30.0
     up_delay: float = 0.0  # More replicas must have been needed for this long before they are started
     down_delay: float = 300.0  # Fewer must have been enough for this long before some are stopped
@@ -573,8 +571,7 @@ class Autoscaling:
         self._rules, self._target, self._full_rate, self._step, self._lag = rules, target, full_rate, step, lag
         self._ready = max(first, rules.least)
         self._starting: deque[tuple[float, int]] = deque()  # When each lot is ready, and how many they are
-        self._wanted: deque[tuple[float, int]] = deque()
-        """What was needed at each decision, for as long as the longer delay."""
+        self._wanted: deque[tuple[float, int]] = deque()  # What was needed at each decision, over the longer delay
         self._next = 0.0
         self._interval_rates: list[float] = []
 
@@ -625,8 +622,7 @@ class Goal:
     """How much of a day must be within the SLO."""
 
     share: float = 0.99
-    of: str = "minutes"
-    """``minutes``: share of minutes in which all percentiles hold; ``requests``: of requests that keep every limit."""
+    of: str = "minutes"  # ``minutes``: share of those with all percentiles held; ``requests``: that keep every limit
 
     def __post_init__(self) -> None:
         if self.of not in ("minutes", "requests"):

@@ -119,8 +119,7 @@ class GpuPrice:
     source: str
     providers: int = 1  # Number of providers of which this is the median
     metered: bool = False  # Whether electricity comes on top, by forecast power: owned GPUs without ``watts``
-    watts: float | None = None
-    """Constant power of an owned GPU with its share of the server, if its price includes the electricity."""
+    watts: float | None = None  # Constant power of an owned GPU with its share of the server, if its price includes it
     electricity_price: float | None = None  # Dollars for each kWh, where the list of owned hardware says so ...
     pue: float | None = None  # ... and the factor of the building.
 

@@ -298,12 +298,10 @@ def host_of(engine: Engine, host: Path | HostCosts | str | None) -> HostCosts:
 
 
 SHORT = 512  # Prompts up to this length run in graphs and leave the GPU idle most of the time
-ROOM = (8192, 256, 16_384)
-"""Tokens and sequences of a step, and tokens of a sequence, that the watched engine was started for."""
+ROOM = (8192, 256, 16_384)  # Tokens and sequences of a step, and tokens of a sequence, of the engine that was watched
 
 
-ADDRESS = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"
-"""What an engine's own ``--host`` takes."""
+ADDRESS = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"  # What an engine's own ``--host`` takes
 
 
 def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
@@ -515,8 +513,7 @@ def _clipped(lengths: LengthDistribution, most: int) -> LengthDistribution:
     return lengths._replace(minimum=min(lengths.minimum, most), maximum=min(lengths.maximum, most))
 
 
-Deployable = Deployment | ModelSource
-"""A deployment, or a model that is deployed with ``gpu`` and the options of `deploy`."""
+Deployable = Deployment | ModelSource  # A deployment, or a model to deploy with ``gpu`` and the options of `deploy`
 Servable = Workload | str | PathLike[str] | None
 """A workload, the file of a trace, or None: random requests by ``rate`` or ``concurrency``."""
 

@@ -200,8 +200,7 @@ def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | N
 
 DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype", "state_dtype"))
 TEXTS = DTYPES | {"kernel"}
-LARGEST = 2**31 - 1
-"""The largest size of a tensor's side; products of three of them are far from any GPU, and of no use."""
+LARGEST = 2**31 - 1  # The largest side of a tensor; products of three of them are far beyond any GPU
 LARGEST_BYTES = 2**50
 LEAST = {"gpus": 2, "stride": 1, "groups": 1, "layers": 1}  # Sizes of which one is not enough, or none
 SHAPES = {name: shape for family in FAMILIES.values() for name, shape in family.shapes.items()}

@@ -27,13 +27,11 @@ class Fit(Plotted):
     layout: ParallelLayout
     settings: Resolved
     memory: Memory
-    longest_sequence: int
-    """Tokens of the longest sequence that fits alone, at most as many as the model has positions for."""
+    longest_sequence: int  # Tokens of the longest sequence that fits alone, at most the positions of the model
     most_sequences: int  # Sequences of ``context`` tokens that fit at once while they decode
     context: int  # Tokens of the sequences that are counted in ``most_sequences``
     problem: str  # Why an engine would refuse to start; empty if it starts
-    most_weights: float
-    """Bytes of weights on the GPU that holds most of them, which may be of another stage than ``memory``."""
+    most_weights: float  # Bytes of weights on the GPU with most of them, perhaps of another stage than ``memory``
 
     def _words(self) -> str:
         if self.problem:

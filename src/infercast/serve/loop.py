@@ -92,8 +92,7 @@ class Step:
         self.ended: list[Move] = []  # GPU-host copies whose completion is seen with this step's result
 
 
-NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])
-"""Placeholders for a turn of the loop without a step."""
+NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])  # Placeholders for a turn without a step
 
 
 class Loop:

@@ -15,8 +15,7 @@ from infercast.serve.step import HostCost, StepEstimate, StepShape, estimated, h
 # the host cannot run ahead, and the previous step's tokens are held up until the GPU is done. An engine that has served
 # for a while has seen all sizes; a fresh one only those of its own warm-up.
 
-TOKENS_ALIKE = 64
-"""Eager steps whose token counts round up to the same multiple of this are taken to run the same kernels ..."""
+TOKENS_ALIKE = 64  # Eager steps with token counts up to the same multiple of this are taken to run the same kernels ...
 ROWS_ALIKE = 8  # ... and so are LM heads whose row counts round up to the same multiple of this.
 
 

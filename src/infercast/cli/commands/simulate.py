@@ -24,8 +24,7 @@ from infercast.lazy_classes import NamedTuple
 from infercast.report.forecast import brief_forecast, forecast_dict, render_forecast
 from infercast.serve.fleet.pool import MOST_ENGINES
 
-Build = Callable[[Sequence[Deployment], str | None], System]
-"""A system of deployments, behind another router if one is named."""
+Build = Callable[[Sequence[Deployment], str | None], System]  # A system of deployments, perhaps behind another router
 
 
 class Question(NamedTuple):

@@ -99,11 +99,9 @@ class SglangSettings(Chosen):
     speculative_draft_model_quantization: str | None = None
     speculative_num_steps: int | None = None  # ... with drafts of so many steps, passes of the drafter ...
     speculative_eagle_topk: int | None = None  # ... of this number of branches ...
-    speculative_num_draft_tokens: int | None = None
-    """... of which so many are verified, the last known token among them."""
+    speculative_num_draft_tokens: int | None = None  # ... of which so many are verified, the last known token included
     is_embedding: bool = False  # Prompts give vectors, and no tokens
-    acceptance: str | None = None
-    """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: published curves."""
+    acceptance: str | None = None  # Acceptance of drafts (`engines.speculation.FORMS`); None: published curves
     engine: str = MEASURED  # The engine and its version, which determines rules and defaults
 
     @property

@@ -37,8 +37,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
 """Maximum-length sequences with buffer space to gather index keys, and to widen a packed cache, compressed or not."""
 SCORES_BYTES = 512 * MIB
-EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
-"""Latents with buffer space to expand them, though sparse attention expands none."""
+EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024  # Latents with room to expand, though sparse attention expands none
 
 
 def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:

@@ -224,8 +224,7 @@ class Breakdown(Answer):
     side_by_side: int  # Number of replicas times stages: the parts add up to this many durations
     steps: dict[str, int]  # Number of steps of each kind
     kernels: tuple[KernelPart, ...]  # Largest first
-    host: KernelPart
-    """A GPU with requests stood still: it waited for its host or another stage, or tokens were on their way."""
+    host: KernelPart  # A GPU with requests stood still: it waited for host or stage, or tokens were on their way
     idle_seconds: float  # Seconds in which no request was on the replica
     first_tokens: RequestParts
     later_tokens: RequestParts | None  # None where no request has a second token

@@ -207,8 +207,7 @@ def rough_timer(shared: SharedDeployOptions, units: tuple[Candidate, ...]) -> Ke
     return replace(found[0], settings=changed(found[0].settings, **bounds)).timer()
 
 
-BUSY = 0.6
-"""Share of its limit that a board draws on average while it serves, roughly: for an order before anything is timed."""
+BUSY = 0.6  # Rough share of its limit that a board draws while it serves: for an order before anything is timed
 
 
 def least_watts(question: Question, candidate: Candidate) -> float:
@@ -312,8 +311,7 @@ class Question:
     prices: tuple[float | None, ...] = ()  # Dollars per hour of one GPU of each kind; None if not known
     max_gpus: int = 8
     budget: float | None = None  # Most money an hour
-    power_budget: float | None = None
-    """Most watts of all servers at the wall, without the building, while every GPU draws most."""
+    power_budget: float | None = None  # Most watts of all servers at the wall, without the building, at their peak
     power_limits: tuple[float | None, ...] = (None,)  # Watts that boards may be held at; None: as many as they take
     facility: Facility = field(default_factory=Facility)  # Servers, building and grid
     metered: tuple[str, ...] = ()  # Owned kinds of GPU, with electricity on top of their price
@@ -323,8 +321,7 @@ class Question:
     max_model_len: int | None = None  # None: as long as the workload needs, rounded up to a power of two
     disaggregate: bool = False  # Whether a prefill pool and a decode pool are looked at, too
     objective: str = "cost"
-    least_odds: float = 0.0
-    """The probability that the SLO holds must be as large; 0: it holds by the forecast's own numbers."""
+    least_odds: float = 0.0  # The SLO must hold with this probability; 0: it holds by the forecast's own numbers
     network: str | None = DEFAULT_LINK  # Between nodes; None: no engine spans two
     link: str = DEFAULT_LINK
     pcie_topology: str | None = None
@@ -468,16 +465,14 @@ class Plan(Answer):
 
     question: Question
     winner: Row | None
-    front: tuple[Row, ...]
-    """Those that keep the SLO and that no other beats in cost, TTFT and TPOT together; cheapest first."""
+    front: tuple[Row, ...]  # Those that keep the SLO and none beats in cost, TTFT and TPOT together; cheapest first
     rows: tuple[Row, ...]  # Every candidate that was looked at, best first, those that were refused last
     runner_up: Row | None
     why: str  # Why the runner-up lost, or which constraint fails if there is no winner; one sentence
     changes: tuple[str, ...]  # What would change the decision, a sentence each
     nearest: tuple[Nearest, ...] = ()  # What is nearest to an answer, if there is no winner
     notes: tuple[str, ...] = ()
-    num_candidates: int = 0
-    """Number of candidates that the question allows, also those that were never looked at one by one."""
+    num_candidates: int = 0  # Number of candidates that the question allows, also those never looked at
     cut: str = ""  # When a search was cut before its end, and what it did not come to; empty where it was not
 
     def _words(self) -> str:

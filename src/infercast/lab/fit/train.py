@@ -163,8 +163,7 @@ class Settings:
     learning_rate: float = 0.12
     borders: int = 96
     most_rows: int = 30_000
-    most_features: int = 256
-    """Only those that a first fit finds most important are used: each costs time whenever a kernel is estimated."""
+    most_features: int = 256  # Only those that a first fit finds most important: each costs time in every estimate
     random_strength: float = 1.0  # Noise on the scores by which splits are chosen
     refinements: int = 0
     loss: str = "MAE"  # What is made least, by CatBoost's name

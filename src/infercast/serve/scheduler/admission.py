@@ -62,8 +62,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         self.num_ended = 0  # Members that have all their tokens, in a result not yet processed
         # Sums over members: declared output, and output apart from the steps since they joined.
         self._declared = self._produced = 0
-        self._long: dict[DeclaredSequence, None] = {}
-        """Members with more remaining output than is reserved for any one sequence."""
+        self._long: dict[DeclaredSequence, None] = {}  # Members with more output left than is reserved for any sequence
 
     def in_order(self) -> list[DeclaredSequence]:
         """Members in batch order."""

@@ -25,15 +25,13 @@ LENGTH_FORMS = (
 
 # Above this, one request in millions dominates the mean; a larger number is a standard deviation in tokens by mistake.
 _LARGEST_SIGMA = 5.0
-INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
-"""Default prompt and output lengths in tokens."""
+INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"  # Default prompt and output tokens
 PAUSE_FORMS = ("8", "uniform:LOW:HIGH", "exponential:MEAN", "lognormal:MEAN:SIGMA")
 """Forms accepted by `parse_pauses`; all in seconds except SIGMA, the standard deviation of the logarithm."""
 LONGEST_PAUSE = 1e7  # seconds, about four months
 ARRIVAL_KINDS = ("poisson", "gamma", "constant", "burst")
 LATEST = 1e10  # seconds, about three hundred years: beyond it a clock cannot resolve microseconds
-MOST_REQUESTS = 100_000_000
-"""More than a hundred million requests are a typing error: a million take more than a gigabyte."""
+MOST_REQUESTS = 100_000_000  # More than a hundred million are a typing error: a million take over a gigabyte
 
 
 class LengthDistribution(NamedTuple):
