@@ -214,8 +214,7 @@ class ExpertFeedForward(FeedForward):
     dense_inter: int = 0  # Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none
     gated: bool = True  # Whether experts, shared ones too, have a gate (not in Nemotron 3)
     latent: int = 0
-    """The width that tokens are projected down to before the routed experts, and up from after them; 0: they are not
-    (Nemotron 3 Super and Ultra, Kimi-K3)."""
+    """Width that tokens are projected down to around the routed experts; 0: none (Nemotron 3 Super, Ultra, Kimi-K3)."""
     latent_norm: bool = False  # What comes out of the experts is normed before it is projected up (Kimi-K3)
     grouped_choice: bool = False  # Experts are chosen from groups (DeepSeek), by scores in the router's own format
     reached: int | None = None

@@ -228,8 +228,7 @@ class Record:
         self.tier: TierTotals | None = None  # Totals of the KV cache's host memory tier, if any; set at the run's end
         self.last_end = np.nan  # When tokens of the last completed step reached the clients ...
         self.decoded_at = np.nan
-        """... and those of the last step in which every decoding sequence got a token: the same, unless the one that
-        ended last was of prompts alone."""
+        """... and of the last step with tokens of all decoding sequences: the same, unless it was of prompts alone."""
         self._num_blocks = num_blocks
         # A step's tokens are sent one after the other, so a typical token is delayed.
         self.token_path_seconds = token_path_seconds

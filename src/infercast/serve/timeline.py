@@ -163,10 +163,7 @@ class Timeline:
         self.clock, self.slept = time, True
 
     def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW, plan: Plan | None = None) -> Span:
-        """Schedule and launch a step; the host is free when its last kernel is launched.
-
-        The sequences in ``plan`` matter only to pipelines.
-        """
+        """Schedule and launch a step, until the host is free; the sequences in ``plan`` matter only to pipelines."""
         clock, gpu_free, (plan_seconds, prepare, launch, _, wake) = self.clock, self.gpu_free, host
         idle_from = clock if clock > gpu_free else gpu_free
         ready = clock + plan_seconds + prepare

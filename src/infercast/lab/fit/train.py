@@ -51,8 +51,7 @@ other's kernel families, the experts' that of kernels with constants fitted for 
 OTHERWISE = 0.1
 WORTH = 2.0
 OTHER_CHIP = 1.4
-"""How many times farther shapes spread on another chip than on the only one that has a kernel: FlashAttention 2 on A100
-and L40S, each by the other."""
+"""How much farther shapes spread on a chip without the kernel: FlashAttention 2 on A100 and L40S, each by the other."""
 NORMAL = 1.2816
 
 

@@ -178,8 +178,7 @@ class _Node:
         self.taken_over_at = -1  # Where a following segment took the edge over; the segment may be longer elsewhere ...
         self.longer: _Node | None = None  # ... and then continues there.
         self.ahead: tuple[tuple[Segment, ...], int, int] | None = None
-        """The only prompt that continued along the edge so far, its next segment, and tokens before that: nodes of
-        segments that were seen once are not made."""
+        """The only prompt along the edge so far, its next segment and tokens before: a second one makes a node."""
 
 
 class _Walk:

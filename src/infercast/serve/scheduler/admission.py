@@ -22,8 +22,7 @@ RESERVE = 1  # Free tokens required per continuing sequence, beyond what it need
 State = tuple[float, int]  # (remaining, held) tokens of a sequence
 MOST_SORTED = 128  # A longer queue is not sorted
 ALIKE = 32
-"""Tokens: the longest match of a prefix that counts as uncached, and the shortest common prefix of two requests that
-counts as shared."""
+"""Tokens: longest match that counts as uncached, and shortest common prefix of two requests that counts as shared."""
 CLOSE = 1e-6  # Tokens by which a sum of shares may be on either side of an integer
 
 
