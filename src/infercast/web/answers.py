@@ -414,11 +414,7 @@ def catalogue() -> dict[str, Any]:
 
 
 def _field(field: page.Field) -> dict[str, Any]:
-    found = field._asdict()
-    for name in ("questions", "default"):
-        if isinstance(found[name], tuple):
-            found[name] = list(found[name])
-    return found
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in field._asdict().items()}
 
 
 def _model(name: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -197,12 +197,9 @@ def joined(several: Sequence[RequestParts]) -> RequestParts:
     def ordered(arrays: Sequence[Array]) -> Array:
         return np.concatenate(arrays)[order]
 
-    return RequestParts(
-        ordered([each.requests for each in several]),
-        ordered([each.sent_at for each in several]),
-        ordered([each.total for each in several]),
-        {name: ordered([each.parts[name] for each in several]) for name in several[0].parts},
-    )
+    parts = {name: ordered([each.parts[name] for each in several]) for name in several[0].parts}
+    of_all = {name: ordered([getattr(each, name) for each in several]) for name in ("requests", "sent_at", "total")}
+    return RequestParts(**of_all, parts=parts)
 
 
 @dataclass(frozen=True, slots=True)

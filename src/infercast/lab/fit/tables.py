@@ -91,12 +91,8 @@ def _current(rows: pandas.DataFrame) -> pandas.DataFrame:
         version: part.groupby(COLLECTIVE_SHAPE).latency_us.median() for version, part in rows.groupby("engine_version")
     }
     newest = versions[max(versions, key=_version_order)]
-    alike = [
-        version
-        for version, latency in versions.items()
-        if latency is newest or np.log(latency / newest).abs().mean() < SAME_VERSION
-    ]
-    return rows[rows.engine_version.isin(alike)]
+    apart = {version: np.log(latency / newest).abs().mean() for version, latency in versions.items()}
+    return rows[rows.engine_version.isin([version for version, off in apart.items() if off < SAME_VERSION])]
 
 
 def _version_order(version: object) -> list[int]:
