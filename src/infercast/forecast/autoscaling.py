@@ -358,8 +358,7 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> L
     return Level(through * stay, through, forecast, values, np.sort(slack[kept]))
 
 
-STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))
-"""Factors on the lengths of prompts and answers: four rates for three coefficients."""
+STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))  # Factors on lengths: four rates for three coefficients
 MIX = 300
 SERVICE_SEED = 11
 

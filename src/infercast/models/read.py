@@ -173,10 +173,8 @@ def config_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
     if isinstance(source, Mapping):
         return Source(source, str(source.get("model_type") or "model"), "config")
     text = os.fspath(source)
-    path, bundled = (
-        Path(text),
-        text.lower() if isinstance(source, str) and text.lower() in library.model_names() else None,
-    )
+    path = Path(text)
+    bundled = text.lower() if isinstance(source, str) and text.lower() in library.model_names() else None
     if bundled is None and os.path.isdir(text):
         return _from_folder(path)
     if bundled is None and os.path.isfile(text) and path.suffix != ".gguf":

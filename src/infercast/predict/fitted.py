@@ -213,8 +213,7 @@ FEATURES = {name: names for family in FAMILIES.values() for name, names in famil
 class Inputs:
     kind: str
     features: dict[str, tuple[str, ...]]  # Sets of features by name ...
-    set_of: Callable[[str, str, str, str], str]
-    """... and the one that a model has, by its family, GPU, engine and variant."""
+    set_of: Callable[[str, str, str, str], str]  # ... and the one of a model, by its family, GPU, engine and variant
     sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
     beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 

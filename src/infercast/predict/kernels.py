@@ -159,8 +159,7 @@ def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> ModelChoice:
     return ModelChoice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
 
 
-WARM_BELIEF = 6.0
-"""Power of the share of an engine's time that a table's physics takes, by which its residual is believed."""
+WARM_BELIEF = 6.0  # Power of the share of an engine's time that a table's physics takes, which its residual counts by
 
 
 class KernelModel:

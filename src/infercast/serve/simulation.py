@@ -64,8 +64,7 @@ class Replica:
 
 
 AnyLoop = Union[Loop, PlainLoop, "PlainPrefillLoop"]
-GoOn = Callable[..., Workload | None]
-"""From what has been recorded when the last request is sent, the workload with more requests after it, or None."""
+GoOn = Callable[..., Workload | None]  # From what is recorded when the last request is sent: a longer workload, or None
 
 
 def simulate(

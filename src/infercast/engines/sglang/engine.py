@@ -514,13 +514,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         offload=memory.offload_of(
-            settings,
-            deployment.memory.kv.shape,
-            deployment.memory.kv.block_bytes,
-            deployment.memory.request_blocks,
-            deployment.model.layers,
-            deployment.layout,
-            deployment.gpu,
+            settings, deployment.memory, deployment.model.layers, deployment.layout, deployment.gpu
         ),
         max_adapters=settings.max_loras_per_batch if settings.has_adapters else None,
         speculation=None if settings.drafting is None else settings.drafting.speculation(),

@@ -63,8 +63,7 @@ STATED: dict[str, type] = {
     "block_size": int,
 }  # fmt: skip
 """Required settings in every file."""
-STEP = r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)"
-"""Step names in a profile: prompts and their tokens, decoding sequences and theirs."""
+STEP = r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)"  # Prompts and tokens, decoding sequences and tokens
 FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 

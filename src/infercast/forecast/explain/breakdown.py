@@ -225,8 +225,7 @@ class Breakdown(Answer):
     idle_seconds: float  # Seconds in which no request was on the replica
     first_tokens: RequestParts
     later_tokens: RequestParts | None  # None where no request has a second token
-    composition: Composition | None
-    """None where no request has a second token, and for pipelines: tokens of a request are steps apart there."""
+    composition: Composition | None  # None without second tokens, and in pipelines: tokens are steps apart there
 
     def _words(self) -> str:
         steps = ", ".join(f"{count:,} {kind}" for kind, count in self.steps.items())
