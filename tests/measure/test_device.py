@@ -1,5 +1,6 @@
 """The machine at hand: what is missing, what it is called, how warm it runs."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,7 @@ def test_gpus_have_names_that_folders_may_have(driver_name: str, name: str, monk
 def test_without_vllm_the_host_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "")
     monkeypatch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "")
     with pytest.raises(InputError, match="needs vLLM: pip install vllm"):
         host.measure_host()
@@ -53,6 +55,7 @@ def test_without_vllm_the_host_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whose_kernels(installed: bool, asked: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda name: object() if installed else None)
     monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "")
     assert engines.choose_engine(asked) == chosen
     assert engines._engine.get() == chosen
     if chosen == "torch":
@@ -115,3 +118,11 @@ def test_the_revision_is_that_of_our_own_checkout() -> None:
         assert len(found["revision"].removesuffix("-dirty")) == 40
     else:
         assert found == {}
+
+
+def test_what_vllm_logs_goes_to_stderr_and_only_errors_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VLLM_LOGGING_STREAM", "VLLM_LOGGING_LEVEL"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    device.log_to_stderr()
+    assert (os.environ["VLLM_LOGGING_STREAM"], os.environ["VLLM_LOGGING_LEVEL"]) == ("ext://sys.stderr", "ERROR")

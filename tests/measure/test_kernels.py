@@ -54,6 +54,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     cut = sys.modules[f"vllm{UTILS}"].compute_causal_conv1d_metadata
     cut.return_value = [MagicMock() for _ in range(3)]  # type: ignore[attr-defined]
     monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "")
 
 
 @pytest.fixture

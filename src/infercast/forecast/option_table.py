@@ -23,8 +23,7 @@ from infercast.units import whole_number
 
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
 """How tokens spread over experts: equally likely, in equal counts, or as uneven as measured tables have it."""
-SAMPLINGS = (GREEDY, TOP_P, SORTED)
-"""How tokens are picked: the most likely one, by top-p as the release does it, or by top-p from sorted logits."""
+SAMPLINGS = (GREEDY, TOP_P, SORTED)  # Tokens are the most likely, by top-p as the release does it, or by sorted logits
 TURN_LEN, THINK, TOOL_TIME = "lognormal:120:0.8:4:4000", "exponential:10", "lognormal:2:1"
 """Of later turns of a session, of the time between two, and of tools."""
 

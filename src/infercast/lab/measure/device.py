@@ -157,5 +157,6 @@ def vllm(module: str) -> Any:
 
 
 def log_to_stderr() -> None:
-    """Keep what vLLM logs off standard output, which is for results; to be called before vLLM is imported."""
+    """Keep what vLLM logs off standard output, and to errors; to be called before vLLM is imported."""
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
