@@ -228,8 +228,8 @@ def _unit(row: RowReader, tpot: float | None) -> float:
     return 1.0 if THOUSANDFOLD[0] < off < THOUSANDFOLD[1] and waiting < 100 * answered else MILLI
 
 
-BLOCKS, IN_BLOCKS = "fp8_block", ("qwen/",)
-"""Publishers with a scale for each block of weights in their fp8 checkpoints."""
+BLOCKS, IN_BLOCKS, IN_PARTS = "fp8_block", ("qwen/",), "nvidia/"
+"""Publishers with a scale for each block of weights in their fp8 checkpoints, and one that quantises parts alone."""
 
 
 @cache
@@ -256,6 +256,9 @@ def model_of(row: RowReader) -> tuple[str, str]:
     stored = "fp8" if wanted == BLOCKS else wanted
     if found is not None and wanted and bundled_name(f"{found}-{stored}"):
         return f"{found}-{stored}", ""
+    # vLLM 0.12, of the other rows, keeps keys and values in 16 bits, as its room for them says.
+    if found is not None and wanted and published.startswith(IN_PARTS) and row.text("engine") == "sglang":
+        return published, ""
     return found or published or listed, wanted
 
 
