@@ -8,7 +8,7 @@ import pytest
 from infercast.engines.base import engine_named
 from infercast.engines.host import Launch
 from infercast.engines.sglang.host import launch_work
-from infercast.engines.sglang.kernels import has_tuned_file, untuned_factors
+from infercast.engines.sglang.kernels import experts_kernel, has_tuned_file, untuned_factors
 from infercast.forecast.deploy import deploy
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -99,3 +99,11 @@ def test_prompts_cost_the_host_more_than_decoding() -> None:
     assert host.borrowed_share("llama-3.1-8b") == 0.0
     latent = deployed("deepseek-v2-lite").host_model
     assert latent.borrowed_share("deepseek-v2-lite") == 0.0 < latent.borrowed_share("deepseek-v3")
+
+
+def test_experts_in_blocks_run_triton_s_kernel_on_blackwell_unless_they_are_dispatched() -> None:
+    def kernel(layout: ParallelLayout) -> str:
+        return experts_kernel(read_model("minimax-m2.5"), load_gpu("b200-sxm"), layout)
+
+    assert kernel(ParallelLayout(8, experts=True)) == "triton"
+    assert kernel(ParallelLayout(8)) == kernel(ParallelLayout(8, experts=True, all_to_all=True)) == ""

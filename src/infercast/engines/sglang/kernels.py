@@ -150,7 +150,10 @@ def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
     if gpu.architecture not in DATACENTER_BLACKWELL:
         return "cutlass" if model.architecture in NEMOTRON and weights.experts in ("bf16", "fp8") else ""
     known = (row["formats"] for row in ARCHITECTURES["trtllm_experts"] if model.architecture in row["models"])
-    return "trtllm" if weights.experts in next(known, ()) else ""
+    if weights.experts in next(known, ()):
+        return "trtllm"
+    # DeepGEMM's multiply what all-to-all dispatches; of Hopper tables hold them in place of Triton's, as long as those.
+    return TRITON if layout.experts and weights.experts == "fp8_block" else ""
 
 
 def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout) -> int:
