@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -229,6 +230,7 @@ class ExpertFeedForward(FeedForward):
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
     joined: int = 0
     """Shared experts that an engine multiplies with the routed ones, as experts that every token goes to."""
+    beside: bool = False  # Shared experts run on a stream of their own while the routed ones do
 
     @property
     def has_plain_groups(self) -> bool:
@@ -306,7 +308,8 @@ class ExpertFeedForward(FeedForward):
         beside = 0
         for prefix, inter in (("shared_", 0 if self.joined else self.shared_inter), ("dense_", self.dense_inter)):
             if inter:
-                calls += dense_calls(shard, prefix, inter, self.gated, tokens)
+                dense = dense_calls(shard, prefix, inter, self.gated, tokens)
+                calls += [replace(call, beside=True) for call in dense] if self.beside else dense
                 beside += 1
         if self.shared_gate and self.shared_inter and not self.joined:
             calls += self._gate_calls(shard, tokens)

@@ -107,3 +107,20 @@ def test_experts_in_blocks_run_triton_s_kernel_on_blackwell_unless_they_are_disp
 
     assert kernel(ParallelLayout(8, experts=True)) == "triton"
     assert kernel(ParallelLayout(8)) == kernel(ParallelLayout(8, experts=True, all_to_all=True)) == ""
+
+
+def test_shared_experts_run_beside_tensorrt_llm_s() -> None:
+    def calls(gpu: str) -> dict[str, bool]:
+        found = deploy("deepseek-r1", gpu, engine="sglang", tensor_parallel_size=8)
+        return {call.name: call.beside for call in token_calls(found.model, found.layout, 1)}
+
+    assert calls("b200-sxm")["shared_gate_up_proj"]
+    assert not calls("b200-sxm")["qkv_a_proj"]
+    assert "shared_gate_up_proj" not in calls("h200-sxm")  # one more of the routed experts there
+
+
+def test_products_in_nvfp4_take_the_host_longer() -> None:
+    engine = engine_named("sglang")
+    model = engine.choose_kernels(read_model("nvidia/GLM-4.7-NVFP4"), load_gpu("b200-sxm"), ParallelLayout(2))
+    assert launch_work(model, ParallelLayout(2)).tuned_products == 2 * 92  # shared experts, and three dense layers
+    assert launch_work(read_model("glm-4.6"), ParallelLayout(2)).tuned_products == 0

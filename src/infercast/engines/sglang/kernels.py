@@ -244,5 +244,6 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
     )
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
     model = replace(model, stacks=stacks, weights=weights)
-    model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout)))
+    beside = weights.experts_kernel == "trtllm"  # forward_normal_dual_stream
+    model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout), beside=beside))
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

@@ -94,6 +94,8 @@ TRAINED_ROUTING = "power_law_1.2"  # published runs have trained weights: router
 V0_SEQUENCE_SECONDS = 80e-6
 """What a token cost the one thread that both served and computed, before V1; fitted on published bursts."""
 CONTEXT_MARGIN = 256  # publishers of closed loops set max_model_len a little above prompt and answer
+BESIDE_SINCE = (0, 5, 9)
+"""SGLang's shared experts beside TensorRT-LLM's: steps of DeepSeek-R1 on B200 are as long as without up to 0.5.6."""
 BETTER_TILES_SINCE = (0, 17)  # vLLM's defaults for experts without a tuned file (pull request 34846, February 2026)
 WITHOUT_TEMPLATE = "gpt-oss"  # beginning of the names of models with a chat renderer of their own
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
@@ -198,6 +200,8 @@ def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str
         predictor=predictor,
         host=_host(run, engine, host),
     )
+    if engine.family == "sglang" and run.version and run.version < BESIDE_SINCE:
+        return replace(found, model=found.model.with_experts(lambda spec: replace(spec, beside=False)))
     if engine.family != "vllm" or not run.version or run.version >= BETTER_TILES_SINCE:
         return found
     where = found.gpu, found.layout, engine.family
