@@ -82,6 +82,12 @@ class DoesNotFitError(InfercastError):
     """The model, its activations or its KV cache do not fit in the GPU's memory."""
 
 
+def require(holds: object, name: str, wanted: str, value: object) -> None:
+    """Refuse the value of an option or a field unless it ``holds`` what is ``wanted``: to "be at least 1", say."""
+    if not holds:
+        raise InputError(f"{name} must {wanted}, not {f'{value:g}' if isinstance(value, float) else value}")
+
+
 def missing(what: str, extra: str) -> InputError:
     """What to say where packages are missing: the command that brings them into the Python that runs."""
     import shlex  # noqa: PLC0415 - few need it

@@ -25,7 +25,7 @@ from infercast.bundled import read_data
 from infercast.calibrate.readers import EDGE, LINE, read_metrics_text, read_results
 from infercast.calibrate.result import QUANTITIES, RATE, Asked, Lengths, Result
 from infercast.engines.base import FAMILIES, Deployment
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.forecast.calibration import TITLES, Calibration, Fingerprint, Learned, Pair, Source, with_acceptance
 from infercast.forecast.intervals import slowed
 from infercast.forecast.system import Run, System, busiest, system_of
@@ -153,8 +153,7 @@ def chosen_quantities(result: Result) -> list[int]:
 
 ALIKE = 0.5  # correlation of the errors of GPU times with prompts and without
 LEAST_SPREAD = 0.01  # no GPU time is known better than this before it was measured
-PATH_SPREADS = 0.9, 1.3
-"""Standard deviation of `Point.path`, for tokens from the same program, and for text over HTTP. An assumption."""
+PATH_SPREADS = 0.9, 1.3  # Standard deviation of `Point.path`, for tokens in one program and text over HTTP: assumed
 WRONG = {
     "ttft": {"mean": 0.05, "p50": 0.05, "p90": 0.1, "p95": 0.1, "p99": 0.15},
     "tpot": {"mean": 0.015, "p50": 0.015},
@@ -489,8 +488,7 @@ def watch(
     deployment: Deployment, url: str, seconds: float = 30.0, tell: Callable[[str], None] = lambda _: None
 ) -> Watched:
     """Read the metrics of a running engine for a while, and say what deviates from the forecast at this load."""
-    if not 1 <= seconds <= 86400:
-        raise InputError(f"seconds must be from 1 to 86,400, not {seconds:g}")
+    require(1 <= seconds <= 86400, "seconds", "be from 1 to 86,400", seconds)
     began, first = time.monotonic(), fetch(url)
     tell(f"{seconds:.0f} s of {url}")
     time.sleep(seconds)

@@ -48,8 +48,7 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 USUAL_COUNT = 200
 BENCH_SERVE = "vllm bench serve"
 BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-EVENLY = ("random", "random-ids")
-"""SGLang's datasets of lengths that are drawn evenly from a share of the longest to the longest."""
+EVENLY = ("random", "random-ids")  # SGLang's datasets of lengths drawn evenly from a share of the longest to it
 Lists = tuple[Array, Array, Array, Array, Array | None]
 """Prompt and answer tokens, times to the first token and from it to the last, and when requests were sent."""
 NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")
@@ -95,26 +94,17 @@ def _result(
     return Result(file, kind, workload, seen, means_only, assumptions=assumed, **known)
 
 
-def _number(values: Values | None, part: str, name: str) -> float | None:
-    found = None if values is None else values.maybe(part)
-    return None if found is None else found.number(name)
-
-
 def _latencies(
     values: Values, latencies: Mapping[str, str], called: Mapping[str, str], scale: Callable[[Values], float]
 ) -> dict[str, float]:
-    found = [(ours, metric) for ours, theirs in latencies.items() if (metric := values.maybe(theirs)) is not None]
+    found = [(ours, values.maybe(theirs)) for ours, theirs in latencies.items()]
     return {name: value for ours, each in found for name, value in statistics(each, ours, called, scale(each)).items()}
 
 
-def _summary(values: Values | None, names: tuple[str, str], missing: FileFormatError) -> Lengths:
+def _summary(values: Values, mean: str, spread: str) -> Lengths:
     """Lengths by their mean and standard deviation, which have these names, and their ends."""
-    if values is None:
-        raise missing
-    mean, spread = names
-    return Lengths(
-        values.needed(mean, least=1), values.number(spread) or 0.0, values.number("min"), values.number("max")
-    )
+    ends = values.number("min"), values.number("max")
+    return Lengths(values.needed(mean, least=1), values.number(spread) or 0.0, *ends)
 
 
 def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
@@ -127,15 +117,13 @@ def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Resu
         raise FileFormatError(
             path, "input_config says no concurrency and no request_rate; give --concurrency or --rate"
         )
-    lengths = [values.part(f"{each}_sequence_length") for each in ("input", "output")]
-    inputs, outputs = (_summary(each, ("avg", "std"), each.wrong("avg", "is missing")) for each in lengths)
-    requests = values.maybe("request_count")
-    count = None if requests is None else requests.count("avg", least=1)
+    inputs, outputs = (_summary(values.part(f"{each}_sequence_length"), "avg", "std") for each in ("input", "output"))
+    count = values.maybe("request_count").count("avg", least=1)
     count = count or values.part("request_latency").count("count", least=1) or USUAL_COUNT
-    served = _number(values, "request_throughput", "avg")
+    served = values.maybe("request_throughput").number("avg")
     load = Load(count, inputs, outputs, rate, arrival, concurrency=concurrency, served_rate=served)
     kind = "AIPerf" if "aiperf_version" in document or "schema_version" in document else "GenAI-Perf"
-    return [_result(path.name, kind, load, asked, seen, _number(values, "output_token_throughput", "avg"))]
+    return [_result(path.name, kind, load, asked, seen, values.maybe("output_token_throughput").number("avg"))]
 
 
 def _scale(metric: Values) -> float:
@@ -148,17 +136,13 @@ def _scale(metric: Values) -> float:
 def _stimulus(values: Values) -> tuple[float | None, int | None, str]:
     """Rate, concurrency and kind of arrival: of the last phase but a warm-up, or where older releases have them."""
     config = values.part("input_config")
-    places = [config.maybe("loadgen"), config]
-    if (analyzer := config.maybe("perf_analyzer")) is not None:
-        places.insert(0, analyzer.maybe("stimulus"))
+    places = [config.maybe("perf_analyzer").maybe("stimulus"), config.maybe("loadgen"), config]
     phases = config.holder.get("phases")
     for phase in reversed(phases if isinstance(phases, list) else []):
         if isinstance(phase, dict) and "warm" not in str(phase.get("name", "")):
             places.insert(0, Values(values.path, phase, "input_config.phases"))
             break
     for place in places:
-        if place is None:
-            continue
         rate = place.number("request_rate", least=1e-9) or place.number("rate", least=1e-9)
         concurrency = place.count("concurrency", least=1)
         if rate is not None or concurrency is not None:
@@ -304,27 +288,24 @@ def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
         load = Load(inputs.size, inputs, outputs, rate, kind, concurrency=concurrency, arrivals=sent)
     else:
         for ours, (theirs, scale) in WHERE.items():
-            summary = _successful(metrics, theirs)
-            if summary is not None:
-                seen |= statistics(summary, ours, {"mean": "mean", "p50": "median"}, scale)
-                if (ranks := summary.maybe("percentiles")) is not None:
-                    seen |= statistics(ranks, ours, {name: name for name in ("p90", "p95", "p99")}, scale)
-        missing, names = "is missing: request lengths", ("prompt_token_count", "output_token_count")
-        inputs_of, outputs_of = (
-            _summary(_successful(metrics, each), ("mean", "std_dev"), metrics.wrong(each, missing)) for each in names
-        )
+            summary = metrics.maybe(theirs).maybe("successful")
+            seen |= statistics(summary, ours, {"mean": "mean", "p50": "median"}, scale)
+            seen |= statistics(
+                summary.maybe("percentiles"), ours, {name: name for name in ("p90", "p95", "p99")}, scale
+            )
+        counts = (metrics.maybe(f"{each}_token_count").maybe("successful") for each in ("prompt", "output"))
+        inputs_of, outputs_of = (_summary(each, "mean", "std_dev") for each in counts)
         totals = metrics.part("request_totals").count("successful") or 0
         load = Load(totals, inputs_of, outputs_of, rate, kind, concurrency=concurrency)
     if not seen or load.count < 1:
         raise FileFormatError(values.path, f"{values.place} has no latency of a request that was answered")
-    rate = _number(metrics.maybe("output_tokens_per_second"), "successful", "mean")
+    rate = metrics.maybe("output_tokens_per_second").maybe("successful").number("mean")
     return _result(f"{values.path.name} {values.place}", GUIDELLM, load, asked, seen, rate)
 
 
 def _strategy(values: Values) -> tuple[str, float | None, int | None]:
-    config = values.maybe("config") or values.maybe("args")
-    strategy = None if config is None else config.maybe("strategy")
-    strategy = strategy or values.maybe("strategy")
+    places = values.maybe("config"), values.maybe("args"), values
+    strategy = next((found for place in places if (found := place.maybe("strategy")).holder), None)
     if strategy is None:
         raise FileFormatError(values.path, f"{values.named('config')}.strategy is missing: how requests were sent")
     name = strategy.word("type_") or strategy.word("type") or ""
@@ -340,15 +321,9 @@ def _strategy(values: Values) -> tuple[str, float | None, int | None]:
     raise FileFormatError(values.path, f"{said} is not replayed; known: {', '.join(STRATEGIES)}")
 
 
-def _successful(metrics: Values, name: str) -> Values | None:
-    found = metrics.maybe(name)
-    return None if found is None else found.maybe("successful")
-
-
 def _requests(values: Values) -> tuple[Any, ...] | None:
     """Of each request: when it was sent, its tokens, seconds to the first, of each, to the last; None: not kept."""
-    holder = values.maybe("requests")
-    kept = None if holder is None else holder.holder.get("successful")
+    kept = values.maybe("requests").holder.get("successful")
     if not isinstance(kept, list) or not kept:
         return None
     rows = []
@@ -462,7 +437,7 @@ def read_inference_perf(path: Path, document: Any, asked: Asked, name: str) -> l
         concurrency=concurrency,
         prefix_hit_rate=_hits(successes),
     )
-    tokens = _number(successes, "throughput", "output_tokens_per_sec")
+    tokens = successes.maybe("throughput").number("output_tokens_per_sec")
     return [_result(path.name, INFERENCE_PERF, load, asked, seen, tokens, prefix_hit_rate=load.prefix_hit_rate)]
 
 
@@ -470,7 +445,7 @@ def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Length
     """Newer releases have what the server counted, older ones what the client did."""
     for name in names:
         found = successes.maybe(name)
-        if found is not None and found.number("mean") is not None:
+        if found.number("mean") is not None:
             low, middle, high = found.number("min"), found.number("median"), found.number("max")
             mean = found.needed("mean", least=1)
             spread = 0.0 if low is None or high is None or middle is None else (high - low) / 4
@@ -480,8 +455,6 @@ def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Length
 
 def _hits(successes: Values) -> float | None:
     found = successes.maybe("prompt_tokens")
-    if found is None:
-        return None
     total, cached = found.number("total"), found.number("cached")
     return cached / total if total and cached is not None and 0 < cached <= total else None
 
@@ -490,12 +463,11 @@ def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> l
     values = Values(path, document, name.removeprefix(path.name).strip())
     if values.holder.get("request_rate") == "trace":
         raise FileFormatError(path, "request_rate is trace: give the trace itself to `infercast simulate --trace`")
-    report, server = values.maybe("cache_report"), values.maybe("server_info")
-    hits = None if report is None else report.number("cache_hit_rate_pct", most=100)
+    hits = values.maybe("cache_report").number("cache_hit_rate_pct", most=100)
     hit_rate = {"prefix_hit_rate": None if hits is None else hits / 100}
     accepted = values.number("accept_length", most=1e3)
     known = {
-        "model": None if server is None else server.word("model_path"),
+        "model": values.maybe("server_info").word("model_path"),
         "acceptance_length": accepted if accepted and accepted > 1 else None,
         **hit_rate,
     }

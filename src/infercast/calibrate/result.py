@@ -38,8 +38,7 @@ Array = npt.NDArray[Any]
 
 MOST_REQUESTS = 20_000  # of a longer run the first ones are replayed
 EVEN = 0.02  # lengths that differ by less (standard deviation over mean) are taken to be equal
-HELD_BACK = 0.9
-"""Where fewer requests were served than this share of their rate, the limit on their number decided, not the rate."""
+HELD_BACK = 0.9  # If fewer requests were served than this share of their rate, the limit on their number decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +224,10 @@ class Values:
     def part(self, name: str) -> Values:
         return Values(self.path, self.holder.get(name), self.named(name))
 
-    def maybe(self, name: str) -> Values | None:
+    def maybe(self, name: str) -> Values:
+        """An object that may be missing, and is empty then."""
         found = self.holder.get(name)
-        return Values(self.path, found, self.named(name)) if isinstance(found, dict) else None
+        return Values(self.path, found if isinstance(found, dict) else {}, self.named(name))
 
     def number(self, name: str, *, least: float = 0.0, most: float = 1e12) -> float | None:
         value = self.holder.get(name)

@@ -13,8 +13,8 @@ from infercast import Deployment, Workload
 from infercast.cli.outputs import Form, form_of, note
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
-from infercast.errors import InputError, UnknownNameError, need
-from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
+from infercast.errors import InputError, UnknownNameError, need, require
+from infercast.forecast.deploy import deploy, host_from, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
 from infercast.hardware import load_gpu
 from infercast.predict.fitted import load_artifact
@@ -139,8 +139,7 @@ def known_names(kind: str, text: str, known: Collection[str] | None = None) -> t
 def comma_list(option: str, given: Sequence[str]) -> list[str]:
     """Names with commas between them, or one an option, or both; each counts once."""
     names = [part.strip() for text in given for part in text.split(",")]
-    if not names or not all(names):
-        raise InputError(f"{option} must be names with commas between them, not {','.join(given)!r}")
+    require(names and all(names), option, "be names with commas between them", repr(",".join(given)))
     return list(dict.fromkeys(names))
 
 
@@ -233,11 +232,7 @@ def deployment_of(
 
 def host_of(ctx: Context, gpu: str, engine: str | None = None) -> Any:
     host = ctx.params.get("host")
-    if host is None:
-        return None
-    from infercast.forecast.deploy import host_from  # noqa: PLC0415 - most runs name no host
-
-    return host_from(host, gpu, engine or ctx.params["engine"])
+    return None if host is None else host_from(host, gpu, engine or ctx.params["engine"])
 
 
 def calibration_of(given: Mapping[str, Any]) -> Calibration | None:
@@ -268,15 +263,13 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     """
     given = ctx.params
     num_requests, trace, too_long = given["num_requests"], given["trace"], given["too_long"]
-    if num_requests is not None and num_requests < 1:
-        raise InputError(f"--num-requests must be at least 1, not {num_requests}")
+    require(num_requests is None or num_requests >= 1, "--num-requests", "be at least 1", num_requests)
     check_too_long(too_long)
     refuse_idle_options(ctx, _idle(given), trace is not None)
     if given.get("turns") is None and (idle := [name for name in OF_SESSIONS if is_given(ctx, name)]):
         raise InputError(f"--{idle[0].replace('_', '-')} needs --turns, how many turns a session has")
     asked = longest_asked(ctx)
-    if asked is not None and asked < 1:
-        raise InputError(f"max_model_len must be at least 1, not {asked}")
+    require(asked is None or asked >= 1, "max_model_len", "be at least 1", asked)
     # What is pooled takes no position.
     longest = longest or asked or (model := load_model(given["model"])).max_positions + model.pools
     replays = trace is not None

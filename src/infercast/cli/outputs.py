@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infercast import __version__
-from infercast.errors import InputError, need
+from infercast.errors import InputError, need, require
 from infercast.lazy_classes import NamedTuple
 from infercast.report.files import check_writable, today, write_whole
-from infercast.report.terminal import SCREEN, on_screen, show
+from infercast.report.terminal import SCREEN, markdown, on_screen, show
 from infercast.units import format_seconds
 
 if TYPE_CHECKING:
@@ -135,8 +135,7 @@ def _window(text: str) -> tuple[float, float]:
         begin, end = map(float, text.split(":"))
     except ValueError:
         raise InputError(f"--trace-window must be two numbers of seconds like {WINDOW}, not {text!r}") from None
-    if not 0 <= begin < end < math.inf:
-        raise InputError(f"--trace-window must begin at 0 or later and end after that, not {text!r}")
+    require(0 <= begin < end < math.inf, "--trace-window", "begin at 0 or later and end after that", repr(text))
     return begin, end
 
 
@@ -190,8 +189,6 @@ def print_result(
 
         print(csv_text(rows_of(document(*result), rows)), end="")
     elif form is Form.MD:
-        from infercast.report.terminal import markdown  # noqa: PLC0415 - few ask for it
-
         print(markdown(tables(*result)), end="")
     elif form is Form.FULL:
         show(*tables(*result))

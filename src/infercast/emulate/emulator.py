@@ -14,7 +14,7 @@ import numpy as np
 
 from infercast.emulate.metrics import EngineMetrics, Metrics
 from infercast.emulate.prompts import Contents, answer_words
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import bottleneck
 from infercast.forecast.simulate import simulate_system
@@ -24,8 +24,7 @@ from infercast.serve.workload.distributions import LengthDistribution
 from infercast.serve.workload.request import Request, Segment, Workload
 
 LONGEST_SLEEP = 3600.0
-OWN_SECONDS = 0.001
-"""What this server takes to accept a request, and to write a token: part of what the deployment's API server takes."""
+OWN_SECONDS = 0.001  # What this server takes to accept a request and write a token, part of the deployment's API server
 LATELY = 60.0  # Seconds over which rates are told
 MOST_RECENT = 20_000  # Requests kept for the forecast of the load so far
 
@@ -78,8 +77,7 @@ class Emulator:
         self, system: System, lengths: LengthDistribution, *, speed: float = 1.0, seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        if not 0 < speed <= 1000:
-            raise InputError(f"speed must be above 0 and at most 1000, not {speed:g}")
+        require(0 < speed <= 1000, "speed", "be above 0 and at most 1000", speed)
         self.system, self.speed, self._lengths = system, speed, lengths
         first, last = system.pools[0], system.pools[-1]
         if system.wire is None:

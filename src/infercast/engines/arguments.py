@@ -20,8 +20,7 @@ class Argument(NamedTuple):
 
     name: str  # Its first long form, without dashes
     others: Sequence[str]  # Further forms, with dashes
-    takes: str
-    """``switch``, ``bool`` (with a ``--no-`` form), ``value``, ``list``, ``maybe`` (a value or none) or ``json``."""
+    takes: str  # ``switch``, ``bool`` (with ``--no-``), ``value``, ``list``, ``maybe`` (a value or none) or ``json``
     type: str
     default: str  # Empty where there is none, or it depends on the model
     choices: Sequence[str]

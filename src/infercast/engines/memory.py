@@ -18,8 +18,7 @@ from infercast.serve.cache.tiers import LinkSpeed
 UNBOUNDED = 1 << 40  # Tokens of a sequence whose cache does not grow
 LINK_SHARE = 0.86  # Share of the link's bandwidth that large copies reach
 LATENCY = 10e-6
-MOST_AT_FULL_SPEED = 4
-"""GPUs of a server that can copy at full link speed at once; more of them share that bandwidth. Not measured."""
+MOST_AT_FULL_SPEED = 4  # GPUs of a server that copy at full link speed at once; more share that bandwidth. Not measured
 
 
 class KvLayout(NamedTuple):

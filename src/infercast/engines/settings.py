@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from infercast.bundled import read_data
-from infercast.errors import FileFormatError, InputError, UnknownNameError
+from infercast.errors import FileFormatError, InputError, UnknownNameError, require
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.units import whole_number
 
@@ -79,8 +79,7 @@ def check_counts(settings: Settings, names: Iterable[str]) -> None:
     """Reject settings below 1; None is the engine's default."""
     for name in names:
         value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
+        require(value is None or value >= 1, name, "be at least 1", value)
 
 
 def check_sizes(name: str, sizes: Sequence[int] | None) -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from infercast.bundled import read_data
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.serve.speculation import Speculation
 
@@ -57,8 +57,7 @@ class Drafting:
     tensor: int = 1
     num_verified: int = 0  # Tokens a sequence verifies per step where they are a tree; 0: 1 + K
     branches: int = 1  # Branches of the tree that later passes of the drafter extend
-    heads_all: bool = False
-    """True if the drafter's head is computed for all verified tokens, not for the last accepted one."""
+    heads_all: bool = False  # True if the drafter's head is computed for all verified tokens, not the last accepted one
     match: float = 1.0  # Share of a sequence's steps in which a lookup finds anything
     by_batch: tuple[tuple[int, int], ...] = ()
     """(sequences, drafts): from this batch size on, this many drafts; empty: always the same."""
@@ -155,8 +154,7 @@ def by_length(length: float, num_drafts: int) -> tuple[float, ...]:
 
 def by_rate(rate: float, num_drafts: int) -> tuple[float, ...]:
     """Each draft has the same acceptance rate, given that the previous one was accepted."""
-    if not 0.0 <= rate <= 1.0:
-        raise InputError(f"an acceptance rate must lie between 0 and 1, not {rate:g}")
+    require(0.0 <= rate <= 1.0, "an acceptance rate", "lie between 0 and 1", rate)
     return tuple(rate ** (position + 1) for position in range(num_drafts))
 
 
@@ -164,8 +162,7 @@ def by_position(rates: Sequence[float], num_drafts: int) -> tuple[float, ...]:
     """One rate per draft, as vLLM logs and takes them."""
     if len(rates) != num_drafts:
         raise InputError(f"there are {len(rates)} acceptance rates for {num_drafts} drafts a step; give one for each")
-    if not all(0.0 <= rate <= 1.0 for rate in rates):
-        raise InputError(f"acceptance rates must lie between 0 and 1, not {list(rates)}")
+    require(all(0.0 <= rate <= 1.0 for rate in rates), "acceptance rates", "lie between 0 and 1", list(rates))
     if any(after > before for before, after in pairwise(rates)):
         raise InputError(
             f"acceptance rates must not rise from one position to the next ({list(rates)}): a draft is accepted only "

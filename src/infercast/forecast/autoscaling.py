@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from infercast.engines.base import Deployment
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.forecast.cost import GpuPrice
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
@@ -432,10 +432,8 @@ class StartUp(NamedTuple):
 
 def start_up(deployment: Deployment, *, bandwidth: float = LOAD_BANDWIDTH, other: float = OTHER_SECONDS) -> StartUp:
     """The weights of all GPUs of a replica at ``bandwidth`` bytes a second, its graphs, and ``other`` seconds."""
-    if not bandwidth > 0:
-        raise InputError(f"load bandwidth must be above 0 bytes/s, not {bandwidth:g}")
-    if not 0 <= other < 1e6:
-        raise InputError(f"other start-up seconds must be at least 0, not {other:g}")
+    require(bandwidth > 0, "load bandwidth", "be above 0 bytes/s", bandwidth)
+    require(0 <= other < 1e6, "other start-up seconds", "be at least 0", other)
     weights = deployment.memory.weights * deployment.layout.gpus
     return StartUp(weights / bandwidth, CAPTURE_SECONDS * len(deployment.graphs.sizes), other)
 
@@ -532,10 +530,8 @@ MEASURES = ("utilization", "queue")
 class Autoscaler:
     """Rules like those of Kubernetes' HorizontalPodAutoscaler; times in seconds."""
 
-    measure: str = "utilization"
-    """``utilization``: arrivals as a share of what replicas serve at most; ``queue``: requests in a replica."""
-    target: float | None = None
-    """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETIES`)."""
+    measure: str = "utilization"  # ``utilization``: arrivals over what replicas can serve; ``queue``: requests of each
+    target: float | None = None  # What one replica should have; None: a share of where the SLO just holds (`SAFETIES`)
     interval: float = 30.0
     up_delay: float = 0.0  # More replicas must have been needed for this long before they are started
     down_delay: float = 300.0  # Fewer must have been enough for this long before some are stopped
@@ -543,10 +539,8 @@ class Autoscaler:
     most: int | None = None
 
     def __post_init__(self) -> None:
-        if self.measure not in MEASURES:
-            raise InputError(f"autoscale-on must be {' or '.join(MEASURES)}, not {self.measure!r}")
-        if self.target is not None and not 0 < self.target < 1e9:
-            raise InputError(f"autoscaler target must be above 0, not {self.target:g}")
+        require(self.measure in MEASURES, "autoscale-on", f"be {' or '.join(MEASURES)}", repr(self.measure))
+        require(self.target is None or 0 < self.target < 1e9, "autoscaler target", "be above 0", self.target)
         if not (self.interval > 0 and self.up_delay >= 0 and self.down_delay >= 0):
             raise InputError("the interval of an autoscaler must be above 0 s, and its delays at least 0 s")
         if self.least < 1 or (self.most is not None and self.most < self.least):
@@ -577,8 +571,7 @@ class Autoscaling:
         self._rules, self._target, self._full_rate, self._step, self._lag = rules, target, full_rate, step, lag
         self._ready = max(first, rules.least)
         self._starting: deque[tuple[float, int]] = deque()  # When each lot is ready, and how many they are
-        self._wanted: deque[tuple[float, int]] = deque()
-        """What was needed at each decision, for as long as the longer delay."""
+        self._wanted: deque[tuple[float, int]] = deque()  # What was needed at each decision, over the longer delay
         self._next = 0.0
         self._interval_rates: list[float] = []
 
@@ -629,14 +622,12 @@ class Goal:
     """How much of a day must be within the SLO."""
 
     share: float = 0.99
-    of: str = "minutes"
-    """``minutes``: share of minutes in which all percentiles hold; ``requests``: of requests that keep every limit."""
+    of: str = "minutes"  # ``minutes``: share of those with all percentiles held; ``requests``: that keep every limit
 
     def __post_init__(self) -> None:
         if self.of not in ("minutes", "requests"):
             raise InputError(f"a goal is a share of minutes or requests, not of {self.of!r}")
-        if not 0 < self.share <= 1:
-            raise InputError(f"the share of {self.of} within the SLO must be above 0 and up to 1, not {self.share:g}")
+        require(0 < self.share <= 1, f"the share of {self.of} within the SLO", "be above 0 and up to 1", self.share)
 
     def __str__(self) -> str:
         return f"{100 * self.share:g} % of {self.of} within the SLO"

@@ -24,10 +24,8 @@ from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
 from infercast.shown import Answer
 
 EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution
-TOLD = 0.7
-"""A factor is learned where results leave at most this share of what was unknown before (as standard deviations)."""
-ELSEWHERE = 0.5
-"""Share of the former uncertainty that returns for another model, layout or engine on the machine: an assumption."""
+TOLD = 0.7  # A factor is learned where results leave at most this share of the standard deviation before them
+ELSEWHERE = 0.5  # Share of the former uncertainty that returns with another model, layout or engine: an assumption
 ON_ANOTHER_GPU = 1.0  # The same of the host on another GPU, which is taken to be another machine
 FORM = 1
 MOST = 100.0  # No factor is larger, or smaller than one over it, and no path longer in seconds

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from infercast.bundled import DATA, read_data
-from infercast.errors import FileFormatError, InputError, UnknownNameError
+from infercast.errors import FileFormatError, InputError, UnknownNameError, require
 from infercast.forecast.energy import Facility
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.hardware import gpu_names, load_gpu
@@ -119,8 +119,7 @@ class GpuPrice:
     source: str
     providers: int = 1  # Number of providers of which this is the median
     metered: bool = False  # Whether electricity comes on top, by forecast power: owned GPUs without ``watts``
-    watts: float | None = None
-    """Constant power of an owned GPU with its share of the server, if its price includes the electricity."""
+    watts: float | None = None  # Constant power of an owned GPU with its share of the server, if its price includes it
     electricity_price: float | None = None  # Dollars for each kWh, where the list of owned hardware says so ...
     pue: float | None = None  # ... and the factor of the building.
 
@@ -159,8 +158,7 @@ class Tariff:
     def __post_init__(self) -> None:
         if self.per_gpu_hour is None:
             return
-        if not 0 < self.per_gpu_hour < 1e6:
-            raise InputError(f"price_per_gpu_hour must be dollars above 0, not {self.per_gpu_hour:g}")
+        require(0 < self.per_gpu_hour < 1e6, "price_per_gpu_hour", "be dollars above 0", self.per_gpu_hour)
         if self.provider is not None or self.spot or self.file is not None:
             raise InputError("price_per_gpu_hour is the whole price; leave out provider, spot and prices")
 

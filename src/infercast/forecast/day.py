@@ -24,8 +24,7 @@ from infercast.serve import Workload
 from infercast.shown import Plotted
 from infercast.units import MICRO, MILLI
 
-MOST_REQUESTS, MOST_AT_ALL = 6000, 20_000
-"""Windows are added up to the first limit; a single one with its ramp-up may have the second."""
+MOST_REQUESTS, MOST_AT_ALL = 6000, 20_000  # Windows are added up to the first; one with its ramp-up may have the second
 MOST_MINUTES = 30
 RAMP = 2  # windows before those that count, in which the fleet fills up
 
@@ -198,8 +197,7 @@ class SteppedDay:
 
 
 MOST_REPLICAS = 1024
-TOGETHER = (2, 4)
-"""Sizes of fleets that are simulated together: behind a load balancer each replica has steadier traffic."""
+TOGETHER = (2, 4)  # Sizes of fleets simulated together: behind a load balancer each replica has steadier traffic
 FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
 
 

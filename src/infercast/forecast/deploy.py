@@ -39,7 +39,7 @@ from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Request, Workload, simulate
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution, parse_lengths
 from infercast.serve.workload.request import without_too_long
-from infercast.serve.workload.synthetic import CLIPPED, ended, synthetic_workload
+from infercast.serve.workload.synthetic import CLIPPED, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
@@ -223,8 +223,7 @@ def deploy(
     wanted, chosen = resolve_settings(settings, engine)
     backends = chosen.names.all2all_backends
     exchange = all2all_backend or backends[0]
-    if exchange not in backends:
-        raise InputError(f"unknown all2all_backend {exchange!r}; known: {', '.join(backends)}")
+    _check_known("all2all_backend", exchange, backends)
     if chosen.shares_copies and exchange != backends[0] and not (enable_expert_parallel and data_parallel_size > 1):
         raise InputError(
             f"all2all_backend {exchange} is for replicas that share experts; add enable_expert_parallel and a "
@@ -299,12 +298,10 @@ def host_of(engine: Engine, host: Path | HostCosts | str | None) -> HostCosts:
 
 
 SHORT = 512  # Prompts up to this length run in graphs and leave the GPU idle most of the time
-ROOM = (8192, 256, 16_384)
-"""Tokens and sequences of a step, and tokens of a sequence, that the watched engine was started for."""
+ROOM = (8192, 256, 16_384)  # Tokens and sequences of a step, and tokens of a sequence, of the engine that was watched
 
 
-ADDRESS = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"
-"""What an engine's own ``--host`` takes."""
+ADDRESS = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"  # What an engine's own ``--host`` takes
 
 
 def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
@@ -473,14 +470,11 @@ def random_requests(given: Mapping[str, Any], longest: int, default_count: int |
     in_turns = given.get("turns") is not None
     workload = _sessions(given, common) if in_turns else synthetic_workload(**common)
     if is_clipped:
-        words = f"{workload.description}{CLIPPED}{longest:,}"
-        workload = replace(workload, description=words)
+        workload = replace(workload, description=f"{workload.description}{CLIPPED}{longest:,}")
     return without_too_long(workload, longest) if given.get("too_long") == "skip" else workload
 
 
 def _sessions(given: Mapping[str, Any], common: dict[str, Any]) -> Workload:
-    from infercast.serve.workload.synthetic import session_workload  # noqa: PLC0415 - most runs have none
-
     return session_workload(
         **common,
         session_rate=given["session_rate"],
@@ -519,8 +513,7 @@ def _clipped(lengths: LengthDistribution, most: int) -> LengthDistribution:
     return lengths._replace(minimum=min(lengths.minimum, most), maximum=min(lengths.maximum, most))
 
 
-Deployable = Deployment | ModelSource
-"""A deployment, or a model that is deployed with ``gpu`` and the options of `deploy`."""
+Deployable = Deployment | ModelSource  # A deployment, or a model to deploy with ``gpu`` and the options of `deploy`
 Servable = Workload | str | PathLike[str] | None
 """A workload, the file of a trace, or None: random requests by ``rate`` or ``concurrency``."""
 
@@ -623,8 +616,7 @@ def _random(load: dict[str, Any], longest: int) -> Workload:
 
 
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
-    from infercast.serve.workload.synthetic import scaled  # noqa: PLC0415 - most runs replay no trace
-    from infercast.serve.workload.traces import read_trace  # noqa: PLC0415
+    from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay no trace
 
     for name in load:
         if name not in OF_TRACES:

@@ -13,7 +13,7 @@ import numpy as np
 from infercast.engines.base import Deployment, Version
 from infercast.engines.tables import Table
 from infercast.engines.timer import KernelTimer
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import UnknownNameError, require
 from infercast.forecast.run import SimulatedRun
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import EIGHTY, uncertainty_of
@@ -29,10 +29,8 @@ from infercast.shown import Shown
 Batch = tuple[Table, Table]  # New tokens of each sequence, and its tokens in all
 MOST_SIZES = 48  # Table sizes at which joules are computed; in between, they are interpolated
 WATT_HOUR = 3600.0
-Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
-"""A deployment, the timer of its steps, and what each replica did."""
-STATIC, IDLE = "static", "idle"
-"""Parts other than kernel families: static power while kernels run, and power while none does."""
+Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]  # A deployment, its step timer, and what each replica did
+STATIC, IDLE = "static", "idle"  # Parts other than kernel families: power while kernels run, and while none does
 MOST_SEQUENCES = 256  # sequences of a batch that stands for others: more of them draw no more power while they run
 RUN_SPREAD = 0.045
 """Spread of runs on one kind of board (deviation of a logarithm), on H200s (benchmarks/accuracy/energy_runs.py)."""
@@ -195,11 +193,9 @@ def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
 class Facility:
     """Servers, building and grid around the GPUs."""
 
-    pue: float | None = None
-    """Watts of the building for each watt of its servers; None: as the price list of owned hardware says, or 1."""
+    pue: float | None = None  # Watts of the building per watt of its servers; None: by the list of owned hardware, or 1
     server_watts: float | None = None  # Idle power of a server without its GPUs; None: by its kind
-    server_factor: float | None = None
-    """What each watt of a board becomes at the wall of the server; None: as in its kind."""
+    server_factor: float | None = None  # What a watt of a board becomes at the wall of the server; None: as in its kind
     server: str | None = None  # The kind of server; None: the one that the GPU is usually found in
     grid_carbon: float | None = None  # Grams of CO2 per kWh; None: no carbon is reported
     electricity_price: float | None = None
@@ -210,8 +206,7 @@ class Facility:
             raise UnknownNameError("server", self.server, servers())
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise InputError(f"{name} must be a number from {least:g} to {most:g}, not {value:g}")
+            require(value is None or least <= value <= most, name, f"be a number from {least:g} to {most:g}", value)
 
     def or_else(self, pue: float | None, electricity_price: float | None) -> Facility:
         return replace(
@@ -306,8 +301,7 @@ class PhaseEnergy:
     tokens: int
     joules: float
     watts: float  # Per GPU while kernels ran, as a meter shows it: at most the board's limit
-    burst_watts: float
-    """The same within the steps: for milliseconds, before its clock is down, a board draws more than its limit."""
+    burst_watts: float  # The same within steps: for milliseconds, until its clock is down, a board draws over its limit
 
     @property
     def joules_per_token(self) -> float:

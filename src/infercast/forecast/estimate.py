@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.errors import FileFormatError, InputError, UnknownNameError
+from infercast.errors import FileFormatError, InputError, UnknownNameError, require
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.load import is_modelled
 from infercast.hardware.server import networks
@@ -200,8 +200,7 @@ def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | N
 
 DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype", "state_dtype"))
 TEXTS = DTYPES | {"kernel"}
-LARGEST = 2**31 - 1
-"""The largest size of a tensor's side; products of three of them are far from any GPU, and of no use."""
+LARGEST = 2**31 - 1  # The largest side of a tensor; products of three of them are far beyond any GPU
 LARGEST_BYTES = 2**50
 LEAST = {"gpus": 2, "stride": 1, "groups": 1, "layers": 1}  # Sizes of which one is not enough, or none
 SHAPES = {name: shape for family in FAMILIES.values() for name, shape in family.shapes.items()}
@@ -266,10 +265,8 @@ def _check_size(name: str, value: Any, least: int) -> None:
     """Raise InputError unless a size, or each of an array of sizes, is in range."""
     most = LARGEST_BYTES if name == "bytes" else LARGEST
     low, high = (value, value) if type(value) is int else (np.min(value), np.max(value))
-    if low < least:
-        raise InputError(f"{name} must be at least {least}, not {low}")
-    if high > most:
-        raise InputError(f"{name} must be at most {most}, not {high}")
+    require(low >= least, name, f"be at least {least}", low)
+    require(high <= most, name, f"be at most {most}", high)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -319,8 +319,7 @@ class Phase(NamedTuple):
     tokens: int
     seconds: float
     gpu_seconds: float
-    host_bound_seconds: float
-    """Time in which the GPU waited for the host within steps; of a pipeline, in which stages waited, added up."""
+    host_bound_seconds: float  # Time in which GPUs waited for the host within steps; of a pipeline, of all its stages
     families: tuple[FamilyShare, ...]
     waits_for: str = "host"  # What holds a GPU that waits within steps
 

@@ -47,8 +47,7 @@ from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.shown import Answer, Shown
 from infercast.units import format_seconds
 
-CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
-"""The default load: clients of a closed loop, and the tokens of their requests."""
+CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256  # The default load: clients of a closed loop, and tokens of requests
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -9,7 +9,7 @@ from infercast.engines.base import deploy as deploy_resolved
 from infercast.engines.base import require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
-from infercast.errors import DoesNotFitError, InputError
+from infercast.errors import DoesNotFitError, require
 from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, load_device, load_model, resolve_settings
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -27,13 +27,11 @@ class Fit(Plotted):
     layout: ParallelLayout
     settings: Resolved
     memory: Memory
-    longest_sequence: int
-    """Tokens of the longest sequence that fits alone, at most as many as the model has positions for."""
+    longest_sequence: int  # Tokens of the longest sequence that fits alone, at most the positions of the model
     most_sequences: int  # Sequences of ``context`` tokens that fit at once while they decode
     context: int  # Tokens of the sequences that are counted in ``most_sequences``
     problem: str  # Why an engine would refuse to start; empty if it starts
-    most_weights: float
-    """Bytes of weights on the GPU that holds most of them, which may be of another stage than ``memory``."""
+    most_weights: float  # Bytes of weights on the GPU with most of them, perhaps of another stage than ``memory``
 
     def _words(self) -> str:
         if self.problem:
@@ -58,8 +56,7 @@ def fit_memory(
     **options: Unpack[ModelOptions],
 ) -> Fit:
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `load_model`."""
-    if context < 1:
-        raise InputError(f"context must be at least 1 token, not {context}")
+    require(context >= 1, "context", "be at least 1 token", context)
     wanted, engine = resolve_settings(settings)
     config, device = load_model(model, engine=engine, **options), load_device(gpu, network)
     sizes = tensor_parallel_size, pipeline_parallel_size, data_parallel_size

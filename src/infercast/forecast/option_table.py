@@ -23,8 +23,7 @@ from infercast.units import whole_number
 
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
 """How tokens spread over experts: equally likely, in equal counts, or as uneven as measured tables have it."""
-SAMPLINGS = (GREEDY, SORTED)
-"""How tokens are picked: the most likely one, or by top-p from sorted logits, as vLLM 0.11.1 to 0.16 did."""
+SAMPLINGS = (GREEDY, SORTED)  # Tokens are the most likely, or by top-p from sorted logits, as vLLM 0.11.1 to 0.16 did
 TURN_LEN, THINK, TOOL_TIME = "lognormal:120:0.8:4:4000", "exponential:10", "lognormal:2:1"
 """Of later turns of a session, of the time between two, and of tools."""
 

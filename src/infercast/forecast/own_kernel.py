@@ -42,14 +42,12 @@ FUNCTIONS |= {"min": np.minimum, "max": np.maximum}
 OPERATORS: dict[type, Any] = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide}
 OPERATORS |= {ast.Pow: np.power, ast.FloorDiv: np.floor_divide, ast.Mod: np.mod}
 
-Inputs = dict[str, Array]
-"""Terms and features that a model may use by name, one row a shape; bytes and FLOP in microseconds."""
+Inputs = dict[str, Array]  # Terms and features that a model may use by name, a row a shape; bytes and FLOP in us
 SHORTEST = 1e-3  # Microseconds
 PRIOR, PRIOR_SPREAD = (1.1, -1.2, -1.5, -3.0), (1.0, 1.5, 1.5, 1.0)
 """Logarithms of what is expected, and how surely: scales of features, size of the correction, of its slope, noise."""
 WIDEST, ELSEWHERE, PER_RATIO = 4.0, 1.5, 0.3
-"""Half an interval at most, in logarithms; on another GPU, how many times wider it is, and by which share of the GPUs'
-ratio more."""
+"""Half an interval at most, in logarithms; on another GPU: times wider, and by which share of the GPUs' ratio."""
 KINDS = (
     ("none dims", "products dims"),
     ("work dims", "work features", "none features", "both features", "products dims"),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from infercast.engines.base import Deployment
 from infercast.engines.settings import Settings
 from infercast.engines.stages import StepKind, cut_layout, request_steps, stage_seconds
-from infercast.errors import DoesNotFitError, InputError
+from infercast.errors import DoesNotFitError, InputError, require
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.lazy_classes import replace
 from infercast.models.spec import stage_layers
@@ -84,8 +84,7 @@ def estimate_partition(
     decode steps that it shares with a ``batch``; 0 leaves one of both out. ``options`` are those of `deploy`.
     """
     for name, value, least in (("input_len", input_len, 0), ("output_len", output_len, 0), ("batch", batch, 1)):
-        if not least <= value <= 1 << 20:
-            raise InputError(f"{name} must be from {least} to {1 << 20:,}, not {value}")
+        require(least <= value <= 1 << 20, name, f"be from {least} to {1 << 20:,}", value)
     if not input_len + output_len or options.get("pipeline_parallel_size", 1) < 2:
         raise InputError("a partition needs tokens of requests, and a pipeline_parallel_size of 2 or more")
     asked = "auto" if pp_layer_partition is None else pp_layer_partition

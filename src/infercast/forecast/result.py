@@ -72,10 +72,8 @@ class Verdict(Answer):
 
 def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
     """Judge a forecast by an SLO; 80 % intervals are computed if they are not given."""
-    if isinstance(slo, str):
-        slo = parse_slo(slo)
-    if intervals is None:
-        intervals = forecast_intervals(forecast)
+    slo = parse_slo(slo) if isinstance(slo, str) else slo
+    intervals = intervals or forecast_intervals(forecast)
     share, least = attainment(forecast.clients, slo, counted(forecast)), headroom(forecast, slo)
     return Verdict(
         slo=slo,
@@ -114,8 +112,7 @@ def odds(forecast: SimulatedRun, slo: Slo, intervals: Intervals | None = None) -
     """
     if not forecast.state.is_steady:
         return None
-    if intervals is None:
-        intervals = forecast_intervals(forecast)
+    intervals = intervals or forecast_intervals(forecast)
     return min(limit_odds(forecast, limit, intervals) or 0.0 for limit in slo.limits)
 
 

@@ -24,8 +24,7 @@ from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
 
 SHOWN_TURNS = 10
-VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")
-"""Kernels of the target that see a row for every draft."""
+VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")  # Kernels of the target with a row for every draft
 TARGET, VERIFY, DRAFT = "target", "verify", "draft"
 
 
@@ -148,8 +147,7 @@ class Outcome:
     ttft: Percentiles  # Time to first token, in seconds: from sending a request to its first output token
     tpot: Percentiles | None
     """Time per output token after the first, in seconds, of each request; None where no request has a second token."""
-    inter_token: Percentiles | None
-    """Time between two output tokens, in seconds, of all tokens; None where no request has a second token."""
+    inter_token: Percentiles | None  # Time between two output tokens, in seconds; None where no request has a second
     end_to_end: Percentiles  # Time from sending a request to its last output token, in seconds
     duration: float  # Seconds from the first request sent to the last token received, of the whole run
     output_tokens_per_second: float  # Output tokens per second of all GPUs together
@@ -538,8 +536,7 @@ class DraftRun(NamedTuple):
     counts: DraftCounts
     drafted_per_second: float
     accepted_per_second: float
-    parts: dict[str, float]
-    """Shares of the GPU's time in steps without prompts: the target's layers, its head and sampling, and drafting."""
+    parts: dict[str, float]  # Shares of GPU time in steps without prompts: target's layers, head and sampling, drafting
 
 
 def drafts_of(forecast: SimulatedRun) -> DraftRun | None:

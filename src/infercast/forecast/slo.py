@@ -18,13 +18,11 @@ from infercast.units import MICRO, MILLI
 
 Array = npt.NDArray[Any]
 
-QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "end_to_end"}
-"""What may be promised, by the fields of `Outcome` that have it."""
+QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "end_to_end"}  # What may be promised, by the fields of `Outcome`
 UNITS = {"us": MICRO, "ms": MILLI, "s": 1.0, "min": 60.0}
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms,e2e_mean<8s"
 FRACTIONS = (0.5, 0.9, 0.95, 0.99)
-NAMES = ("mean", "p50", "p90", "p95", "p99")
-"""What is said of every latency, in the order of the fields of `Percentiles`."""
+NAMES = ("mean", "p50", "p90", "p95", "p99")  # What is said of every latency, in the order of `Percentiles`
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,17 +33,14 @@ SETTLING, SETTLED, FIRST = 3, 5, 50
 """A busy engine settles within ``R * R / R0``, of the times that a request stays (``R``) and stays alone (``R0``). A
 steady part begins no earlier than three times what that is above ``R``, and lasts for five times it."""
 LEAST_REQUESTS = 100  # Fewer show no percentile
-GROWTH = 0.05
-"""A number in the system that grows by more than this share between halves, and than by chance, is not steady."""
-FILLS, MUCH = 3.0, 0.25
-"""A run of this many residence times has filled up, unless its last third has this share more requests."""
+GROWTH = 0.05  # A number in the system that grows by more than this between halves, and than by chance, is not steady
+FILLS, MUCH = 3.0, 0.25  # A run of so many residence times has filled up, unless its last third has this share more
 STAYS = 90  # Requests still come for this percentile of the residence time after the last one that counts
 GROUPS = 20  # Groups of a part, to estimate its noise
 PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.014, 0.25, 0.04
 """Standard errors that a run goes on for: of the medians of TTFT and TPOT, of their 99th percentiles, and of what an
 SLO limits unless it is clear on which side of its limit it lies ..."""
-CLEAR, RATE_PRECISION = 2.5, 0.007
-"""... by this many standard errors; and of tokens per second, unless requests come at a rate."""
+CLEAR, RATE_PRECISION = 2.5, 0.007  # ... by so many standard errors; and of tokens per second, unless there is a rate
 ROUGH_LIMITS = 2.0
 """What an SLO limits may be off by so many times as much in a run that is made to decide about it alone. Such a run is
 no longer than one that shows by itself whether it keeps up (`LONG`)."""
@@ -67,8 +64,7 @@ LONG, SEATS, OUTGROWN = 6_000, 4, 0.02
 """A run of this many requests, and this multiple of the seats, decides by itself whether it keeps up with more than the
 computed capacity: not if this share of the requests of its second half is left ..."""
 LONGER, FAR_OUTGROWN = 20_000, 0.05  # ... and one of this length, whether it keeps up with less.
-FAR_BEYOND, MOSTLY_LEFT = 1.15, 0.1
-"""A shorter run at this multiple of the capacity, with this share left, need not go on."""
+FAR_BEYOND, MOSTLY_LEFT = 1.15, 0.1  # A shorter run at this multiple of the capacity, with so much left, need not go on
 FAR_ABOVE = 3.0  # A queue by chance has a length of three times its mean one time in twenty
 
 
@@ -79,8 +75,7 @@ class SteadyState(NamedTuple):
     begin: float
     end: float  # When the last request that counts was sent; others come after it for about as long as one stays
     num_requests: int  # Sent in that part
-    num_needed: int | None = None
-    """How many requests would do, where there were too few; None: no number would, or these do."""
+    num_needed: int | None = None  # Requests that would do, where these were too few; None: none would, or these do
     obstacle: str = ""  # Why it was not reached
     settled: bool = False  # Whether requests came and went evenly, however few they were
     filled: bool = False  # Whether the number in the system had stopped growing when the last request came
@@ -301,8 +296,7 @@ class State(NamedTuple):
     """How a deployment copes with what comes."""
 
     word: str
-    capacity: float | None = None
-    """Requests a second that can be served; None where the run itself shows that it is more than what comes."""
+    capacity: float | None = None  # Requests a second that can be served; None if the run shows it is above what comes
     offered: float | None = None  # Requests a second that arrive; None without a steady rate
     to_clear: float = 0.0  # Seconds from the last arrival until the queue is empty
 

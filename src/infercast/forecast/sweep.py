@@ -20,7 +20,7 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.engines.settings import Settings, changed
 from infercast.engines.speculation import Drafting
-from infercast.errors import DoesNotFitError, InputError
+from infercast.errors import DoesNotFitError, InputError, require
 from infercast.forecast.cost import GpuPrice, Tariff
 from infercast.forecast.deploy import (
     GpuSource,
@@ -49,8 +49,7 @@ RATE, CONCURRENCY = "rate", "concurrency"
 MOST_VALUES = 200  # A longer list is a mistake more often than a question
 USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
-LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
-"""The share of the capacity that a light load has, its requests, and their seed."""
+LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5  # The share of the capacity that is a light load, its requests and seed
 LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
 EDGE_HALVINGS = 4  # Between two points: a knee is known to a sixteenth of their distance
 
@@ -213,8 +212,7 @@ class Sweep(Plotted):
     points: tuple[Point, ...]
     slo: Slo | None = None
     price: GpuPrice | None = None
-    light_ttft: float | None = None
-    """Median time to first token, in seconds, at a tenth of the saturating rate; for rates and clients."""
+    light_ttft: float | None = None  # Median time to first token, in seconds, at a tenth of the saturating rate
     knee: Edge | None = None  # Up to where the median TTFT stays below twice that
     promise: Edge | None = None  # Up to where the SLO holds
     capacity: float | None = None  # Requests per second at which the deployment is saturated
@@ -431,8 +429,7 @@ def save_energy(
     """
     if least_odds is None:
         least_odds = 0.0 if slo is None else LEAST_ODDS
-    if not 0.0 <= least_odds < 1.0:
-        raise InputError(f"least_odds must be a probability from 0 to below 1, not {least_odds:g}")
+    require(0.0 <= least_odds < 1.0, "least_odds", "be a probability from 0 to below 1", least_odds)
     if least_odds and slo is None:
         raise InputError("least_odds needs an slo to hold")
     if power_limits is not None and clocks is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from infercast.engines.base import Deployment, shared_seconds
 from infercast.engines.timer import KernelTimer
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.hardware.server import networks
 from infercast.lazy_classes import NamedTuple
 from infercast.predict.families.collective import NETWORK_EFFICIENCY
@@ -152,8 +152,7 @@ def two_pools(
             f"({prefill.model.cache_dtype}) and {decode.model.name} ({decode.model.cache_dtype})"
         )
     for role, count in zip((PREFILL, DECODE), instances, strict=True):
-        if count < 1:
-            raise InputError(f"{role}_instances must be at least 1, not {count}")
+        require(count >= 1, f"{role}_instances", "be at least 1", count)
     wire = link_between(prefill, decode, link, instances)
     plans = zip((prefill, decode), (PREFILL, DECODE), instances, timers, strict=True)
     return System(tuple(_pool(each, router, role, count, timer) for each, role, count, timer in plans), link, wire)

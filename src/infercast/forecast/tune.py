@@ -19,13 +19,11 @@ from infercast.ops import MoE
 from infercast.predict.expert_launch import ALIGNED, Tiles, Times, all_tiles, excluded, tiles_of, time_tiles
 
 TOKENS = (1, 16, 64, 256, 512, 1024, 2048, 4096)
-RELIABLE = 1.2
-"""A gain from which a change is recommended untried: four of five gains of held-out shapes were off by less."""
+RELIABLE = 1.2  # Gain from which a change is recommended untried: four of five held-out gains were off by less
 PROVED_ON = "hopper"  # the architecture that the constants were fitted and the ranking was tried on
 MOST_OF_A_TILE = 2  # configurations with the same rows and columns among the best: others are more informative
 CLEAR = 0.03  # a measured gain below this is chance: two runs of one configuration lay up to 2.6 % apart in our trial
-Row = Mapping[str, Any]
-"""A measured run: the layer's sizes, ``configuration`` (None: the engine's choice), ``ran`` and ``latency_us``."""
+Row = Mapping[str, Any]  # A measured run: sizes, ``configuration`` (None: the engine's), ``ran`` and ``latency_us``
 TunedFile = dict[str, dict[str, int]]  # a configuration by number of tokens, in the words of its file
 PIPES = {
     "tensor": "the tensor cores",

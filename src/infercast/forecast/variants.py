@@ -28,8 +28,7 @@ from infercast.predict.roofline import Predictor
 from infercast.serve.step import StepShape
 from infercast.shown import Answer
 
-LIKE = {False: "llama-3.1-8b", True: "mixtral-8x7b"}
-"""Models like these, dense and with experts: everything but the sizes is theirs."""
+LIKE = {False: "llama-3.1-8b", True: "mixtral-8x7b"}  # Dense and with experts: everything but the sizes is theirs
 NEEDED = ("layers", "hidden", "heads", "kv_heads", "inter")
 NAMES = (*NEEDED, "head_dim", "vocabulary", "experts", "topk", "quantization")
 DEFAULTS = {"head_dim": 128, "vocabulary": 128_256, "experts": 0, "topk": 2, "quantization": "bf16"}

@@ -23,8 +23,7 @@ FALLBACKS: dict[str, tuple[str, ...]] = {
     "int8": ("int8", "bf16", "fp16", "fp32"),
     "fp4": ("fp4", "bf16", "fp16", "fp32"),
 }
-LEAST_POWER, LEAST_CLOCK = 0.27, 0.2
-"""Shares of the board's own limit and highest clock below which no driver goes, or nothing is known."""
+LEAST_POWER, LEAST_CLOCK = 0.27, 0.2  # Shares of its limit and top clock below which no driver goes, or none is known
 MEGA = 1e6
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 LEAST_SHARE = 1e-3  # A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G
@@ -55,16 +54,14 @@ class Gpu(Answer):
     vendor: str
     architecture: str
     compute_capability: str
-    kernels: str
-    """The architecture of the kernels that engines run on it: its own, or an earlier one that it shares them with."""
+    kernels: str  # Architecture of the kernels that engines run on it: its own, or an earlier one that shares them
     memory: str  # Its kind: ``hbm`` (stacked) or ``gddr``
     sms: int  # Streaming multiprocessors; compute units on AMD
     boost_clock: float  # Hz
     sustained_clock: float  # Hz under a long, heavy matrix product
     tensor_flops: Mapping[str, float] = field(hash=False)
     """Dense FLOP/s (no sparsity, wide accumulation) by format; ``fp32`` is the plain rate outside the tensor cores."""
-    whole_tensor_flops: float
-    """16-bit FLOP/s of the tensor cores as the architecture has them; some products are sold with a lower rate."""
+    whole_tensor_flops: float  # 16-bit FLOP/s of the tensor cores themselves; some products are sold with a lower rate
     fma_flops: float  # Plain fp32 multiply-add FLOP/s, a multiply-add counted as two
     special_rate: float  # Exponentials and other special functions per second
     dram_bytes: int  # Bytes of memory that it is sold with
@@ -74,19 +71,15 @@ class Gpu(Answer):
     l2_bandwidth: float  # Bytes per second from that cache
     shared_memory_per_sm: int  # Bytes
     registers_per_sm: int  # 32-bit registers
-    nvlink_bandwidth: float
-    """Bytes per second of direct GPU-to-GPU links, one direction, all links of the GPU together; 0 without any."""
+    nvlink_bandwidth: float  # Bytes per second of direct links between GPUs, one direction, all together; 0: none
     pcie_bandwidth: float  # Bytes per second to the host, one direction
     gpus_per_node: int  # GPUs that usually share one such link domain, or one server where there is none
     tdp: float  # Watts that the board is built to draw
-    nvlink_gpus: int = 0
-    """GPUs that the direct links join: a whole node behind a switch, two or four cards under a bridge; 0: none."""
+    nvlink_gpus: int = 0  # GPUs joined by direct links: a node behind a switch, or two or four bridged cards; 0: none
     pcie_topology: str = ""  # How GPUs without direct links are joined, one of `TOPOLOGIES`; empty: unknown
-    network_bandwidth: float = 0.0
-    """Bytes per second to other nodes, one direction, the share of one GPU; 0: there is no network."""
+    network_bandwidth: float = 0.0  # Bytes per second to other nodes, one direction, one GPU's share; 0: no network
     network_latency: float = 0.0  # Seconds of one message to another node
-    max_clock: float = 0.0
-    """Hz: the highest clock that the driver lets kernels run at, where it is not ``boost_clock``; 0: it is."""
+    max_clock: float = 0.0  # Hz: highest clock that the driver lets kernels run at, if not ``boost_clock``; 0: it is
     power_limit: float = 0.0  # Watts that an operator lets the board draw; 0: its ``tdp``
     clock_limit: float = 0.0  # Hz: the clock that an operator has locked, which all rates follow already; 0: none
     unlimited: Gpu | None = field(default=None, repr=False)  # The chip itself, where an operator holds it back

@@ -21,8 +21,7 @@ FOLDER = DATA / "gpus"
 OWN_FILE_HINT = " (or give the path of a TOML file that describes yours)"
 Fact = TypeVar("Fact")
 MEGA = 1e6
-DRIVER_SHARE = 0.985
-"""Share of the nominal memory that a driver reports where a file does not say; HBM parts show 0.98 to 0.995."""
+DRIVER_SHARE = 0.985  # Share of nominal memory that a driver reports if a file says none; HBM parts show 0.98 to 0.995
 NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
 """What belongs to the base alone: a chip made from it is another chip."""
 
@@ -38,8 +37,7 @@ TEXTS: Rule = (
     "a list of non-empty strings",
     lambda value: isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value),
 )
-SMALLEST = 1e-4
-"""No field of a chip, in the units of its file, is smaller; less comes to nothing in bytes or whole cycles."""
+SMALLEST = 1e-4  # No field of a chip is smaller, in the units of its file: less is nothing in bytes or cycles
 POSITIVE: Rule = (f"a finite number of at least {SMALLEST:g}", lambda value: _is_number(value) and value >= SMALLEST)
 NOT_NEGATIVE: Rule = ("zero or a positive finite number", lambda value: _is_number(value) and value >= 0)
 COUNT: Rule = ("a positive whole number", lambda value: _is_number(value) and isinstance(value, int) and value > 0)
@@ -300,14 +298,11 @@ class KernelFacts(NamedTuple):
     vendor: str
     attention: str  # Which attention kernels engines run, by the name that their physics has
     l2_partitions: int  # Parts of L2 that may hold a copy of a line each
-    wide_multiply: bool
-    """Whether Triton's kernels use a multiply instruction of four warps, which reads shared memory itself."""
+    wide_multiply: bool  # Whether Triton's kernels multiply by four warps at once, which read shared memory themselves
     fp8_products: str  # The library with fp8 products that are known kernel by kernel; empty: none
     misaligned_experts: float  # How many times longer loads of experts' rows take if their length is no multiple of 16
-    switch_share: float
-    """What switches that reduce make of the links, against those that it was fitted on; 0: none reduces."""
-    flag_delay: float
-    """How many times longer a flag takes to a peer and back than between the GPUs that it was fitted on."""
+    switch_share: float  # What reducing switches make of the links, against those it was fitted on; 0: none reduces
+    flag_delay: float  # How many times longer a flag takes to a peer and back than on the GPUs it was fitted on
     threads_per_sm: int = 2048  # Threads that an SM holds at once
     launch: float = 1.0  # How long a launch in a graph takes, against one on the chips that physics was fitted on
     mma_sync: float = 1.0

@@ -40,15 +40,13 @@ class Draft:
     """Layers that draft, with the vocabulary of their head."""
 
     config: ModelConfig
-    combined: int = 0
-    """Values of the target's hidden states that a product turns into one hidden state, once a step (EAGLE-3)."""
+    combined: int = 0  # Values of the target's hidden states that a product makes one state, once a step (EAGLE-3)
     joins: bool = False  # Whether a product joins embedding and hidden state in each pass ...
     side_by_side: bool = False  # ... or the first layer's attention takes both
     norms: int = 0  # Norms over the hidden size of a pass, those of its layers and the last left out
     own_embedding: int = 0  # Rows of an embedding of its own; 0: it uses the target's
     own_head: bool = True  # Whether its head is its own, and not the target's
-    spread_over: int = 0
-    """Rows of the target's vocabulary that its own, smaller one is spread over before a token is chosen; 0: none."""
+    spread_over: int = 0  # Rows of the target's vocabulary that its smaller one is spread over before a choice; 0: none
     modules: int = 1  # Heads with weights and a cache of their own, of which the first is run for every draft
 
     def weight_bytes(self, layout: ParallelLayout, multiples: Multiples = UNPADDED) -> float:

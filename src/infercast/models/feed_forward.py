@@ -41,8 +41,7 @@ class FeedForward(ABC):
     shared_inter: int  # Width of all shared experts together, which serve every token; 0: none
     is_empty: ClassVar[bool] = False
     """Whether the layer has no feed-forward at all: no kernels, no norm before it, no all-reduce after it."""
-    takes_quantised: ClassVar[bool] = False
-    """Whether the norm before it also quantises what it writes, where activations are quantised."""
+    takes_quantised: ClassVar[bool] = False  # Whether the norm before it also quantises, if activations are quantised
 
     @property
     def has_plain_groups(self) -> bool:
@@ -193,8 +192,7 @@ SHARED = (
     "mixer.shared_experts", "ffn.shared_experts",
 )  # fmt: skip
 ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "mixer.experts", "ffn.experts")
-BESIDE_DENSE = ("experts", "moe.experts")
-"""Where a dense feed-forward is called mlp, the experts have a place of their own (Gemma 4)."""
+BESIDE_DENSE = ("experts", "moe.experts")  # Experts beside a dense feed-forward that is called mlp (Gemma 4)
 WHOLE_SHARED_EXPERTS = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "Llama4ForCausalLM",
     "Llama4ForConditionalGeneration", "NemotronHForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM",
@@ -217,19 +215,16 @@ class ExpertFeedForward(FeedForward):
     dense_inter: int = 0  # Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none
     gated: bool = True  # Whether experts, shared ones too, have a gate (not in Nemotron 3)
     latent: int = 0
-    """The width that tokens are projected down to before the routed experts, and up from after them; 0: they are not
-    (Nemotron 3 Super and Ultra, Kimi-K3)."""
+    """Width that tokens are projected down to around the routed experts; 0: none (Nemotron 3 Super, Ultra, Kimi-K3)."""
     latent_norm: bool = False  # What comes out of the experts is normed before it is projected up (Kimi-K3)
     grouped_choice: bool = False  # Experts are chosen from groups (DeepSeek), by scores in the router's own format
     reached: int | None = None
     """How many experts tokens go to at all: fewer without training, or where others are for images (ERNIE 4.5 VL)."""
-    routing: str = "uniform"
-    """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
+    routing: str = "uniform"  # How tokens spread over experts: ``uniform``, ``balanced`` or ``power_law_`` and exponent
     wide_router: bool = False  # The router multiplies in fp32 (GLM-5)
     slower: tuple[tuple[float, float], ...] = ()
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
-    joined: int = 0
-    """Shared experts that an engine multiplies with the routed ones, as experts that every token goes to."""
+    joined: int = 0  # Shared experts that an engine multiplies with the routed ones, as experts of every token
     beside: bool = False  # Shared experts run on a stream of their own while the routed ones do
 
     @property

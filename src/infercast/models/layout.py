@@ -23,8 +23,7 @@ class ParallelLayout:
     pipeline: int = 1
     data: int = 1
     experts: bool = False
-    all_to_all: bool = False
-    """Tokens go to the GPUs of their experts alone, and not to all that share experts (DeepEP's kernels)."""
+    all_to_all: bool = False  # Tokens go only to the GPUs of their experts, not to all that share experts (DeepEP)
     fused_norms: bool = False  # All-reduces carry the norm that follows them in one kernel (``fuse_allreduce_rms``)
     library: str = DEFAULT_LIBRARY  # The library of all-reduces, as in `Collective`
     apart: bool = False  # Each copy has all experts to itself, so that copies share nothing
@@ -92,13 +91,10 @@ class WeightFormat:
     activation_experts: str = "bf16"
     recurrent: str = "bf16"  # Recurrent token mixers, which checkpoints often quantise otherwise than attention
     activation_recurrent: str = "bf16"
-    experts_kernel: str = ""
-    """The kernels of experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
-    scans_kernel: str = ""
-    """The library that scans prompts of gated delta nets, where it is not the engine's own choice."""
+    experts_kernel: str = ""  # Kernels of experts, where not the engine's own choice: ``marlin``, ``triton``, ...
+    scans_kernel: str = ""  # Library that scans prompts of gated delta nets, where not the engine's own choice
     name: str = "bf16"  # What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ...
-    int4_scale_bytes: float = 2 / 128
-    """Bytes of scale and zero point for each 4-bit integer: by default one bf16 scale for 128 of them."""
+    int4_scale_bytes: float = 2 / 128  # Scale and zero point of each 4-bit integer: by default one bf16 scale for 128
     quantised_apart: bool = False
     """Inputs are quantised by kernels of their own, not by the norm or activation before: the engine fuses neither."""
     quicker_rows: tuple[int, int, float] = (0, 0, 1.0)

@@ -54,8 +54,7 @@ def schemes(names: str = "schemes") -> dict[str, Scheme]:
 
 # Where a layer's modules sit in a checkpoint: plain, inside two kinds of vision models, and in Nemotron-H.
 PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
-ATTENTION_HOMES = ("self_attn.", "mixer.")
-"""What attention is called in a layer; Nemotron-H calls every half of a layer so."""
+ATTENTION_HOMES = ("self_attn.", "mixer.")  # What attention is called in a layer; in Nemotron-H every half of a layer
 # A regular expression comes from an untrusted file. With few repetitions, none of them around a group, matching a
 # module's short name cannot take long.
 LONGEST_EXPRESSION = 200

@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, FeedForward, Multiples
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
 from infercast.models.mixers.mixer import Mixer
 from infercast.shown import Answer
 
-GREEDY, SORTED = "greedy", "sorted"
-"""How a token is picked: the one with the largest logit, or by top-p with all logits in order."""
+GREEDY, SORTED = "greedy", "sorted"  # How a token is picked: the largest logit, or by top-p with all logits in order
 MOST_TENSOR = 64  # Sizes that a refusal looks at for alternatives
 BLOCKED, BLOCK = "fp8_block", 128
 
@@ -30,15 +29,11 @@ class Stack:
     layers: int
     mixer: Mixer  # What lets tokens see each other
     feed_forward: FeedForward
-    norms: int = 2
-    """Norms over the hidden size in each layer: 2 before the halves; 4 where the halves' outputs are normed too."""
-    streams: int = 1
-    """Residual streams between the halves; hyper-connections join and mix several, and do the norms (DeepSeek-V4)."""
-    residuals: int = 0
-    """Sums of earlier layers that each norm weighs and adds up before it norms (attention residuals of Kimi-K3)."""
+    norms: int = 2  # Norms over the hidden size in each layer: 2 before the halves, 4 if their outputs are normed too
+    streams: int = 1  # Residual streams between the halves; hyper-connections mix several and norm them (DeepSeek-V4)
+    residuals: int = 0  # Sums of earlier layers that each norm weighs and adds before it norms (Kimi-K3)
     parallel: bool = False  # Both halves read the layer's input, and GPUs add up their sum (GPT-J, Cohere)
-    input_width: int = 0
-    """Values of an embedding of its own for each layer, which it gates and adds (Gemma 4 E2B, E4B); 0: none."""
+    input_width: int = 0  # Values of a layer's own embedding, which it gates and adds (Gemma 4 E2B, E4B); 0: none
 
     @property
     def mixing_values(self) -> int:
@@ -71,8 +66,7 @@ class PredictionPart:
     heads: int  # Heads with weights of their own
     stacks: tuple[Stack, ...]  # The layers of one head
     norms: int = 3  # Norms over the hidden size outside its layers: of both inputs, and of its output
-    own_table: bool = False
-    """Whether each head has a table of the vocabulary to itself (Step-3.5) and does not ask the model's."""
+    own_table: bool = False  # Whether each head has its own table of the vocabulary (Step-3.5), not the model's
     quantised: bool = True  # Whether its layers have the model's weight formats; else all of it is in the base format
 
 
@@ -95,8 +89,7 @@ class ModelConfig(Answer):
     max_positions: int  # Tokens of the longest sequence that it was made for
     stacks: tuple[Stack, ...]
     weights: WeightFormat = field(default_factory=WeightFormat)
-    kv_dtype: str = "auto"
-    """KV-cache format that the checkpoint or the user asks for; ``auto``: that of the activations."""
+    kv_dtype: str = "auto"  # KV-cache format that checkpoint or user ask for; ``auto``: that of the activations
     tied_embedding: bool = False  # The head reuses the embedding table, or there is none
     positions: int = 0  # Rows of a table of learned positions, on every GPU
     pools: bool = False  # A prompt gives a vector or a score, and no tokens
@@ -105,8 +98,7 @@ class ModelConfig(Answer):
     prediction: PredictionPart | None = None
     sampling: str = GREEDY
     notes: tuple[str, ...] = ()  # What was left out or assumed, in words: ``vision tower left out``
-    assumed: str = ""
-    """What the name of a checkpoint or an unknown architecture was taken to mean, in words; one of the notes."""
+    assumed: str = ""  # What a checkpoint's name or an unknown architecture was taken to mean; one of the notes
     adapters: AdapterSlots | None = None  # LoRA adapters that an engine has room for
 
     def _words(self) -> str:
@@ -270,8 +262,7 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
     """Refuse a layout that the model's dimensions do not allow, naming the ones that they do."""
     sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
     for name, size in sizes.items():
-        if size < 1:
-            raise InputError(f"{name}_parallel_size must be at least 1, not {size}")
+        require(size >= 1, f"{name}_parallel_size", "be at least 1", size)
     if not divides(config, layout.tensor, split_experts=not layout.experts):
         valid = [size for size in range(1, MOST_TENSOR + 1) if divides(config, size, split_experts=not layout.experts)]
         raise InputError(

@@ -66,8 +66,7 @@ class Call:
     op: Op
     count: int = 1
     beside: bool = False  # Runs on a stream of its own, in parallel with the kernels around it
-    slower: Quantity = 1.0
-    """How many times as long it takes as such a kernel does, because of how the engine launches it, ..."""
+    slower: Quantity = 1.0  # How many times as long it takes as such a kernel, by how the engine launches it, ...
     saved: float = 0.0  # ... and the seconds that it takes less
 
 
@@ -114,8 +113,7 @@ class Gemm(ComputedInDtype):
     out_dtype: str = "bf16"
     batch: int = 1
     family: str = "gemm"
-    quantiser: str = ""
-    """The engine that quantises ``x`` where a table times it with the product; for kernel models only."""
+    quantiser: str = ""  # The engine that quantises ``x`` where a table times both together; for kernel models only
 
     @property
     def flops(self) -> Quantity:
@@ -209,8 +207,7 @@ class Collective:
     kind: str
     message_bytes: Size
     gpus: int
-    library: str = DEFAULT_LIBRARY
-    """The library: an engine's, with an all-reduce of its own for short messages, or ``nccl``."""
+    library: str = DEFAULT_LIBRARY  # An engine's, with an all-reduce of its own for short messages, or ``nccl``
     family: str = "collective"
     compute_dtype: str = "fp32"
 
@@ -250,8 +247,7 @@ class Elementwise:
     shared_read: float = 0.0
     compute_dtype: str = "fp32"
     kind: str = ""  # Which kernel of its family it is, where one family has several
-    reduced: Size = 0
-    """Values of a row that must all be seen before one can be written; 0 where each is written by itself."""
+    reduced: Size = 0  # Values of a row that must be seen before any can be written; 0 where each is written by itself
 
     @property
     def flops(self) -> Quantity:

@@ -59,8 +59,7 @@ SHOWN_ENGINES = 16
 LEAST_SHARE = 0.0005  # kernel families below this share of a step are left out of tables
 PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
-SURE, USABLE = 0.8, 0.9
-"""Odds with which nothing has to change, and the share of its capacity that a deployment is planned for."""
+SURE, USABLE = 0.8, 0.9  # Odds with which nothing has to change, and the share of its capacity that one plans for
 BRIEF = ("ttft", "tpot", "end_to_end")
 IN_BRIEF = ("p50", "p95", "p99")
 MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"

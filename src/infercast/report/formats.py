@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.report.files import csv_lines
 from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragraph, RenderableType, Section, drawn
 from infercast.units import MICRO, format_bytes, format_count, format_percent, format_seconds
@@ -136,8 +136,7 @@ def frame_of_columns(columns: Mapping[str, Any], library: str | None = None) -> 
 
 
 def _library(name: str | None) -> Any:
-    if name is not None and name not in LIBRARIES:
-        raise InputError(f"library must be {' or '.join(LIBRARIES)}, not {name!r}")
+    require(name is None or name in LIBRARIES, "library", f"be {' or '.join(LIBRARIES)}", repr(name))
     for each in LIBRARIES if name is None else (name,):
         try:
             return import_module(each)

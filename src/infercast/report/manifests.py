@@ -29,8 +29,7 @@ SIDECAR_PORT = 8200  # where an engine listens behind the chart's proxy
 ROLES = {"server": (), "prefill": ("--is-prefill-worker",), "decode": ("--is-decode-worker",)}
 SECRET = "hf-token"
 START_SECONDS, EVERY = 3600, 10  # large weights take long to load: so long, asked every so often
-CORES, HOST_GIB = 4, 16
-"""Cores of a GPU's share, and memory of the host beyond that of the weights, which pass through it."""
+CORES, HOST_GIB = 4, 16  # Cores of a GPU's share, and host memory beyond that of the weights, which pass through it
 DRIVER_NAME = re.compile(r"(NVIDIA|Tesla|AMD) .*")
 
 

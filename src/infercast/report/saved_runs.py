@@ -22,8 +22,7 @@ LARGEST = 1e30  # no number of a run is larger
 Band = tuple[float, float]
 SHOWN = ("mean", "p50", "p95", "p99")
 MANY = 10.0  # from here on a ratio says more than a change in per cent
-POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")
-"""Neither more nor less is better: what counts is what is done with it."""
+POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")  # Neither more nor less is better
 LEADERS: dict[str, str] = read_data("sentences.toml")["leaders"]
 
 

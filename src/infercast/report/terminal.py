@@ -39,8 +39,7 @@ FOLDED = (
     "Kernels: what",
 )  # fmt: skip
 """Sections with titles like these are details: collapsed in notebooks, and the first to be left out of a screen."""
-FEWER = ((20, 100), (12, 100), (12, 3), (5, 3), (3, 1))
-"""Most rows of each table and fewest parts, in turn until there is room."""
+FEWER = ((20, 100), (12, 100), (12, 3), (5, 3), (3, 1))  # Most rows of each table and fewest parts, until there is room
 HEIGHT = 9  # lines of the area that is drawn in
 WIDEST, NARROWEST = 110, 40
 BESIDE, BELOW = 36, 76  # least width of each of two charts side by side, and the most for one alone

@@ -92,8 +92,7 @@ class Step:
         self.ended: list[Move] = []  # GPU-host copies whose completion is seen with this step's result
 
 
-NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])
-"""Placeholders for a turn of the loop without a step."""
+NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])  # Placeholders for a turn without a step
 
 
 class Loop:
@@ -147,10 +146,7 @@ class Loop:
         return is_usual and all(each is None for each in parts)
 
     def turns(self) -> Iterator[float]:
-        """Yield the clock before each turn; ends when no client will send again.
-
-        A driver of several engines always advances the one with the earliest clock.
-        """
+        """Yield the clock before each turn, for drivers of several engines; ends when no client will send again."""
         scheduler, timeline, clients, looks = self.scheduler, self.timeline, self.clients, self.looks
         always, plan_next = looks.is_always, scheduler.plan
         while True:
@@ -359,9 +355,7 @@ class Loop:
             self._take_in(step, clock)
 
     def _take_in_others(self, plan: Plan, times: list[float]) -> None:
-        """The results of the same step again and again, all but the last one, where some did not have a token in the
-        step before or have their last one.
-        """
+        """Results of a repeated step but the last, where some had no token in the step before or have their last."""
         record, count, done = self.record, plan.decodes, plan.early
         if done:
             self.scheduler.end_early(plan)

@@ -21,11 +21,9 @@ from infercast.serve.timeline import Repetitions
 from infercast.serve.workload.request import Request
 
 Started = tuple[int, int, int, bool, BlockAllocation | None]
-"""Of a request: its number, input and output tokens, whether the engine learns only with the last that it is, and its
-blocks, if any are shared."""
+"""Of a request: number, input and output tokens, whether the last is known only as it comes, its shared blocks."""
 Flying = tuple[float, float, int, list[Started], list[Started], bool]
-"""A step in flight: its end, seconds to process its result, its tokens, whose are the first and the last, and whether
-some are both."""
+"""A step in flight: end, seconds to process it, tokens, which are first and last, and whether some are both."""
 Ahead = tuple[Numbers, StepEstimate, Repetitions, int, Flying]
 """Repetitions of a step that are timed but not launched: also the blocks held in the first, and the step before."""
 

@@ -22,8 +22,7 @@ from infercast.serve.timeline import Repetitions
 
 Sequences = list[DeclaredSequence]
 Flying = tuple[float, float, int, Sequences | None, Sequences, Sequences]
-"""A step in flight: its end, seconds to process its result, its tokens, prompts with their first and members with their
-last token among them, and members that had only a first one before; no prompts: None."""
+"""A step in flight: end, seconds to process it, tokens, which are first and last, and whether some are both."""
 Ahead = tuple[Numbers, StepEstimate, Repetitions, int]
 """Repetitions of a step that are timed but not launched, and the pages held in the first."""
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 # stretch adds up to the same bits as its steps one by one, and a long run needs no more memory than a short one.
 
 Array = npt.NDArray[Any]
-Numbers = tuple[int, int, int, int, int]
-"""Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
+Numbers = tuple[int, int, int, int, int]  # Of a step: sequences, waiting ones, tokens, context and sampled rows
 
 PORTION = 1024  # Steps summed at once
 MOST_NOTED_STEPS = 4 * PORTION  # Steps noted before whole chunks are summed
@@ -221,18 +220,15 @@ class Record:
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.marks: list[tuple[float, PhaseTotals, PhaseTotals]] = []
         """A few moments, and sums over the steps up to each, so that a part of the run can be summed up ..."""
-        self.next_mark: float = inf
-        """... and the first request that makes the next one; none does unless a part is wanted."""
+        self.next_mark: float = inf  # ... and the first request that makes the next one; none unless a part is wanted
         self.span: float | None = None  # Seconds of the part that step totals cover; None: the whole run ...
         self.share = 1.0  # ... and its share of the tokens in steps with prefill.
         self.num_preemptions = 0
         self.drafts = DraftCounts()  # Draft and acceptance counts, with speculative decoding
-        self.tier: TierTotals | None = None
-        """Totals of the KV cache's host memory tier, if any; set at the end of the run."""
+        self.tier: TierTotals | None = None  # Totals of the KV cache's host memory tier, if any; set at the run's end
         self.last_end = np.nan  # When tokens of the last completed step reached the clients ...
         self.decoded_at = np.nan
-        """... and those of the last step in which every decoding sequence got a token: the same, unless the one that
-        ended last was of prompts alone."""
+        """... and of the last step with tokens of all decoding sequences: the same, unless it was of prompts alone."""
         self._num_blocks = num_blocks
         # A step's tokens are sent one after the other, so a typical token is delayed.
         self.token_path_seconds = token_path_seconds
@@ -418,8 +414,7 @@ class Served:
     """Arrays over requests, in seconds. Each request was served by one of the engines."""
 
     def __init__(self, records: SequenceOf[Record]) -> None:
-        self.engine = np.zeros(records[0].last_token.size, dtype=np.int64)
-        """Index of the engine that served each request."""
+        self.engine = np.zeros(records[0].last_token.size, dtype=np.int64)  # The engine that served each request
         for number, record in enumerate(records):
             self.engine[~np.isnan(record.last_token)] = number
         self.sent_at = self._pick([record.sent_at for record in records])

@@ -42,26 +42,20 @@ class Replica:
     prefix_caching: bool = True
     sparse_windows: bool = False
     retained_every: int = 0  # Both as in `KvCache`
-    steps_under_way: int = 2
-    """2: the next step is scheduled while one runs (asynchronous scheduling); 1: strictly one at a time."""
+    steps_under_way: int = 2  # 2: the next step is scheduled while one runs (asynchronous); 1: strictly one at a time
     request_path_seconds: float = 0.0  # From the client's call to the engine's queue
     request_token_seconds: float = 0.0  # Added to that for each prompt token
     request_turn_seconds: float = 0.0  # Time of one frontend thread per request, ahead of the engine
     token_path_seconds: float = 0.0  # From a processed result to the client ...
     token_turn_seconds: float = 0.0  # ... and the time added for each token of the step.
-    wake_up_seconds: float = 0.0
-    """Latency of an idle engine to notice a request; requests that arrive meanwhile are admitted with it."""
-    poll_interval: int = 1
-    """Decode steps between two polls for new requests; it also polls after every step with prefill."""
-    first_uses: WarmupCosts | None = None
-    """What the engine has warmed up since its start, which a run adds to; None: everything."""
+    wake_up_seconds: float = 0.0  # Until an idle engine notices a request; those that arrive meanwhile come with it
+    poll_interval: int = 1  # Decode steps between two polls for requests; it polls after every step with prefill, too
+    first_uses: WarmupCosts | None = None  # What the engine has warmed up so far, which a run adds to; None: everything
     max_model_len: int | None = None
     max_output: int | None = None  # Tokens of the longest answer; None: as many as requests ask for
     stages: tuple[float, ...] | None = None  # A pipeline: each stage's share of a step's GPU time
-    launch_spread: float = 0.0
-    """Launch-time variation of steps with prefill, as in `infercast.serve.timeline.LAUNCH_SPREAD`."""
-    settle_seconds: float = 0.0
-    """Time constant of the GPU clock's response to power; 0: every step finds it as the first one does."""
+    launch_spread: float = 0.0  # Launch-time variation of steps with prefill, as `serve.timeline.LAUNCH_SPREAD`
+    settle_seconds: float = 0.0  # Time constant of the GPU clock's response to power; 0: each step is like the first
     stages_in_turn: bool = False  # True if the stages of a pipeline never overlap two steps
     max_adapters: int | None = None  # Distinct LoRA adapters allowed in a step; None: LoRA is off
     speculation: Speculation | None = None  # Speculative decoding; None: off

@@ -29,19 +29,16 @@ class Speculation:
 
     num_drafts: int  # Drafts per step, K
     acceptance: tuple[float, ...]  # For i = 1 to K, the probability that at least i drafts of a step are accepted
-    num_verified: int = 0
-    """Tokens a sequence verifies per step, if not 1 + K: a tree of drafts has several for each of the K positions."""
+    num_verified: int = 0  # Tokens verified per step, if not 1 + K: a tree of drafts has several for each position
     match: float = 1.0  # The probability that there are drafts at all (prompt lookup)
     lookahead: int = 0  # KV slots of a sequence beyond the tokens of a step
-    drops_block: bool = False
-    """The last block of a cached prefix is recomputed: the drafter needs the hidden states before it."""
+    drops_block: bool = False  # The last block of a cached prefix is recomputed: the drafter needs its hidden states
     slots_taken: int = 0  # Token budget reserved for the drafter, for each of max_num_seqs sequences ...
     slots_by_step: bool = False  # ... or for each sequence in the step.
     pads_new: bool = False
     """A request that starts with one token next to decoding ones gets padding drafts, so that the batch stays uniform;
     if the budget or max_model_len has no room for them, it waits."""
-    pads_first: bool = False
-    """Also for the first sequence of a step, if any of it is cached; unpadded if max_model_len has no room."""
+    pads_first: bool = False  # Also for a step's first sequence if any of it is cached, and max_model_len has room
     read_ahead: int = 0
     """Prompt tokens the drafter reads beyond a step: no chunk ends closer than that to the end of the prompt, and KV of
     the last ones, except the first of them, is not final (several prediction heads)."""
@@ -161,10 +158,8 @@ def _num_steps(accepted: bytes) -> int:
 class DraftCounts:
     """Draft statistics of a run, counted as in vLLM (``vllm:spec_decode_*``)."""
 
-    num_draft_tokens: int = 0
-    """Verified drafts; those of a step too many, after a request's last token, are not counted."""
-    by_accepted: list[int] = field(default_factory=list)
-    """For 0, 1, ... K: (sequence, step) pairs with this many accepted."""
+    num_draft_tokens: int = 0  # Verified drafts; those of a surplus step after a request's last token do not count
+    by_accepted: list[int] = field(default_factory=list)  # For 0 to K: (sequence, step) pairs with so many accepted
 
     @property
     def num_drafts(self) -> int:

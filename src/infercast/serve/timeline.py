@@ -15,8 +15,7 @@ from infercast.serve.step import HostCost, StepEstimate, StepShape, estimated, h
 # the host cannot run ahead, and the previous step's tokens are held up until the GPU is done. An engine that has served
 # for a while has seen all sizes; a fresh one only those of its own warm-up.
 
-TOKENS_ALIKE = 64
-"""Eager steps whose token counts round up to the same multiple of this are taken to run the same kernels ..."""
+TOKENS_ALIKE = 64  # Eager steps with token counts up to the same multiple of this are taken to run the same kernels ...
 ROWS_ALIKE = 8  # ... and so are LM heads whose row counts round up to the same multiple of this.
 
 
@@ -164,10 +163,7 @@ class Timeline:
         self.clock, self.slept = time, True
 
     def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW, plan: Plan | None = None) -> Span:
-        """Schedule and launch a step; the host is free when its last kernel is launched.
-
-        The sequences in ``plan`` matter only to pipelines.
-        """
+        """Schedule and launch a step, until the host is free; the sequences in ``plan`` matter only to pipelines."""
         clock, gpu_free, (plan_seconds, prepare, launch, _, wake) = self.clock, self.gpu_free, host
         idle_from = clock if clock > gpu_free else gpu_free
         ready = clock + plan_seconds + prepare

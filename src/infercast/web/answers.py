@@ -64,8 +64,7 @@ KINDS = ("html", "csv", "json")
 QUANTILES = np.linspace(0.0, 1.0, 201)
 MOST_POINTS = 120
 DIGITS = 5
-SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)
-"""Of the rate at which a deployment is saturated, where none are given."""
+SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)  # Of the saturating rate, where none are given
 PRESETS = "web/presets.toml"
 Answer = dict[str, Any]
 Handler = Callable[[Mapping[str, Any], Tell], Answer]
@@ -415,11 +414,7 @@ def catalogue() -> dict[str, Any]:
 
 
 def _field(field: page.Field) -> dict[str, Any]:
-    found = field._asdict()
-    for name in ("questions", "default"):
-        if isinstance(found[name], tuple):
-            found[name] = list(found[name])
-    return found
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in field._asdict().items()}
 
 
 def _model(name: str, config: dict[str, Any]) -> dict[str, Any]:

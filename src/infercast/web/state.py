@@ -54,8 +54,7 @@ class Field(NamedTuple):
     high: float | None = None
     unit: str = ""
     catalogue: str = ""
-    setting: bool = False
-    """Whether it is a setting of the default engine; other engines have other names for some of them."""
+    setting: bool = False  # Whether it is a setting of the default engine; others have other names for some
 
     @staticmethod
     def of(option: Option, page: Page) -> Field:

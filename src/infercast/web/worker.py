@@ -17,8 +17,7 @@ from infercast.errors import DoesNotFitError, InfercastError
 from infercast.units import finite
 
 ANSWER, ERROR, SAYS = b"A", b"E", b"S"
-MOST_BYTES = 6 * 2**30
-"""Address space that a worker may take: a question that needs more is an error, and the machine stays usable."""
+MOST_BYTES = 6 * 2**30  # Address space of a worker: a question that needs more is an error; the machine stays usable
 
 
 def reply_to(name: str, document: Mapping[str, Any], tell: Any) -> tuple[bytes, dict[str, Any]]:

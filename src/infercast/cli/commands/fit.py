@@ -8,9 +8,12 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
-from infercast.errors import InputError, UnknownNameError, need
+from infercast.errors import InputError, UnknownNameError, need, require
 from infercast.forecast.option_table import own_options
 from infercast.hardware import load_gpu
+from infercast.predict.fitted import load_artifact
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import default_artifact
 from infercast.report.terminal import Grid, RenderableType, Section, styled
 from infercast.units import format_percent
 
@@ -82,14 +85,10 @@ def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given
 def evaluate(*, data: Path, artifact: Path | None, tier: str | None, anchors: int, form: Form, **given: Any) -> None:
     need("fitting and scoring", "fit")
     from infercast.lab.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
-    from infercast.predict.fitted import load_artifact  # noqa: PLC0415 - only this command needs it
-    from infercast.predict.identity import kernel_profile  # noqa: PLC0415 - only this command needs it
-    from infercast.predict.learned import default_artifact  # noqa: PLC0415 - only this command needs it
 
     if tier is not None and tier not in TIERS:
         raise UnknownNameError("tier", tier, TIERS)
-    if anchors < 1:
-        raise InputError(f"--anchors must be at least 1, not {anchors}")
+    require(anchors >= 1, "--anchors", "be at least 1", anchors)
     _need_folder(data, "DATA")
     with stages_bar() as tell:
         if tell is not None:

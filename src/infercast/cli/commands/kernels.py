@@ -22,9 +22,10 @@ from infercast.forecast.estimate import (
     SHAPES,
     estimate_kernel,
     estimate_table,
+    list_kernels,
     power_of,
 )
-from infercast.forecast.explain.diagnose import diagnose
+from infercast.forecast.explain.diagnose import diagnose, diagnose_profile
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape, verify_shape
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PLACE, WORKLOAD, Option, own_options
 from infercast.hardware import Gpu, load_gpu, with_network
@@ -93,8 +94,6 @@ def diagnose_command(ctx: Context, *, what_if: str | None, profile: Path | None,
     if (given["model"] is None) == (profile is None):
         raise InputError("say what to diagnose: a MODEL to simulate, or --profile FILE of kernels that ran")
     if profile is not None:
-        from infercast.forecast.explain.diagnose import diagnose_profile  # noqa: PLC0415 - few have one
-
         _refuse_idle(ctx, {**given, "what_if": what_if}, "--profile")
         print_answer(form, diagnose_profile(profile, given["gpu"]))
         return
@@ -188,8 +187,6 @@ def fit_command(*, action: str, rows: Path, gpu: str, out: Path, form: Form, **g
 
 
 def _print_kernels(form: Form) -> None:
-    from infercast.forecast.estimate import list_kernels  # noqa: PLC0415 - few ask for it
-
     rows = list_kernels()
     cells = [[*map(str, list(row.values())[:-1]), f"{100 * row['error']:.1f}"] for row in rows]
     heads = [*(name.replace("_", " ") for name in list(rows[0])[:-1]), "error %"]

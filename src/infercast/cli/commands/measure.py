@@ -14,7 +14,7 @@ from typing import Any
 
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, bar_of, note, print_result
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.option_table import own_options
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
@@ -34,10 +34,8 @@ def command(
 ) -> None:
     if minutes is None:
         minutes = MINUTES if anchors is None else MINUTES_OF_ANCHORS
-    if not 0 < minutes < math.inf:
-        raise InputError(f"--minutes must be above 0, not {minutes:g}")
-    if anchors is not None and not 0 < anchors <= ANCHORS:
-        raise InputError(f"--anchors must be between 1 and {ANCHORS}, not {anchors}")
+    require(0 < minutes < math.inf, "--minutes", "be above 0", minutes)
+    require(anchors is None or 0 < anchors <= ANCHORS, "--anchors", f"be between 1 and {ANCHORS}", anchors)
     if engine is not None and engine not in ENGINES:
         raise UnknownNameError("engine", engine, ENGINES)
     if out.exists() and not out.is_dir():

@@ -6,7 +6,7 @@ from typing import Any
 
 from infercast.cli.options import Context, settings_of, with_options
 from infercast.cli.outputs import Form, print_answer
-from infercast.errors import InputError
+from infercast.errors import require
 from infercast.forecast.deploy import deploy, taken_by
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PARALLEL, PLACE, own_options
@@ -14,8 +14,7 @@ from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PARALLEL, PLACE
 
 @with_options(PLACE, MEMORY, PARALLEL, ENGINE_ARGS)
 def command(ctx: Context, *, form: Form, **given: Any) -> None:
-    if given["context"] < 1:
-        raise InputError(f"--context must be at least 1, not {given['context']}")
+    require(given["context"] >= 1, "--context", "be at least 1", given["context"])
     fit = fit_memory(given["model"], given["gpu"], settings_of(ctx), **taken_by(fit_memory, given))
     print_answer(form, fit)
 

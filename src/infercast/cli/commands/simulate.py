@@ -12,6 +12,7 @@ from infercast.cli.options import Context, deployment_of, refuse_idle_router, wi
 from infercast.cli.outputs import Form, Outputs, outputs_of, print_result, simulation_bar
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
+from infercast.forecast.deploy import deploy_changed, parse_changes
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, WORKLOAD, own_options
@@ -23,8 +24,7 @@ from infercast.lazy_classes import NamedTuple
 from infercast.report.forecast import brief_forecast, forecast_dict, render_forecast
 from infercast.serve.fleet.pool import MOST_ENGINES
 
-Build = Callable[[Sequence[Deployment], str | None], System]
-"""A system of deployments, behind another router if one is named."""
+Build = Callable[[Sequence[Deployment], str | None], System]  # A system of deployments, perhaps behind another router
 
 
 class Question(NamedTuple):
@@ -88,7 +88,6 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
     """The run as asked for and the run with the changes, side by side."""
-    from infercast.forecast.deploy import deploy_changed, parse_changes  # noqa: PLC0415
     from infercast.forecast.explain.step_log import watch_run  # noqa: PLC0415 - most runs need none of it
     from infercast.report.comparison import AS_ASKED, render_runs, runs_dict  # noqa: PLC0415
 

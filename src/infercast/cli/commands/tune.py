@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.engines.base import Configuration, engine_named
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.forecast import tune
 from infercast.forecast.deploy import load_model
 from infercast.forecast.option_table import PLACE, own_options
@@ -152,10 +152,8 @@ MOST_TOKENS = 1 << 20  # steps of a million tokens are above what any engine pla
 
 @with_options(PLACE, own_options("tune", tokens=",".join(map(str, tune.TOKENS))))
 def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: Form, **given: Any) -> None:
-    if top < 1:
-        raise InputError(f"--top must be 1 or more, not {top}")
-    if not 0 < minutes < math.inf:
-        raise InputError(f"--minutes must be a number above 0, not {minutes:g}")
+    require(top >= 1, "--top", "be 1 or more", top)
+    require(0 < minutes < math.inf, "--minutes", "be a number above 0", minutes)
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is not a folder")
     release = engine_named(given["engine"])

@@ -8,7 +8,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_answer
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.forecast.option_table import OPTIONS, Option, own_options
 from infercast.forecast.variants import DEFAULTS, FRONTS, estimate_variants, variant_grid
 from infercast.report.files import check_writable, csv_lines, write_whole
@@ -30,8 +30,7 @@ def command(*, gpu: str, table: Path | None, form: Form, **given: Any) -> None:
     if table is not None:
         check_writable(table, "--csv", (".csv",))
     for name in ("samples", "decode", "prefill"):
-        if given[name] is not None and given[name] < 1:
-            raise InputError(f"--{name} must be at least 1, not {given[name]}")
+        require(given[name] is None or given[name] >= 1, f"--{name}", "be at least 1", given[name])
     grid: Any = variant_grid({name: _values(name, given[name]) for name in SIZES}, given["samples"], given["seed"])
     step = {"batch": given["decode"], "context": given["context"], "prompt": given["prefill"]}
     found = estimate_variants(gpu, **step, front=given["front"], **grid)

@@ -9,9 +9,10 @@ from typing import Any
 
 from infercast.cli.options import Context, deployment_of, with_options
 from infercast.cli.outputs import Form, note, print_json
-from infercast.errors import InputError, need
+from infercast.errors import InputError, need, require
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, LAYOUT, PLACE, own_options
 from infercast.forecast.system import PROXY_ROUTER, System, system_of, two_pools
+from infercast.serve.workload.distributions import parse_lengths
 
 MOST_WORKERS = 64
 
@@ -27,11 +28,9 @@ def command(
     for option, names in (("--host", [host]), ("--allow-host", allow_host)):
         if not all(name.strip() for name in names):  # an empty address would be every network
             raise InputError(f"{option} must be an address or a name, not an empty text")
-    if not 0 <= port <= 65535:
-        raise InputError(f"--port must be from 0 to 65535, not {port}")
+    require(0 <= port <= 65535, "--port", "be from 0 to 65535", port)
     number = min(4, os.cpu_count() or 1) if workers is None else workers
-    if not 1 <= number <= MOST_WORKERS:
-        raise InputError(f"--workers must be from 1 to {MOST_WORKERS}, not {number}")
+    require(1 <= number <= MOST_WORKERS, "--workers", f"be from 1 to {MOST_WORKERS}", number)
     from infercast.web.server import serve  # noqa: PLC0415 - the packages of infercast[web] may be missing
 
     def tell(address: str) -> None:
@@ -57,14 +56,12 @@ def write_static(folder: Path, form: Form) -> None:
 @with_options(PLACE, LAYOUT, own_options("emulate"), ENGINE_ARGS, DEPLOYMENT)
 def emulate_command(ctx: Context, **given: Any) -> None:
     need("infercast emulate", "web")
-    if not 0 <= given["port"] <= 65535:
-        raise InputError(f"--port must be from 0 to 65535, not {given['port']}")
+    require(0 <= given["port"] <= 65535, "--port", "be from 0 to 65535", given["port"])
     if not given["listen"].strip():
         raise InputError("--listen must be an address or a name, not an empty text")
     system = _system(ctx, given)
     from infercast.emulate.emulator import Emulator  # noqa: PLC0415 - the packages of infercast[web] may be missing
     from infercast.emulate.server import serve  # noqa: PLC0415
-    from infercast.serve.workload.distributions import parse_lengths  # noqa: PLC0415
 
     lengths = parse_lengths(given["answer_len"], "--answer-len")
     emulator = Emulator(system, lengths, speed=given["speed"], seed=given["seed"])
@@ -86,8 +83,7 @@ def emulate_command(ctx: Context, **given: Any) -> None:
 def _system(ctx: Context, given: dict[str, Any]) -> System:
     deployment, replicas, prompts = deployment_of(ctx)(), given["replicas"], given["prefill_replicas"]
     for name, value, least in (("--replicas", replicas, 1), ("--prefill-replicas", prompts, 0)):
-        if value < least:
-            raise InputError(f"{name} must be at least {least}, not {value}")
+        require(value >= least, name, f"be at least {least}", value)
     if prompts:
         return two_pools(deployment, deployment, instances=(prompts, replicas), router=given["router"] or PROXY_ROUTER)
     if replicas == 1:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from infercast.bundled import read_data
 from infercast.engines.settings import check_counts, check_sizes, nearest_version, numbers
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.lazy_classes import dataclass
 from infercast.serve.scheduler.base import PrefillRules
 from infercast.serve.workload.request import NEVER
@@ -99,11 +99,9 @@ class SglangSettings(Chosen):
     speculative_draft_model_quantization: str | None = None
     speculative_num_steps: int | None = None  # ... with drafts of so many steps, passes of the drafter ...
     speculative_eagle_topk: int | None = None  # ... of this number of branches ...
-    speculative_num_draft_tokens: int | None = None
-    """... of which so many are verified, the last known token among them."""
+    speculative_num_draft_tokens: int | None = None  # ... of which so many are verified, the last known token included
     is_embedding: bool = False  # Prompts give vectors, and no tokens
-    acceptance: str | None = None
-    """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: published curves."""
+    acceptance: str | None = None  # Acceptance of drafts (`engines.speculation.FORMS`); None: published curves
     engine: str = MEASURED  # The engine and its version, which determines rules and defaults
 
     @property
@@ -211,11 +209,9 @@ def _check_tier(settings: SglangSettings) -> None:
 
 def _check_shares(settings: SglangSettings) -> None:
     share = settings.mem_fraction_static
-    if share is not None and not 0 < share < 1:
-        raise InputError(f"mem_fraction_static must lie in (0, 1), not {share}")
+    require(share is None or 0 < share < 1, "mem_fraction_static", "lie in (0, 1)", str(share))
     for name in ("ep_num_redundant_experts", "schedule_conservativeness"):
-        if getattr(settings, name) < 0:
-            raise InputError(f"{name} must be 0 or more, not {getattr(settings, name)}")
+        require(getattr(settings, name) >= 0, name, "be 0 or more", str(getattr(settings, name)))
     if not 0 < settings.swa_full_tokens_ratio <= 1:
         raise InputError(f"swa_full_tokens_ratio must lie in (0, 1], not {settings.swa_full_tokens_ratio}")
     if settings.mamba_full_memory_ratio <= 0:

@@ -51,14 +51,12 @@ from infercast.units import AUTO, GIB
 
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Fields read from ``--compilation-config``."""
-READ = frozenset({"compilation_config", "decode_context_parallel_size"})
-"""Flags that are not settings themselves but determine some."""
+READ = frozenset({"compilation_config", "decode_context_parallel_size"})  # Flags that are no settings but decide some
 _DATA = read_data("engines/vllm/flags.toml")
 TOLD: dict[str, str] = _DATA.pop("told")  # What is left out where a setting is given
 FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
 OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
-FUSING_KERNELS = ("hopper", "blackwell")
-"""Where FlashInfer has a fused all-reduce and norm kernel, which vLLM then uses."""
+FUSING_KERNELS = ("hopper", "blackwell")  # With FlashInfer's fused all-reduce and norm kernel, which vLLM then uses
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 STATED: dict[str, type] = {
     "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,

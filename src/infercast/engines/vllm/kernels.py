@@ -38,11 +38,9 @@ from infercast.predict.identity import kernel_profile
 
 UNIT, INDEXED, COMPRESSED = 16, 64, 256
 USUAL = (16, 32, 64, 128, 256)
-FLASHINFER_HEADS = (64, 128, 192)
-"""Query head dimensions without rotation that FlashInfer's latent attention kernel is built for."""
+FLASHINFER_HEADS = (64, 128, 192)  # Query head dimensions without rotation of FlashInfer's latent attention kernel
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
-FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
-"""Compute formats of the kernel, and their names in file names."""
+FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}  # Compute formats and their names in file names
 MOST_TOKENS = 16384
 _tuned = cache(partial(read_data, "engines/vllm/tuned_experts.toml"))
 MARLIN = "marlin"

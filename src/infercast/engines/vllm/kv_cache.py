@@ -19,7 +19,7 @@ from typing import Any
 
 from infercast.engines.memory import KvLayout, host_link
 from infercast.engines.vllm.versions import EngineVersion
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple, replace
 from infercast.models.layout import ParallelLayout
@@ -35,10 +35,8 @@ Member = tuple[int, "Kind"]  # A cache of one layer, with the layer's index in t
 ALIGNMENT = 576  # Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once
 Group = list[tuple[int, int]]  # A layer's index in the model, and its bytes per block
 WINDOWED = "sliding_window"  # All layers with windows, where layers are named
-SMALLEST_BLOCK = 16
-"""Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
-UNCHUNKED = 2048
-"""Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
+SMALLEST_BLOCK = 16  # Tokens per block of sliding window layers, whatever was requested: the least of attention kernels
+UNCHUNKED = 2048  # Block size is a multiple of this when each block end stores a state and no chunks are scanned
 NONE, ALIGN, ALL = "none", "align", "all"
 MODES = (NONE, ALIGN, ALL)
 WRITE_EVERY_BLOCK = (
@@ -78,8 +76,7 @@ class StateBlocks(NamedTuple):
     """How recurrent states are cached; KV blocks are then at least as large as a state."""
 
     mode: str = NONE
-    multiple: int = 0
-    """Block sizes are multiples of this when a state is stored at each block end; 0: the layer's own chunk."""
+    multiple: int = 0  # Block sizes are multiples of this when each block end stores a state; 0: the layer's own chunk
     drafts: int = 0  # States per sequence beyond the current one: after each draft that may be rejected
     rules: StateRules = StateRules()
 
@@ -147,8 +144,7 @@ class TierSettings(NamedTuple):
 
 def tier_settings(size: float | None, backend: str, transfer: str | None) -> TierSettings | None:
     """From ``kv_offloading_size`` in GiB, its backend and ``kv_transfer_config``; None: there is no tier."""
-    if backend not in BACKENDS:
-        raise InputError(f"kv_offloading_backend must be {' or '.join(BACKENDS)}, not {backend!r}")
+    require(backend in BACKENDS, "kv_offloading_backend", f"be {' or '.join(BACKENDS)}", repr(backend))
     if size is not None and not 0 < size <= MOST_GIB:
         raise InputError(f"kv_offloading_size must be above 0 and at most {MOST_GIB:,} GiB, not {size:g}")
     extra = _extra_config(transfer, has_size=size is not None)

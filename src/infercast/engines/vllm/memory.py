@@ -22,7 +22,7 @@ from infercast.engines.vllm.kernels import INDEXED, expert_multiples
 from infercast.engines.vllm.kv_cache import States, kv_layout, runs_v2
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
 from infercast.engines.vllm.versions import MEASURED, engine_version
-from infercast.errors import DoesNotFitError, InputError
+from infercast.errors import DoesNotFitError, InputError, require
 from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple
 from infercast.models.feed_forward import ExpertFeedForward
@@ -37,8 +37,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
 """Maximum-length sequences with buffer space to gather index keys, and to widen a packed cache, compressed or not."""
 SCORES_BYTES = 512 * MIB
-EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
-"""Latents with buffer space to expand them, though sparse attention expands none."""
+EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024  # Latents with room to expand, though sparse attention expands none
 
 
 def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:
@@ -79,8 +78,7 @@ def with_adapters(settings: EngineSettings, model: ModelConfig) -> ModelConfig:
         if settings.max_loras != 1 or settings.max_lora_rank != 16:
             raise InputError("max_loras and max_lora_rank need enable_lora; say --enable-lora")
         return model
-    if settings.max_loras < 1:
-        raise InputError(f"max_loras must be at least 1, not {settings.max_loras}")
+    require(settings.max_loras >= 1, "max_loras", "be at least 1", settings.max_loras)
     if settings.max_lora_rank not in RANKS:
         ranks = ", ".join(map(str, RANKS))
         raise InputError(f"max_lora_rank must be one of {ranks}, not {settings.max_lora_rank}")

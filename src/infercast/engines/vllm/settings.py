@@ -12,7 +12,7 @@ from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.kernels import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.kv_cache import BACKENDS, NONE, StateBlocks, States, TierSettings, tier_settings
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
 from infercast.lazy_classes import asdict, dataclass
 from infercast.models.read import read_object
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from infercast.models.mixers.mixer import Cache
 
 
-MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")
-"""vLLM's ``cudagraph_mode``: which kinds of steps have graphs."""
+MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")  # Which kinds of steps have graphs
 
 
 @cache
@@ -126,10 +125,8 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
-    if not 0 <= settings.watermark < 1:
-        raise InputError(f"watermark must lie in [0, 1), not {settings.watermark}")
-    if not settings.cpu_offload_gb >= 0:
-        raise InputError(f"cpu_offload_gb must be 0 or more, not {settings.cpu_offload_gb}")
+    require(0 <= settings.watermark < 1, "watermark", "lie in [0, 1)", str(settings.watermark))
+    require(settings.cpu_offload_gb >= 0, "cpu_offload_gb", "be 0 or more", str(settings.cpu_offload_gb))
     least = min(settings.dbo_decode_token_threshold, settings.dbo_prefill_token_threshold)
     if settings.ubatch_size < 0 or (settings.ubatch_size > least and not settings.enable_dbo):
         raise InputError(
@@ -224,30 +221,25 @@ class EngineSettings(Chosen):
     enforce_eager: bool = False
     override_generation_config: str | None = None  # Of this JSON, ``max_new_tokens`` ends all longer answers
     num_gpu_blocks_override: int | None = None  # Number of KV blocks, instead of as many as fit
-    kv_cache_memory_bytes: int | None = None
-    """Bytes of each GPU for KV blocks, whatever ``gpu_memory_utilization`` leaves."""
+    kv_cache_memory_bytes: int | None = None  # Bytes a GPU for KV blocks, whatever ``gpu_memory_utilization`` leaves
     max_cudagraph_capture_size: int | None = None  # Tokens of the largest step with a CUDA graph
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # Tokens of every step size with a CUDA graph
     cudagraph_mode: str = MODES[0]
     kv_cache_dtype_skip_layers: tuple[str, ...] = ()
     """Layers whose cache is not quantised: their numbers, and ``sliding_window`` for all with windows."""
-    mamba_cache_mode: str = NONE
-    """How recurrent states are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
-    mamba_block_size: int | None = None
-    """Block size in tokens is rounded to a multiple of this when a state is stored at each block end."""
+    mamba_cache_mode: str = NONE  # How recurrent states are cached: ``align``, ``all`` or, by the engine, ``none``
+    mamba_block_size: int | None = None  # Block size in tokens is a multiple of this when each block end stores a state
     scheduling_policy: str = "fcfs"  # ``priority``: by request priority, ties by arrival
     enable_lora: bool = False
     max_loras: int = 1  # Distinct LoRA adapters in a step, with room on the GPU ...
     max_lora_rank: int = 16  # ... up to this rank, a number of rows.
     prompts_first: bool = False  # Prefill-only steps before any decoding, as vLLM did before its V1 engine
     max_num_active_seqs: int | None = None  # Maximum running sequences, if fewer than graphs and buffers are sized for
-    max_num_queued_reqs: int | None = None
-    """Queued requests beyond which the server rejects more, which is not simulated ..."""
+    max_num_queued_reqs: int | None = None  # Queued requests beyond which the server rejects more; not simulated ...
     max_num_queued_tokens: int | None = None  # ... and the same in tokens.
     prefix_cache_retention_interval: str | None = None
     """Windows and states are cached before multiples of this; 0: only where known useful, ``none``: everywhere."""
-    watermark: float = 0.0
-    """Share of KV blocks kept free when a request is admitted while others run, from 0 to below 1."""
+    watermark: float = 0.0  # Share of KV blocks kept free when a request is admitted while others run, 0 to below 1
     scheduler_reserve_full_isl: bool = True
     """A request is admitted only if its whole prompt fits in the KV cache, not just its first chunk."""
     cpu_offload_gb: float = 0.0  # GiB of each GPU's weights that stay in host memory, where kernels read them
@@ -257,8 +249,7 @@ class EngineSettings(Chosen):
     offload_prefetch_step: int = 1  # ... and that many of these layers ahead.
     offload_backend: str = OFFLOADS[0]
     """Which of the two ways: ``uva`` or ``prefetch``; ``auto``: the second if it has a group size."""
-    enable_dbo: bool = False
-    """Steps run as two parts, one of which exchanges tokens with other GPUs while the other computes ..."""
+    enable_dbo: bool = False  # Steps run as two parts, one exchanging tokens between GPUs while the other computes ...
     ubatch_size: int = 0  # ... or, without `enable_dbo`, as this number of parts ...
     dbo_decode_token_threshold: int = 32  # ... if they have so many tokens, and only decode ...
     dbo_prefill_token_threshold: int = 512  # ... or so many with prompts.
@@ -271,8 +262,7 @@ class EngineSettings(Chosen):
     speculative_config: str | None = None  # Speculative decoding, as vLLM's JSON; None: none
     acceptance: str | None = None
     """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: from the config or published curves."""
-    dummy_weights: bool = False
-    """True for dummy weights, as in measured engines: draft heads then use the target's embedding tables."""
+    dummy_weights: bool = False  # True for dummy weights, as in measured engines: drafts use the target's embeddings
     engine: str = NEWEST  # The engine and its version, which determines rules and defaults
 
 

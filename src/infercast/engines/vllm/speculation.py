@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from infercast.bundled import read_data
 from infercast.engines import speculation as drafts
 from infercast.engines.vllm.versions import EngineVersion
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_object
 from infercast.models.spec import ModelConfig
@@ -151,8 +151,7 @@ def drafting_of(
         )
     draft, note = drafts.draft_of(method, asked.model, target, asked.quantization, dummy_weights=dummy_weights)
     tensor = asked.tensor or layout.tensor
-    if tensor not in (1, layout.tensor):
-        raise InputError(f"draft_tensor_parallel_size must be 1 or the target's {layout.tensor}, not {tensor}")
+    require(tensor in (1, layout.tensor), "draft_tensor_parallel_size", f"be 1 or the target's {layout.tensor}", tensor)
     accepted = drafts.read_acceptance(acceptance, num_drafts) if acceptance else asked.acceptance
     looked_up = method in (drafts.NGRAM, drafts.NGRAM_GPU)
     return drafts.Drafting(

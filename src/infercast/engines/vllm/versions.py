@@ -23,32 +23,23 @@ _FACTS: dict[str, list[dict[str, Any]]] = read_data("engines/vllm/older.toml")
 class EngineVersion(NamedTuple):
     """The rules of one release. Defaults are those of the oldest one; later changes are facts in the file."""
 
-    threshold_exempts_single_request: bool = False
-    """``long_prefill_token_threshold`` does not apply to a request that is alone."""
-    settles: bool = False
-    """Sliding windows advance by completed, not scheduled tokens, and a request needs room for those in flight."""
+    threshold_exempts_single_request: bool = False  # ``long_prefill_token_threshold`` is not for a request alone
+    settles: bool = False  # Sliding windows advance by completed, not scheduled tokens, with room for those in flight
     sparse_windows: bool = False
     """Sliding window layers cache blocks only before a prompt's end and where two prompts were seen to diverge."""
-    captures_max_num_seqs: bool = False
-    """A graph is captured for exactly ``max_num_seqs`` tokens, whatever the grid of sizes."""
+    captures_max_num_seqs: bool = False  # A graph is captured for exactly ``max_num_seqs`` tokens, whatever the grid
     large_graphs: bool = False  # Graphs go up to 1,024 tokens on datacentre Blackwell, not 512
     largest_step: int = 8192  # Default tokens per step of a server on GPUs with 160 GiB and more
     caches_states: bool = False  # Prefix caching is on by default for models with recurrent states too
-    writes_every_state: bool = True
-    """Some models' kernels write a state at the end of every block (``mamba_cache_mode`` of ``all``)."""
+    writes_every_state: bool = True  # Some models' kernels write a state at every block's end (mode ``all``)
     needs_whole_blocks: bool = True  # In ``align`` mode, a step must have room for a whole block
     exports_states: bool = False
     """In ``align`` mode, kernels of some layers store the last useful state before the end of a prompt's last step."""
-    renews_states: bool = False
-    """In ``align`` mode, a prompt's last useful state counts as new in every step that computes with it."""
-    knows_drafts: bool = False
-    """Layer groups that MTP drafts with are distinguished from others, which drop no block of a prefix hit."""
-    past_attention: bool = True
-    """In ``align`` mode with drafts, a state is looked up one block past attention's hit, and continued from."""
-    parts_last: bool = False
-    """In ``align`` mode, the last token of a prompt that ends with a block is in a step of its own."""
-    reads_ahead: bool = False
-    """Several prediction heads read that many prompt tokens ahead, which prefill steps leave for them."""
+    renews_states: bool = False  # In ``align`` mode, a prompt's last useful state is new in every step that uses it
+    knows_drafts: bool = False  # Layer groups that MTP drafts with are known; others drop no block of a prefix hit
+    past_attention: bool = True  # In ``align`` mode with drafts, a state is looked up one block past attention's hit
+    parts_last: bool = False  # In ``align`` mode, the last token of a prompt that ends with a block has its own step
+    reads_ahead: bool = False  # Prediction heads read that many prompt tokens ahead, which prefill steps leave for them
     weighs_cache: bool = False
     """Load balancing: requests in flight are a lower bound, waiting ones weigh by KV usage, dense engines count too."""
     slots_by_step: bool = False  # Budget taken by a draft model is per sequence in the step, not per ``max_num_seqs``
@@ -61,18 +52,14 @@ class EngineVersion(NamedTuple):
     recency_by_request: bool = False
     """KV blocks on the host count as used, and offers to store them count, at a request's end, not at every lookup."""
     host_page: int = 1  # Blocks in host memory are padded to a multiple of this many bytes
-    shares_latent: bool = False
-    """In host memory, blocks of latent attention, identical on all GPUs of an engine, are kept once."""
-    v2_for_all: bool = False
-    """Every model uses the V2 model runner, whose pipelines schedule before results are known ..."""
+    shares_latent: bool = False  # In host memory, blocks of latent attention, equal on all GPUs, are kept once
+    v2_for_all: bool = False  # Every model uses the V2 runner, whose pipelines schedule before results are known ...
     v2_experts: tuple[str, ...] = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")
     """... before, only models without experts and states, and these architectures with experts."""
     reserves_graphs: bool = False  # The V2 model runner also reserves CUDA graph memory before it counts KV blocks
     flashinfer_all_reduce: bool = False  # FlashInfer's all-reduce runs for sizes in its table
-    steps_over: bool = True
-    """With priorities: a preempted request that had nothing to compute makes the next one skip its turn."""
-    skipped_queue_separate: bool = True
-    """Requests that wait for an adapter slot have a queue of their own, ahead of preempted ones."""
+    steps_over: bool = True  # With priorities: a preempted request without work makes the next one skip its turn
+    skipped_queue_separate: bool = True  # Requests that wait for an adapter slot queue apart, ahead of preempted ones
     prefers_humming: bool = False  # Humming's kernels take precedence over Marlin's on Hopper
 
     def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:

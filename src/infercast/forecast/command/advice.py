@@ -135,8 +135,7 @@ PERCENTILES = {
     "TPOT p50": ("tpot", 0.5),
     "TPOT p99": ("tpot", 0.99),
 }  # What two points are compared by
-THROUGHPUT, HEADROOM = "output tokens/s", "SLO headroom"
-"""In closed loops, and with an SLO: the smallest limit / forecast."""
+THROUGHPUT, HEADROOM = "output tokens/s", "SLO headroom"  # In closed loops, and with an SLO: smallest limit / forecast
 
 
 class TrialResult(NamedTuple):

@@ -197,12 +197,9 @@ def joined(several: Sequence[RequestParts]) -> RequestParts:
     def ordered(arrays: Sequence[Array]) -> Array:
         return np.concatenate(arrays)[order]
 
-    return RequestParts(
-        ordered([each.requests for each in several]),
-        ordered([each.sent_at for each in several]),
-        ordered([each.total for each in several]),
-        {name: ordered([each.parts[name] for each in several]) for name in several[0].parts},
-    )
+    parts = {name: ordered([each.parts[name] for each in several]) for name in several[0].parts}
+    of_all = {name: ordered([getattr(each, name) for each in several]) for name in ("requests", "sent_at", "total")}
+    return RequestParts(**of_all, parts=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +221,7 @@ class Breakdown(Answer):
     side_by_side: int  # Number of replicas times stages: the parts add up to this many durations
     steps: dict[str, int]  # Number of steps of each kind
     kernels: tuple[KernelPart, ...]  # Largest first
-    host: KernelPart
-    """A GPU with requests stood still: it waited for its host or another stage, or tokens were on their way."""
+    host: KernelPart  # A GPU with requests stood still: it waited for host or stage, or tokens were on their way
     idle_seconds: float  # Seconds in which no request was on the replica
     first_tokens: RequestParts
     later_tokens: RequestParts | None  # None where no request has a second token

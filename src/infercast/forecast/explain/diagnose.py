@@ -35,8 +35,7 @@ from infercast.shown import Answer
 from infercast.units import MICRO
 
 LEAST_LOSS = 0.002  # Gaps below this share of a phase's GPU time are not looked at one by one
-EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)
-"""A prompt and a decoding sequence: a step that launches every kernel of a model."""
+EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)  # A prompt and a decoding sequence: a step with every kernel of a model
 MOST_BYTES = 2**30  # Of a file, unpacked
 UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter: exports write ns, nsecond and so on
 FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "c10::Float8_e4m3fn": "fp8"}

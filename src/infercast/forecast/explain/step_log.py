@@ -21,12 +21,10 @@ from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span
 
 CHUNK = 65_536
-EXACT, ROUNDING = 1e-7, 1e-12
-"""Seconds below which two moments of a run are the same, and below which two sums of one step's kernels are."""
+EXACT, ROUNDING = 1e-7, 1e-12  # Seconds below which two moments of a run, or two sums of a step's kernels, are equal
 WAITING = ("waits for other replicas", "other replicas")
 """Name and family of the time in which replicas that share experts wait for each other."""
-KINDS = ("prefill", "mixed", "decode")
-"""Steps with prompts only, with prompts and decoding sequences, and with decoding sequences only."""
+KINDS = ("prefill", "mixed", "decode")  # Steps with prompts only, with prompts and decoding, and with decoding only
 
 
 class StepLog:
@@ -34,8 +32,7 @@ class StepLog:
 
     def __init__(self, num_requests: int, *, takes_in: bool = False) -> None:
         self._takes_in = takes_in  # prompts arrive computed, as on a decode pool: a step computes a token of each
-        self.own_seconds = np.zeros(num_requests)
-        """GPU seconds of each request up to its first token, steps divided among their tokens."""
+        self.own_seconds = np.zeros(num_requests)  # GPU seconds of each request to its first token, shared by tokens
         self.prompt_end = np.full(num_requests, np.nan)  # When the step ended that produced its first token
         self._ends: list[float] = []
         self._gpu_seconds: list[float] = []

@@ -18,8 +18,7 @@ from infercast.shown import Shown
 class PowerDraw:
     gpu_watts: float  # Of the boards, on average
     wall_watts: float  # With servers and building, on average
-    peak_watts: float
-    """Of the servers at the wall, without the building, while every GPU is in its step that draws most."""
+    peak_watts: float  # Of the servers at the wall, without the building, with every GPU in the step that draws most
     joules_per_output_token: float  # Of the boards ...
     wall_joules_per_output_token: float  # ... and with servers and building.
     usd_per_hour: float | None  # Of electricity; None without a price

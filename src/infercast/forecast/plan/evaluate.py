@@ -157,8 +157,7 @@ class SimulationStage:
     tell: Callable[[str], None]
     rows: dict[Candidate, Row] = field(default_factory=dict)  # The latest result of each candidate
     short: dict[Candidate, float] = field(default_factory=dict)  # Headrooms in short simulations
-    first: Row | None = None
-    """The first that kept the SLO, for as many requests as give an answer at once; counts where no other does."""
+    first: Row | None = None  # The first that kept the SLO, of requests for an answer at once; counts if no other does
     num_left: int = 0  # Candidates that nothing is known of
     doing: str = "a list of candidates"
 

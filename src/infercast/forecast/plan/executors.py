@@ -32,7 +32,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from infercast.bundled import DATA
-from infercast.errors import InfercastError, InputError, missing
+from infercast.errors import InfercastError, InputError, missing, require
 from infercast.lazy_classes import fields, is_dataclass
 
 Item = TypeVar("Item")
@@ -64,8 +64,7 @@ _deadline: ContextVar[float] = ContextVar("deadline", default=inf)
 @contextmanager
 def time_limited(seconds: float | None) -> Iterator[None]:
     """Within it, work in this process and waits for others end with `OutOfTime` after some seconds."""
-    if seconds is not None and not 0 < seconds < inf:
-        raise InputError(f"time_limit must be seconds above 0, not {seconds:g}")
+    require(seconds is None or 0 < seconds < inf, "time_limit", "be seconds above 0", seconds)
     before = _deadline.set(inf if seconds is None else time.monotonic() + seconds)
     try:
         yield
@@ -95,10 +94,9 @@ class Processes:
         self, workers: int, progress: Callable[[int, int], None] | None = None, *, patience: float = 0.0
     ) -> None:
         """``progress`` is called with finished and all items; for ``patience`` seconds tasks run in this process."""
-        if workers < 1:
-            raise InputError(f"workers must be at least 1, not {workers}")
+        require(workers >= 1, "workers", "be at least 1", workers)
         self.width = 1 if current_process().daemon else workers  # workers of another pool may not start their own
-        self._progress, self._patience, self._spent = progress, patience, 0.0
+        self._tell, self._patience, self._spent = progress or (lambda *_: None), patience, 0.0
         self._pool: ProcessPoolExecutor | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -123,10 +121,6 @@ class Processes:
         except BaseException:  # also Ctrl-C, and a reader that wants no more
             self._kill()
             raise
-
-    def _tell(self, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(done, total)
 
     def _written(self, function: Callable[[Any], Any]) -> str:
         """A file of the function: a question with a day of requests is large, and each worker needs it once."""
@@ -167,8 +161,10 @@ class Processes:
 
     def _start(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            # Threads and locks of this process would not survive a fork.
-            self._pool = ProcessPoolExecutor(self.width, get_context("spawn"), initializer=_leave_interrupts_to_parent)
+            # Threads and locks of this process would not survive a fork. Ctrl-C goes to all processes of a terminal:
+            # the parent ends the workers.
+            ignored = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+            self._pool = ProcessPoolExecutor(self.width, get_context("spawn"), *ignored)
         return self._pool
 
     def _kill(self) -> None:
@@ -193,11 +189,6 @@ def pieces_of(items: Sequence[Item], workers: int) -> list[Sequence[Item]]:
     """Items in pieces that keep all workers busy to the end."""
     size = min(MOST_IN_A_PIECE, max(1, len(items) // (PIECES_A_WORKER * workers)))
     return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def _leave_interrupts_to_parent() -> None:
-    """Ctrl-C goes to all processes of a terminal; the parent ends the workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 _functions: OrderedDict[str, Callable[[Any], Any]] = OrderedDict()
@@ -301,7 +292,7 @@ class RayCluster:
             import ray  # noqa: PLC0415 - most do without
         except ImportError:
             raise missing(f"a Ray cluster ({address}; --workers N takes processes of this machine)", "ray") from None
-        self._ray, self._progress = ray, progress
+        self._ray, self._tell = ray, progress or (lambda *_: None)
         _check_reachable(address)
         quiet = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {"log_to_driver": False}
         try:
@@ -325,8 +316,7 @@ class RayCluster:
                     finished, unfinished = ray.wait(unfinished, num_returns=1, timeout=seconds_left())
                     check_time()
                     done += sum(sizes[each] for each in finished)
-                    if self._progress is not None:
-                        self._progress(done, len(every))
+                    self._tell(done, len(every))
                 yield from self._answer(reference)
         finally:
             for reference in unfinished:

@@ -22,7 +22,7 @@ import numpy as np
 from infercast.engines.base import Deployment, engine_named
 from infercast.engines.settings import changed
 from infercast.engines.timer import KernelTimer
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.calibration import Calibration
 from infercast.forecast.deploy import deploy, layout_arguments, load_device, load_model
 from infercast.forecast.energy import Facility, facility_watts, server_around
@@ -207,8 +207,7 @@ def rough_timer(shared: SharedDeployOptions, units: tuple[Candidate, ...]) -> Ke
     return replace(found[0], settings=changed(found[0].settings, **bounds)).timer()
 
 
-BUSY = 0.6
-"""Share of its limit that a board draws on average while it serves, roughly: for an order before anything is timed."""
+BUSY = 0.6  # Rough share of its limit that a board draws while it serves: for an order before anything is timed
 
 
 def least_watts(question: Question, candidate: Candidate) -> float:
@@ -312,8 +311,7 @@ class Question:
     prices: tuple[float | None, ...] = ()  # Dollars per hour of one GPU of each kind; None if not known
     max_gpus: int = 8
     budget: float | None = None  # Most money an hour
-    power_budget: float | None = None
-    """Most watts of all servers at the wall, without the building, while every GPU draws most."""
+    power_budget: float | None = None  # Most watts of all servers at the wall, without the building, at their peak
     power_limits: tuple[float | None, ...] = (None,)  # Watts that boards may be held at; None: as many as they take
     facility: Facility = field(default_factory=Facility)  # Servers, building and grid
     metered: tuple[str, ...] = ()  # Owned kinds of GPU, with electricity on top of their price
@@ -323,8 +321,7 @@ class Question:
     max_model_len: int | None = None  # None: as long as the workload needs, rounded up to a power of two
     disaggregate: bool = False  # Whether a prefill pool and a decode pool are looked at, too
     objective: str = "cost"
-    least_odds: float = 0.0
-    """The probability that the SLO holds must be as large; 0: it holds by the forecast's own numbers."""
+    least_odds: float = 0.0  # The SLO must hold with this probability; 0: it holds by the forecast's own numbers
     network: str | None = DEFAULT_LINK  # Between nodes; None: no engine spans two
     link: str = DEFAULT_LINK
     pcie_topology: str | None = None
@@ -336,12 +333,9 @@ class Question:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise UnknownNameError("objective", self.objective, OBJECTIVES)
-        if not 1 <= self.max_gpus <= MOST_ENGINES:
-            raise InputError(f"max_gpus must be from 1 to {MOST_ENGINES:,}, not {self.max_gpus}")
-        if not 0.0 <= self.least_odds < 1.0:
-            raise InputError(f"least_odds must be a probability from 0 to below 1, not {self.least_odds:g}")
-        if self.budget is not None and not 0 < self.budget < inf:
-            raise InputError(f"budget must be dollars per hour above 0, not {self.budget:g}")
+        require(1 <= self.max_gpus <= MOST_ENGINES, "max_gpus", f"be from 1 to {MOST_ENGINES:,}", self.max_gpus)
+        require(0.0 <= self.least_odds < 1.0, "least_odds", "be a probability from 0 to below 1", self.least_odds)
+        require(self.budget is None or 0 < self.budget < inf, "budget", "be dollars per hour above 0", self.budget)
         if self.power_budget is not None and not 0 < self.power_budget < inf:
             raise InputError(f"power_budget must be watts above 0, not {self.power_budget:g}")
         if not self.gpus:
@@ -471,16 +465,14 @@ class Plan(Answer):
 
     question: Question
     winner: Row | None
-    front: tuple[Row, ...]
-    """Those that keep the SLO and that no other beats in cost, TTFT and TPOT together; cheapest first."""
+    front: tuple[Row, ...]  # Those that keep the SLO and none beats in cost, TTFT and TPOT together; cheapest first
     rows: tuple[Row, ...]  # Every candidate that was looked at, best first, those that were refused last
     runner_up: Row | None
     why: str  # Why the runner-up lost, or which constraint fails if there is no winner; one sentence
     changes: tuple[str, ...]  # What would change the decision, a sentence each
     nearest: tuple[Nearest, ...] = ()  # What is nearest to an answer, if there is no winner
     notes: tuple[str, ...] = ()
-    num_candidates: int = 0
-    """Number of candidates that the question allows, also those that were never looked at one by one."""
+    num_candidates: int = 0  # Number of candidates that the question allows, also those never looked at
     cut: str = ""  # When a search was cut before its end, and what it did not come to; empty where it was not
 
     def _words(self) -> str:

@@ -317,8 +317,7 @@ class _Search:
     waiting: list[ReplicaSpec] = field(default_factory=list)  # Stems without an estimate
     left: list[ReplicaSpec] = field(default_factory=list)  # Those that cost more than what is all but sure to hold
     sure: dict[str, float] = field(default_factory=dict)  # The value of that, by GPU
-    shown: tuple[Row | None, list[Row], Row | None] | None = None
-    """The winner, the front and the runner-up, once they are chosen."""
+    shown: tuple[Row | None, list[Row], Row | None] | None = None  # Winner, front and runner-up, once they are chosen
     most: float | None = None
     nearest: tuple[Nearest, ...] = ()
 

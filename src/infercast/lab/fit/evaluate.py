@@ -23,8 +23,7 @@ from infercast.predict.learned import Learned
 
 FEW_ROWS = 1000  # A fifth of fewer rows is too few to judge: every fifth is hidden in turn
 FEW_GROUPS = {"sparse_attention": 200, "sparse_module": 200}  # The same of groups, in families with few layouts
-SERVED = 512
-"""GEMM rows with n and k of at least this are the ones that models are made of; they are also reported apart."""
+SERVED = 512  # GEMM rows with n and k of at least this are those of models, which are also reported apart
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,7 @@ def is_usual(family: str, residual: Array, group: Array) -> Array:
 
 
 FAMILY_OF_TABLE = {"quantise": "memory_bound", **SPARSE_FAMILIES, **MODULE_FAMILIES}
-ALL_ENGINES = ("scan", "convolution")
-"""Families with readers that choose among all engines: some of their kernels exist in one alone."""
+ALL_ENGINES = ("scan", "convolution")  # Families whose readers choose among all engines: some kernels are in one alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,8 +175,7 @@ FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 KERNELS = {"FLASHINFER": "flashinfer", "MSAImpl": "fmha"}  # Kernels that are learned apart, by what tables call them
 UNPADDED = "FLASHINFER"  # Its kernels take heads as they are
 HEADS = {"msa": (4, 8, 16, 32, 64)}  # Heads of a GPU that a model can be split to
-HOST_BOUND = 1.3
-"""Eager prompts last as long as the host launches: rows of fewer times the shortest of their kind tell its speed."""
+HOST_BOUND = 1.3  # Eager prompts last as long as the host launches: rows below this times the shortest tell its speed
 HALVED, ALONE, SHARPNESS = 0.55, 0.9, 4.0
 """Share of L2 that holds weights: where it is two halves that may hold a line each, and where not."""
 

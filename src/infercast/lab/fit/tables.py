@@ -38,11 +38,9 @@ from infercast.predict.identity import expert_kernel_named, kernel_named, kernel
 
 RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
 EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
-MANY_TOKENS, MANY_EXPERTS, GPUS = 8192, 64, (4, 8)
-"""Batches, layers and numbers of GPUs that are large enough to show it."""
+MANY_TOKENS, MANY_EXPERTS, GPUS = 8192, 64, (4, 8)  # Batches, layers and numbers of GPUs large enough to show it
 EVEN = ("balanced", "power_law_1.01")  # Routings that leave no GPU with most of the tokens
-LONG = 0.62
-"""Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
+LONG = 0.62  # Share of the time with all experts from which on a GPU cannot have had a fourth or eighth of the pairs
 ENOUGH = 5
 OWN_TOKENS, WHOLE_TOKENS = ("sglang", "0.5.10"), "whole_tokens"
 
@@ -70,8 +68,7 @@ def takes_whole_tokens(table: pandas.DataFrame) -> Array:
 
 COLLECTIVE_SHAPE = ["op", "gpus", "bytes"]
 SUMS = ("all_reduce", "reduce_scatter")
-SAME_VERSION = 0.05
-"""Mean difference of latencies below which two versions of a kernel count as repeated measurements of one."""
+SAME_VERSION = 0.05  # Mean difference of latencies below which two versions of a kernel count as repeats of one
 
 
 def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
@@ -94,12 +91,8 @@ def _current(rows: pandas.DataFrame) -> pandas.DataFrame:
         version: part.groupby(COLLECTIVE_SHAPE).latency_us.median() for version, part in rows.groupby("engine_version")
     }
     newest = versions[max(versions, key=_version_order)]
-    alike = [
-        version
-        for version, latency in versions.items()
-        if latency is newest or np.log(latency / newest).abs().mean() < SAME_VERSION
-    ]
-    return rows[rows.engine_version.isin(alike)]
+    apart = {version: np.log(latency / newest).abs().mean() for version, latency in versions.items()}
+    return rows[rows.engine_version.isin([version for version, off in apart.items() if off < SAME_VERSION])]
 
 
 def _version_order(version: object) -> list[int]:

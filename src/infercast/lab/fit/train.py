@@ -51,8 +51,7 @@ other's kernel families, the experts' that of kernels with constants fitted for 
 OTHERWISE = 0.1
 WORTH = 2.0
 OTHER_CHIP = 1.4
-"""How many times farther shapes spread on another chip than on the only one that has a kernel: FlashAttention 2 on A100
-and L40S, each by the other."""
+"""How much farther shapes spread on a chip without the kernel: FlashAttention 2 on A100 and L40S, each by the other."""
 NORMAL = 1.2816
 
 
@@ -163,8 +162,7 @@ class Settings:
     learning_rate: float = 0.12
     borders: int = 96
     most_rows: int = 30_000
-    most_features: int = 256
-    """Only those that a first fit finds most important are used: each costs time whenever a kernel is estimated."""
+    most_features: int = 256  # Only those that a first fit finds most important: each costs time in every estimate
     random_strength: float = 1.0  # Noise on the scores by which splits are chosen
     refinements: int = 0
     loss: str = "MAE"  # What is made least, by CatBoost's name

@@ -68,8 +68,7 @@ class Comparison:
     predicted: float
     half_width: float | None = None
     """Half the width of the prediction's 80 % interval, as a logarithm, where there is one ..."""
-    middle: float = 0.0
-    """... and how far its middle is above the prediction: the interval that `simulate` shows of the same run."""
+    middle: float = 0.0  # ... and how far its middle is above the prediction, as `simulate` shows for the same run
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -151,8 +150,7 @@ class Scatter:
     ttft_p90: float
     tpot_median: float | None  # None where no request has a second token
     tpot_p90: float | None
-    start_order: float | None
-    """Spearman's rank correlation of the moments of first tokens; None for a handful of requests."""
+    start_order: float | None  # Spearman's rank correlation of the moments of first tokens; None for few requests
     ttft_order: float | None  # The same of the times to first token: which requests wait long
 
 
@@ -304,8 +302,7 @@ def _compare_at_load(factor: float, replica: Replica, run: MeasuredRun) -> OnOwn
     return OnOwnHost(*(Comparison(float(measured[at]), float(predicted[at])) for at in (TTFT_P50, TPOT_P50)))
 
 
-SET_BELOW = 0.8
-"""An engine with fewer KV blocks than this share of what fits had their number set, though its file may not say so."""
+SET_BELOW = 0.8  # An engine with fewer KV blocks than this share of what fits had them set, though its file may not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,19 +322,16 @@ class RunComparison:
     scatter: Scatter | None = None
     parts: Parts | None = None
     cached_tokens: Comparison | None = None  # Prompt tokens that were found in a cache, where the file has them ...
-    loaded_tokens: Comparison | None = None
-    """... and those of them that came from the host's memory, where there is such a tier."""
+    loaded_tokens: Comparison | None = None  # ... and those of them from the host's memory, where there is such a tier
     joules_per_output_token: Comparison | None = None
     load: str | None = None  # The class of load, where requests arrive over time ...
-    own_host: OnOwnHost | None = None
-    """... and the same run at the host's speed that the lightest load of its file shows."""
+    own_host: OnOwnHost | None = None  # ... and the same run at the host's speed of the lightest load of its file
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
     runs: tuple[RunComparison, ...]
-    kv_blocks: tuple[tuple[str, Comparison | None], ...]
-    """Of each file; None where the number was set and is no forecast."""
+    kv_blocks: tuple[tuple[str, Comparison | None], ...]  # Of each file; None where the number was set, not forecast
     num_stalled: int
 
     def median_ape(self, quantity: str, kind: str | None = None) -> float | None:

@@ -26,8 +26,7 @@ PROMPT = re.compile(r"\d+x(\d+)")
 CHOOSES = "ArgMaxOps"  # in the name of the kernel that picks the likeliest token of each row
 HOST_SIDE = "user_annotation"
 LM_HEAD = "lm_head"
-FIRST_PIECE = 8
-"""Tokens of the prompt that the step before left unfinished: each step of a full queue leaves a few more."""
+FIRST_PIECE = 8  # Prompt tokens that the step before left unfinished: each step of a full queue leaves a few more
 
 
 @dataclass(frozen=True, slots=True)

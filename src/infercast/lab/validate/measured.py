@@ -87,8 +87,7 @@ class MeasuredRun:
     tpot: npt.NDArray[Any]
     output_tokens_per_second: float
     rate: float = 0.0  # Arrivals a second: as the file states it, or as they came
-    token_gap: float | None = None
-    """Median over the requests of their median time between two tokens, where the file has it."""
+    token_gap: float | None = None  # Median over requests of their median time between two tokens, if the file has it
     hits: Hits | None = None
     joules: float | None = None  # What the board's energy counter said, where the file has it, ...
     mean_watts: float | None = None  # ... and the same over the time from the first request sent to the last token.

@@ -16,8 +16,7 @@ from infercast.lab.validate.published.compare import PublishedComparison
 # Promises ("TTFT p95 stays below 1.2 times its forecast") held against measured runs, in buckets of like odds.
 
 Array = npt.NDArray[Any]
-LIMITS = np.linspace(0.6, 1.7, 45)
-"""What is promised, as multiples of the forecast: of a latency to stay below, of a rate to stay above."""
+LIMITS = np.linspace(0.6, 1.7, 45)  # What is promised, as multiples of the forecast: latencies below, rates above
 BUCKETS = 10
 FEWEST = 20  # of fewer promises the share that held says nothing
 

@@ -26,8 +26,7 @@ class Family(NamedTuple):
     read: Callable[[Fields], list[Layer]]
     tied: bool = False  # Whether the head shares the embedding where the config does not say
     defaults: Mapping[str, Any] = {}  # What a config.json may leave out
-    head_layers: HeadLayers = last_layer
-    """The layers of a head that predicts further tokens, where the config counts any."""
+    head_layers: HeadLayers = last_layer  # Layers of a head that predicts further tokens, where there are any
     heads: int = 0  # Such heads where the config does not count them
     own_table: bool = False  # Whether each such head has a table of the vocabulary to itself
     keys: Mapping[str, Any] = {}  # What the family calls a usual key, before what others call it

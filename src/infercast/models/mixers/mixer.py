@@ -94,12 +94,9 @@ class Mixer(ABC):
 
     modules: ClassVar[tuple[str, ...]]
     """Names of its linear modules in a checkpoint, from the layer's own name on: ``self_attn.q_proj``."""
-    part: ClassVar[str] = "attention"
-    """The part of the model with the weight format of its matrices: ``attention`` or ``recurrent``."""
-    is_empty: ClassVar[bool] = False
-    """Whether the layer has no mixer at all: no kernels, no norm before it, no all-reduce after it."""
-    takes_quantised: ClassVar[bool] = False
-    """Whether the norm before it also quantises what it writes, where activations are quantised."""
+    part: ClassVar[str] = "attention"  # The part whose weight format its matrices have: ``attention`` or ``recurrent``
+    is_empty: ClassVar[bool] = False  # Whether the layer has no mixer: no kernels, no norm before, no all-reduce after
+    takes_quantised: ClassVar[bool] = False  # Whether the norm before it also quantises, if activations are quantised
     is_composed: ClassVar[bool] = False
     """Whether an engine makes it of many small operations in Python, which the host pays for outside full graphs."""
 
@@ -237,15 +234,12 @@ class GroupedAttention(Mixer):
     rotary_dim: int
     window: int = 0  # A query sees the last ``window`` tokens; 0: all of them
     qk_norm: bool = False  # Norms over each query and key head (Qwen3, Gemma 3)
-    norm_across: bool = False
-    """Those norms are over all heads together (MiniMax-M2), so GPUs that split the heads must add up squares."""
+    norm_across: bool = False  # Those norms are over all heads (MiniMax-M2), so GPUs that split them add up squares
     qkv_bias: bool = False
     output_bias: bool = False
     sinks: bool = False  # A learned sink logit for each head (gpt-oss)
-    shared_key_value: bool = False
-    """Values are the keys: one projection serves both (Gemma 4 global layers); the cache still holds both."""
-    borrows: bool = False
-    """Keys and values are those that an earlier layer cached: this one projects queries alone (Gemma 4 E2B, E4B)."""
+    shared_key_value: bool = False  # One projection makes keys and values (Gemma 4 global layers); the cache holds both
+    borrows: bool = False  # Keys and values are an earlier layer's: this one projects queries alone (Gemma 4 E2B, E4B)
     chunked: bool = False
     """``window`` is a chunk (Llama 4): a query sees its own chunk from its first token on, not the last tokens."""
     gate_width: int = 0

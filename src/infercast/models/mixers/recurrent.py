@@ -18,8 +18,7 @@ from infercast.ops import Call, Collective, Gemm, Scan, ShortConvolution, StateU
 from infercast.ops.op import Size, bytes_of, copy, gated_activation, gated_norm, scan_inputs
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 
-NORM_KERNELS = 2
-"""A norm with a gate is two kernels of the compiler: the squares, then what they scale. Both move about as much."""
+NORM_KERNELS = 2  # A gated norm is two kernels of the compiler, the squares and what they scale, which move as much
 FLASH_KDA_HEAD = 128  # The width of heads that FlashKDA's kernels are built for
 SQUARE_BYTES = 4  # The mean square of a token, in fp32
 CHANNELS = 64  # Channels of Mamba 1 that count as a head of Mamba2, with kernels like its own

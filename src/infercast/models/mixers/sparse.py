@@ -165,8 +165,7 @@ class Indexer:
     rope_dim: int
     query_rank: int  # Width of the compressed query that the index queries are projected from
     topk: int
-    compressor: Compressor | None = None
-    """Index keys are of several tokens together (DeepSeek-V4); None: each token has its own."""
+    compressor: Compressor | None = None  # Index keys are of several tokens together (DeepSeek-V4); None: of one each
     tied: bool = False  # It was never trained: all scores are equal but for tiny differences
 
     @property

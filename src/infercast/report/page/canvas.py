@@ -31,12 +31,10 @@ AXIS, LEGEND_ROW, LEGEND_LETTER, HANDLE = 0.5, 0.19, 0.072, 0.42
 """Inches of an axis with its name, of a row of a legend, of a letter in it and of its coloured square with its gaps."""
 LINE, LABEL_LETTER, AWAY, POINTS = 15.0, 7.2, 7.0, 0.72
 """Pixels of a line of text, of a letter and from a mark to its name; points in a pixel."""
-FARTHEST, STEP = 170, 3
-"""Pixels up and down that a name is moved at most to find room, and by which it is moved at once."""
+FARTHEST, STEP = 170, 3  # Most pixels by which a name is moved up or down to find room, and by which at once
 UPWARDS, LEFTWARDS = 12.0, 60.0
 """Pixels by which a place above or to the left of a mark counts as farther: below and to the right read better."""
-LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
-"""The line from a name to its mark."""
+LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}  # From a name to its mark
 
 
 class Tips:

@@ -40,8 +40,7 @@ DRAWN = (
     "usd_per_million_output_tokens", "joules_per_output_token",
 )  # fmt: skip
 LONGEST, COLUMNS, MUCH, TICK = 18, 2, 20.0, 0.6
-"""Letters of a name in a chart, panels beside each other, how many times values differ on a logarithmic
-axis, and inches that a number below an axis takes."""
+"""Letters of a name, panels side by side, factor of values on a logarithmic axis, inches of a number below an axis."""
 WAITING = "GPU waits for host"
 
 

@@ -23,8 +23,7 @@ SEVERAL = 4  # sections of a page from which on a list of them stands at its top
 MARKED = re.compile(
     r'(?P<opening><section\b[^>]*>|<header>)|(?P<tag><(?:th|dt)\b[^>]*>|<div class="name">)(?P<text>[^<]+)'
 )  # Where words are explained: names of columns, rows, facts and cards; a section explains each word once
-TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}
-"""Spellings that would be marked in every second line."""
+TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}  # Would be marked in every second line
 
 
 class Section(NamedTuple):

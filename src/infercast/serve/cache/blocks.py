@@ -13,8 +13,7 @@ from infercast.serve.workload.request import Request, Segment
 
 Tokens = TypeVar("Tokens", int, np.ndarray[Any, Any])
 
-STATE_WINDOW = 2
-"""A state stands for all tokens before it: the next token reads only the block that ends, or is open, before it."""
+STATE_WINDOW = 2  # A state stands for all tokens before it: the next token reads only the block that ends before it
 Path = tuple[tuple[int, int, int], ...]  # (edge, first block, end) of each edge, in prompt order
 
 
@@ -22,8 +21,7 @@ class Ends(NamedTuple):
     """Where reusable states are stored: at the ends of blocks of ``size`` tokens."""
 
     size: int
-    drops: bool = False
-    """The last block of an attention prefix hit is recomputed, so the state before it is the useful one."""
+    drops: bool = False  # The last block of an attention prefix hit is recomputed, so the state before it is useful
     exports: bool = False  # A step that ends a prompt also stores the last useful state, and need not end there
 
     def last(self, num_tokens: int) -> int:
@@ -40,8 +38,7 @@ class StateRules(NamedTuple):
     """How an engine handles aligned states."""
 
     exports: bool = False  # Kernels store one before the end of a step: see `Ends`
-    renews: bool = False
-    """A prompt's last useful state counts as new in every step in which its sequence computes with it."""
+    renews: bool = False  # A prompt's last useful state counts as new in every step that computes with it
     drop: bool = True  # If attention drops the last block of a hit, state groups are assumed to do so too ...
     past_attention: bool = False  # ... and a state is looked up one block further, where the sequence then continues.
 
@@ -59,17 +56,13 @@ class KvShape(NamedTuple):
 
     block_size: int = 16  # The smallest block size of any group, in tokens
     windows: tuple[int, ...] = (0,)
-    block_sizes: tuple[int, ...] = ()
-    """Block size of each group, if they differ: narrow layers put more tokens into equal-sized blocks."""
+    block_sizes: tuple[int, ...] = ()  # Of each group, if they differ: narrow layers put more tokens into equal blocks
     chunked: bool = False  # Windows are chunks (Llama 4): a token attends back to the start of its own chunk
     state_blocks: int = 0  # Blocks every sequence holds whatever its length: recurrent states that cannot be reused
-    states: tuple[int, ...] = ()
-    """Groups of recurrent states, each block being the state at its end; their window is `STATE_WINDOW`."""
-    aligned: bool = False
-    """True: a step stores one state, reusable if the step ends with a block. False: every block has one."""
+    states: tuple[int, ...] = ()  # Groups of recurrent states, each block being one; their window is `STATE_WINDOW`
+    aligned: bool = False  # True: a step stores one state, reusable if it ends with a block. False: every block has one
     rules: StateRules = StateRules()
-    retained: int = 0
-    """Tokens before a window that are kept with it: several prediction heads look back that much further."""
+    retained: int = 0  # Tokens kept before a window: several prediction heads look back that much further
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -180,15 +173,12 @@ class _Node:
 
     def __init__(self, edge: int) -> None:
         self.edge = edge
-        self.children: dict[tuple[int, int], _Node] = {}
-        """Following segments, by this segment's length and their content."""
+        self.children: dict[tuple[int, int], _Node] = {}  # Following segments, by this one's length and their content
         self.end = 0  # Blocks up to here belong to the segment, as far as it was ever seen
-        self.taken_over_at = -1
-        """Where a following segment took the edge over; the segment itself may be longer elsewhere ..."""
+        self.taken_over_at = -1  # Where a following segment took the edge over; the segment may be longer elsewhere ...
         self.longer: _Node | None = None  # ... and then continues there.
         self.ahead: tuple[tuple[Segment, ...], int, int] | None = None
-        """The only prompt that continued along the edge so far, its next segment, and tokens before that: nodes of
-        segments that were seen once are not made."""
+        """The only prompt along the edge so far, its next segment and tokens before: a second one makes a node."""
 
 
 class _Walk:
@@ -376,17 +366,14 @@ class BlockAllocation:
         self.length = 0  # Blocks of each group up to here are held ...
         self.first = [0] * num_groups  # ... except those that have left a group's window.
         self.num_states = 0  # ``length`` for aligned state groups, which need no blocks for future tokens ...
-        self.earlier: list[int] = []
-        """... and earlier blocks they hold: the last step's initial state, or one stored before its end."""
+        self.earlier: list[int] = []  # ... and earlier blocks they hold: the step's initial state, or one stored in it
         self.exported = -1  # One of them, stored before the end of a step; it is held one block longer
         self.named = 0  # Leading blocks that are full with known tokens
         self.spans: list[list[Span]] | None = None  # Per group, its blocks in the prefix cache, in order; None: none
         self.left_behind = False  # True if blocks of its own may still be cached from before it was preempted
         self.whole = 0  # Of a prefix hit's blocks, those full attention has
-        self.junction = 0
-        """Blocks up to which some layers hit and others have evicted; 0: nothing beyond the common hit."""
-        self.tails: dict[int, SequenceOf[range]] = {}
-        """For some groups, which blocks are cached when full; otherwise all are."""
+        self.junction = 0  # Blocks up to which some layers hit and others have evicted; 0: none beyond the common hit
+        self.tails: dict[int, SequenceOf[range]] = {}  # Of some groups: which full blocks are cached; otherwise all
 
     def hold_nothing(self) -> None:
         self.first = [0] * len(self.first)

@@ -361,8 +361,7 @@ class KvCache(BlockPool):
         """Whether every sequence has one table of blocks, and keeps all of them while it runs."""
         self._in_common = self._common // shape.block_size
         self.renews = self._is_aligned and shape.rules.renews
-        self._new_states: set[tuple[int, int]] = set()
-        """Edges and positions of states that are cached by the step being planned."""
+        self._new_states: set[tuple[int, int]] = set()  # Edges and positions of states cached by the step being planned
         self._paths = PrefixPaths(shape.block_size)
 
     def path(self, request: Request) -> Path:

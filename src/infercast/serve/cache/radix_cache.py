@@ -116,8 +116,7 @@ class Node:
         return bool(self.children) and any(child.on_gpu for child in self.children.values())
 
 
-Met = tuple[Node, int]
-"""The end of a walk along a content: the last fully matching node, and the piece with the first token after it."""
+Met = tuple[Node, int]  # Where a walk along a content ends: the last matching node, and the piece with the next token
 
 
 class RadixTree:
@@ -299,8 +298,7 @@ class RadixCache:
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, host: HostPages | None = None) -> None:
         self.num_blocks, self.shape, self.caching, self.host = num_blocks, shape, caching, host
         self.evicts_missing = self.parts_answers = False  # Rules of some releases (`PrefillRules`)
-        self.paired = 0
-        """1 if tokens are known by the next one too, so that the last token computed is not cached (drafts)."""
+        self.paired = 0  # 1 if tokens are known by the next one too, so the last one computed is not cached (drafts)
         self.beyond = 0  # Tokens that may be computed and cached after the end of an answer (drafts)
         self.page = shape.block_size
         self.num_groups = 1

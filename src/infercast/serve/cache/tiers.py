@@ -243,11 +243,8 @@ class Offload:
     store_threshold: int = 0  # Lookups or offers before a block is stored; below 2: stored at once
     holders_first: bool = False
     """Waiting requests that hold blocks are tried first; in queue order the first may need the blocks of another."""
-    spares_under_way: bool = False
-    """A request is not preempted while an in-flight step writes its blocks; others that need them wait."""
+    spares_under_way: bool = False  # A request is not preempted while an in-flight step writes its blocks; others wait
     stores_ends: bool = False
     """A finished request's last blocks are stored with the next step; a preempted one submits no block again."""
-    by_request: bool = False
-    """A block is as recent as the last finished request with it, and the threshold counts offers, not lookups."""
-    empty_step_seconds: float = 0.0
-    """A turn of the engine's loop without a step, because all waiting requests wait for copies."""
+    by_request: bool = False  # A block is as recent as the last finished request with it; offers count, not lookups
+    empty_step_seconds: float = 0.0  # A turn of the loop without a step, because all waiting requests wait for copies

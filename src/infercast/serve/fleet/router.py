@@ -22,8 +22,7 @@ WAITING_WEIGHT = 4  # Weight of a waiting request relative to a running one up t
 FULL_WEIGHT, FULL_FROM = 6.0, 0.5  # Since then: the added weight per unit of KV cache usage above this threshold
 PREFIX_WEIGHT, QUEUE_WEIGHT, CACHE_WEIGHT = 3.0, 2.0, 2.0
 SCRAPE_SECONDS = 0.05
-UNCACHED_WEIGHT = 1.0
-"""Cost of a prompt token to compute, relative to a token held in the cache (NVIDIA Dynamo's default)."""
+UNCACHED_WEIGHT = 1.0  # Cost of computing a prompt token, relative to one held in the cache (NVIDIA Dynamo's default)
 
 # A load balancer's view of each engine's prefix cache: the prompts it was sent, most recent first. Prompts are chains
 # of named segments, so the view is a tree of these with the engines that were sent each. Per engine it keeps as many
@@ -36,8 +35,7 @@ class _Node:
     __slots__ = ("children", "holders")
 
     def __init__(self) -> None:
-        self.children: dict[tuple[int, int], _Node] = {}
-        """Following segments, by this segment's length and their content."""
+        self.children: dict[tuple[int, int], _Node] = {}  # Following segments, by this one's length and their content
         self.holders: dict[int, int] = {}  # Engines that were sent the segment, with the tokens of it they have
 
 
@@ -264,8 +262,7 @@ class Engines:
     count: int
     cache_tokens: int = 1 << 40  # KV cache capacity of one engine, in tokens
     block_size: int = 16
-    publish_counts: bool = True
-    """True if engines publish running and waiting counts, which in vLLM 0.25 only MoE models do."""
+    publish_counts: bool = True  # True if engines publish running and waiting counts: in vLLM 0.25 only MoE models do
     weighs_cache: bool = False  # True if vLLM's balancer uses its own in-flight requests and KV cache usage (0.27) ...
     usage: Callable[[int], float] = lambda engine: 0.0  # ... which each engine reports as a fraction.
 

@@ -22,8 +22,7 @@ RESERVE = 1  # Free tokens required per continuing sequence, beyond what it need
 State = tuple[float, int]  # (remaining, held) tokens of a sequence
 MOST_SORTED = 128  # A longer queue is not sorted
 ALIKE = 32
-"""Tokens: the longest match of a prefix that counts as uncached, and the shortest common prefix of two requests that
-counts as shared."""
+"""Tokens: longest match that counts as uncached, and shortest common prefix of two requests that counts as shared."""
 CLOSE = 1e-6  # Tokens by which a sum of shares may be on either side of an integer
 
 
@@ -62,8 +61,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         self.num_ended = 0  # Members that have all their tokens, in a result not yet processed
         # Sums over members: declared output, and output apart from the steps since they joined.
         self._declared = self._produced = 0
-        self._long: dict[DeclaredSequence, None] = {}
-        """Members with more remaining output than is reserved for any one sequence."""
+        self._long: dict[DeclaredSequence, None] = {}  # Members with more output left than is reserved for any sequence
 
     def in_order(self) -> list[DeclaredSequence]:
         """Members in batch order."""

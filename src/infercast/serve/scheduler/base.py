@@ -71,8 +71,7 @@ class Plan:
         self.decode_context = 0  # Total context of the decode batch ...
         self.contexts: Callable[[], list[int]] = list
         """... and each member's context, valid while this is the last planned step."""
-        self.sequences: list[Sequence] = []
-        """Individually scheduled sequences, with the new and the computed tokens of each."""
+        self.sequences: list[Sequence] = []  # Individually scheduled sequences, with new and computed tokens of each
         self.new_tokens: list[int] = []
         self.computed: list[int] = []
         self.started: list[Sequence] = []  # Admitted from the queue for this step
@@ -86,8 +85,7 @@ class Plan:
         self.is_apart = False  # True for a prefill-only step, in which decoding stalls
         self.fresh: SequenceOf[Sequence] = ()  # Members in their first decode step, after a token from a prefill step
         self.wasted = 0  # Decode batch tokens that are discarded: their sequences ended or were preempted meanwhile
-        self.thrown_away: list[Sequence] = []
-        """Individually scheduled sequences whose sampled token is discarded, for the same reason."""
+        self.thrown_away: list[Sequence] = []  # Individually scheduled sequences whose token is discarded, as above
         self.has_adapters = False  # True if a sequence in the step uses a LoRA adapter
         self.num_cut = 0  # Chunked prompts with tokens left: their last row is computed and discarded
 
@@ -287,24 +285,17 @@ class FirstCome:
     max_num_seqs: int
     long_prefill_token_threshold: int = 0  # Limit of one prompt's tokens per step; 0: none
     chunked_prefill: bool = True
-    max_num_scheduled_tokens: int = 0
-    """Token budget of a step where it is below ``max_num_batched_tokens``; 0: the same."""
-    adaptive_threshold: bool = False
-    """The threshold is at least an equal share of the step for every request in the engine."""
-    prefill_interval: int = 1
-    """Engines in lockstep that decode compute prompts only in every n-th pass, unless requests wait even then."""
+    max_num_scheduled_tokens: int = 0  # Token budget of a step, if below ``max_num_batched_tokens``; 0: the same
+    adaptive_threshold: bool = False  # The threshold is at least an equal share of the step for each request present
+    prefill_interval: int = 1  # Decoding engines in lockstep compute prompts in every n-th pass, unless requests wait
     prompts_first: bool = False  # Prefill-only steps while a waiting prompt fits; decoding stalls meanwhile
-    waits_for_tokens: bool = False
-    """A sequence is in one step at a time: its next token is scheduled once the last one is known."""
-    decode_stride: int = 1
-    """A sequence that samples in a step samples again this many steps later, with others in between (pipelines)."""
-    threshold_exempts_single_request: bool = False
-    """The threshold does not apply to a request that is alone in the engine."""
+    waits_for_tokens: bool = False  # A sequence is in one step at a time: its next token waits until the last is known
+    decode_stride: int = 1  # A sequence samples again this many steps later, with others in between (pipelines)
+    threshold_exempts_single_request: bool = False  # The threshold does not apply to a request alone in the engine
     settles: bool = False
     """Blocks used by in-flight steps are freed only on completion. Sliding windows then advance by completed tokens,
     new requests need room for those in flight, and a preempted one is re-queued when its last step completes."""
-    allow_partial_block: bool = False
-    """With block-aligned prefill steps: a block larger than any step's budget is split over several."""
+    allow_partial_block: bool = False  # With block-aligned prefill: a block larger than any step's budget is split
     skipped_queue_separate: bool = False  # Skipped requests have a queue of their own, ahead of preempted ones
     last_token_own_step: bool = True
     """With block-aligned prefill steps: the last token of a prompt that ends with a block has its own step."""
@@ -388,19 +379,16 @@ class PrefillRules(NamedTuple):
     """What changed from release to release; the defaults are the oldest rules (SGLang 0.5.16)."""
 
     evicts_missing: bool = False  # Eviction frees what is missing, not as much as was asked for
-    parts_answers: bool = False
-    """Answers have nodes of their own in the radix tree, so that they are evicted before their prompts."""
+    parts_answers: bool = False  # Answers are nodes of their own in the radix tree, so they are evicted before prompts
     spares_page: bool = False  # Admission by the end times of others leaves a page free for the prompt
     skips_ending: bool = False
     """A sequence whose in-flight token is its last allowed one is not in the next decode step. If decoding lacks room
     while there is such a sequence, it waits for its end; in a mixed step it waits for the next step."""
-    reserves_fixed: bool = False
-    """The whole remaining output of running requests that ignore EOS is reserved, not a share."""
+    reserves_fixed: bool = False  # All remaining output of running requests that ignore EOS is reserved, not a share
     refreshes_waiting: bool = False
     """Every 32nd time that prompts are tried, cached prefixes of waiting requests count as accessed."""
     retries_alone: bool = False  # A prompt that does not fit beside none is tried again in the next step
-    clears_ended: bool = False
-    """Finished sequences leave the batch before prompts are tried, and an empty batch is never full."""
+    clears_ended: bool = False  # Finished sequences leave before prompts are tried, and an empty batch is never full
     counts_rows: bool = False  # A chunked prompt does not count twice towards the running requests
     sorts_drafts: bool = False
     """With drafts, too, the sequence with the fewest output tokens is retracted first, not the last of the batch."""
@@ -415,8 +403,7 @@ class Priorities(NamedTuple):
     """Requests with priorities: the next one goes first by the number times ``sign``, ties by when it was queued."""
 
     sign: int = -1  # -1: the largest number goes first
-    preempts: bool = True
-    """Running requests give way to one whose priority is better by more than the threshold when all are in use."""
+    preempts: bool = True  # When all is in use, running requests give way to one of a priority better by the threshold
     threshold: int = 10
 
 
@@ -425,8 +412,7 @@ class PrefillFirst:
     """Prefill first, with at most one chunked prompt; the sequence with the fewest output tokens is retracted first."""
 
     max_running_requests: int
-    chunked_prefill_size: int | None = 8192
-    """Prompt tokens in a step, to which the last prompt is cut; None: prompts are not chunked."""
+    chunked_prefill_size: int | None = 8192  # Prompt tokens in a step, to which the last prompt is cut; None: no chunks
     max_prefill_tokens: int = 16384  # Prompt tokens in a step beyond which no further prompt is added
     mixed_chunk: bool = False  # True if prefill steps include the decode batch, which then counts towards both limits
     order: Order = "arrival"

@@ -21,8 +21,7 @@ class Cohort(Group[Sequence]):
         self._cache = cache
         # By step number modulo the period: members that begin blocks in that step, and how many.
         self._begin: list[dict[Sequence, int]] = [{} for _ in range(self.period)]
-        self._unknown = unknown
-        """Tokens per member that are computed but not yet in the prefix cache, as their values are unknown."""
+        self._unknown = unknown  # Tokens per member that are computed but not in the prefix cache, their values unknown
         self._behind = unknown if settles else 0
         """Tokens per member that are computed in an in-flight step, which still reads the context before them."""
         shape = cache.shape

@@ -126,10 +126,8 @@ class Drafts:
             any(cache.shape.windows) or cache.shape.states or self._slots or policy.decode_stride > 1
         )
         self._stale: dict[Sequence, int] = {}
-        """Tokens and drafts that were in flight when a sequence was preempted: on restart, it computes up to where
-        these would have got before it samples."""
-        self._next_drafts = speculation.num_drafts if self._is_async else 0
-        """Draft slots whose content is unknown when a step is planned."""
+        """Tokens and drafts in flight when a sequence was preempted, which it computes on restart before it samples."""
+        self._next_drafts = speculation.num_drafts if self._is_async else 0  # Draft slots unknown when a step is made
 
     def new_plan(self) -> DraftPlan:
         return DraftPlan(self.width, self._slots, self._budget)

@@ -311,9 +311,7 @@ class PrefillScheduler:
         return admission
 
     def _preempt(self, admission: Admission, sequence: DeclaredSequence) -> list[DeclaredSequence]:
-        """Make running sequences give way to a waiting one of better priority, the last by priority first, if that
-        leaves it enough room; returns them.
-        """
+        """Make the last running sequences give way to one of better priority, if that leaves it room; returns them."""
         assert self.policy.priorities is not None
         batch, longest = self.batch, self.policy.max_reserved_output
         shares = dict(zip(sorted([*batch.cohort.members, *batch.ended], key=PLACE), self._shares(), strict=True))

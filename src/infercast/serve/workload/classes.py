@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.serve.workload.request import Adapters, Request, Segment, SloClass, Workload
 
 LIMITED = ("ttft", "tpot", "e2e")
@@ -140,8 +140,7 @@ def asking_for(request: Request, adapter: int | None) -> Request:
 
 def with_adapters(workload: Workload, mix: Adapters, *, seed: int = 0) -> Workload:
     """Assign adapters at random, the same one throughout a session."""
-    if not 1 <= mix.count <= MOST_ADAPTERS:
-        raise InputError(f"adapters must be 1 to {MOST_ADAPTERS:,}, not {mix.count!r}")
+    require(1 <= mix.count <= MOST_ADAPTERS, "adapters", f"be 1 to {MOST_ADAPTERS:,}", mix.count)
     if not (0 <= mix.skew <= 10 and 0 < mix.share <= 1):
         raise InputError(f"the skew of adapters must be 0 to 10 and their share above 0 and up to 1, not {mix!r}")
     if any(request.adapter is not None for request in workload.requests):

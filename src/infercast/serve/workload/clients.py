@@ -16,8 +16,7 @@ from infercast.serve.workload.request import Request, Workload
 # (tokenization, and the path to the engine). So requests that arrive together reach the engine together, after the work
 # on all of them, and later ones wait for the next round.
 
-Round = tuple[float, int]
-"""Requests that are taken in together: when they go on, and how many of them are still to be handed on."""
+Round = tuple[float, int]  # Requests taken in together: when they go on, and how many are still to be handed on
 NOBODY = -1  # in place of a following request
 
 
@@ -27,8 +26,7 @@ NOBODY = -1  # in place of a following request
 class Arrivals(Protocol):
     """A stream of requests."""
 
-    sends_at_once: bool
-    """Whether an answer mostly leads to the next request without a pause, so that it is not worth to look further."""
+    sends_at_once: bool  # Whether an answer mostly leads to a request at once, so that looking further is not worth it
 
     @property
     def next_arrival(self) -> float | None:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.lazy_classes import NamedTuple
 
 # Length distributions: token counts, written as short strings.
@@ -25,15 +25,13 @@ LENGTH_FORMS = (
 
 # Above this, one request in millions dominates the mean; a larger number is a standard deviation in tokens by mistake.
 _LARGEST_SIGMA = 5.0
-INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
-"""Default prompt and output lengths in tokens."""
+INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"  # Default prompt and output tokens
 PAUSE_FORMS = ("8", "uniform:LOW:HIGH", "exponential:MEAN", "lognormal:MEAN:SIGMA")
 """Forms accepted by `parse_pauses`; all in seconds except SIGMA, the standard deviation of the logarithm."""
 LONGEST_PAUSE = 1e7  # seconds, about four months
 ARRIVAL_KINDS = ("poisson", "gamma", "constant", "burst")
 LATEST = 1e10  # seconds, about three hundred years: beyond it a clock cannot resolve microseconds
-MOST_REQUESTS = 100_000_000
-"""More than a hundred million requests are a typing error: a million take more than a gigabyte."""
+MOST_REQUESTS = 100_000_000  # More than a hundred million are a typing error: a million take over a gigabyte
 
 
 class LengthDistribution(NamedTuple):
@@ -290,10 +288,8 @@ def check_arrivals(kind: str, rate: float | None, count: int, burstiness: float 
     """Raise InputError unless the four describe an arrival process."""
     if kind not in ARRIVAL_KINDS:
         raise UnknownNameError("arrival kind", kind, ARRIVAL_KINDS)
-    if count < 1:
-        raise InputError(f"count must be at least 1 request, not {count!r}")
-    if count > MOST_REQUESTS:
-        raise InputError(f"count must be at most {MOST_REQUESTS} requests, not {count!r}")
+    require(count >= 1, "count", "be at least 1 request", count)
+    require(count <= MOST_REQUESTS, "count", f"be at most {MOST_REQUESTS} requests", count)
     if kind == "burst" and rate is not None:
         raise InputError(f"rate {rate!r} was given, but a burst has none; use poisson, gamma or constant for a rate")
     if kind != "burst" and rate is None:

@@ -25,20 +25,17 @@ class Request:
     arrival: float  # Seconds after the start. In a closed loop, the earliest time the client may send it.
     num_input: int  # Prompt tokens
     num_output: int  # Output tokens
-    prefix: tuple[Segment, ...] = ()
-    """The leading part of the prompt that other requests may share; the rest is unshared."""
+    prefix: tuple[Segment, ...] = ()  # The leading part of the prompt that other requests may share
     answer: int | None = None
     """The name of the output's content, with which a later request's prefix may continue after this whole prompt."""
     declared: int | None = None
     """The output limit in tokens (``max_tokens``), for which some engines reserve room; None: the actual length."""
     session: int | None = None  # The conversation it is a turn of; None: a single request
-    think: float = 0.0
-    """With sessions turn by turn: seconds after the previous answer, but never before its ``arrival``."""
+    think: float = 0.0  # With sessions turn by turn: seconds after the previous answer, never before ``arrival``
     priority: int = 0  # For priority scheduling: the smallest number goes first
     slo_class: str = ""  # Its traffic class, which has an SLO of its own
     adapter: int | None = None  # The LoRA adapter it uses; None: the base model
-    stops: bool = False
-    """True if its answer ends with EOS or a stop token, which the engine learns only with the last token."""
+    stops: bool = False  # True if its answer ends with EOS or a stop token, which the engine learns with the last token
 
     @property
     def num_declared(self) -> int:
@@ -98,21 +95,18 @@ class Workload(Answer):
     requests: tuple[Request, ...]
     concurrency: int | None = None
     """Closed loop: at most this many requests are in the system; the next is sent when one ends. None: open loop."""
-    rate: float | None = None
-    """Offered requests per second where one number describes it; None for traces, bursts and closed loops."""
+    rate: float | None = None  # Offered requests per second, if one number; None for traces, bursts and closed loops
     description: str = ""
     drawn: Draw | None = None  # Set for random requests, so that others can be drawn; see `redrawn`
     num_truncated: int = 0  # Requests cut to the model's maximum length ...
     num_skipped: int = 0  # ... and requests left out for exceeding it.
     classes: tuple[SloClass, ...] = ()  # Classes named by requests
     adapters: Adapters | None = None  # Set if adapters were drawn at random
-    open_ended: bool = False
-    """True if the simulation decides how many requests a steady result takes; `extended` draws more."""
+    open_ended: bool = False  # True if the simulation decides how many requests it takes; `extended` draws more
     cut: tuple[str, int] | None = None
     """How random requests above a number of tokens are handled: ``truncate`` or ``skip``, and the limit."""
     every: int = 1  # These are every n-th request of the draw
-    in_turns: bool = False
-    """True if a session's request waits for the previous answer (`Clients`); a concurrency then counts sessions."""
+    in_turns: bool = False  # True if a session's request waits for the previous answer; concurrency counts sessions
 
     def _words(self) -> str:
         return self.description or f"{len(self.requests):,} requests"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infercast.errors import InputError
+from infercast.errors import InputError, require
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.serve.workload.distributions import (
     INPUT_LEN,
@@ -135,8 +135,7 @@ def checked_loop(
     whole = {"prefix_length": prefix_length, "prefix_groups": prefix_groups, "seed": seed}
     _check_kinds(Integral, "a whole number", count=count, concurrency=concurrency, **whole)
     if concurrency is not None:
-        if concurrency < 1:
-            raise InputError(f"concurrency must be at least 1 client, not {concurrency!r}")
+        require(concurrency >= 1, "concurrency", "be at least 1 client", concurrency)
         if rate is not None:
             raise InputError(
                 f"rate {rate!r} and concurrency {concurrency!r} exclude each other; "
@@ -150,22 +149,18 @@ def checked_loop(
             )
         arrival = "burst"
     check_arrivals(arrival, rate, count, burstiness)
-    if not 0 <= prefix_length <= LONGEST:
-        raise InputError(f"prefix_length must be a number of tokens from 0 to {LONGEST}, not {prefix_length!r}")
-    if not 1 <= prefix_groups <= LONGEST:
-        raise InputError(f"prefix_groups must be a number from 1 to {LONGEST}, not {prefix_groups!r}")
+    require(0 <= prefix_length <= LONGEST, "prefix_length", f"be a number of tokens from 0 to {LONGEST}", prefix_length)
+    require(1 <= prefix_groups <= LONGEST, "prefix_groups", f"be a number from 1 to {LONGEST}", prefix_groups)
     if prefix_groups > 1 and prefix_length == 0:
         raise InputError(f"prefix_groups {prefix_groups!r} needs prefix_length, the number of tokens each group shares")
-    if seed < 0:
-        raise InputError(f"seed must be a whole number of at least 0, not {seed!r}")
+    require(seed >= 0, "seed", "be a whole number of at least 0", seed)
     return arrival
 
 
 def _check_kinds(kind: type, words: str, **values: object) -> None:
     """Check types of Python arguments, which were not parsed: a text is not a number."""
     for name, value in values.items():
-        if value is not None and not isinstance(value, kind):
-            raise InputError(f"{name} must be {words}, not {value!r}")
+        require(value is None or isinstance(value, kind), name, f"be {words}", repr(value))
 
 
 def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> Workload:
@@ -206,8 +201,7 @@ def capped(workload: Workload, most: int, words: str) -> Workload:
 
 def declaring(workload: Workload, tokens: int) -> Workload:
     """The same requests, each declaring this many output tokens, or as many as it produces."""
-    if tokens < 1:
-        raise InputError(f"the declared answer must have at least 1 token, not {tokens}")
+    require(tokens >= 1, "the declared answer", "have at least 1 token", tokens)
     return replace(
         workload,
         requests=tuple(replace(each, declared=max(tokens, each.num_output)) for each in workload.requests),
@@ -223,8 +217,7 @@ def workload_from_requests(
     ordered = tuple(requests)
     if not ordered:
         raise InputError("requests is empty; a workload needs at least one")
-    if concurrency is not None and concurrency < 1:
-        raise InputError(f"concurrency must be at least 1 client, not {concurrency!r}")
+    require(concurrency is None or concurrency >= 1, "concurrency", "be at least 1 client", concurrency)
     for position, request in enumerate(ordered):
         _check_request(position, request)
     ordered = tuple(sorted(ordered, key=attrgetter("arrival")))
@@ -336,8 +329,7 @@ def session_workload(
     of_tools = later if tool_lengths is None else as_lengths(tool_lengths, "tool_lengths")
     people = think if isinstance(think, Pauses) else parse_pauses(think, "think")
     tools = tool_time if isinstance(tool_time, Pauses) else parse_pauses(tool_time, "tool_time")
-    if not 0 <= tool_share <= 1:
-        raise InputError(f"tool_share must be a share from 0 to 1, not {tool_share!r}")
+    require(0 <= tool_share <= 1, "tool_share", "be a share from 0 to 1", repr(tool_share))
     if rate is not None and session_rate is not None:
         raise InputError(f"rate {rate!r} and session_rate {session_rate!r} exclude each other; give one")
     if session_rate is not None:
@@ -525,8 +517,7 @@ def scaled(
     workload: Workload, *, rate_scale: float = 1.0, rate: float | None = None, limit: int | None = None
 ) -> Workload:
     """The first ``limit`` requests, ``rate_scale`` times as fast, or at a mean ``rate`` whatever it was before."""
-    if limit is not None and limit < 1:
-        raise InputError(f"limit must be at least 1 request, not {limit!r}")
+    require(limit is None or limit >= 1, "limit", "be at least 1 request", limit)
     if rate is not None:
         rate_scale = _scale_to(rate, rate_scale, workload, limit)
     if not (rate_scale > 0 and math.isfinite(rate_scale)):
