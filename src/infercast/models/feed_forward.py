@@ -39,8 +39,7 @@ class FeedForward(ABC):
     inter: int  # Its width, or that of each routed expert
     experts: int  # Routed experts; 0: none
     shared_inter: int  # Width of all shared experts together, which serve every token; 0: none
-    is_empty: ClassVar[bool] = False
-    """Whether the layer has no feed-forward at all: no kernels, no norm before it, no all-reduce after it."""
+    is_empty: ClassVar[bool] = False  # No feed-forward at all: no kernels, no norm before, no all-reduce after it
     takes_quantised: ClassVar[bool] = False  # Whether the norm before it also quantises, if activations are quantised
 
     @property

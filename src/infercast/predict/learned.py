@@ -218,8 +218,7 @@ class ModelSelector:
         yield "unseen", [POOLED]
 
 
-ESTIMATORS: dict[str, type[KernelModel]] = {"gemm": GemmModel}
-"""Families that are asked for so often that they have an estimator of their own."""
+ESTIMATORS: dict[str, type[KernelModel]] = {"gemm": GemmModel}  # Of families that are asked for most often
 
 
 class Learned:

@@ -78,8 +78,7 @@ LONG, LONG_STEP = 4608, 512
 MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
 USUAL_RANK = 16  # Of adapters whose files are not at hand
 DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
-USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
-"""Default running sequences, by how many maximum-length contexts the pool holds."""
+USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512  # Default, by longest contexts that the pool holds
 LATENT_GRAPH = 2048  # Tokens of the largest prefill graph with latent attention
 
 

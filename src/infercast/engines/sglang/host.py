@@ -20,10 +20,8 @@ from infercast.serve.step import HostCost, host_cost_of
 PROMPT = np.array([2])
 TUNED = "nvfp4"  # Formats whose products FlashInfer tunes
 GAP_SECONDS = 0.15e-6  # GPU idle time between two kernels of a step, beyond what their estimates include
-DRAFT_HEAD_KERNELS = 6
-"""Kernels of a draft head: the product, mapping to the target's vocabulary, and the choice of tokens."""
-SMALL_SECONDS = 45e-6
-"""Small kernels around a pass: the tree, its mask, slots and accepted tokens (EAGLE-3 of llama-3.1-8b on an H200)."""
+DRAFT_HEAD_KERNELS = 6  # The product, mapping to the target's vocabulary, and the choice of tokens
+SMALL_SECONDS = 45e-6  # Around a pass: tree, mask, slots and accepted tokens (EAGLE-3 of llama-3.1-8b on an H200)
 SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "deepseek-v2-lite"}
 LAYERS = {
     "composed_layer": "latent attention, which stands for all layers of many small operations,",
@@ -68,11 +66,9 @@ class LaunchWork(NamedTuple):
     tuned_products: int  # Those of FlashInfer, which are looked up in Python
     piece_layers: int  # Layers with attention between two graphs ...
     stored_layers: int  # ... and those of them where a graph has already written the KV cache.
-    composed_layers: int
-    """Layers with a token mixer of many small Python operations: latent attention, recurrent layers."""
+    composed_layers: int  # Layers that mix tokens by many small operations in Python: latent attention, recurrence
     expert_layers: int
-    grouped_choice_layers: int
-    """Layers with grouped expert selection by plain scores, for which there is no kernel: many operations."""
+    grouped_choice_layers: int  # Layers that choose experts from groups by plain scores, for which there is no kernel
     stages: int
 
 

@@ -46,8 +46,7 @@ FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
 GOOD: list[list[int]] = ARCHITECTURES["good_tiles"]
-FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
-"""SGLang's defaults, for at most as many tokens as experts and for more."""
+FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)  # Defaults: up to as many tokens as experts, and beyond
 TRITON = "triton"
 SIZES = tuple(1 << power for power in range(0, 16))
 _tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))

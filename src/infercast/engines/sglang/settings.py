@@ -27,8 +27,7 @@ PREFILL_GRAPHS = ("breakable", EARLY_GRAPHS, "disabled")
 DEEPEP_MODES = ("auto", "normal", "low_latency")
 STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")  # How recurrent states are kept for prefixes
 
-WRITE_POLICIES = ("write_through", "write_through_selective")
-"""When pages are copied to host memory: when computed, or at the next hit."""
+WRITE_POLICIES = ("write_through", "write_through_selective")  # Pages go to the host when computed, or at the next hit
 
 
 def rules_of(engine: str) -> PrefillRules:

@@ -91,17 +91,14 @@ def _tokens_between(served: Served, since: float, until: float) -> float:
 # The engine that a published command starts, and what must be assumed for it to start at all.
 
 TRAINED_ROUTING = "power_law_1.2"  # published runs have trained weights: routers prefer some experts
-V0_SEQUENCE_SECONDS = 80e-6
-"""What a token cost the one thread that both served and computed, before V1; fitted on published bursts."""
+V0_SEQUENCE_SECONDS = 80e-6  # Of a token, before V1: one thread served and computed; fitted on published bursts
 CONTEXT_MARGIN = 256  # publishers of closed loops set max_model_len a little above prompt and answer
-BESIDE_SINCE = (0, 5, 9)
-"""SGLang's shared experts beside TensorRT-LLM's: steps of DeepSeek-R1 on B200 are as long as without up to 0.5.6."""
+BESIDE_SINCE = (0, 5, 9)  # SGLang's shared experts: up to 0.5.6 DeepSeek-R1 on B200 decodes as without their stream
 BETTER_TILES_SINCE = (0, 17)  # vLLM's defaults for experts without a tuned file (pull request 34846, February 2026)
 WITHOUT_TEMPLATE = "gpt-oss"  # beginning of the names of models with a chat renderer of their own
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
 WIDTHS = (1, 2, 4, 8)
-MOST_WEIGHTS = 0.6
-"""Where the layout is not stated, a server has enough GPUs for weights to take no more of their memory."""
+MOST_WEIGHTS = 0.6  # Where the layout is not stated, weights take no more than this of the memory of a server's GPUs
 
 
 def started(

@@ -31,8 +31,7 @@ CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--rando
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")  # a flag's JSON without the quotes that a shell needs
 CACHE = re.compile(r"\bKV cache (\d+) tokens\b|\bkv (\d+) blocks\b")
-BLOCK = 16
-"""Tokens of a block of vLLM's cache, where nothing else is said."""
+BLOCK = 16  # Tokens of a block of vLLM's cache, where nothing else is said
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 
@@ -376,8 +375,7 @@ def _read(row: RowReader) -> run.PublishedRun:
     )
 
 
-CACHE_UNKNOWN = "prefix_cache_on"
-"""In the column ``flags``: prompts may have been found in the prefix cache, it is not known how many."""
+CACHE_UNKNOWN = "prefix_cache_on"  # ``flags``: prompts may have been in the prefix cache, it is not known how many
 
 
 def read_published(path: Path) -> list[run.PublishedRun]:
