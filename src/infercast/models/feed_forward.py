@@ -224,7 +224,7 @@ class ExpertFeedForward(FeedForward):
     slower: tuple[tuple[float, float], ...] = ()
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
     joined: int = 0  # Shared experts that an engine multiplies with the routed ones, as experts of every token
-    beside: bool = False  # Shared experts run on a stream of their own while the routed ones do
+    beside: int = 0  # Up to so many tokens shared experts run on a stream of their own while the routed ones do
 
     @property
     def has_plain_groups(self) -> bool:
@@ -303,7 +303,7 @@ class ExpertFeedForward(FeedForward):
         for prefix, inter in (("shared_", 0 if self.joined else self.shared_inter), ("dense_", self.dense_inter)):
             if inter:
                 dense = dense_calls(shard, prefix, inter, self.gated, tokens)
-                calls += [replace(call, beside=True) for call in dense] if self.beside else dense
+                calls += [replace(call, beside=tokens <= self.beside) for call in dense] if self.beside else dense
                 beside += 1
         if self.shared_gate and self.shared_inter and not self.joined:
             calls += self._gate_calls(shard, tokens)

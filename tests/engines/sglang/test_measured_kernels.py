@@ -110,12 +110,13 @@ def test_experts_in_blocks_run_triton_s_kernel_on_blackwell_unless_they_are_disp
 
 
 def test_shared_experts_run_beside_tensorrt_llm_s() -> None:
-    def calls(gpu: str) -> dict[str, bool]:
+    def calls(gpu: str, tokens: int = 1) -> dict[str, bool]:
         found = deploy("deepseek-r1", gpu, engine="sglang", tensor_parallel_size=8)
-        return {call.name: call.beside for call in token_calls(found.model, found.layout, 1)}
+        return {call.name: bool(call.beside) for call in token_calls(found.model, found.layout, tokens)}
 
     assert calls("b200-sxm")["shared_gate_up_proj"]
     assert not calls("b200-sxm")["qkv_a_proj"]
+    assert not calls("b200-sxm", 2048)["shared_gate_up_proj"]  # prompts are in no graph of decoding
     assert "shared_gate_up_proj" not in calls("h200-sxm")  # one more of the routed experts there
 
 

@@ -47,7 +47,7 @@ FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
 GOOD: list[list[int]] = ARCHITECTURES["good_tiles"]
 FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)  # Defaults: up to as many tokens as experts, and beyond
-TRITON = "triton"
+TRITON, GRAPHED = "triton", 512  # Tokens of the largest graph of decoding
 SIZES = tuple(1 << power for power in range(0, 16))
 _tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
@@ -243,6 +243,6 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
     )
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
     model = replace(model, stacks=stacks, weights=weights)
-    beside = weights.experts_kernel == "trtllm"  # forward_normal_dual_stream
+    beside = GRAPHED if weights.experts_kernel == "trtllm" else 0  # forward_normal_dual_stream, in graphs alone
     model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout), beside=beside))
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

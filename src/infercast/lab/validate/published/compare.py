@@ -198,7 +198,7 @@ def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str
         host=_host(run, engine, host),
     )
     if engine.family == "sglang" and run.version and run.version < BESIDE_SINCE:
-        return replace(found, model=found.model.with_experts(lambda spec: replace(spec, beside=False)))
+        return replace(found, model=found.model.with_experts(lambda spec: replace(spec, beside=0)))
     if engine.family != "vllm" or not run.version or run.version >= BETTER_TILES_SINCE:
         return found
     where = found.gpu, found.layout, engine.family
