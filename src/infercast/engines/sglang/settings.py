@@ -28,8 +28,7 @@ DEEPEP_MODES = ("auto", "normal", "low_latency")
 STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")  # How recurrent states are kept for prefixes
 
 USUAL = {"cuda_graph_backend_prefill": PREFILL_GRAPHS[0], "mamba_radix_cache_strategy": STRATEGIES[0]}
-WRITE_POLICIES = ("write_through", "write_through_selective")
-"""When pages are copied to host memory: when computed, or at the next hit."""
+WRITE_POLICIES = ("write_through", "write_through_selective")  # Pages go to the host when computed, or at the next hit
 
 
 def rules_of(engine: str) -> PrefillRules:

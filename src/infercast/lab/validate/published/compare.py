@@ -90,8 +90,7 @@ CONTEXT_MARGIN = 256  # publishers of closed loops set max_model_len a little ab
 WITHOUT_TEMPLATE = "gpt-oss"  # beginning of the names of models with a chat renderer of their own
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
 WIDTHS = (1, 2, 4, 8)
-MOST_WEIGHTS = 0.6
-"""Where the layout is not stated, a server has enough GPUs for weights to take no more of their memory."""
+MOST_WEIGHTS = 0.6  # Where the layout is not stated, weights take no more than this of the memory of a server's GPUs
 
 
 def started(
