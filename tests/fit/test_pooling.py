@@ -112,3 +112,13 @@ def test_what_stands_for_a_kernel():
     assert not is_same_kernel("moe", "bf16/trtllm", "bf16/triton")
     assert is_written_by_engine("moe", "bf16/triton")
     assert not is_written_by_engine("attention_decode", "fa2")
+
+
+def test_a_chip_of_an_architecture_with_constants_only_adds_to_what_others_say_of_a_kernel() -> None:
+    blackwell = {("attention_prefill", "b200-sxm", "vllm", "triton"): sample(0.5, 1)}
+    others = {("attention_prefill", "a100-sxm", "vllm", "fa2"): sample(0.1, 2)}
+    found = pools_of(blackwell | others)
+    assert {source.gpu for sources in found.values() for source in sources} == {"a100-sxm"}
+    found = pools_of(blackwell | others | {("attention_prefill", "l40s", "vllm", "triton"): sample(0.3, 3)})
+    assert {source.gpu for source in found["attention_prefill", "vllm", "triton"]} == {"b200-sxm", "l40s"}
+    assert {source.gpu for source in found["attention_prefill", "vllm", "any"]} == {"a100-sxm", "l40s"}

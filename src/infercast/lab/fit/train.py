@@ -28,7 +28,7 @@ from infercast.lab.fit.sweeps import read_families, sweep_folders
 from infercast.lab.fit.tables import FILES
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
-from infercast.predict.families.family import stated_interval
+from infercast.predict.families.family import has_constants, stated_interval
 from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, Forest, path_beside, save_artifact, silent_forest
 from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
@@ -312,16 +312,20 @@ class Source(NamedTuple):
 
 
 def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
-    """The same kernel on all GPUs that have it, and all kernels of a family and format together."""
+    """The same kernel on all GPUs that have it, and all kernels of a family and format together.
+
+    Where an architecture has constants of its own, other kernels are too unlike: its chips only add to what others say.
+    """
     pools: dict[Pool, list[Source]] = defaultdict(list)
     for (family, gpu, engine, variant), whole in samples.items():
         usual = is_usual(family, whole.residual, whole.group)
         if not usual.any() or stated_interval(family, variant, load_gpu(gpu).kernels):  # physics has what it teaches
             continue
-        sample = whole if usual.all() else whole.part(usual)
-        pools[family, engine, variant].append(Source(gpu, variant, sample))
-        if engine != SWEEP and (others := any_kernel(family, variant)):
-            pools[family, engine, others].append(Source(gpu, variant, sample))
+        source = Source(gpu, variant, whole if usual.all() else whole.part(usual))
+        pools[family, engine, variant].append(source)
+        others = any_kernel(family, variant)
+        if engine != SWEEP and others and not has_constants(family, source.architecture):
+            pools[family, engine, others].append(source)
     return {key: sources for key, sources in pools.items() if _is_enough(key, sources)}
 
 
@@ -329,7 +333,8 @@ def _is_enough(key: Pool, sources: Sequence[Source]) -> bool:
     family, engine, variant = key
     if is_of_any(variant):
         return len({source.variant for source in sources}) > 1 or len(sources) > 1
-    return len(sources) > 1 or (family in BY_KERNEL and engine != SWEEP)
+    alone = family in BY_KERNEL and engine != SWEEP and not has_constants(family, sources[0].architecture)
+    return alone or len(sources) > 1
 
 
 def is_of_any(variant: str) -> bool:
