@@ -179,10 +179,8 @@ def _read_serving(
     else:
         inputs, outputs = detailed[:2]
     arrivals = detailed[4] if detailed is not None and kind == BENCH_SERVE else None
-    sent |= {
-        "concurrency": values.count("max_concurrency", least=1),
-        "served_rate": values.number("request_throughput"),
-    }
+    sent["concurrency"] = values.count("max_concurrency", least=1)
+    sent["served_rate"] = values.number("request_throughput")
     load = Load(completed, inputs, outputs, read_rate(values), arrivals=arrivals, **sent)
     seen = seen_in_fields(values, latencies) if detailed is None else seen_in_lists(detailed)
     title = kind if detailed is None else f"{kind}, detailed"

@@ -48,10 +48,8 @@ def read_layers(
     networks = parts.expert_networks(fields, **experts) if has_experts else plain_networks(fields, mlp_bias, gated)
     beside = fields.answer(parallel)
     norms = norms if beside else max(norms, 2)
-    return [
-        parts.Layer(kinds[window], network, norms, parallel=beside)
-        for window, network in zip(each, networks, strict=True)
-    ]
+    halves = zip(each, networks, strict=True)
+    return [parts.Layer(kinds[window], network, norms, parallel=beside) for window, network in halves]
 
 
 def _windowed(rule: Callable[[parts.Fields, int], bool]) -> Callable[[parts.Fields], list[int]]:

@@ -402,10 +402,8 @@ class CompressedAttention(Mixer):
             kind="normed_rope",
         )
         joined = self.q_lora_rank + self.head_dim
-        queries = [
-            *shard.linear("q_b_proj", tokens, width, self.q_lora_rank, formats),
-            Call("q_norm_rope_write", insert),
-        ]
+        queries = shard.linear("q_b_proj", tokens, width, self.q_lora_rank, formats)
+        queries.append(Call("q_norm_rope_write", insert))
         # An indexer takes longer than queries do, so queries run in parallel with it.
         queries = [replace(call, beside=True) for call in queries] if self.indexer else queries
         calls = [

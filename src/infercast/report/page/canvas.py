@@ -100,13 +100,8 @@ def room(
 ) -> dict[str, float]:
     """Inches around the panels of a figure, as matplotlib takes them; ``gaps`` are hspace and wspace, as it does."""
     width, height = figure.get_size_inches()
-    return {
-        "left": left / width,
-        "right": 1.0 - right / width,
-        "bottom": bottom / height,
-        "top": 1.0 - top / height,
-        **gaps,
-    }
+    across = {"left": left / width, "right": 1.0 - right / width}
+    return {**across, "bottom": bottom / height, "top": 1.0 - top / height, **gaps}
 
 
 def wrapped(figure: Any, text: str, beside: float = 0.0) -> str:
