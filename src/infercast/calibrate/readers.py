@@ -249,11 +249,8 @@ def _sum(values: Values, gaps: Any, place: int) -> float:
 def seen_in_lists(lists: Lists) -> dict[str, float]:
     _, outputs, first, later, _ = lists
     several = (outputs > 1) & (later > 0)
-    return {
-        **summed_up("ttft", first),
-        **summed_up("tpot", later[several] / (outputs[several] - 1)),
-        **summed_up("e2e", first + later),
-    }
+    each = later[several] / (outputs[several] - 1)
+    return {**summed_up("ttft", first), **summed_up("tpot", each), **summed_up("e2e", first + later)}
 
 
 def documents_in(text: str) -> list[Any] | None:

@@ -456,14 +456,8 @@ def fit_artifact(
     for archive in sorted({FAMILIES[entry.family].archive for entry, _ in models}):
         held = [model for model in models if FAMILIES[model[0].family].archive == archive]
         groups = [sample.group for key, sample in samples.items() if FAMILIES[key[0]].archive == archive]
-        save_artifact(
-            path_beside(out, archive),
-            held,
-            provenance,
-            np.unique(np.concatenate(groups)),
-            inputs=KERNELS.of(archive),
-            origin=origin,
-        )
+        path, fitted_on = path_beside(out, archive), np.unique(np.concatenate(groups))
+        save_artifact(path, held, provenance, fitted_on, inputs=KERNELS.of(archive), origin=origin)
     return [entry for entry, _ in models]
 
 
