@@ -187,7 +187,7 @@ def merge(calls: list[Call]) -> list[Call]:
     merged: dict[tuple[object, ...], Call] = {}
     for call in calls:
         values = (getattr(call.op, field.name) for field in fields(call.op))  # type: ignore[arg-type]
-        key = (call.name, call.beside, *(value for value in values if not isinstance(value, np.ndarray)))
+        key = (call.name, call.beside is not False, *(value for value in values if not isinstance(value, np.ndarray)))
         seen = merged.get(key)
         merged[key] = call if seen is None else replace(call, count=seen.count + call.count)
     return list(merged.values())

@@ -154,8 +154,8 @@ LEAST_LEFT = 0.5  # No launch saves more than the rest of a kernel
 
 def exposed_seconds(call: Call, each: Quantity) -> Quantity:
     """Seconds that all launches of a kernel add to a step, given the seconds of one."""
-    if call.beside:
-        each = np.maximum(np.asarray(each) - HIDDEN_SECONDS, 0.0)
+    if call.beside is not False:
+        each = np.maximum(np.asarray(each) - HIDDEN_SECONDS * np.asarray(call.beside), 0.0)
     if call.saved:
         each = np.maximum(np.asarray(each) - call.saved, LEAST_LEFT * np.asarray(each))
     return call.count * call.slower * each

@@ -511,10 +511,16 @@ class Entry(NamedTuple):
     low: float
     high: float  # 10th and 90th percentile of log(measured / predicted) on rows that were held out
     held_out_error: float  # Mean absolute error of latency on those rows, as a fraction
+    near: Mapping[str, tuple[float, float]] = {}
+    """Of several GPUs' models, both ends for GPUs of an architecture that is among them, by the name of its kernels."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
         return self.family, self.gpu, self.engine, self.variant
+
+    def on(self, architecture: str) -> Entry:
+        low, high = self.near.get(architecture, (self.low, self.high))
+        return self._replace(low=low, high=high)
 
 
 class Artifact:

@@ -133,7 +133,7 @@ def state_pool(model: ModelConfig, layout: ParallelLayout, asked: SglangSettings
     overlaps = not asked.disable_overlap_schedule and layout.pipeline == 1
     if not size or asked.disable_radix_cache:
         return StatePool(size, "no_buffer", overlaps)
-    strategy = asked.mamba_radix_cache_strategy
+    strategy = asked.mamba_radix_cache_strategy or "auto"
     if strategy == "auto":
         buffered = model.architecture in ARCHITECTURES["buffered"] and not asked.disable_overlap_schedule
         strategy = "extra_buffer" if buffered else "no_buffer"
