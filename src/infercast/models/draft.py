@@ -149,13 +149,8 @@ def prediction_draft(target: ModelConfig) -> Draft:
     config = replace(
         target, name=f"{target.name} prediction head", stacks=part.stacks, order=(), weights=weights, vision=None
     )
-    return Draft(
-        replace(config, prediction=None, notes=()),
-        joins=True,
-        norms=part.norms - 1,
-        own_head=part.own_table,
-        modules=part.heads,
-    )
+    config = replace(config, prediction=None, notes=())
+    return Draft(config, joins=True, norms=part.norms - 1, own_head=part.own_table, modules=part.heads)
 
 
 def model_draft(draft: ModelConfig, target: ModelConfig) -> Draft:

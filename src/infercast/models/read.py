@@ -209,9 +209,8 @@ def _from_folder(folder: Path) -> Source:
     if beside.is_file() and "quantization_config" not in values:
         values = {**values, "quantization_config": _load(beside)}
     files = folder / "model.safetensors.index.json"
-    listed = (
-        families.Fields(_load(files) if files.is_file() else {}, str(files)).section("metadata").count("total_size")
-    )
+    index = families.Fields(_load(files) if files.is_file() else {}, str(files))
+    listed = index.section("metadata").count("total_size")
     stored = listed or sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     return Source(values, folder.absolute().name or "model", str(config), stored=stored)
 

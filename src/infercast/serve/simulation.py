@@ -163,15 +163,8 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
             from infercast.serve.scheduler.drafts import DraftBatch  # noqa: PLC0415 - few runs draft
 
             batch = DraftBatch(cache, policy, speculation)
-        return PrefillScheduler(
-            policy,
-            cache,
-            ahead,
-            replica.max_model_len,
-            num_batches=1 if decode_together else ahead,
-            drafts=batch,
-            max_adapters=replica.max_adapters,
-        )
+        num, longest, adapters = 1 if decode_together else ahead, replica.max_model_len, replica.max_adapters
+        return PrefillScheduler(policy, cache, ahead, longest, num_batches=num, drafts=batch, max_adapters=adapters)
     drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(
         replica.num_blocks,

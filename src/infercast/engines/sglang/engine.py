@@ -401,13 +401,9 @@ def sizes_for(layout: ParallelLayout) -> dict[str, Any]:
     """Options and settings by name that yield a layout."""
     in_groups = layout.data > 1 and not layout.apart
     tensor = layout.tensor * layout.data if in_groups else layout.tensor
-    sizes = {
-        "tensor_parallel_size": tensor,
-        "pipeline_parallel_size": layout.pipeline,
-        "data_parallel_size": layout.data,
-    }
+    sizes = {"tensor": tensor, "pipeline": layout.pipeline, "data": layout.data}
     return {
-        **{name: size for name, size in sizes.items() if size > 1},
+        **{f"{name}_parallel_size": size for name, size in sizes.items() if size > 1},
         **({"enable_dp_attention": True} if in_groups else {}),
         **({"ep_size": tensor} if layout.experts and tensor > 1 else {}),
     }

@@ -297,10 +297,8 @@ def _first_tokens(run: step_log.Watched) -> RequestParts:
         return parts
     taken_in = joined([taken_in_parts(engine) for engine in run.engines if engine.pool.role == DECODE])
     # The whole way to the first token: the prefill pool, the link and the decode pool
-    hops = {
-        "link: waiting": link.handover.began - link.handover.ready,
-        "link: transfer": link.handover.received - link.handover.began,
-    }
+    done = link.handover
+    hops = {"link: waiting": done.began - done.ready, "link: transfer": done.received - done.began}
     total = parts.total + sum(hops.values()) + taken_in.total
     return RequestParts(parts.requests, parts.sent_at, total, {**parts.parts, **hops, **taken_in.parts})
 

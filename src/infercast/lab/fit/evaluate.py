@@ -114,9 +114,9 @@ def _score_artifact(
     rows: Sequence[Rows], artifact: Artifact, profile: KernelProfile, tier: str | None
 ) -> Iterator[Scored]:
     """Every row by the artefact, preferring models of the row's own engine."""
+    engines = {part.engine for part in rows}
     predictors = {
-        engine: Learned(artifact, profile.preferring(engine), tier=tier, as_tabled=True)
-        for engine in {r.engine for r in rows}
+        engine: Learned(artifact, profile.preferring(engine), tier=tier, as_tabled=True) for engine in engines
     }
     for part in rows:
         yield from _scored(part, *_estimated(predictors[part.engine], part, key_of(part)[3]))

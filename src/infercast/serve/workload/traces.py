@@ -286,11 +286,8 @@ def with_sessions(rows: Sequence[Row]) -> list[Row]:
         if blocks and blocks[-1] not in many:
             last_of[blocks[-1]] = session
         sessions.append(session)
-    sizes = Counter(sessions)
-    return [
-        row._replace(session=session) if sizes[session] > 1 else row
-        for row, session in zip(rows, sessions, strict=True)
-    ]
+    sizes, both = Counter(sessions), zip(rows, sessions, strict=True)
+    return [row._replace(session=session) if sizes[session] > 1 else row for row, session in both]
 
 
 def _whole_blocks(row: Row) -> list[int]:
