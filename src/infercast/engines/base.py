@@ -88,26 +88,19 @@ class Engine(ABC):
     close_since: ClassVar[Version] = ()
     """First release close to the measured one: published runs since then are about as far off."""
     default_release: ClassVar[str] = ""  # The release that its name without a version stands for, if not the newest
-    load_balancer: ClassVar[str]
-    """Its default balancer for several replicas, by the names of `infercast.serve.fleet.router`."""
-    servers_by_rank: ClassVar[bool] = False
-    """True if it starts an API server per data-parallel rank, not one for all of them."""
-    shares_copies: ClassVar[bool] = True
-    """True if data-parallel ranks share experts, and all-to-all exchange needs such ranks."""
+    load_balancer: ClassVar[str]  # Its default balancer of several replicas, by the names of `serve.fleet.router`
+    servers_by_rank: ClassVar[bool] = False  # True if it starts an API server per data-parallel rank, not one for all
+    shares_copies: ClassVar[bool] = True  # True if data-parallel ranks share experts, which all-to-all exchange needs
     names: ClassVar[Names]
     commands_file: ClassVar[str] = ""  # Where its commands are, read on first use
     settings_type: ClassVar[type[Any]]
     bounds: ClassVar[tuple[str, str, str]]
     """Settings that limit the tokens and sequences of a step, and the tokens of a sequence."""
     shown: ClassVar[tuple[str, ...]]  # Settings in reports
-    oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")
-    """The lowest supported compute capability, and an example of it."""
-    own_drafts: ClassVar[str] = ""
-    """Flags with which a model's own heads draft, if its speculative decoding is modelled."""
-    expert_launches: ClassVar[ExpertLaunches | None] = None
-    """How it launches Triton's kernel for routed experts, if that can be tuned."""
-    ties_groups: ClassVar[bool] = True
-    """True if it ranks grouped experts in a format in which scores of untrained weights are ties."""
+    oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")  # The lowest compute capability, and an example
+    own_drafts: ClassVar[str] = ""  # Flags with which a model's own heads draft, if speculative decoding is modelled
+    expert_launches: ClassVar[ExpertLaunches | None] = None  # How it launches Triton's kernel for experts, if tunable
+    ties_groups: ClassVar[bool] = True  # True if it ranks grouped experts in a format that ties untrained scores
     tuned_since: ClassVar[Mapping[str, Version]] = {}
     """By kernel architecture: the release from which on kernels are as fast as estimated."""
     host_type: ClassVar[type[HostCosts]]
@@ -427,8 +420,7 @@ class Deployment(Answer):
     host: HostCosts
     memory: Memory
     over_http: bool = False  # True if requests arrive as text at a server, not as tokens from the same process
-    corrections: Corrections | None = None
-    """Corrections from measured runs; those of the host are already applied to ``host``."""
+    corrections: Corrections | None = None  # Corrections from measured runs; those of the host are in ``host`` already
 
     def _words(self) -> str:
         gpus = f"{self.layout.gpus} x {self.gpu.name}"

@@ -265,7 +265,7 @@ def estimate_notes(deployment: Deployment) -> list[str]:
     if gpu.stages:
         link = "the network" if gpu.network_bandwidth else "PCIe (--network names a network)"
         return [f"Stages on {gpu.title} are joined by {link}; kernels and intervals are of {gpu.name}, without energy."]
-    return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
+    return [*gpu.announced_notes, *ordering(deployment.engine.family).notes([gpu]), *_of_pcie(deployment)]
 
 
 def _of_pcie(deployment: Deployment) -> list[str]:

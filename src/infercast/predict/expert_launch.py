@@ -138,10 +138,8 @@ class Constants:
     lone: float = 0.88  # What it loses where four warps multiply 128 rows, one half after the other
     feed: float = 1.10  # Share of the L2 bandwidth that an SM's part of it reaches
     short: float = 0.682  # What loads of less than a line of memory reach of a bandwidth
-    value: float = 0.124e-9
-    """Of one SM to load a value of a row that is not a multiple of 16 long: Triton then loads one at a time."""
-    spill: float = 72.0
-    """Values a thread that those loads, which go through registers, double their time at; more spill."""
+    value: float = 0.124e-9  # Of one SM to load a value of a row not a multiple of 16 long: Triton loads one at a time
+    spill: float = 72.0  # Values a thread at which those loads, by way of registers, double their time; more spill
     memory: float = 0.97  # Share of the DRAM bandwidth
     latency: float = 0.256e-6  # A load from memory under load
     begin: float = 2.86e-6  # Before a tile's first step: its tokens, its expert, the first loads

@@ -69,6 +69,7 @@ FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 GROUPED = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
 TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"].items()}
 PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
+BESIDE_SINCE = (0, 5, 9)  # Shared experts on a stream of their own: up to 0.5.6 DeepSeek-R1 on B200 decodes as without
 OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 PREFILL_STRETCHES = (
@@ -79,8 +80,7 @@ LONG, LONG_STEP = 4608, 512
 MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
 USUAL_RANK = 16  # Of adapters whose files are not at hand
 DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
-USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
-"""Default running sequences, by how many maximum-length contexts the pool holds."""
+USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512  # Default, by longest contexts that the pool holds
 LATENT_GRAPH = 2048  # Tokens of the largest prefill graph with latent attention
 
 
@@ -401,13 +401,9 @@ def sizes_for(layout: ParallelLayout) -> dict[str, Any]:
     """Options and settings by name that yield a layout."""
     in_groups = layout.data > 1 and not layout.apart
     tensor = layout.tensor * layout.data if in_groups else layout.tensor
-    sizes = {
-        "tensor_parallel_size": tensor,
-        "pipeline_parallel_size": layout.pipeline,
-        "data_parallel_size": layout.data,
-    }
+    sizes = {"tensor": tensor, "pipeline": layout.pipeline, "data": layout.data}
     return {
-        **{name: size for name, size in sizes.items() if size > 1},
+        **{f"{name}_parallel_size": size for name, size in sizes.items() if size > 1},
         **({"enable_dp_attention": True} if in_groups else {}),
         **({"ep_size": tensor} if layout.experts and tensor > 1 else {}),
     }
@@ -512,13 +508,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         offload=memory.offload_of(
-            settings,
-            deployment.memory.kv.shape,
-            deployment.memory.kv.block_bytes,
-            deployment.memory.request_blocks,
-            deployment.model.layers,
-            deployment.layout,
-            deployment.gpu,
+            settings, deployment.memory, deployment.model.layers, deployment.layout, deployment.gpu
         ),
         max_adapters=settings.max_loras_per_batch if settings.has_adapters else None,
         speculation=None if settings.drafting is None else settings.drafting.speculation(),
@@ -544,6 +534,7 @@ def known_before(version: Version) -> list[str]:
     found = ["cuda_graph_backend_prefill disabled", "norms fused in few models", "bf16 experts by Triton"]
     found = found if version < PREFILL_GRAPHS_SINCE else [f"cuda_graph_backend_prefill {EARLY_GRAPHS}"]
     found = [*found, "mamba_radix_cache_strategy no_buffer"] if version < BUFFERED_STATES_SINCE else []
+    found = [*found, "shared experts after routed ones"] if version < BESIDE_SINCE else found
     return [*found, *(f"kernels on {name}" for name, since in TUNED_SINCE.items() if version < since)]
 
 
@@ -592,7 +583,10 @@ class Sglang(Engine):
     def choose_kernels(self, model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:
         if not model.weights.experts_kernel and "moe_backend" in (older := before(self.version, model)[1]):
             model = replace(model, weights=replace(model.weights, experts_kernel=older["moe_backend"]))
-        return kernels.choose_kernels(model, gpu, layout)
+        model = kernels.choose_kernels(model, gpu, layout)
+        if not self.version or self.version >= BESIDE_SINCE:
+            return model
+        return model.with_experts(lambda spec: replace(spec, beside=0))
 
     def describe(self, settings: ResolvedSglang) -> str:
         chunk = "whole prompts" if settings.chunk is None else f"prompts in chunks of {settings.chunk:,} tokens"

@@ -40,6 +40,7 @@ APART = ("trtllm", "cutlass")
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
+TRITON, GRAPHED = "triton", 512  # Tokens of the largest graph of decoding
 _tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 
@@ -117,7 +118,10 @@ def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
     if gpu.architecture not in DATACENTER_BLACKWELL:
         return "cutlass" if model.architecture in NEMOTRON and weights.experts in ("bf16", "fp8") else ""
     known = (row["formats"] for row in ARCHITECTURES["trtllm_experts"] if model.architecture in row["models"])
-    return "trtllm" if weights.experts in next(known, ()) else ""
+    if weights.experts in next(known, ()):
+        return "trtllm"
+    # DeepGEMM's multiply what all-to-all dispatches; of Hopper tables hold them in place of Triton's, as long as those.
+    return TRITON if layout.experts and weights.experts == "fp8_block" else ""
 
 
 def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout) -> int:
@@ -208,5 +212,6 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
     )
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
     model = replace(model, stacks=stacks, weights=weights)
-    model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout)))
+    beside = GRAPHED if weights.experts_kernel == "trtllm" else 0  # forward_normal_dual_stream, in graphs alone
+    model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout), beside=beside))
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

@@ -64,8 +64,7 @@ STATED: dict[str, type] = {
     "block_size": int,
 }  # fmt: skip
 """Required settings in every file."""
-STEP = r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)"
-"""Step names in a profile: prompts and their tokens, decoding sequences and theirs."""
+STEP = r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)"  # Prompts and tokens, decoding sequences and tokens
 FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
@@ -120,15 +119,8 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         further["cudagraph_capture_sizes"] = tuple(further["cudagraph_capture_sizes"])
     if "num_gpu_blocks_override" not in further and "num_gpu_blocks_override" in config:  # its older place
         further["num_gpu_blocks_override"] = config.get("num_gpu_blocks_override", int)
-    settings = EngineSettings(
-        **{
-            **stated,
-            "async_scheduling": bool(config.holder.get("async_scheduling", True)),
-            "enable_prefix_caching": True,
-            "engine": MEASURED,
-            **further,
-        }
-    )
+    usual = {"async_scheduling": bool(config.holder.get("async_scheduling", True)), "enable_prefix_caching": True}
+    settings = EngineSettings(**{**stated, **usual, "engine": MEASURED, **further})
     if "speculative_config" in arguments:
         # The config as given; the drafter is named by its folder, which was on another machine
         values = dict(arguments.inner("speculative_config").holder)
@@ -249,14 +241,9 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
         whole = _resolve(replace(settings, max_model_len=None), model, layout, gpu)
         longest = plan_memory(model, layout, gpu, whole).longest_sequence(whole.most_under_way(layout.pipeline))
         return replace(whole, max_model_len=max(1, min(longest, whole.max_model_len)))
+    size, drafting = default_block_size(model, gpu), _drafting(settings, model, layout)
     resolved = resolve(
-        settings,
-        gpu,
-        model.max_positions,
-        model.architecture,
-        block_size=default_block_size(model, gpu),
-        states=states,
-        drafting=_drafting(settings, model, layout),
+        settings, gpu, model.max_positions, model.architecture, block_size=size, states=states, drafting=drafting
     )
     least = resolved.block_size
     if resolved.kv_cache_dtype_skip_layers:

@@ -211,8 +211,7 @@ class EngineSettings(Chosen):
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
     long_prefill_token_threshold: int = 0  # Longer prompts are computed in chunks of this many tokens; 0: no limit
-    long_prefill_token_threshold_adaptive: bool = False
-    """That limit is at least an equal share of the step for every request in the engine."""
+    long_prefill_token_threshold_adaptive: bool = False  # That limit is at least an equal share for each request there
     max_num_scheduled_tokens: int | None = None
     """Tokens scheduled in one step, if fewer than ``max_num_batched_tokens``, which sizes graphs and buffers."""
     prefill_schedule_interval: int = 1
@@ -225,8 +224,7 @@ class EngineSettings(Chosen):
     max_cudagraph_capture_size: int | None = None  # Tokens of the largest step with a CUDA graph
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # Tokens of every step size with a CUDA graph
     cudagraph_mode: str | None = None
-    kv_cache_dtype_skip_layers: tuple[str, ...] = ()
-    """Layers whose cache is not quantised: their numbers, and ``sliding_window`` for all with windows."""
+    kv_cache_dtype_skip_layers: tuple[str, ...] = ()  # Layers with an unquantised cache: numbers, or ``sliding_window``
     mamba_cache_mode: str = NONE  # How recurrent states are cached: ``align``, ``all`` or, by the engine, ``none``
     mamba_block_size: int | None = None  # Block size in tokens is a multiple of this when each block end stores a state
     scheduling_policy: str = "fcfs"  # ``priority``: by request priority, ties by arrival
@@ -240,8 +238,7 @@ class EngineSettings(Chosen):
     prefix_cache_retention_interval: str | None = None
     """Windows and states are cached before multiples of this; 0: only where known useful, ``none``: everywhere."""
     watermark: float = 0.0  # Share of KV blocks kept free when a request is admitted while others run, 0 to below 1
-    scheduler_reserve_full_isl: bool = True
-    """A request is admitted only if its whole prompt fits in the KV cache, not just its first chunk."""
+    scheduler_reserve_full_isl: bool = True  # A request is admitted only if its whole prompt fits in the KV cache
     cpu_offload_gb: float = 0.0  # GiB of each GPU's weights that stay in host memory, where kernels read them
     offload_group_size: int = 0
     """Of every n layers, weights of the last stay in host memory and are copied ahead of use; 0: none ..."""

@@ -88,8 +88,7 @@ TRAINED_ROUTING = "power_law_1.2"  # published runs have trained weights: router
 CONTEXT_MARGIN = 256  # publishers of closed loops set max_model_len a little above prompt and answer
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
 WIDTHS = (1, 2, 4, 8)
-MOST_WEIGHTS = 0.6
-"""Where the layout is not stated, a server has enough GPUs for weights to take no more of their memory."""
+MOST_WEIGHTS = 0.6  # Where the layout is not stated, weights take no more than this of the memory of a server's GPUs
 
 
 def started(

@@ -31,8 +31,7 @@ CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--rando
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")  # a flag's JSON without the quotes that a shell needs
 CACHE = re.compile(r"\bKV cache (\d+) tokens\b|\bkv (\d+) blocks\b")
-BLOCK = 16
-"""Tokens of a block of vLLM's cache, where nothing else is said."""
+BLOCK = 16  # Tokens of a block of vLLM's cache, where nothing else is said
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 
@@ -228,8 +227,8 @@ def _unit(row: RowReader, tpot: float | None) -> float:
     return 1.0 if THOUSANDFOLD[0] < off < THOUSANDFOLD[1] and waiting < 100 * answered else MILLI
 
 
-BLOCKS, IN_BLOCKS = "fp8_block", ("qwen/",)
-"""Publishers with a scale for each block of weights in their fp8 checkpoints."""
+BLOCKS, IN_BLOCKS, IN_PARTS = "fp8_block", ("qwen/",), "nvidia/"
+"""Publishers with a scale for each block of weights in their fp8 checkpoints, and one that quantises parts alone."""
 
 
 @cache
@@ -256,6 +255,9 @@ def model_of(row: RowReader) -> tuple[str, str]:
     stored = "fp8" if wanted == BLOCKS else wanted
     if found is not None and wanted and bundled_name(f"{found}-{stored}"):
         return f"{found}-{stored}", ""
+    # vLLM 0.12, of the other rows, keeps keys and values in 16 bits, as its room for them says.
+    if found is not None and wanted and published.startswith(IN_PARTS) and row.text("engine") == "sglang":
+        return published, ""
     return found or published or listed, wanted
 
 
@@ -373,8 +375,7 @@ def _read(row: RowReader) -> run.PublishedRun:
     )
 
 
-CACHE_UNKNOWN = "prefix_cache_on"
-"""In the column ``flags``: prompts may have been found in the prefix cache, it is not known how many."""
+CACHE_UNKNOWN = "prefix_cache_on"  # ``flags``: prompts may have been in the prefix cache, it is not known how many
 
 
 def read_published(path: Path) -> list[run.PublishedRun]:
