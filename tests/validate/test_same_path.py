@@ -30,11 +30,11 @@ OLD = [
 ]
 
 
-def published(name: str, gpu: str, model: str, flags: str) -> tuple[Deployment, Any]:
+def published(name: str, gpu: str, model: str, flags: str, **more: str) -> tuple[Deployment, Any]:
     family, version = name.split("@")
     command = " ".join([*engine_named(family).commands.serve, model, flags])
     row = {**ROW, "engine": family, "version": version, "infercast_gpu": gpu, "model": model, "server_cmd": command}
-    run = read_collected(RowReader(Path("runs.csv"), 2, row))
+    run = read_collected(RowReader(Path("runs.csv"), 2, {**row, **more}))
     assert run.reading is not None
     return set_up(run)[1], run.reading.settings
 
@@ -54,6 +54,25 @@ def test_a_published_run_and_the_same_question(name: str, gpu: str, model: str, 
     assert times(user) == times(run)
     other = deploy(model, gpu, newest.settings(given), expert_routing=TRAINED_ROUTING)
     assert times(other) != times(run) or other.memory != run.memory
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "seconds"),
+    [
+        ("vllm@0.11.0", "Qwen/Qwen3-8B", 8.5e-3),
+        ("vllm@0.11.0", "openai/gpt-oss-20b", 0),
+        ("vllm@0.11.1", "Qwen/Qwen3-8B", 0),
+    ],
+)
+def test_chats_of_a_release_that_parsed_templates_for_each(name: str, model: str, seconds: float) -> None:
+    run, _ = published(
+        name, "h100-sxm", model, "", precision="native", bench_cmd="vllm bench serve --backend openai-chat"
+    )
+    plain, chats = (deploy(model, "h100-sxm", engine=name, chat=chat) for chat in (False, True))
+    assert chats.host == run.host
+    assert chats.host.server_turn == pytest.approx(plain.host.server_turn + seconds)
+    assert plain.has_default_host
+    assert chats.has_default_host
 
 
 @pytest.mark.parametrize(("name", "gpu", "model", "flags"), OLD[1:3])

@@ -67,6 +67,7 @@ ABSENT = {
 }  # Engines that are asked for but not modelled, and their names
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")
 FINENESS = 1.3  # Ratio of consecutive token counts that are estimated; times in between are interpolated linearly
+WITHOUT_TEMPLATE = ("GptOssForCausalLM",)  # Models with chats that code renders, not a template
 MOST_GPUS = 1024  # Limit of GPUs per node tried when a model does not fit on fewer
 
 
@@ -278,10 +279,12 @@ class Engine(ABC):
         """What an older release did or took beyond newer ones; 0 for these."""
         return 0
 
-    def as_released(self, host: Any) -> Any:
+    def as_released(self, host: Any, model: ModelConfig, /, *, chat: bool) -> Any:
         """A host's costs with those that this release had beyond."""
-        more = MILLI * self.fact("sequence_ms")
-        return replace(host, process_sequence=host.process_sequence + more) if more else host
+        rendered = chat and model.architecture not in WITHOUT_TEMPLATE
+        more, turn = MILLI * self.fact("sequence_ms"), MILLI * self.fact("chat_turn_ms") * rendered
+        host = replace(host, process_sequence=host.process_sequence + more) if more else host
+        return replace(host, server_turn=host.server_turn + turn) if turn else host
 
 
 class Configuration(NamedTuple):
@@ -460,8 +463,9 @@ class Deployment(Answer):
     @property
     def has_default_host(self) -> bool:
         """True if no host was specified."""
-        bundled = self.engine.as_released(self.engine.default_host())
-        return bool(self.host == (bundled.behind_server() if self.over_http else bundled))
+        bundled = self.engine.default_host()
+        bundled = bundled.behind_server() if self.over_http else bundled
+        return any(self.host == self.engine.as_released(bundled, self.model, chat=chat) for chat in (False, True))
 
     @property
     def draft_passes(self) -> DraftPasses:
@@ -530,6 +534,7 @@ def deploy(
     host: HostCosts | None = None,
     *,
     over_http: bool = False,
+    chat: bool = False,
     partition: str | None = None,
     must_fit: bool = True,
 ) -> Deployment:
@@ -542,14 +547,14 @@ def deploy(
     machine = host or engine.default_host()
     if not isinstance(machine, engine.host_type):
         raise InputError(f"the host {machine.title!r} was fitted for another engine than {engine.name}")
-    machine = engine.as_released(machine.behind_server() if over_http else machine)
+    machine = engine.as_released(machine.behind_server() if over_http else machine, model, chat=chat)
     found = Deployment(engine, placed, gpu, layout, resolved, predictor, machine, memory, over_http)
     if partition is None:
         return found
     from infercast.engines.stages import cut_layout  # noqa: PLC0415 - few pipelines are cut otherwise
 
     layout = cut_layout(found, partition)
-    return deploy(model, gpu, settings, layout, predictor, host, over_http=over_http, must_fit=must_fit)
+    return deploy(model, gpu, settings, layout, predictor, host, over_http=over_http, chat=chat, must_fit=must_fit)
 
 
 def shared_seconds(deployment: Deployment) -> Callable[[float], float]:

@@ -82,6 +82,7 @@ class DeployOptions(ModelOptions, total=False):
     power_limit_w: float | None
     gpu_clock_mhz: float | None
     api_server: bool
+    chat: bool
     predictor: str | Predictor
     host: Path | HostCosts | str | None
     engine: str | None
@@ -197,6 +198,7 @@ def deploy(
     power_limit_w: float | None = None,
     gpu_clock_mhz: float | None = None,
     api_server: bool = True,
+    chat: bool = False,
     predictor: str | Predictor = "learned",
     host: Path | HostCosts | str | None = None,
     engine: str | None = None,
@@ -214,7 +216,7 @@ def deploy(
     layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without direct links. ``fuse_allreduce_rms``
     and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and ``gpu_clock_mhz`` limit every GPU, as
     ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text over HTTP; without it as tokens from
-    the same program.
+    the same program. With ``chat`` a server renders them by a template, which vLLM 0.11.0 parses for each.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
     for anything that an engine would refuse.
@@ -244,7 +246,7 @@ def deploy(
     )
     known = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     layout, machine = chosen.spread(wanted, config, layout, device), host_of(chosen, host)
-    how: Any = {"over_http": api_server, "partition": pp_layer_partition}
+    how: Any = {"over_http": api_server, "chat": chat, "partition": pp_layer_partition}
     deployment = deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
     if calibration is None:
         return deployment

@@ -111,8 +111,8 @@ PARALLEL = "tensor_parallel_size pipeline_parallel_size pp_layer_partition data_
 OPTIONS: dict[str, Option] = {option.name: option for group in reversed(GROUPS) for option in reversed(group)}
 """By name; where a group has its own form of an option, the form of the earlier group."""
 OURS_ALONE = {
-    "network", "pcie_topology", "api_server", "expert_routing", "sampling", "engine", "prompts_first", "cudagraph_mode",
-    "acceptance", "dummy_weights", "host", "predictor", "calibration",
+    "network", "pcie_topology", "api_server", "chat", "expert_routing", "sampling", "engine", "prompts_first",
+    "cudagraph_mode", "acceptance", "dummy_weights", "host", "predictor", "calibration",
 }  # fmt: skip
 """Options of ours that are no flags of an engine."""
 

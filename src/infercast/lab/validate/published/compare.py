@@ -23,7 +23,6 @@ from infercast.lab.validate.compare import Comparison, errors_of
 from infercast.lab.validate.published.run import FORMATS, NAMES, PublishedRun, ServerFlags
 from infercast.models.spec import GREEDY, TOP_P, ModelConfig, weight_bytes
 from infercast.serve.record import Served
-from infercast.units import MILLI
 
 # What a simulated run is summed up to, as its source did: means or medians, over all of it or while it was full.
 
@@ -87,7 +86,6 @@ def _tokens_between(served: Served, since: float, until: float) -> float:
 
 TRAINED_ROUTING = "power_law_1.2"  # published runs have trained weights: routers prefer some experts
 CONTEXT_MARGIN = 256  # publishers of closed loops set max_model_len a little above prompt and answer
-WITHOUT_TEMPLATE = "gpt-oss"  # beginning of the names of models with a chat renderer of their own
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
 WIDTHS = (1, 2, 4, 8)
 MOST_WEIGHTS = 0.6  # Where the layout is not stated, weights take no more than this of the memory of a server's GPUs
@@ -173,17 +171,14 @@ def _start(run: PublishedRun, engine: Engine, predictor: str, host: HostCosts | 
         engine.settings({**run.reading.settings, **run.settings}),
         **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
         api_server=run.served,
+        chat=run.chat,
         predictor=predictor,
         host=_host(run, engine, host),
     )
 
 
 def _host(run: PublishedRun, engine: Engine, host: HostCosts | None) -> HostCosts:
-    """The host of the GPUs, with what chats cost its server."""
-    found = host or engine.default_host().on_cpu(NAMES["cpus"].get(run.gpu, "measured"))
-    if not run.chat or run.model.startswith(WITHOUT_TEMPLATE):
-        return found
-    return replace(found, server_turn=found.server_turn + MILLI * engine.fact("chat_turn_ms"))
+    return host or engine.default_host().on_cpu(NAMES["cpus"].get(run.gpu, "measured"))
 
 
 def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
