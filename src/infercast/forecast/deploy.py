@@ -33,7 +33,7 @@ from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
 from infercast.predict.learned import Changed, make_predictor, ordering, power_limited
 from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Request, Workload, simulate
@@ -113,7 +113,8 @@ def load_model(
     ``gdn_prefill_backend`` the kernels that scan prompts of gated delta nets. A ``runner`` of ``pooling``, or a
     ``task`` that takes it, gives a vector or a score for each prompt and no tokens.
     """
-    names = (engine or engine_named()).names
+    engine = engine or engine_named()
+    names = engine.names
     if quantization is not None and quantization in names.quantizations:
         quantization = names.quantizations[quantization] or None
     changes = read_object(hf_overrides, "--hf-overrides") if isinstance(hf_overrides, str) else hf_overrides
@@ -143,6 +144,8 @@ def load_model(
         model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
     model = _with_runner(model, runner, task)
     _check_known("sampling", sampling, SAMPLINGS)
+    if sampling == TOP_P:
+        sampling = SORTED if engine.fact("sorts_logits") else GREEDY
     if sampling != SAMPLINGS[0]:
         model = replace(model, sampling=sampling)
     _check_known("expert_routing", expert_routing, ROUTINGS)

@@ -16,14 +16,14 @@ from infercast.bundled import DATA
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, engine_named
 from infercast.forecast.slo import EXAMPLE
 from infercast.lazy_classes import NamedTuple
-from infercast.models.spec import GREEDY, SORTED
+from infercast.models.spec import GREEDY, SORTED, TOP_P
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN
 from infercast.units import whole_number
 
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
 """How tokens spread over experts: equally likely, in equal counts, or as uneven as measured tables have it."""
-SAMPLINGS = (GREEDY, SORTED)  # Tokens are the most likely, or by top-p from sorted logits, as vLLM 0.11.1 to 0.16 did
+SAMPLINGS = (GREEDY, TOP_P, SORTED)  # Tokens are the most likely, by top-p as the release does it, or by sorted logits
 TURN_LEN, THINK, TOOL_TIME = "lognormal:120:0.8:4:4000", "exponential:10", "lognormal:2:1"
 """Of later turns of a session, of the time between two, and of tools."""
 

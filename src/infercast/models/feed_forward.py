@@ -168,10 +168,8 @@ def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size
     activation = gated_activation if gated else plain_activation
     up_name = f"{prefix}gate_up_proj" if gated else f"{prefix}up_proj"
     # The norm before and the activation between quantise what they write: the engine's compiler fuses it into them.
-    up_width = width * (2 if gated else 1)
-    formats = "feed_forward"
-    up = shard.linear(up_name, tokens, up_width, shard.hidden, formats, quantised=True)
-    down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, quantised=True)
+    up = shard.linear(up_name, tokens, width * (2 if gated else 1), shard.hidden, "feed_forward", quantised=True)
+    down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, "feed_forward", quantised=True)
     handed_on = weights.base if weights.quantised_apart else weights.activation_feed_forward
     written = activation(tokens, width, weights.base, handed_on)
     return [*up, Call(f"{prefix}activation", written, 2 if squared and not gated else 1), *down]

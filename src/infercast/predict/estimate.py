@@ -47,10 +47,8 @@ class Estimate(Shown):
     low: Quantity  # Lower end of the 80 % interval, in seconds
     high: Quantity  # Upper end of the 80 % interval, in seconds
     source: str  # Where the number comes from: one of `SOURCES`
-    bound: str | npt.NDArray[Any]
-    """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
-    condition: str = ""
-    """Of a kernel that was asked for by itself, ``alone``, ``engine`` or ``sustained``; empty within a step."""
+    bound: str | npt.NDArray[Any]  # What limits it: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``
+    condition: str = ""  # Of a kernel by itself: ``alone``, ``engine`` or ``sustained``; empty within a step
 
     def _words(self) -> str:
         among = f"{self.condition}, " if self.condition else ""

@@ -182,7 +182,10 @@ class ModelSelector:
                     found = self._artifact.find(family, name, engine, variant)
                     if found is None:
                         continue
-                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else ModelChoice(tier, *found)
+                    if tier == "sibling":
+                        yield borrowed(gpu, load_gpu(name), *found)
+                    else:
+                        yield ModelChoice(tier, found[0].on(gpu.kernels), found[1])
         for engine, variant in product((each for each in engines if each != identity.SWEEP), others):
             # What was learned of other kernels is half believed, within a wider interval.
             if found := self._artifact.find(family, POOLED, engine, variant):

@@ -139,10 +139,8 @@ def _lfm2_layers(fields: Fields, networks: list[FeedForward]) -> list[Layer]:
     channels = fields.positive("conv_dim", "hidden_size")
     convolution = GatedConvolution(channels, fields.positive("conv_L_cache", default=3), bias=fields.flag("conv_bias"))
     attention = grouped_attention(fields, qk_norm=True)
-    return [
-        Layer(attention if here else convolution, network)
-        for here, network in zip(_attention_layers(fields), networks, strict=True)
-    ]
+    halves = zip(_attention_layers(fields), networks, strict=True)
+    return [Layer(attention if here else convolution, network) for here, network in halves]
 
 
 def _attention_layers(fields: Fields) -> list[bool]:

@@ -26,23 +26,18 @@ FORMATS = {name: ours for ours, names in NAMES["formats"].items() for name in na
 
 # Server settings as publishers write them down: words between semicolons, each understood or left aside.
 
-ASYNC_SINCE = (0, 14)  # from this version on steps are planned ahead unless the flags say otherwise
-FUSED_SINCE = (0, 14)  # from this version on all-reduces carry norms unless the flags say otherwise
-FIRST_V1 = (0, 8)  # Before, the engine was another one: prompts and decodes in separate steps, planned one by one
-V0_BATCHED_TOKENS = 2048
-
 
 @dataclass(frozen=True, slots=True)
 class ServerFlags:
     settings: dict[str, Any]
     kv_cache_dtype: str
-    fuse_allreduce_rms: bool | None
+    fuse_allreduce_rms: bool | None  # None, as in the settings: by the release
     expert_parallel: bool
     moe_backend: str
     eight_bit_experts: bool  # Activations of 4-bit experts are quantised to 8 bits
 
 
-def read_server_flags(text: str, concurrency: int | None, isl: int | None, version: tuple[int, ...]) -> ServerFlags:
+def read_server_flags(text: str, concurrency: int | None, isl: int | None) -> ServerFlags:
     """Understand a row's words; ``concurrency`` and ``isl`` (prompt length) may stand in for numbers in them."""
     lower = text.lower()
 
@@ -57,22 +52,18 @@ def read_server_flags(text: str, concurrency: int | None, isl: int | None, versi
 
     utilization = re.search(r"gpu_mem_util=([\d.]+\d)", lower)
     fused = re.search(r"fuse_allreduce_rms|allreduce fusion", lower) is not None
-    is_v1 = version >= FIRST_V1
+    sizes = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "max_cudagraph_capture_size", "block_size")
     settings = {
-        "max_num_batched_tokens": number("max_num_batched_tokens") or (None if is_v1 else V0_BATCHED_TOKENS),
-        **{name: number(name) for name in ("max_num_seqs", "max_model_len", "max_cudagraph_capture_size")},
-        "gpu_memory_utilization": float(utilization[1]) if utilization else 0.9,
-        "block_size": number("block_size") or 16,
-        "enable_prefix_caching": is_v1 and "prefix_caching=off" not in lower and "no apc" not in lower,
-        "enable_chunked_prefill": is_v1,
-        "async_scheduling": "async_scheduling=on" in lower or version >= ASYNC_SINCE,
-        "cudagraph_mode": "full_decode_only" if "full_decode_only" in lower else "full_and_piecewise",
-        "prompts_first": not is_v1,
+        **{name: number(name) for name in sizes},
+        "gpu_memory_utilization": float(utilization[1]) if utilization else None,
+        "enable_prefix_caching": False if "prefix_caching=off" in lower or "no apc" in lower else None,
+        "async_scheduling": "async_scheduling=on" in lower or None,
+        "cudagraph_mode": "full_decode_only" if "full_decode_only" in lower else None,
     }
     return ServerFlags(
         settings=settings,
         kv_cache_dtype="fp8" if "kv_cache_dtype=fp8" in lower else "auto",
-        fuse_allreduce_rms=True if fused else None if version >= FUSED_SINCE else False,
+        fuse_allreduce_rms=fused or None,
         expert_parallel="expert-parallel on (" in lower or "expert_parallel=on" in lower,
         moe_backend="marlin" if "marlin" in lower else "trtllm" if "mxfp4xmxfp8" in lower else "auto",
         eight_bit_experts="mxfp4xmxfp8" in lower,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infercast.engines.base import Engine, engine_named, measured_engine
-from infercast.engines.settings import NOT_MODELLED, REFUSED
+from infercast.engines.settings import NOT_MODELLED, REFUSED, version_of
 from infercast.errors import InfercastError
 from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.estimate import read_rows
@@ -386,10 +386,9 @@ def read_published(path: Path) -> list[run.PublishedRun]:
 
 
 def _read_row(row: RowReader) -> run.PublishedRun:
-    # ``0.10.2*`` as (0, 10, 2); what cannot be read counts as new
-    parts = row.text("engine_version").strip("*? ").split(".")
-    version = tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else (1,)
-    flags = run.read_server_flags(row.text("server_flags"), row.whole("concurrency"), row.whole("isl"), version)
+    name = f"vllm@{row.text('engine_version').strip('*? ')}"
+    version = version_of(name)  # ``0.10.2*`` as (0, 10, 2); what cannot be read is the measured release
+    flags = run.read_server_flags(row.text("server_flags"), row.whole("concurrency"), row.whole("isl"))
     stated = read_arguments(row)
     flags = run.with_arguments(flags, stated)
     is_known = CACHE_UNKNOWN not in row.text("flags")
@@ -403,6 +402,7 @@ def _read_row(row: RowReader) -> run.PublishedRun:
         tensor=row.whole("tp") or 1,
         data=stated.get("data_parallel_size") or row.whole("replicas") or 1,
         expert_parallel=flags.expert_parallel or (row.whole("ep") or 1) > 1,
+        engine=name if version else measured_engine("vllm").name,
         version=version,
         flags=flags,
         workload=read_workload(row, cached=not is_known),
