@@ -218,7 +218,8 @@ class ExpertFeedForward(FeedForward):
     reached: int | None = None
     """How many experts tokens go to at all: fewer without training, or where others are for images (ERNIE 4.5 VL)."""
     routing: str = "uniform"  # How tokens spread over experts: ``uniform``, ``balanced`` or ``power_law_`` and exponent
-    wide_router: bool = False  # The router multiplies in fp32 (GLM-5)
+    wide_router: bool = False  # The router multiplies in fp32 (GLM-5) ...
+    router_slower: tuple[tuple[float, float], ...] = ((1.0, 1.0),)  # ... and of it what `slower` is of experts
     slower: tuple[tuple[float, float], ...] = ()
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
     joined: int = 0  # Shared experts that an engine multiplies with the routed ones, as experts of every token
@@ -340,7 +341,8 @@ class ExpertFeedForward(FeedForward):
             return [Call("router", Gemm(tokens, self.experts, hidden, base))]
         widen = copy(tokens, bytes_of(base) * hidden, 4.0 * hidden)
         wide = Gemm(tokens, self.experts, hidden, "fp32", out_dtype="fp32")
-        return [Call("router_widen", widen), Call("router", wide)]
+        rows, slower = np.array(self.router_slower).T
+        return [Call("router_widen", widen), Call("router", wide, slower=np.interp(tokens, rows, slower))]
 
     def _routed_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Router and fused experts: each expert's width split over the GPUs, or whole experts spread over them."""

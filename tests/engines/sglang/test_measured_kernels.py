@@ -8,7 +8,7 @@ import pytest
 from infercast.engines.base import engine_named
 from infercast.engines.host import Launch
 from infercast.engines.sglang.host import launch_work
-from infercast.engines.sglang.kernels import experts_kernel, has_tuned_file, untuned_factors
+from infercast.engines.sglang.kernels import choose_kernels, experts_kernel, has_tuned_file, untuned_factors
 from infercast.forecast.deploy import deploy
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -125,3 +125,13 @@ def test_products_in_nvfp4_take_the_host_longer() -> None:
     model = engine.choose_kernels(read_model("nvidia/GLM-4.7-NVFP4"), load_gpu("b200-sxm"), ParallelLayout(2))
     assert launch_work(model, ParallelLayout(2)).tuned_products == 2 * 92  # shared experts, and three dense layers
     assert launch_work(read_model("glm-4.6"), ParallelLayout(2)).tuned_products == 0
+
+
+def test_routers_in_fp32() -> None:
+    for model in ("glm-4.6", "glm-4.5-air", "minimax-m2.5"):
+        chosen = choose_kernels(read_model(model), load_gpu("h200-sxm"), ONE)
+        (router,) = (call for call in token_calls(chosen, ONE, np.array([1, 16, 2048])) if call.name == "router")
+        assert router.op.compute_dtype == "fp32"
+        assert np.all(np.diff(router.slower) > 0)  # one row has a kernel of its own
+        assert router.slower[-1] == 1.0
+    assert not any(call.name == "router_widen" for call in token_calls(read_model("glm-4.6"), ONE, 1))

@@ -40,6 +40,8 @@ APART = ("trtllm", "cutlass")
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
+ROUTER = ((1, 0.14), (2, 0.37), (64, 0.38), (128, 0.5), (256, 0.58), (512, 0.8), (1024, 1.0))
+"""By rows, what cuBLAS takes for routers in fp32, of what it takes in a profile of vLLM: eight of them on an H200."""
 TRITON, GRAPHED = "triton", 512  # Tokens of the largest graph of decoding
 _tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
@@ -213,5 +215,7 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
     model = replace(model, stacks=stacks, weights=weights)
     beside = GRAPHED if weights.experts_kernel == "trtllm" else 0  # forward_normal_dual_stream, in graphs alone
-    model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout), beside=beside))
+    wide = gpu.vendor.lower() == "nvidia" and model.architecture in ARCHITECTURES["wide_routers"]
+    changed: dict[str, Any] = {"beside": beside, **({"wide_router": True, "router_slower": ROUTER} if wide else {})}
+    model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout), **changed))
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

@@ -454,9 +454,7 @@ ENTRIES = 100  # Prompts of AIPerf's synthetic dataset by default; requests go r
 AT_ONCE_FROM = 1000.0
 TURNS = 10
 OPEN_SECONDS, MOST_OPEN = 200.0, 12000  # Of an open loop without an end so much is simulated, its first part left out
-STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2
-"""How often every place of a full batch is taken in a simulation of one that stays full, and of one with more places
-than that ..."""
+STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2  # How often each place of a full batch is taken, of one with more places ...
 LEAST_STEADY, MOST_STEADY = 96, 3072  # ... within these numbers of requests.
 
 
