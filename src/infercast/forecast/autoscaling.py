@@ -89,10 +89,9 @@ class Traffic:
         if self.requests is None:
             made = tuple(Request(*row) for row in rows)
         else:
-            known = [self.requests[place] for place in chosen.tolist()]
+            known = zip(rows, [self.requests[place] for place in chosen.tolist()], strict=True)
             made = tuple(
-                Request(*row, each.prefix, each.answer, each.declared, stops=each.stops)
-                for row, each in zip(rows, known, strict=True)
+                Request(*row, each.prefix, each.answer, each.declared, stops=each.stops) for row, each in known
             )
         return Workload(made, rate=rate, description=f"{len(made):,} requests of the day")
 

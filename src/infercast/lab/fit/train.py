@@ -221,10 +221,8 @@ def _fit(features: Array, target: Array, settings: Settings, weight: Array | Non
 
 def _forest(document: dict[str, Any]) -> Forest:
     """CatBoost's JSON as arrays; levels that a short tree lacks always answer no."""
-    borders = tuple(
-        np.array(sorted(feature["borders"] or []), dtype=np.float32)
-        for feature in document["features_info"]["float_features"]
-    )
+    known = document["features_info"]["float_features"]
+    borders = tuple(np.array(sorted(feature["borders"] or []), dtype=np.float32) for feature in known)
     trees = document["oblivious_trees"]
     depth = max(len(tree["splits"] or []) for tree in trees)
     features = np.zeros((len(trees), depth), dtype=np.uint8)
