@@ -26,6 +26,7 @@ OLD = [
     ("vllm@0.19.0", "h100-sxm", "meta-llama/Llama-3.1-8B", "--max-model-len 8192"),
     ("sglang@0.5.6", "h100-sxm", "Qwen/Qwen3-8B", "--context-length 8192"),
     ("sglang@0.5.7", "mi300x", "deepseek-ai/DeepSeek-V2-Lite", ""),
+    ("sglang@0.5.8", "b200-sxm", "Qwen/Qwen3-30B-A3B", "--max-running-requests 64"),
     ("sglang@0.5.12", "h200-sxm", "deepseek-ai/DeepSeek-V2-Lite", "--chunked-prefill-size 4096"),
 ]
 
