@@ -7,7 +7,8 @@ to the last bit (reading and writing an artefact loses nothing). Models of a swe
 unless ``--sweeps`` names the folder they are of. ``--also`` names a second folder of tables, such as those that name
 their kernels: rows of both are fitted together, or those of the second alone where its version of an engine is another.
 Hashes of all tables, and of all groups of rows, are added up. Prompts of one token are rows
-of decoding, so that both families of attention go together.
+of decoding, so that both families of attention go together. ``--widths`` takes intervals and errors of models of
+several GPUs alone: forests and offsets, and so all estimates, stay.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import pandas
 from infercast.lab.fit.samples import Key, Sample, read_samples, sweep_samples
 from infercast.lab.fit.tables import FILES, _version_order
 from infercast.lab.fit.train import fit_artifact, origin_of, table_hashes
-from infercast.predict.fitted import POOLED, Entry, load_artifact, read_manifest, save_artifact
+from infercast.predict.fitted import POOLED, Entry, Forest, load_artifact, read_manifest, save_artifact
 
 
 def main() -> None:
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=Path, help="tables of `infercast measure`, to fit their models anew as well")
     parser.add_argument("--gpus", help="with commas between them: own models of these alone")
     parser.add_argument("--engines", help="with commas between them: only models of these, by their tables")
+    parser.add_argument("--widths", action="store_true", help="new intervals for models of several GPUs, nothing else")
     parser.add_argument("--artifact", type=Path, required=True)
     asked = parser.parse_args()
     families = asked.families.split(",")
@@ -52,16 +54,20 @@ def main() -> None:
     if asked.engines is not None:
         samples = {key: sample for key, sample in samples.items() if key[2] in asked.engines.split(",")}
     gpus = None if asked.gpus is None else {POOLED, *asked.gpus.split(",")}
+    if asked.widths:
+        gpus = {POOLED}
     renewed = {(key[0], key[2]) for key in samples}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fitted.npz"
         fit_artifact(samples, path, {}, lambda name: print(name, flush=True), of_gpus=gpus)
         fitted = load_artifact(path)
         new = {entry.key: fitted.find(*entry.key) for entry in fitted.entries}
+        if asked.widths:
+            new = {key: with_widths(artifact.find(*key), model) for key, model in new.items() if artifact.find(*key)}
         kept = {
             entry.key: artifact.find(*entry.key)
             for entry in artifact.entries
-            if stays(entry, renewed, new) or (gpus is not None and entry.gpu not in gpus)
+            if asked.widths or stays(entry, renewed, new) or (gpus is not None and entry.gpu not in gpus)
         }
         models = [model for _, model in sorted((kept | new).items(), key=lambda item: (item[0][1] == POOLED, item[0]))]
         provenance = {name: value for name, value in artifact.header.items() if name not in ("schema", "models")}
@@ -70,6 +76,11 @@ def main() -> None:
         groups = np.union1d(artifact.fitted_groups(), fitted.fitted_groups())
         save_artifact(asked.artifact, models, provenance, groups, origin=origin)
     print(f"{asked.artifact}: {len(new)} of {len(models)} models are new")
+
+
+def with_widths(old: tuple[Entry, Forest], new: tuple[Entry, Forest]) -> tuple[Entry, Forest]:
+    entry = new[0]
+    return old[0]._replace(low=entry.low, high=entry.high, held_out_error=entry.held_out_error, near=entry.near), old[1]
 
 
 def versions_of(folder: Path, families: list[str]) -> dict[tuple[str, str, str], str]:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(FOLDER))
 from against import differences  # noqa: E402
 from groups import errors_of, family_of, load_of, over_sources  # noqa: E402
 from page import kind_of, page_of, worst_of  # noqa: E402
+from publishers import as_published  # noqa: E402
 from record import read_record, record_of, short_source, write_record  # noqa: E402
 from simulate import listed_in  # noqa: E402
 
@@ -91,6 +92,19 @@ def test_names_of_groups() -> None:
     assert load_of("closed loop", "concurrency 4") == "closed loop, 1 to 4"
     assert short_source("SemiAnalysisAI/InferenceX (CSV export in someone/else)") == "InferenceX (CSV export)"
     assert kind_of("--some-flag 3 changes nothing") == "--some-flag changes nothing"
+
+
+def test_pages_without_a_release_are_of_their_month() -> None:
+    row = {
+        "source_repo": "sgl-project/sglang",
+        "version": "main branch",
+        "date": "",
+        "bench_cmd": "",
+        "server_cmd": "-",
+    }
+    assert as_published({**row, "path": "docs/NVIDIA/Nemotron3-Ultra.mdx#L469"})["date"] == "2026-06"
+    assert as_published({**row, "path": "docs/NVIDIA/Nemotron3-Ultra.mdx", "version": "0.5.16"})["date"] == ""
+    assert as_published({**row, "path": "docs/Someone/Else.mdx#L1"})["date"] == ""
 
 
 def test_requests_that_a_publisher_lists(tmp_path: Path) -> None:

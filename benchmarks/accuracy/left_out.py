@@ -1,7 +1,7 @@
 """Kernels of a GPU that was left out of the fit, each in turn: error by family, by how much is known of it.
 
     python benchmarks/accuracy/left_out.py TABLES [--gpus b200-sxm] [--sources a100-sxm,l40s] [--anchors 32,128]
-                                           [--page benchmarks/results/unseen.md]
+                                           [--page benchmarks/results/unseen.md] [--coverage coverage.md]
 
 TABLES: a folder of published kernel tables. Of each GPU and engine at most ``--rows`` rows of a family are taken, the
 same ones every time. Sources are all other GPUs unless they are named. The two Hoppers are one die, and each is told
@@ -10,8 +10,9 @@ once more with the other left out beside it. Constants of physics saw all of the
 Every row is told by: nothing but the datasheet, times one factor a format (`Scaled`); the nearest shapes of the nearest
 GPU (`Neighbours`); ours without a row of the GPU (unseen), with a few (few-shot) and with four groups of shapes in five
 as anchors, by the model of its sibling where one was measured, and by a model of its own four groups in five alone
-(measured). Prints a Markdown table, or writes a page: mean / median / 90th
-percentile of the error of latency and the share inside the 80 % interval, in per cent.
+(measured). Prints a Markdown table, or writes a page: mean / median / 90th percentile of the error of latency and the
+share inside the 80 % interval, in per cent. ``--coverage`` writes that share by format as well, where a family, GPU and
+format have at least 200 rows.
 """
 
 import argparse
@@ -51,6 +52,8 @@ from roofline_baselines import Scaled
 
 FAMILIES = ("gemm", "attention_prefill", "attention_decode", "moe")
 DIES = {"h100-sxm": "h200-sxm", "h200-sxm": "h100-sxm"}
+ENOUGH = 200  # Rows of a format that say how often they lie inside
+FORMATS = "| --- | --- | --- | --- | --- | --: | --: | --: |"
 BASELINES: dict[str, Any] = {"datasheet x a factor": Scaled, "nearest shapes": Neighbours}
 PAGE = """# Kernels of a GPU nobody measured
 
@@ -78,18 +81,21 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=6000, help="at most, of a family, GPU and engine")
     parser.add_argument("--page", type=Path, help="a page to write, beside what is printed")
+    parser.add_argument("--coverage", type=Path, help="a table by format to write")
     asked = parser.parse_args()
-    lines = []
-    for line in table(asked):
+    lines, by_format = [], ["| GPU | learned from | known of it | family | format | rows | inside | width |", FORMATS]
+    for line in table(asked, by_format):
         print(line, flush=True)
         lines.append(line)
+        if asked.coverage is not None:
+            asked.coverage.write_text("\n".join(by_format) + "\n", encoding="utf-8")
     if asked.page is not None:
         command = " ".join(["python", "benchmarks/accuracy/left_out.py", "TABLES", *sys.argv[2:]])
         page = PAGE.format(command=command, rows=asked.rows, table="\n".join(lines))
         asked.page.write_text(page, encoding="utf-8")
 
 
-def table(asked: argparse.Namespace) -> Iterator[str]:
+def table(asked: argparse.Namespace, by_format: list[str]) -> Iterator[str]:
     yield f"| GPU | learned from | known of it | {' | '.join(FAMILIES)} | mean |"
     yield f"| --- | --- | --- |{' --: |' * (len(FAMILIES) + 1)}"
     with tempfile.TemporaryDirectory() as name:
@@ -101,9 +107,12 @@ def table(asked: argparse.Namespace) -> Iterator[str]:
         for gpu in gpus:
             for sources in sources_of(gpu, asked.sources, samples):
                 for known, scored in ways(folder, samples, gpu, sources, anchors):
+                    by_format += coverage(gpu, ", ".join(sources), known, scored)
                     yield row(gpu, ", ".join(sources), known, scored)
             rows = list(_chosen_rows(folder, FAMILIES, [gpu]))
-            yield row(gpu, "itself", "four rows in five", list(_score_measured(rows)))
+            scored = list(_score_measured(rows))
+            by_format += coverage(gpu, "itself", "four rows in five", scored)
+            yield row(gpu, "itself", "four rows in five", scored)
 
 
 def thin(tables: Path, into: Path, most: int) -> None:
@@ -188,6 +197,18 @@ def row(gpu: str, sources: str, known: str, scored: list[Scored]) -> str:
         shown = " / ".join(f"{100 * figures[name]:.1f}" for name in ("mape", "median_ape", "p90_ape"))
         cells.append(shown if known in BASELINES else f"{shown} ({100 * figures['coverage80']:.0f})")
     return f"| {gpu} | {sources} | {known} | {' | '.join(cells)} | {100 * np.mean(means):.1f} |"
+
+
+def coverage(gpu: str, sources: str, known: str, scored: list[Scored]) -> Iterator[str]:
+    """Rows inside their intervals by format, and half of the mean interval's width as a logarithm."""
+    kinds = sorted({(part.family, part.dtype) for part in scored if not part.dtype.endswith(" served")})
+    for family, dtype in kinds if known not in BASELINES else ():
+        parts = [part for part in scored if (part.family, part.dtype) == (family, dtype)]
+        inside = np.concatenate([(part.measured >= part.low) & (part.measured <= part.high) for part in parts])
+        half = np.concatenate([np.log(part.high / part.low) / 2.0 for part in parts])
+        if inside.size >= ENOUGH:
+            shown = f"{inside.size:,} | {100 * inside.mean():.0f} | {half.mean():.2f}"
+            yield f"| {gpu} | {sources} | {known} | {family} | {dtype} | {shown} |"
 
 
 if __name__ == "__main__":

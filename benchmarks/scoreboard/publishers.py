@@ -11,9 +11,14 @@ cloudrift sends chats (cloudrift-ai/server-benchmark, ``benchmarks/3_vllm_benchm
 GPUStack's page of GLM-5.2 (gpustack/gpustack, ``docs/performance-lab/glm-5.2/h200.md``, SGLang 0.5.14) tries one flag
 after another, and the table has its last command for all of them; its baselines are vLLM's. It offers 1,000 requests
 a second, of which 512 are under way at most, or one a second where the table has the most that were under way.
+
+SGLang's cookbook names its main branch on some pages: they are of the month in which their numbers were added (SGLang's
+pull requests 20407, 23998 and 26969; Gemma 4 came in April 2026).
 """
 
 from __future__ import annotations
+
+import re
 
 START = "sglang.launch_server --trust-remote-code --disable-radix-cache --tensor-parallel-size {tp} "
 LONG = "--chunked-prefill-size 32768 --max-prefill-tokens 32768 --mem-fraction-static 0.82 "
@@ -42,6 +47,12 @@ FLASHINFER = "--fp8-gemm-backend flashinfer_trtllm "
 MANY_CLIENTS = 16
 """From so many on its scripts for the B200 look for requests every 30 steps, not every 10."""
 
+COOKBOOK = {
+    "Nemotron3-Super": "2026-03",
+    "Nemotron3-Nano-Omni": "2026-04",
+    "Gemma4": "2026-04",
+    "Nemotron3-Ultra": "2026-06",
+}
 GLM_PAGE = "glm-5.2/h200.md"
 GLM_VERSION = "0.5.14"
 SHARED = "--tp-size=8 --dp-size=8 --enable-dp-attention "
@@ -129,6 +140,9 @@ def as_published(row: dict[str, str]) -> dict[str, str]:
         return {**row, "server_cmd": ml_energy_command(row), "bench_cmd": ML_ENERGY_BENCH}
     if row["source_repo"] == "hholtmann/llm-consumer-gpu-benchmark" and not row["version"]:
         return {**row, "version": HHOLTMANN}
+    if row["source_repo"] == "sgl-project/sglang" and not re.search(r"\d\.\d", row["version"]):
+        page = row["path"].rpartition("/")[2].partition(".")[0]
+        row = {**row, "date": COOKBOOK.get(page, row["date"])}
     if GLM_PAGE in row["path"]:
         return _glm(row)
     if QWEN_PAGES in row["path"] and (answered := float(row["req_s"] or 0)) and abs(answered - 1) < A_SECOND:

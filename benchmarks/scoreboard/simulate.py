@@ -20,7 +20,7 @@ from infercast.forecast.system import System
 from infercast.lab.validate.compare import Comparison
 from infercast.lab.validate.published.compare import PublishedComparison, compare_run, started, system_for
 from infercast.lab.validate.published.run import OPEN, PublishedRun, RowReader
-from infercast.lab.validate.published.table import read_collected
+from infercast.lab.validate.published.table import known_model, read_collected
 from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.synthetic import workload_from_requests
 
@@ -128,7 +128,8 @@ def line_of(line: int, row: Mapping[str, str], compared: PublishedComparison, se
     """One run as a JSON object."""
     run = compared.run
     found: dict[str, Any] = {
-        "line": line, "source": run.source, "path": row.get("path", ""), "gpu": run.gpu, "model": run.model,
+        "line": line, "source": run.source, "path": row.get("path", ""), "gpu": run.gpu,
+        "model": known_model(run.model) or run.model,
         "published_model": row.get("model", ""), "engine": run.engine.partition("@")[0],
         "version": ".".join(map(str, run.version)), "precision": run.precision, "layout": run.layout,
         "load": run.load, "about_load": row.get("concurrency_or_rate", ""), "mean_in": row.get("mean_in", ""),

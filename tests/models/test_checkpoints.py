@@ -114,6 +114,12 @@ def test_formats_replace_those_of_bundled_checkpoints():
     assert read_model("nvidia/Qwen3.6-35B-A3B-NVFP4").weights.attention == "fp8"
 
 
+def test_parts_of_nemotron_3_have_three_formats():
+    model = read_model("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4")
+    parts = [getattr(model.weights, part) for part in ("experts", "feed_forward", "recurrent", "attention", "head")]
+    assert (parts, model.kv_dtype) == (["nvfp4", "fp8", "fp8", "bf16", "bf16"], "fp8")
+
+
 def test_a_name_that_is_two_models_is_refused_with_both():
     with pytest.raises(InputError, match=r"may be llama-3\.1-8b or qwen3-8b; give one of these names, or its config"):
         checkpoint("someone/Llama-3.1-Qwen3-8B")

@@ -54,6 +54,13 @@ def test_anchors_that_agree_by_chance_leave_the_interval_of_the_process():
     assert 1.7 > widths[0] > widths[1] > 1.0 > widths[2] > 0.4
 
 
+def test_anchors_of_a_chip_whose_sibling_was_learned_from_leave_less():
+    near, far = (
+        learn("collective", FEATURES[:32], np.zeros(32), FEATURES, near=near).widening for near in (True, False)
+    )
+    assert 0.5 * far < near < 0.7 * far
+
+
 def test_a_pipe_that_is_slower_everywhere_is_found_from_a_few_shares():
     """Half of the launch takes twice as long: kernels that are all launch are off by more."""
     features = np.zeros((200, len(moe.FEATURES)))

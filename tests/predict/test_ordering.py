@@ -6,6 +6,7 @@ upper end of the other's. Whole steps, in which such errors cancel: at most `OF_
 that is stated (data/engines/vllm/ordering.toml) may be so by as much as it says.
 """
 
+from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -160,6 +161,16 @@ def test_doubted_tables_are_bound_by_an_older_chip():
     assert "estimated at most at 0.9 of h200-sxm" in notes
     assert "Collectives may be slower on b200-sxm than on h200-sxm" in notes
     assert not [*ordering().notes([load_gpu("a100-sxm"), load_gpu("l40s")])]
+
+
+def test_sglang_s_kernels_on_blackwell_are_as_slow_as_its_tables_say():
+    predictor, b200, h200 = make_predictor(engine="sglang"), load_gpu("b200-sxm"), load_gpu("h200-sxm")
+    layer = MoE(1, 3072, 384, 256, 8, None, "fp8_block")  # 34.7 us in its table with uneven routing
+    ours, bound = (float(predictor.estimate(layer, gpu).seconds) for gpu in (b200, h200))
+    assert ours > bound
+    for op in (replace(layer, kernel="trtllm"), Gemm(8, 7168, 2048, "fp8")):
+        assert predictor.estimate(op, b200).seconds <= 0.9 * predictor.estimate(op, h200).seconds * 1.001
+    assert "experts in TensorRT-LLM's kernels" in " ".join(ordering("sglang").notes([b200]))
 
 
 def test_a_chip_with_less_than_the_bound_is_not_bound_by_it(tmp_path):

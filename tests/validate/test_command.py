@@ -191,3 +191,25 @@ def test_all_runs_that_come_with_infercast_can_be_read() -> None:
     assert sum(run.kind != WARM_UP for file in files for run in file.runs) == 172
     assert sum(file.num_stalled for file in files) == 15
     assert {file.model for file in files} <= set(model_names())
+
+
+def test_anchors_correct_the_kernels_of_one_gpu_and_engine(validate: Any, document: Any, write: Any) -> None:
+    anchors = Path(__file__).parents[2] / "measurements/h200-sxm/anchors"
+    plain, few = (
+        json.loads(validate(write(document), "--predictor", "learned", *more, "--json")[1])["runs"][0]
+        for more in ((), ("--anchors", anchors))
+    )
+    measured = plain["tpot_p50_ms"]["predicted"]
+    assert few["tpot_p50_ms"]["predicted"] != measured
+    assert few["tpot_p50_ms"]["predicted"] == pytest.approx(measured, rel=0.05)
+    other = {**document, "config": {**document["config"], "gpu": "NVIDIA H100 80GB HBM3"}}
+    code, _, err = validate(write(document, "one.json"), write(other, "two.json"), "--anchors", anchors)
+    assert code == 2
+    assert "these files are of vllm on h100-sxm, vllm on h200-sxm: validate one at a time" in err
+
+
+def test_anchors_are_for_measured_runs_not_for_published_ones(validate: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("gpu\n")
+    code, _, err = validate(tmp_path / "runs.csv", "--anchors", tmp_path)
+    assert code == 2
+    assert "takes only --predictor" in err

@@ -69,20 +69,22 @@ def test_independent_users(table: Any) -> None:
 
 
 def test_what_flags_say() -> None:
-    marlin = read_server_flags("MXFP4 via Marlin (w4a16); max_cudagraph_capture_size=2048", 4, 1024, (0, 18))
+    marlin = read_server_flags("MXFP4 via Marlin (w4a16); max_cudagraph_capture_size=2048", 4, 1024)
     assert (marlin.moe_backend, marlin.settings["max_cudagraph_capture_size"]) == ("marlin", 2048)
-    eight = read_server_flags("fuse_allreduce_rms; FlashInfer MXFP4xMXFP8 MoE", 4, 1024, (0, 15, 1))
+    eight = read_server_flags("fuse_allreduce_rms; FlashInfer MXFP4xMXFP8 MoE", 4, 1024)
     assert (eight.moe_backend, eight.eight_bit_experts, eight.fuse_allreduce_rms) == ("trtllm", True, True)
-    spread = read_server_flags("expert-parallel ON (script enables it)", 4, 1024, (0, 18))
+    spread = read_server_flags("expert-parallel ON (script enables it)", 4, 1024)
     assert spread.expert_parallel
-    assert not read_server_flags("expert-parallel on if ep>1", 4, 1024, (0, 18)).expert_parallel
+    assert not read_server_flags("expert-parallel on if ep>1", 4, 1024).expert_parallel
 
 
-def test_versions_decide_what_flags_leave_open() -> None:
-    old, middle, new = (read_server_flags("", None, None, version) for version in ((0, 5, 4), (0, 10, 2), (0, 18)))
-    assert [each.settings["async_scheduling"] for each in (old, middle, new)] == [False, False, True]
-    assert [each.settings["prompts_first"] for each in (old, middle, new)] == [True, False, False]
-    assert [each.fuse_allreduce_rms for each in (middle, new)] == [False, None]
+def test_versions_decide_what_flags_leave_open(table: Any) -> None:
+    rows = [{**ROW, "engine_version": version, "server_flags": ""} for version in ("0.5.4", "0.10.2*", "0.18.0", "new")]
+    engines = [set_up(run, "roofline")[1] for run in read_published(table(*rows))]
+    assert [each.engine.name for each in engines] == ["vllm@0.5.4", "vllm@0.10.2", "vllm@0.18.0", "vllm@0.25"]
+    assert [each.settings.async_scheduling for each in engines] == [False, False, True, True]
+    assert [each.settings.prompts_first for each in engines] == [True, False, False, False]
+    assert [each.layout.fused_norms for each in engines] == [False, False, True, True]
 
 
 def test_bursts_of_chats_have_the_published_mean(table: Any) -> None:

@@ -54,6 +54,21 @@ def test_what_is_not_stated_is_listed(change: dict[str, str], assumed: str) -> N
     assert assumed in run.assumptions
 
 
+def test_a_checkpoint_of_nvidia_s_is_quantised_in_parts() -> None:
+    nvidia = {"model": "nvidia/GLM-4.7-NVFP4", "precision": "nvfp4", "infercast_gpu": "b200-sxm", "tp": "2"}
+    _, deployment = set_up(read(**nvidia, engine="sglang", version="0.5.12", server_cmd="sglang serve --tp 2"))
+    weights = deployment.model.weights
+    assert (weights.attention, weights.experts, deployment.model.cache_dtype) == ("bf16", "nvfp4", "fp8")
+    assert read(**nvidia).model == "glm-4.6"  # vLLM 0.12's rows have room for keys and values of 16 bits
+
+
+def test_shared_experts_gain_nothing_from_a_stream_of_their_own_in_older_releases() -> None:
+    row = {"model": "deepseek-ai/DeepSeek-R1", "precision": "fp8 (native)", "infercast_gpu": "b200-sxm", "tp": "8"}
+    for version, beside in (("0.5.6", False), ("0.5.12", True)):
+        _, found = set_up(read(**row, engine="sglang", version=version, server_cmd="sglang serve --tp 8"))
+        assert any(call.beside for call in token_calls(found.model, found.layout, 1)) is beside
+
+
 def test_arguments_that_a_program_printed_are_flags() -> None:
     printed = read(server_cmd="{'host': '0.0.0.0', 'max_num_seqs': 64, 'enforce_eager': True, 'seed': None}")
     as_json = read(server_cmd='{"max_num_seqs": 32, "tensor_parallel_size": 2}')

@@ -102,13 +102,9 @@ class Replay:
 
     def _run(self, point: Point) -> Run:
         pool = self._system.pools[0]
-        replica = slowed(
-            pool.replica,
-            prompts=exp(point.prefill),
-            decodes=exp(point.decode),
-            host=exp(point.host),
-            path=0.0 if self.result.server_side else point.path_seconds,
-        )
+        path = 0.0 if self.result.server_side else point.path_seconds
+        factors = {"prompts": exp(point.prefill), "decodes": exp(point.decode), "host": exp(point.host)}
+        replica = slowed(pool.replica, **factors, path=path)
         return self._system._replace(pools=(pool.of(replica),)).serve(self.result.workload)
 
     def _chance(self, run: Run) -> Array:

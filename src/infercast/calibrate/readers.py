@@ -179,10 +179,8 @@ def _read_serving(
     else:
         inputs, outputs = detailed[:2]
     arrivals = detailed[4] if detailed is not None and kind == BENCH_SERVE else None
-    sent |= {
-        "concurrency": values.count("max_concurrency", least=1),
-        "served_rate": values.number("request_throughput"),
-    }
+    sent["concurrency"] = values.count("max_concurrency", least=1)
+    sent["served_rate"] = values.number("request_throughput")
     load = Load(completed, inputs, outputs, read_rate(values), arrivals=arrivals, **sent)
     seen = seen_in_fields(values, latencies) if detailed is None else seen_in_lists(detailed)
     title = kind if detailed is None else f"{kind}, detailed"
@@ -251,11 +249,8 @@ def _sum(values: Values, gaps: Any, place: int) -> float:
 def seen_in_lists(lists: Lists) -> dict[str, float]:
     _, outputs, first, later, _ = lists
     several = (outputs > 1) & (later > 0)
-    return {
-        **summed_up("ttft", first),
-        **summed_up("tpot", later[several] / (outputs[several] - 1)),
-        **summed_up("e2e", first + later),
-    }
+    each = later[several] / (outputs[several] - 1)
+    return {**summed_up("ttft", first), **summed_up("tpot", each), **summed_up("e2e", first + later)}
 
 
 def documents_in(text: str) -> list[Any] | None:

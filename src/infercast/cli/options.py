@@ -220,13 +220,8 @@ def deployment_of(
 
         engine, model = engine_named(given["engine"]).family, load_model(given["model"])
         predictor = with_own_kernels(predictor, given["kernel_file"], engine, model)
-    found = {
-        **taken_by(deploy, given),
-        "predictor": predictor,
-        "host": host_of(ctx, gpu),
-        "calibration": calibration_of(given),
-        **others,
-    }
+    found = taken_by(deploy, given) | {"predictor": predictor, "host": host_of(ctx, gpu)}
+    found |= {"calibration": calibration_of(given), **others}
     return partial(deploy, given["model"], gpu, settings_of(ctx, **room or {}), **found)
 
 

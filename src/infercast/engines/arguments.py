@@ -173,14 +173,9 @@ class Arguments:
         """What a forecast makes of a flag, unless it is one that is read."""
         known, argument, refused = meanings_of(self._family), found.argument, found.refused
         meaning = next((known[each] for each in argument.names if each in known), Meaning(READ, ""))
-        others = (row for row in self._rows if row.name == argument.name)
-        if (
-            not refused
-            and argument.choices
-            and value not in argument.choices
-            and any(value in row.choices for row in others)
-        ):
-            refused = f"{self._release} has no --{argument.name} {value}; it takes {', '.join(argument.choices)}"
+        others, choices = (row for row in self._rows if row.name == argument.name), argument.choices
+        if not refused and choices and value not in choices and any(value in row.choices for row in others):
+            refused = f"{self._release} has no --{argument.name} {value}; it takes {', '.join(choices)}"
         if refused:
             return Meaning(REFUSED, f"{refused}; {meaning.note}" if meaning.status == NOT_MODELLED else refused)
         given, usual = (str(not found.is_negated), "False") if argument.takes == "bool" else (value, "")

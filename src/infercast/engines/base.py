@@ -6,7 +6,7 @@ See docs/extending.md for how to add an engine.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, ClassVar
@@ -18,7 +18,6 @@ from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bu
 from infercast.engines.memory import Memory
 from infercast.engines.settings import (
     TYPES,
-    VERSION,
     Commands,
     Fields,
     Flags,
@@ -30,26 +29,28 @@ from infercast.engines.settings import (
     commands_in,
     is_same_version,
     nearest_version,
-    numbers,
+    version_of,
 )
 from infercast.engines.speculation import Drafting
 from infercast.engines.tables import Table
 from infercast.engines.timer import DraftingTimer, KernelTimer
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
+from infercast.hardware.load import is_modelled
 from infercast.hardware.server import networks
 from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
-from infercast.models.feed_forward import Multiples
+from infercast.models.feed_forward import ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
 from infercast.models.spec import ModelConfig, check_layout, copies_sharing_experts, talking_gpus
-from infercast.ops import Op
+from infercast.ops import MoE, Op
 from infercast.predict.estimate import exposed_seconds
-from infercast.predict.roofline import Predictor
+from infercast.predict.identity import kernel_profile
+from infercast.predict.roofline import Predictor, with_older_kernels
 from infercast.serve import Replica
 from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer
 from infercast.shown import Answer
-from infercast.units import format_bytes
+from infercast.units import MILLI, format_bytes
 
 Tell = Callable[[str], None]
 Version = tuple[int, ...]
@@ -66,6 +67,7 @@ ABSENT = {
 }  # Engines that are asked for but not modelled, and their names
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")
 FINENESS = 1.3  # Ratio of consecutive token counts that are estimated; times in between are interpolated linearly
+WITHOUT_TEMPLATE = ("GptOssForCausalLM",)  # Models with chats that code renders, not a template
 MOST_GPUS = 1024  # Limit of GPUs per node tried when a model does not fit on fewer
 
 
@@ -86,26 +88,19 @@ class Engine(ABC):
     close_since: ClassVar[Version] = ()
     """First release close to the measured one: published runs since then are about as far off."""
     default_release: ClassVar[str] = ""  # The release that its name without a version stands for, if not the newest
-    load_balancer: ClassVar[str]
-    """Its default balancer for several replicas, by the names of `infercast.serve.fleet.router`."""
-    servers_by_rank: ClassVar[bool] = False
-    """True if it starts an API server per data-parallel rank, not one for all of them."""
-    shares_copies: ClassVar[bool] = True
-    """True if data-parallel ranks share experts, and all-to-all exchange needs such ranks."""
+    load_balancer: ClassVar[str]  # Its default balancer of several replicas, by the names of `serve.fleet.router`
+    servers_by_rank: ClassVar[bool] = False  # True if it starts an API server per data-parallel rank, not one for all
+    shares_copies: ClassVar[bool] = True  # True if data-parallel ranks share experts, which all-to-all exchange needs
     names: ClassVar[Names]
     commands_file: ClassVar[str] = ""  # Where its commands are, read on first use
     settings_type: ClassVar[type[Any]]
     bounds: ClassVar[tuple[str, str, str]]
     """Settings that limit the tokens and sequences of a step, and the tokens of a sequence."""
     shown: ClassVar[tuple[str, ...]]  # Settings in reports
-    oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")
-    """The lowest supported compute capability, and an example of it."""
-    own_drafts: ClassVar[str] = ""
-    """Flags with which a model's own heads draft, if its speculative decoding is modelled."""
-    expert_launches: ClassVar[ExpertLaunches | None] = None
-    """How it launches Triton's kernel for routed experts, if that can be tuned."""
-    ties_groups: ClassVar[bool] = True
-    """True if it ranks grouped experts in a format in which scores of untrained weights are ties."""
+    oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")  # The lowest compute capability, and an example
+    own_drafts: ClassVar[str] = ""  # Flags with which a model's own heads draft, if speculative decoding is modelled
+    expert_launches: ClassVar[ExpertLaunches | None] = None  # How it launches Triton's kernel for experts, if tunable
+    ties_groups: ClassVar[bool] = True  # True if it ranks grouped experts in a format that ties untrained scores
     tuned_since: ClassVar[Mapping[str, Version]] = {}
     """By kernel architecture: the release from which on kernels are as fast as estimated."""
     host_type: ClassVar[type[HostCosts]]
@@ -118,8 +113,7 @@ class Engine(ABC):
     @property
     def version(self) -> Version:
         """As numbers, as far as the name has it."""
-        found = VERSION.fullmatch(self.name.partition("@")[2])
-        return numbers(found[1]) if found else ()
+        return version_of(self.name)
 
     @property
     def commands(self) -> Commands:
@@ -277,6 +271,21 @@ class Engine(ABC):
         """Defaults of an older release for a model: settings, and options of `deploy`."""
         return {}, {}
 
+    def known_before(self, version: Version, /) -> Sequence[str]:
+        """What is known of an older release, in words."""
+        return ()
+
+    def fact(self, kind: str) -> Any:
+        """What an older release did or took beyond newer ones; 0 for these."""
+        return 0
+
+    def as_released(self, host: Any, model: ModelConfig, /, *, chat: bool) -> Any:
+        """A host's costs with those that this release had beyond."""
+        rendered = chat and model.architecture not in WITHOUT_TEMPLATE
+        more, turn = MILLI * self.fact("sequence_ms"), MILLI * self.fact("chat_turn_ms") * rendered
+        host = replace(host, process_sequence=host.process_sequence + more) if more else host
+        return replace(host, server_turn=host.server_turn + turn) if turn else host
+
 
 class Configuration(NamedTuple):
     """One launch configuration."""
@@ -306,6 +315,27 @@ class ExpertLaunches(NamedTuple):
     file_name: Callable[[int, int, str, Gpu], str]
     """The path of a layer's configurations, by experts, their width, format and GPU."""
     has_tuned_file: Callable[[int, int, str, Gpu], bool]  # True if the engine's package has a file for such a layer
+
+
+@lru_cache
+def untuned_factors(
+    model: ModelConfig, spec: ExpertFeedForward, gpu: Gpu, layout: ParallelLayout, family: str
+) -> tuple[tuple[float, float], ...]:
+    """Token counts with the slowdown factor of experts by the defaults of old releases; empty with a tuned file."""
+    weights = model.weights
+    kernel = weights.experts_kernel or kernel_profile(family).experts.get(gpu.kernels, {}).get(weights.experts, "")
+    if kernel != "triton" or weights.experts != "bf16" or not is_modelled(gpu):
+        return ()  # default tiles of block fp8 are as good
+    experts = -(-(spec.experts + layout.redundant) // layout.expert_gpus) + (0 if layout.experts else spec.joined)
+    inter = layout.share_expert_width(spec.inter)
+    launches = engine_named(family).expert_launches
+    if launches is None or launches.has_tuned_file(experts, inter, weights.experts, gpu):
+        return ()
+    from infercast.predict.expert_launch import slowdown  # noqa: PLC0415 - few experts have no tuned file
+
+    layer = MoE(np.ones(1), hidden=model.hidden, inter=inter, experts=experts, topk=spec.topk, gated=spec.gated)
+    sizes = sorted({*(1 << power for power in range(16)), experts, experts + 1})
+    return tuple((float(tokens), slowdown(tokens, layer, gpu, layout.expert_gpus)) for tokens in sizes)
 
 
 @cache
@@ -343,9 +373,10 @@ def engine_named(name: str | None = None) -> Engine:
     release = known[nearest]
     if is_same_version(name, nearest):
         return replace(release, name=name)
-    return replace(
-        release, name=name, is_measured=False, note=f"its rules are not known; those of {nearest}, costs not measured"
-    )
+    facts = ", ".join(release.known_before(version_of(name)))
+    note = f"with its {facts}; its other" if facts else "its"
+    note = f"{note} rules are not known; those of {nearest}, costs not measured"
+    return replace(release, name=name, is_measured=False, note=note)
 
 
 def absent(name: str) -> str | None:
@@ -389,8 +420,7 @@ class Deployment(Answer):
     host: HostCosts
     memory: Memory
     over_http: bool = False  # True if requests arrive as text at a server, not as tokens from the same process
-    corrections: Corrections | None = None
-    """Corrections from measured runs; those of the host are already applied to ``host``."""
+    corrections: Corrections | None = None  # Corrections from measured runs; those of the host are in ``host`` already
 
     def _words(self) -> str:
         gpus = f"{self.layout.gpus} x {self.gpu.name}"
@@ -434,7 +464,8 @@ class Deployment(Answer):
     def has_default_host(self) -> bool:
         """True if no host was specified."""
         bundled = self.engine.default_host()
-        return self.host == (bundled.behind_server() if self.over_http else bundled)
+        bundled = bundled.behind_server() if self.over_http else bundled
+        return any(self.host == self.engine.as_released(bundled, self.model, chat=chat) for chat in (False, True))
 
     @property
     def draft_passes(self) -> DraftPasses:
@@ -503,25 +534,27 @@ def deploy(
     host: HostCosts | None = None,
     *,
     over_http: bool = False,
+    chat: bool = False,
     partition: str | None = None,
     must_fit: bool = True,
 ) -> Deployment:
     """Deploy a model on GPUs, or raise the reason why not. ``host`` of None is the one the engine was measured on."""
     engine = engine_of(settings)
+    gpu = with_older_kernels(gpu) if engine.version < engine.tuned_since.get(gpu.kernels, ()) else gpu
     placed, resolved = put_on(engine, model, gpu, settings, layout)
     where = placed, layout, gpu, resolved
     memory = require_fit(engine, *where) if must_fit and partition is None else engine.plan_memory(*where)
     machine = host or engine.default_host()
     if not isinstance(machine, engine.host_type):
         raise InputError(f"the host {machine.title!r} was fitted for another engine than {engine.name}")
-    machine = machine.behind_server() if over_http else machine
+    machine = engine.as_released(machine.behind_server() if over_http else machine, model, chat=chat)
     found = Deployment(engine, placed, gpu, layout, resolved, predictor, machine, memory, over_http)
     if partition is None:
         return found
     from infercast.engines.stages import cut_layout  # noqa: PLC0415 - few pipelines are cut otherwise
 
     layout = cut_layout(found, partition)
-    return deploy(model, gpu, settings, layout, predictor, host, over_http=over_http, must_fit=must_fit)
+    return deploy(model, gpu, settings, layout, predictor, host, over_http=over_http, chat=chat, must_fit=must_fit)
 
 
 def shared_seconds(deployment: Deployment) -> Callable[[float], float]:

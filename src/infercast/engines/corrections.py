@@ -59,10 +59,7 @@ class CorrectedTimer(KernelTimer):
         self.kernels = timer.kernels
         self.rows_a_sequence = timer.rows_a_sequence
         self._decoding_row, self._adapter_table = timer._decoding_row, timer._adapter_table
-        self._factors = (
-            1.0 if corrections.prompts is None else corrections.prompts.value,
-            1.0 if corrections.decodes is None else corrections.decodes.value,
-        )
+        self._factors = [1.0 if each is None else each.value for each in (corrections.prompts, corrections.decodes)]
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         return self._longer(self._own(shape, steps))

@@ -57,6 +57,11 @@ def changed(settings: Asked, **values: Any) -> Asked:
     return cast("Asked", replace(cast("Any", settings), **values)) if values else settings
 
 
+def filled(settings: Asked, defaults: Mapping[str, Any]) -> Asked:
+    """The same with defaults where nothing is asked for."""
+    return changed(settings, **{name: value for name, value in defaults.items() if getattr(settings, name) is None})
+
+
 def _read(kind: type, text: str) -> Any:
     if kind is bool:
         return TRUTHS[text.lower()]
@@ -142,8 +147,7 @@ class MeasuredSetup:
     with_those_blocks: Settings  # The same settings, with the number of blocks fixed to these
     blocks_were_set: bool  # True if it was fixed
     tensor_parallel_size: int = 1
-    model: Mapping[str, Any] = field(default_factory=dict)
-    """How it read the checkpoint, by the names of `infercast.forecast.deploy.ModelOptions`."""
+    model: Mapping[str, Any] = field(default_factory=dict)  # How it read the checkpoint, by names of `ModelOptions`
 
 
 class Names(NamedTuple):
@@ -213,18 +217,21 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
+def version_of(name: str) -> tuple[int, ...]:
+    """The version of an engine's name as numbers, as far as the name has it."""
+    found = VERSION.fullmatch(name.partition("@")[2])
+    return numbers(found[1]) if found else ()
+
+
 def nearest_version(name: str, known: Iterable[str]) -> str | None:
     """The nearest known release: the last that is no newer, or the first; None without a readable version or engine."""
-    family, _, text = name.partition("@")
-    found = VERSION.fullmatch(text)
-    releases = {numbers(each.partition("@")[2]): each for each in known if each.partition("@")[0] == family}
-    if not found or not releases:
+    family, asked = name.partition("@")[0], version_of(name)
+    releases = {version_of(each): each for each in known if each.partition("@")[0] == family}
+    if not asked or not releases:
         return None
-    asked = numbers(found[1])
     return releases[max((each for each in releases if each <= asked), default=min(releases))]
 
 
 def is_same_version(name: str, release: str) -> bool:
-    found = VERSION.fullmatch(name.partition("@")[2])
-    own = numbers(release.partition("@")[2])
-    return found is not None and numbers(found[1])[: len(own)] == own
+    own = version_of(release)
+    return version_of(name)[: len(own)] == own

@@ -126,19 +126,11 @@ class Curve(NamedTuple):
 
 @cache
 def curves() -> dict[str, Curve]:
-    data = read_data("acceptance.toml")
-    sources = data["sources"]
-    return {
-        name: Curve(
-            name,
-            each["model"],
-            each["method"],
-            each["lengths"],
-            sources[each["source"]]["title"],
-            sources[each["source"]]["url"],
-        )
-        for name, each in data["curves"].items()
-    }
+    data, found = read_data("acceptance.toml"), {}
+    for name, each in data["curves"].items():
+        source = data["sources"][each["source"]]
+        found[name] = Curve(name, each["model"], each["method"], each["lengths"], source["title"], source["url"])
+    return found
 
 
 def by_length(length: float, num_drafts: int) -> tuple[float, ...]:

@@ -89,10 +89,9 @@ class Traffic:
         if self.requests is None:
             made = tuple(Request(*row) for row in rows)
         else:
-            known = [self.requests[place] for place in chosen.tolist()]
+            known = zip(rows, [self.requests[place] for place in chosen.tolist()], strict=True)
             made = tuple(
-                Request(*row, each.prefix, each.answer, each.declared, stops=each.stops)
-                for row, each in zip(rows, known, strict=True)
+                Request(*row, each.prefix, each.answer, each.declared, stops=each.stops) for row, each in known
             )
         return Workload(made, rate=rate, description=f"{len(made):,} requests of the day")
 
@@ -162,13 +161,8 @@ def made_up_day(
     if not arrivals.size:
         raise InputError(f"rate {rate:g} gives no request in the whole day")
     words = f"{arrivals.size:,} requests, {profile} around {rate:g}/s, input {input_lengths}, output {output_lengths}"
-    return Traffic(
-        arrivals,
-        input_lengths.sample(arrivals.size, input_rng),
-        output_lengths.sample(arrivals.size, output_rng),
-        window,
-        words,
-    )
+    inputs, outputs = input_lengths.sample(arrivals.size, input_rng), output_lengths.sample(arrivals.size, output_rng)
+    return Traffic(arrivals, inputs, outputs, window, words)
 
 
 SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)  # simulated loads, as shares of the saturated rate
@@ -358,8 +352,7 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> L
     return Level(through * stay, through, forecast, values, np.sort(slack[kept]))
 
 
-STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))
-"""Factors on the lengths of prompts and answers: four rates for three coefficients."""
+STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))  # Factors on lengths: four rates for three coefficients
 MIX = 300
 SERVICE_SEED = 11
 

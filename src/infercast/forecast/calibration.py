@@ -266,11 +266,7 @@ def read_calibration(path: Path) -> Calibration:
         if not isinstance(values.get(name), dict):
             raise FileFormatError(path, f"[{name}] is missing; `infercast calibrate` writes it")
     known, seen, results = values["deployment"], values.get("seen", {}), values.get("results", [])
-    if (
-        not isinstance(seen, dict)
-        or not isinstance(results, list)
-        or not all(isinstance(each, dict) for each in results)
-    ):
+    if not (isinstance(seen, dict) and isinstance(results, list) and all(isinstance(each, dict) for each in results)):
         raise FileFormatError(path, "[seen] must be a table and [[results]] tables")
     for each in fields(Fingerprint):
         kind, wanted = (bool, "true or false") if each.name == "api_server" else (str, "text")

@@ -33,7 +33,7 @@ from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
 from infercast.predict.learned import Changed, make_predictor, ordering, power_limited
 from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Request, Workload, simulate
@@ -82,6 +82,7 @@ class DeployOptions(ModelOptions, total=False):
     power_limit_w: float | None
     gpu_clock_mhz: float | None
     api_server: bool
+    chat: bool
     predictor: str | Predictor
     host: Path | HostCosts | str | None
     engine: str | None
@@ -113,7 +114,8 @@ def load_model(
     ``gdn_prefill_backend`` the kernels that scan prompts of gated delta nets. A ``runner`` of ``pooling``, or a
     ``task`` that takes it, gives a vector or a score for each prompt and no tokens.
     """
-    names = (engine or engine_named()).names
+    engine = engine or engine_named()
+    names = engine.names
     if quantization is not None and quantization in names.quantizations:
         quantization = names.quantizations[quantization] or None
     changes = read_object(hf_overrides, "--hf-overrides") if isinstance(hf_overrides, str) else hf_overrides
@@ -143,6 +145,8 @@ def load_model(
         model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
     model = _with_runner(model, runner, task)
     _check_known("sampling", sampling, SAMPLINGS)
+    if sampling == TOP_P:
+        sampling = SORTED if engine.fact("sorts_logits") else GREEDY
     if sampling != SAMPLINGS[0]:
         model = replace(model, sampling=sampling)
     _check_known("expert_routing", expert_routing, ROUTINGS)
@@ -194,6 +198,7 @@ def deploy(
     power_limit_w: float | None = None,
     gpu_clock_mhz: float | None = None,
     api_server: bool = True,
+    chat: bool = False,
     predictor: str | Predictor = "learned",
     host: Path | HostCosts | str | None = None,
     engine: str | None = None,
@@ -211,7 +216,7 @@ def deploy(
     layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without direct links. ``fuse_allreduce_rms``
     and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and ``gpu_clock_mhz`` limit every GPU, as
     ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text over HTTP; without it as tokens from
-    the same program.
+    the same program. With ``chat`` a server renders them by a template, which vLLM 0.11.0 parses for each.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
     for anything that an engine would refuse.
@@ -241,7 +246,7 @@ def deploy(
     )
     known = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     layout, machine = chosen.spread(wanted, config, layout, device), host_of(chosen, host)
-    how: Any = {"over_http": api_server, "partition": pp_layer_partition}
+    how: Any = {"over_http": api_server, "chat": chat, "partition": pp_layer_partition}
     deployment = deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
     if calibration is None:
         return deployment
@@ -260,7 +265,7 @@ def estimate_notes(deployment: Deployment) -> list[str]:
     if gpu.stages:
         link = "the network" if gpu.network_bandwidth else "PCIe (--network names a network)"
         return [f"Stages on {gpu.title} are joined by {link}; kernels and intervals are of {gpu.name}, without energy."]
-    return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
+    return [*gpu.announced_notes, *ordering(deployment.engine.family).notes([gpu]), *_of_pcie(deployment)]
 
 
 def _of_pcie(deployment: Deployment) -> list[str]:

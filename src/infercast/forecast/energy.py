@@ -25,6 +25,7 @@ from infercast.predict.estimate import SOURCES, exposed_seconds
 from infercast.serve import Record, Workload
 from infercast.serve.record import PhaseTotals, Served
 from infercast.shown import Shown
+from infercast.units import format_gpus
 
 Batch = tuple[Table, Table]  # New tokens of each sequence, and its tokens in all
 MOST_SIZES = 48  # Table sizes at which joules are computed; in between, they are interpolated
@@ -338,9 +339,7 @@ class Energy(Shown):
 
     def _words(self) -> str:
         token = f"{self.joules_per_output_token:.3g} J per output token"
-        return (
-            f"{self.gpus} GPU{'s' * (self.gpus > 1)}, {self.mean_watts:.0f} W each on average, {token}, {self.source}"
-        )
+        return f"{format_gpus(self.gpus)}, {self.mean_watts:.0f} W each on average, {token}, {self.source}"
 
     @property
     def watt_hours_per_million_output_tokens(self) -> float:

@@ -211,8 +211,7 @@ SHAPES |= {
 """All but those of plain PyTorch. Engines run these collectives beside other kernels, so none is a kernel of a step."""
 
 
-PLAIN_FAMILIES = frozenset(("tensor", "product", "conv2d", "lstm", "sdpa"))
-"""Of operators of plain PyTorch, which have a predictor of their own."""
+PLAIN_FAMILIES = frozenset(("tensor", "product", "conv2d", "lstm", "sdpa"))  # Plain PyTorch has its own predictor
 
 
 def shape_of(family: str) -> Shape:

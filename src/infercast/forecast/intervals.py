@@ -28,8 +28,7 @@ LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
 """A longer run responds as its first requests do: so many for each in the system at one time, within these bounds."""
 MOST_STEP_BY_STEP = 64  # The same where no stretch of steps can be jumped over, which takes ten times as long
 ENDED = 0.9  # Requests of which this share has ended before others stop coming are as in a run that goes on
-CALIBRATED = 1.2
-"""How far a run is off after a benchmark of its deployment, in differences between two runs of it: an assumption."""
+CALIBRATED = 1.2  # How far a run is off after a benchmark of its deployment, in differences of two runs: an assumption
 
 
 class SlowedTimer:
@@ -122,8 +121,7 @@ class Intervals(Answer):
     end_to_end: Band
     output_tokens_per_second: tuple[float, float]  # Lower and upper end, in output tokens per second
     requests_per_second: tuple[float, float]  # Lower and upper end, in requests per second
-    rests: dict[str, Rests] = field(default_factory=dict)
-    """What the intervals of the medians of ``ttft`` and ``tpot`` rest on."""
+    rests: dict[str, Rests] = field(default_factory=dict)  # What the intervals of the medians of both latencies rest on
 
     def _words(self) -> str:
         low, high = self.ttft.low.p50, self.ttft.high.p50

@@ -205,11 +205,8 @@ def _throttled(
     deployment: Deployment, products: list[Call], kernels: tuple[KernelCost, ...], *, is_decode: bool
 ) -> tuple[KernelCost, ...]:
     """The same kernels where the power limit slows the step down, by its products with weights (the first kernels)."""
-    operations = sum(
-        call.count * float(call.op.flops) * weight_of(call.op.compute_dtype)
-        for call in products
-        if call.op.family in THROTTLED
-    )
+    slow = [call for call in products if call.op.family in THROTTLED]
+    operations = sum(call.count * float(call.op.flops) * weight_of(call.op.compute_dtype) for call in slow)
     many = len(products) if is_decode else len(kernels)
     slower = throttle_decoding if is_decode else throttle
     seconds = sum(kernel.seconds for kernel in kernels[:many]) + (

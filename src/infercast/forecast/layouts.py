@@ -60,8 +60,7 @@ class LayoutCost(Shown):
     kv_tokens: int = 0  # Tokens that the caches of all replicas hold together
     running: float = 0.0  # Sequences that run at once on all replicas, on average
     ttft: Percentiles | None = None  # Time to first token, in seconds; None where nothing was simulated
-    tpot: Percentiles | None = None
-    """Time per output token, in seconds; None where no request has a second token, or nothing was simulated."""
+    tpot: Percentiles | None = None  # Time per output token, in seconds; None without second tokens, or a simulation
     output_tokens_per_second: float = 0.0  # Output tokens per second of all GPUs together
     saturation: State | None = None
     ttft_width: float = 0.0  # Logarithm of the upper end of its 80 % interval, as a factor of the mean ...

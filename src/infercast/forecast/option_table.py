@@ -16,14 +16,14 @@ from infercast.bundled import DATA
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, engine_named
 from infercast.forecast.slo import EXAMPLE
 from infercast.lazy_classes import NamedTuple
-from infercast.models.spec import GREEDY, SORTED
+from infercast.models.spec import GREEDY, SORTED, TOP_P
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN
 from infercast.units import whole_number
 
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
 """How tokens spread over experts: equally likely, in equal counts, or as uneven as measured tables have it."""
-SAMPLINGS = (GREEDY, SORTED)  # Tokens are the most likely, or by top-p from sorted logits, as vLLM 0.11.1 to 0.16 did
+SAMPLINGS = (GREEDY, TOP_P, SORTED)  # Tokens are the most likely, by top-p as the release does it, or by sorted logits
 TURN_LEN, THINK, TOOL_TIME = "lognormal:120:0.8:4:4000", "exponential:10", "lognormal:2:1"
 """Of later turns of a session, of the time between two, and of tools."""
 
@@ -111,8 +111,8 @@ PARALLEL = "tensor_parallel_size pipeline_parallel_size pp_layer_partition data_
 OPTIONS: dict[str, Option] = {option.name: option for group in reversed(GROUPS) for option in reversed(group)}
 """By name; where a group has its own form of an option, the form of the earlier group."""
 OURS_ALONE = {
-    "network", "pcie_topology", "api_server", "expert_routing", "sampling", "engine", "prompts_first", "cudagraph_mode",
-    "acceptance", "dummy_weights", "host", "predictor", "calibration",
+    "network", "pcie_topology", "api_server", "chat", "expert_routing", "sampling", "engine", "prompts_first",
+    "cudagraph_mode", "acceptance", "dummy_weights", "host", "predictor", "calibration",
 }  # fmt: skip
 """Options of ours that are no flags of an engine."""
 

@@ -262,10 +262,8 @@ class OwnKernel(Answer):
         home = self.gpu
         here, there = (self._inputs(columns, each) for each in (device, home))
         logs, spread = self._members(there)
-        half, floors = (
-            np.minimum(self.facts["width"] * spread, WIDEST),
-            [launch_floor(each) / MICRO for each in (device, home)],
-        )
+        half = np.minimum(self.facts["width"] * spread, WIDEST)
+        floors = [launch_floor(each) / MICRO for each in (device, home)]
         roofs = [floor + np.maximum(x["moved"], x["computed"]) for floor, x in zip(floors, (here, there), strict=True)]
         ratios = np.log([roofs[0] / roofs[1]])
         if not self.work:

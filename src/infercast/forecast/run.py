@@ -547,10 +547,8 @@ def drafts_of(forecast: SimulatedRun) -> DraftRun | None:
     counts = DraftCounts()
     for record in pool.records:
         counts.add(record.drafts)
-    seconds = forecast.duration
-    return DraftRun(
-        drafting, counts, counts.num_draft_tokens / seconds, counts.num_accepted / seconds, _parts(pool.phases)
-    )
+    drafted, accepted = (count / forecast.duration for count in (counts.num_draft_tokens, counts.num_accepted))
+    return DraftRun(drafting, counts, drafted, accepted, _parts(pool.phases))
 
 
 def _parts(phases: tuple[Phase, ...]) -> dict[str, float]:

@@ -68,8 +68,7 @@ class Spread(NamedTuple):
 
 SEEN_IN_ONE_SPREAD = 0.3
 """Standard deviation of the logarithm of host times that were seen in one other model only: an assumption."""
-NEW_RUNNER_SPREAD = 0.08
-"""The same of a model that a release launches by other code than the measured one (benchmarks/LOG.md)."""
+NEW_RUNNER_SPREAD = 0.08  # The same of a model that a release launches by other code than measured (benchmarks/LOG.md)
 ELSEWHERE = Spread(prompts=0.04, decodes=0.02)
 """What steps on several GPUs or behind a server have beyond those of measured engines, which have neither."""
 CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.03)
@@ -81,8 +80,7 @@ OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
 RUN_TO_RUN = Spread(prompts=0.03, decodes=0.02, host=0.08)
 RUN_TO_RUN_PATH = 0.0005
 """Two equal runs of one deployment: deviations of logarithms and seconds (benchmarks/accuracy/calibrate.py)."""
-ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
-"""The same for a GPU that was announced and could not be measured: a guess."""
+ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)  # The same for a GPU that was announced, not measured: a guess
 DRAFTING = Spread(prompts=0.05, decodes=0.07, host=0.15)
 """The same with speculative decoding: few host times are known, and acceptance varies by 5 to 10 % per request."""
 NEW_KERNEL_SPREAD = 0.25
@@ -330,8 +328,7 @@ def chance_of(values: Array, fraction: float, count: int | None = None) -> float
 
 
 DRAWS = 4
-STUDENT = 1.533
-"""Standard deviations on either side that hold 80 %, where the standard deviation is known from five draws."""
+STUDENT = 1.533  # Standard deviations on either side that hold 80 %, where the deviation is known from five draws
 APART = 1_000_003  # Between the seeds of two draws, far from consecutive seeds
 RESIDENCES, MEMORIES = 8, 10
 """A draw must be long enough to forget its start: multiples of the requests in the system, and of correlated ones."""

@@ -27,8 +27,7 @@ LEAST_POWER, LEAST_CLOCK = 0.27, 0.2  # Shares of its limit and top clock below 
 MEGA = 1e6
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 LEAST_SHARE = 1e-3  # A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G
-ON_CHIP = ("fma_flops", "special_rate", "l2_bandwidth")
-"""Rates that grow with the number of multiprocessors and with their clock, as tensor rates do."""
+ON_CHIP = ("fma_flops", "special_rate", "l2_bandwidth")  # Rates that grow with multiprocessors and their clock
 PROPERTIES = (
     "sms", "boost_clock", "tensor_flops", "special_rate", "dram_bandwidth", "dram_bytes", "l2_bytes", "l2_bandwidth",
     "nvlink_bandwidth", "pcie_bandwidth", "network_bandwidth",

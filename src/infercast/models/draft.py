@@ -64,8 +64,7 @@ class Draft:
         return self.modules * each + tables / layout.tensor
 
     def with_head_of(self, target: ModelConfig) -> Draft:
-        config = replace(self.config, vocabulary=target.vocabulary)
-        return replace(self, config=config, own_head=False)
+        return replace(self, config=replace(self.config, vocabulary=target.vocabulary), own_head=False)
 
     def with_target(self, target: ModelConfig) -> ModelConfig:
         """The target with the layers that draft behind its own, as its cache holds them."""
@@ -88,8 +87,7 @@ class Draft:
         base, hidden = self.config.weights.base, self.config.hidden
         calls = []
         if self.joins:
-            product = Gemm(tokens, hidden, 2 * hidden, dtype=base, weight_dtype=base)
-            calls.append(Call("join", product))
+            calls.append(Call("join", Gemm(tokens, hidden, 2 * hidden, dtype=base, weight_dtype=base)))
         if self.norms:
             calls.append(Call("input_norm", norm(tokens, hidden, residual=False, dtype=base), self.norms))
         return _named([*calls, *self._layer_calls(layout, tokens)])
@@ -151,13 +149,8 @@ def prediction_draft(target: ModelConfig) -> Draft:
     config = replace(
         target, name=f"{target.name} prediction head", stacks=part.stacks, order=(), weights=weights, vision=None
     )
-    return Draft(
-        replace(config, prediction=None, notes=()),
-        joins=True,
-        norms=part.norms - 1,
-        own_head=part.own_table,
-        modules=part.heads,
-    )
+    config = replace(config, prediction=None, notes=())
+    return Draft(config, joins=True, norms=part.norms - 1, own_head=part.own_table, modules=part.heads)
 
 
 def model_draft(draft: ModelConfig, target: ModelConfig) -> Draft:
@@ -187,8 +180,7 @@ def eagle_draft(method: str, source: str | os.PathLike[str] | Mapping[str, Any],
 
 def usual_head(method: str, name: str, target: ModelConfig) -> Draft:
     """A head as most are made for a target, where its config is not at hand: one dense layer as wide as the target."""
-    first = target.stacks[0]
-    mixer = first.mixer
+    mixer = target.stacks[0].mixer
     if isinstance(mixer, GroupedAttention):
         mixer = GroupedAttention(mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.value_dim, mixer.head_dim)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -38,8 +39,7 @@ class FeedForward(ABC):
     inter: int  # Its width, or that of each routed expert
     experts: int  # Routed experts; 0: none
     shared_inter: int  # Width of all shared experts together, which serve every token; 0: none
-    is_empty: ClassVar[bool] = False
-    """Whether the layer has no feed-forward at all: no kernels, no norm before it, no all-reduce after it."""
+    is_empty: ClassVar[bool] = False  # No feed-forward at all: no kernels, no norm before, no all-reduce after it
     takes_quantised: ClassVar[bool] = False  # Whether the norm before it also quantises, if activations are quantised
 
     @property
@@ -168,10 +168,8 @@ def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size
     activation = gated_activation if gated else plain_activation
     up_name = f"{prefix}gate_up_proj" if gated else f"{prefix}up_proj"
     # The norm before and the activation between quantise what they write: the engine's compiler fuses it into them.
-    up_width = width * (2 if gated else 1)
-    formats = "feed_forward"
-    up = shard.linear(up_name, tokens, up_width, shard.hidden, formats, quantised=True)
-    down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, quantised=True)
+    up = shard.linear(up_name, tokens, width * (2 if gated else 1), shard.hidden, "feed_forward", quantised=True)
+    down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, "feed_forward", quantised=True)
     handed_on = weights.base if weights.quantised_apart else weights.activation_feed_forward
     written = activation(tokens, width, weights.base, handed_on)
     return [*up, Call(f"{prefix}activation", written, 2 if squared and not gated else 1), *down]
@@ -220,10 +218,12 @@ class ExpertFeedForward(FeedForward):
     reached: int | None = None
     """How many experts tokens go to at all: fewer without training, or where others are for images (ERNIE 4.5 VL)."""
     routing: str = "uniform"  # How tokens spread over experts: ``uniform``, ``balanced`` or ``power_law_`` and exponent
-    wide_router: bool = False  # The router multiplies in fp32 (GLM-5)
+    wide_router: bool = False  # The router multiplies in fp32 (GLM-5) ...
+    router_slower: tuple[tuple[float, float], ...] = ((1.0, 1.0),)  # ... and of it what `slower` is of experts
     slower: tuple[tuple[float, float], ...] = ()
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
     joined: int = 0  # Shared experts that an engine multiplies with the routed ones, as experts of every token
+    beside: int = 0  # Up to so many tokens shared experts run on a stream of their own while the routed ones do
 
     @property
     def has_plain_groups(self) -> bool:
@@ -301,7 +301,8 @@ class ExpertFeedForward(FeedForward):
         beside = 0
         for prefix, inter in (("shared_", 0 if self.joined else self.shared_inter), ("dense_", self.dense_inter)):
             if inter:
-                calls += dense_calls(shard, prefix, inter, self.gated, tokens)
+                dense = dense_calls(shard, prefix, inter, self.gated, tokens)
+                calls += [replace(call, beside=tokens <= self.beside) for call in dense] if self.beside else dense
                 beside += 1
         if self.shared_gate and self.shared_inter and not self.joined:
             calls += self._gate_calls(shard, tokens)
@@ -340,7 +341,8 @@ class ExpertFeedForward(FeedForward):
             return [Call("router", Gemm(tokens, self.experts, hidden, base))]
         widen = copy(tokens, bytes_of(base) * hidden, 4.0 * hidden)
         wide = Gemm(tokens, self.experts, hidden, "fp32", out_dtype="fp32")
-        return [Call("router_widen", widen), Call("router", wide)]
+        rows, slower = np.array(self.router_slower).T
+        return [Call("router_widen", widen), Call("router", wide, slower=np.interp(tokens, rows, slower))]
 
     def _routed_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Router and fused experts: each expert's width split over the GPUs, or whole experts spread over them."""

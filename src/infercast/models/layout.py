@@ -95,8 +95,7 @@ class WeightFormat:
     scans_kernel: str = ""  # Library that scans prompts of gated delta nets, where not the engine's own choice
     name: str = "bf16"  # What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ...
     int4_scale_bytes: float = 2 / 128  # Scale and zero point of each 4-bit integer: by default one bf16 scale for 128
-    quantised_apart: bool = False
-    """Inputs are quantised by kernels of their own, not by the norm or activation before: the engine fuses neither."""
+    quantised_apart: bool = False  # Inputs are quantised by kernels of their own, not by the norm or activation before
     quicker_rows: tuple[int, int, float] = (0, 0, 1.0)
     """Of fp8 products with more rows than the first number and up to the second: how many times as long as in measured
     tables they take, where the engine has another kernel for them."""

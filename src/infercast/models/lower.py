@@ -127,11 +127,8 @@ def attention_calls(
 ) -> list[Call]:
     """Attention over ``queries[i]`` new of ``keys[i]`` tokens; arrays hold batches of equal ``sequences``."""
     shard, batch = config.shard(layout), SequenceBatch(queries, keys, sequences)
-    return [
-        call
-        for mixer, layers in mixer_layers(config).items()
-        for call in in_layers(mixer.sequence_calls(shard, batch), layers)
-    ]
+    mixers = mixer_layers(config).items()
+    return [call for mixer, layers in mixers for call in in_layers(mixer.sequence_calls(shard, batch), layers)]
 
 
 def verify_calls(
@@ -139,11 +136,8 @@ def verify_calls(
 ) -> list[Call]:
     """Attention of sequences that verify drafts, ``width`` new tokens each, in a batch or an array of batches."""
     shard, batch = config.shard(layout), SequenceBatch(np.ones_like(keys), keys, sequences)
-    return [
-        call
-        for mixer, layers in mixer_layers(config).items()
-        for call in in_layers(mixer.verify_calls(shard, width, batch), layers)
-    ]
+    mixers = mixer_layers(config).items()
+    return [call for mixer, layers in mixers for call in in_layers(mixer.verify_calls(shard, width, batch), layers)]
 
 
 def in_layers(calls: list[Call], layers: int) -> list[Call]:
@@ -193,7 +187,7 @@ def merge(calls: list[Call]) -> list[Call]:
     merged: dict[tuple[object, ...], Call] = {}
     for call in calls:
         values = (getattr(call.op, field.name) for field in fields(call.op))  # type: ignore[arg-type]
-        key = (call.name, call.beside, *(value for value in values if not isinstance(value, np.ndarray)))
+        key = (call.name, call.beside is not False, *(value for value in values if not isinstance(value, np.ndarray)))
         seen = merged.get(key)
         merged[key] = call if seen is None else replace(call, count=seen.count + call.count)
     return list(merged.values())

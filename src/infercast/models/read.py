@@ -173,10 +173,8 @@ def config_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
     if isinstance(source, Mapping):
         return Source(source, str(source.get("model_type") or "model"), "config")
     text = os.fspath(source)
-    path, bundled = (
-        Path(text),
-        text.lower() if isinstance(source, str) and text.lower() in library.model_names() else None,
-    )
+    path = Path(text)
+    bundled = text.lower() if isinstance(source, str) and text.lower() in library.model_names() else None
     if bundled is None and os.path.isdir(text):
         return _from_folder(path)
     if bundled is None and os.path.isfile(text) and path.suffix != ".gguf":
@@ -211,9 +209,8 @@ def _from_folder(folder: Path) -> Source:
     if beside.is_file() and "quantization_config" not in values:
         values = {**values, "quantization_config": _load(beside)}
     files = folder / "model.safetensors.index.json"
-    listed = (
-        families.Fields(_load(files) if files.is_file() else {}, str(files)).section("metadata").count("total_size")
-    )
+    index = families.Fields(_load(files) if files.is_file() else {}, str(files))
+    listed = index.section("metadata").count("total_size")
     stored = listed or sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     return Source(values, folder.absolute().name or "model", str(config), stored=stored)
 

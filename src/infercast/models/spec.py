@@ -17,7 +17,7 @@ from infercast.models.layout import ParallelLayout, Shard, WeightFormat
 from infercast.models.mixers.mixer import Mixer
 from infercast.shown import Answer
 
-GREEDY, SORTED = "greedy", "sorted"  # How a token is picked: the largest logit, or by top-p with all logits in order
+GREEDY, SORTED, TOP_P = "greedy", "sorted", "top_p"  # The largest logit, or top-p: with all in order, or by release
 MOST_TENSOR = 64  # Sizes that a refusal looks at for alternatives
 BLOCKED, BLOCK = "fp8_block", 128
 

@@ -65,7 +65,7 @@ class Call:
     name: str
     op: Op
     count: int = 1
-    beside: bool = False  # Runs on a stream of its own, in parallel with the kernels around it
+    beside: Any = False  # Whether, by size, it runs on a stream of its own, in parallel with the kernels around it
     slower: Quantity = 1.0  # How many times as long it takes as such a kernel, by how the engine launches it, ...
     saved: float = 0.0  # ... and the seconds that it takes less
 

@@ -29,9 +29,9 @@ TAILS, DOUBTED, REWEIGHTED = 4.0, 3.0, 3
 how often weights are found anew."""
 CANDIDATES, JUDGES = 800, 1200  # Rows that anchors are chosen from, and rows that they are chosen for
 LEAST_SPREAD = 0.03
-USUAL_WIDENING, WORTH = 1.7, 50
-"""Half an 80 % interval in standard deviations of the process as it mostly is, and how many anchors that is worth: a
-few agree with each other more than with other kernels."""
+USUAL_WIDENING, NEAR_WIDENING, WORTH = 1.7, 1.1, 50
+"""Half an 80 % interval in standard deviations of the process as it mostly is, the same where its architecture was
+learned from, and how many anchors that is worth: a few agree with each other more than with other kernels."""
 
 
 class Place(NamedTuple):
@@ -117,15 +117,18 @@ class Correction:
         return np.asarray(np.maximum(self.widening * np.sqrt(left), LEAST_SPREAD))
 
 
-def learn(family: str, features: Array, misses: Array, reference: Array, learner: Forest | None = None) -> Correction:
-    """From anchors' features and misses, log(measured / predicted) of the ``learner``."""
+def learn(
+    family: str, features: Array, misses: Array, reference: Array, learner: Forest | None = None, *, near: bool = False
+) -> Correction:
+    """From anchors' features and misses, log(measured / predicted) of the ``learner``; ``near``: it saw such chips."""
     space = Space.of(family, reference, learner)
     anchors = space.place(features)
     precision = _precision(space.covariance(anchors, anchors), misses, space.varies["noise"])
     weights = precision @ misses
     # In closed form: how far each anchor is from what the others say of it, in standard deviations.
     alone = np.abs(weights) / np.sqrt(np.diag(precision))
-    widening = (misses.size * float(np.quantile(alone, 0.8)) + WORTH * USUAL_WIDENING) / (misses.size + WORTH)
+    usual = NEAR_WIDENING if near else USUAL_WIDENING
+    widening = (misses.size * float(np.quantile(alone, 0.8)) + WORTH * usual) / (misses.size + WORTH)
     return Correction(space, anchors, weights, precision, widening)
 
 

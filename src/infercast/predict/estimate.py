@@ -47,10 +47,8 @@ class Estimate(Shown):
     low: Quantity  # Lower end of the 80 % interval, in seconds
     high: Quantity  # Upper end of the 80 % interval, in seconds
     source: str  # Where the number comes from: one of `SOURCES`
-    bound: str | npt.NDArray[Any]
-    """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
-    condition: str = ""
-    """Of a kernel that was asked for by itself, ``alone``, ``engine`` or ``sustained``; empty within a step."""
+    bound: str | npt.NDArray[Any]  # What limits it: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``
+    condition: str = ""  # Of a kernel by itself: ``alone``, ``engine`` or ``sustained``; empty within a step
 
     def _words(self) -> str:
         among = f"{self.condition}, " if self.condition else ""
@@ -156,8 +154,8 @@ LEAST_LEFT = 0.5  # No launch saves more than the rest of a kernel
 
 def exposed_seconds(call: Call, each: Quantity) -> Quantity:
     """Seconds that all launches of a kernel add to a step, given the seconds of one."""
-    if call.beside:
-        each = np.maximum(np.asarray(each) - HIDDEN_SECONDS, 0.0)
+    if call.beside is not False:
+        each = np.maximum(np.asarray(each) - HIDDEN_SECONDS * np.asarray(call.beside), 0.0)
     if call.saved:
         each = np.maximum(np.asarray(each) - call.saved, LEAST_LEFT * np.asarray(each))
     return call.count * call.slower * each

@@ -9,7 +9,7 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.lazy_classes import NamedTuple, dataclass
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.ops import MoE
 from infercast.ops.op import bytes_of, tensor_rate_of
 from infercast.predict.array_api import Array, Arrays, soft_max
@@ -51,6 +51,23 @@ def tiles_of(configurations: Iterable[tuple[int, ...]]) -> Tiles:
 
 def all_tiles() -> Tiles:
     return tiles_of(product(ROWS, COLUMNS, DEPTHS, GROUPS, WARPS, STAGES))
+
+
+FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
+"""Defaults of SGLang and of old releases of vLLM, for at most as many tokens as experts and for more."""
+GOOD = (
+    (16, 64, 128, 1, 4, 4), (32, 64, 128, 1, 4, 3), (64, 128, 64, 1, 4, 3), (64, 128, 64, 1, 8, 3),
+    (128, 128, 64, 16, 8, 3),
+)  # fmt: skip
+"""Tiles of the measured kernels, by tokens."""
+
+
+def slowdown(tokens: int, layer: MoE, gpu: Gpu, gpus: int) -> float:
+    """How many times longer the defaults take than good tiles."""
+    op = replace(layer, tokens=np.array([max(tokens / gpus, 1.0)]))
+    configurations = np.array([FEW if tokens <= layer.experts else MANY, *GOOD], dtype=float)
+    seconds = time_tiles(op, gpu, Tiles(*configurations.T)).seconds
+    return float(max(1.0, seconds[0] / seconds[1:].min()))
 
 
 def wide_multiply(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
@@ -121,10 +138,8 @@ class Constants:
     lone: float = 0.88  # What it loses where four warps multiply 128 rows, one half after the other
     feed: float = 1.10  # Share of the L2 bandwidth that an SM's part of it reaches
     short: float = 0.682  # What loads of less than a line of memory reach of a bandwidth
-    value: float = 0.124e-9
-    """Of one SM to load a value of a row that is not a multiple of 16 long: Triton then loads one at a time."""
-    spill: float = 72.0
-    """Values a thread that those loads, which go through registers, double their time at; more spill."""
+    value: float = 0.124e-9  # Of one SM to load a value of a row not a multiple of 16 long: Triton loads one at a time
+    spill: float = 72.0  # Values a thread at which those loads, by way of registers, double their time; more spill
     memory: float = 0.97  # Share of the DRAM bandwidth
     latency: float = 0.256e-6  # A load from memory under load
     begin: float = 2.86e-6  # Before a tile's first step: its tokens, its expert, the first loads

@@ -213,8 +213,7 @@ FEATURES = {name: names for family in FAMILIES.values() for name, names in famil
 class Inputs:
     kind: str
     features: dict[str, tuple[str, ...]]  # Sets of features by name ...
-    set_of: Callable[[str, str, str, str], str]
-    """... and the one that a model has, by its family, GPU, engine and variant."""
+    set_of: Callable[[str, str, str, str], str]  # ... and the one of a model, by its family, GPU, engine and variant
     sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
     beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
@@ -512,10 +511,16 @@ class Entry(NamedTuple):
     low: float
     high: float  # 10th and 90th percentile of log(measured / predicted) on rows that were held out
     held_out_error: float  # Mean absolute error of latency on those rows, as a fraction
+    near: Mapping[str, tuple[float, float]] = {}
+    """Of several GPUs' models, both ends for GPUs of an architecture that is among them, by the name of its kernels."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
         return self.family, self.gpu, self.engine, self.variant
+
+    def on(self, architecture: str) -> Entry:
+        low, high = self.near.get(architecture, (self.low, self.high))
+        return self._replace(low=low, high=high)
 
 
 class Artifact:

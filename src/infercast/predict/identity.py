@@ -110,8 +110,7 @@ class KernelProfile(NamedTuple):
     tables: dict[str, tuple[str, ...]]  # For each family, the engines with measured kernels to use, first choice first
     generations: dict[str, tuple[str, ...]]  # For each architecture, those with the same kernels at the same efficiency
     experts: dict[str, dict[str, str]]  # For each architecture and format of weights, the kernel of routed experts
-    spread_experts: Mapping[str, dict[str, str]] = {}
-    """The same of experts that are spread over GPUs, where it is another."""
+    spread_experts: Mapping[str, dict[str, str]] = {}  # The same of experts spread over GPUs, where it is another
     scans: Mapping[str, dict[str, str]] = {}
     """For each architecture and kind of recurrence, the library that scans prompts, where it is not Triton."""
     sparse: Mapping[str, dict[str, str]] = {}

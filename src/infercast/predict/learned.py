@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 class Bound(NamedTuple):
     """Kernels of an architecture that take at most a share of what they take on a GPU with less of everything."""
 
+    engine: str
     kernels: str
-    of: tuple[str, ...]  # Families, or family/format
+    of: tuple[str, ...]  # Families, family/format, or what a profile calls the tables of a kernel
     gpu: str
     share: float
     why: str
@@ -70,12 +71,13 @@ class Ordering(NamedTuple):
     bounds: tuple[Bound, ...]
     slower: tuple[Slower, ...]
 
-    def lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
+    def lesser(self, op: Op, gpu: Gpu, table: str) -> tuple[Gpu, float] | None:
         """A GPU and a share of its time that bounds this operator's on ``gpu`` from above, if there is one."""
         for bound in self.bounds:
             if bound.kernels == gpu.kernels:
                 family, other = family_of(op).name, load_gpu(bound.gpu)
-                if not {family, f"{family}/{op.compute_dtype}"}.isdisjoint(bound.of) and has_at_least(gpu, other):
+                names = {family, f"{family}/{op.compute_dtype}", table}
+                if not names.isdisjoint(bound.of) and has_at_least(gpu, other):
                     return other, bound.share
         return None
 
@@ -105,10 +107,11 @@ def at_most(own: Estimate, seconds: Quantity) -> Estimate:
 
 
 @lru_cache
-def ordering() -> Ordering:
+def ordering(engine: str = identity.DEFAULT_ENGINE) -> Ordering:
     values = read_data(f"engines/{identity.DEFAULT_ENGINE}/ordering.toml")
+    bounds = (Bound(**each) for each in values["at_most"])
     return Ordering(
-        tuple(Bound(**each) for each in values["at_most"]), tuple(Slower(**each) for each in values["slower"])
+        tuple(each for each in bounds if each.engine == engine), tuple(Slower(**each) for each in values["slower"])
     )
 
 
@@ -120,8 +123,8 @@ def _words() -> dict[str, dict[str, str]]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    words = _words()["kinds"]
-    return ", ".join(words.get(name, name) for name in names).capitalize()
+    first, *others = (_words()["kinds"].get(name, name) for name in names)
+    return ", ".join((first.capitalize(), *others))
 
 
 class ModelSelector:
@@ -179,7 +182,10 @@ class ModelSelector:
                     found = self._artifact.find(family, name, engine, variant)
                     if found is None:
                         continue
-                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else ModelChoice(tier, *found)
+                    if tier == "sibling":
+                        yield borrowed(gpu, load_gpu(name), *found)
+                    else:
+                        yield ModelChoice(tier, found[0].on(gpu.kernels), found[1])
         for engine, variant in product((each for each in engines if each != identity.SWEEP), others):
             # What was learned of other kernels is half believed, within a wider interval.
             if found := self._artifact.find(family, POOLED, engine, variant):
@@ -215,8 +221,7 @@ class ModelSelector:
         yield "unseen", [POOLED]
 
 
-ESTIMATORS: dict[str, type[KernelModel]] = {"gemm": GemmModel}
-"""Families that are asked for so often that they have an estimator of their own."""
+ESTIMATORS: dict[str, type[KernelModel]] = {"gemm": GemmModel}  # Of families that are asked for most often
 
 
 class Learned:
@@ -253,7 +258,7 @@ class Learned:
         self._chooser = ModelSelector(artifact, profile, tier=tier, as_tabled=as_tabled)
         self.choose, self.learner = self._chooser.choose, self._chooser.learner
         self._kinds: dict[object, KernelModel] = {}
-        self._ordering = ordering()
+        self._ordering = ordering(profile.engine or identity.DEFAULT_ENGINE)
         self._bounded = {bound.kernels for bound in self._ordering.bounds}
         self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
 
@@ -314,9 +319,10 @@ class Learned:
         """A GPU and a share of its time that bounds this one's; None for most, and where it has a sweep of its own."""
         if gpu.kernels not in self._bounded or self._as_tabled:
             return None
-        key = (id(gpu), op.family, getattr(op, "dtype", ""))
+        key = (id(gpu), op.family, getattr(op, "dtype", ""), getattr(op, "kernel", ""))
         if key not in self._lessers:
-            choice, lesser = self.choose(op, gpu), self._ordering.lesser(op, gpu)
+            choice, family = self.choose(op, gpu), family_of(op)
+            lesser = self._ordering.lesser(op, gpu, family.table(op, gpu, self._profile) if family.table else "")
             own = choice is not None and choice.entry.engine == identity.SWEEP and choice.known is None
             self._lessers[key] = gpu, None if own else lesser  # it holds the GPU, so that no other one takes its id
         return self._lessers[key][1]

@@ -70,14 +70,8 @@ def _factor_row(name: str, learned: Learned) -> list[str]:
         ends = f"{value - 1.28 * spread:+.1f} to {value + 1.28 * spread:+.1f} ms"
         return [TITLES[name], f"{value:+.2f} ms", ends, f"-{1.28 * before:.1f} to +{1.28 * before:.1f} ms", told]
     low, high = (learned.value * learned.ends(side) for side in (-1, 1))
-    widest = (learned.ends(side, before=True) for side in (-1, 1))
-    return [
-        TITLES[name],
-        f"{learned.value:.3f}",
-        f"{low:.3f} to {high:.3f}",
-        " to ".join(f"{end:.2f}" for end in widest),
-        told,
-    ]
+    widest = " to ".join(f"{learned.ends(side, before=True):.2f}" for side in (-1, 1))
+    return [TITLES[name], f"{learned.value:.3f}", f"{low:.3f} to {high:.3f}", widest, told]
 
 
 def _seen(calibration: Calibration) -> list[RenderableType]:

@@ -55,10 +55,8 @@ def render_fit(fit: Fit) -> list[RenderableType]:
     answers += [("note", note) for note in model.notes]
     name = engine_of(fit.settings).bounds[2]
     answers.append(("verdict", fit.problem or f"fits; {name} {fit.settings.max_model_len:,}"))
-    return [
-        Section(title, Grid(("memory of one GPU", "size", "of total"), rows)),
-        Section("What it holds", Facts(answers)),
-    ]
+    divided = Grid(("memory of one GPU", "size", "of total"), rows)
+    return [Section(title, divided), Section("What it holds", Facts(answers))]
 
 
 def fit_dict(fit: Fit) -> dict[str, Any]:

@@ -117,11 +117,8 @@ def decision_fields(forecast: Forecast) -> dict[str, Any]:
 
 
 def slo_dict(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "text": str(verdict.slo),
-        "holds": verdict.holds,
-        "limits": [record(LIMIT_FIELDS, each) for each in verdict.limits],
-    }
+    limits = [record(LIMIT_FIELDS, each) for each in verdict.limits]
+    return {"text": str(verdict.slo), "holds": verdict.holds, "limits": limits}
 
 
 def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:

@@ -254,6 +254,5 @@ def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
             text += f"{scripts['proxy']}\n\n"
         elif winner is not None and winner.candidate.replicas > 1:
             text += f"{scripts['balancer']}\n\n"
-    return (
-        text + "| file | |\n| --- | --- |\n" + "".join(f"| `{name}` | {scripts['about'][name]} |\n" for name in names)
-    )
+    table = "".join(f"| `{name}` | {scripts['about'][name]} |\n" for name in names)
+    return f"{text}| file | |\n| --- | --- |\n{table}"

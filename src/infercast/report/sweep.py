@@ -471,10 +471,8 @@ def day_charts(plan: DayPlan, most: int = BINS) -> list[Chart]:
     apart = max(1, round(len(positions) / LABELS))
     labels = [clock(place * each) if place % apart == 0 else "" for place in range(len(positions))]
     rates = plan.traffic.means(plan.traffic.counts / plan.traffic.window, most)
-    replicas = [
-        Series(day.policy, mark, plan.traffic.means(day.ready, most))
-        for day, mark in zip(plan.policies, ("-", "s", "a"), strict=True)
-    ]
+    marked = zip(plan.policies, ("-", "s", "a"), strict=True)
+    replicas = [Series(day.policy, mark, plan.traffic.means(day.ready, most)) for day, mark in marked]
     return [
         Chart("traffic", positions, labels, [Series("requests/s", "o", rates)], "{:.3g}".format, from_zero=True),
         Chart("replicas", positions, labels, replicas, "{:.3g}".format, joined=False, from_zero=True),

@@ -53,8 +53,7 @@ class PlainLoop:
         # The decode batch: steps, context of all members, and how many begin a block, by step modulo a block's size.
         self.steps = self.computed = self.num_joined = self.num_running = 0
         self.begin = [0] * self.size
-        self.members: list[tuple[int, int, int, Started]] = []
-        """A heap: the last step of each, its number, and its context less the steps so far."""
+        self.members: list[tuple[int, int, int, Started]] = []  # A heap: last step, number, and context less the steps
         self.late = self.members[:0]  # Those in a step too many: the engine does not know their last token as such
 
     def turns(self) -> Iterator[float]:

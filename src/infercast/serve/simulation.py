@@ -64,8 +64,7 @@ class Replica:
 
 
 AnyLoop = Union[Loop, PlainLoop, "PlainPrefillLoop"]
-GoOn = Callable[..., Workload | None]
-"""From what has been recorded when the last request is sent, the workload with more requests after it, or None."""
+GoOn = Callable[..., Workload | None]  # From what is recorded when the last request is sent: a longer workload, or None
 
 
 def simulate(
@@ -164,15 +163,8 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
             from infercast.serve.scheduler.drafts import DraftBatch  # noqa: PLC0415 - few runs draft
 
             batch = DraftBatch(cache, policy, speculation)
-        return PrefillScheduler(
-            policy,
-            cache,
-            ahead,
-            replica.max_model_len,
-            num_batches=1 if decode_together else ahead,
-            drafts=batch,
-            max_adapters=replica.max_adapters,
-        )
+        num, longest, adapters = 1 if decode_together else ahead, replica.max_model_len, replica.max_adapters
+        return PrefillScheduler(policy, cache, ahead, longest, num_batches=num, drafts=batch, max_adapters=adapters)
     drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(
         replica.num_blocks,

@@ -276,9 +276,8 @@ def capacity_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     traffic = made_up_day(state["rate"], state["day_profile"], inputs, outputs, seed=state["seed"])
     goal = Goal() if state["goal_minutes"] is None else Goal(state["goal_minutes"])
     deployment = page.deployment_of(asked)()
-    return day_dict(
-        plan_day(deployment, traffic, slo, goal=goal, price=asked.tariff, facility=asked.facility, tell=tell)
-    )
+    found = plan_day(deployment, traffic, slo, goal=goal, price=asked.tariff, facility=asked.facility, tell=tell)
+    return day_dict(found)
 
 
 def energy_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
@@ -579,9 +578,8 @@ def run_of(asked: page.Asked) -> Watched:
     if key in _runs:
         return _runs[key]
     system, workload = page.system_asked(asked), page.workload_of(asked)
-    run = watch_run(
-        system, workload, steady=asked.state["steady"], capacity=page.capacity_known(asked, system, workload)
-    )
+    capacity = page.capacity_known(asked, system, workload)
+    run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity)
     if key is not None:
         _runs[key] = run
         while len(_runs) > KEPT_RUNS:

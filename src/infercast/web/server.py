@@ -143,10 +143,8 @@ class Site:
         except BusyError:
             raise _busy() from None
         except TooLongError:
-            seconds = f"{SECONDS[name]:g} s"
-            raise Problem(
-                504, "TooLongError", f"no answer within {seconds}; ask for fewer requests, or ask as a job"
-            ) from None
+            problem = f"no answer within {SECONDS[name]:g} s; ask for fewer requests, or ask as a job"
+            raise Problem(504, "TooLongError", problem) from None
         finally:
             for task in (asked, left):
                 task.cancel()

@@ -320,11 +320,8 @@ def known_gpu(name: str) -> str:
 def settings_of(asked: Asked) -> Settings:
     """The settings of the engine; those that are not given are its own choice."""
     state, engine = asked.state, asked.engine
-    given = {
-        own_name(field.name, engine): state[field.name]
-        for field in FIELDS
-        if field.setting and state[field.name] is not None
-    }
+    names = [field.name for field in FIELDS if field.setting and state[field.name] is not None]
+    given = {own_name(name, engine): state[name] for name in names}
     for text in state["settings"]:
         name, _, value = text.partition("=")
         if name in given:

@@ -8,7 +8,7 @@ import pytest
 from infercast.engines.base import engine_named
 from infercast.engines.host import Launch
 from infercast.engines.sglang.host import launch_work
-from infercast.engines.sglang.kernels import has_tuned_file, untuned_factors
+from infercast.engines.sglang.kernels import choose_kernels, experts_kernel, has_tuned_file, untuned_factors
 from infercast.forecast.deploy import deploy
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -99,3 +99,39 @@ def test_prompts_cost_the_host_more_than_decoding() -> None:
     assert host.borrowed_share("llama-3.1-8b") == 0.0
     latent = deployed("deepseek-v2-lite").host_model
     assert latent.borrowed_share("deepseek-v2-lite") == 0.0 < latent.borrowed_share("deepseek-v3")
+
+
+def test_experts_in_blocks_run_triton_s_kernel_on_blackwell_unless_they_are_dispatched() -> None:
+    def kernel(layout: ParallelLayout) -> str:
+        return experts_kernel(read_model("minimax-m2.5"), load_gpu("b200-sxm"), layout)
+
+    assert kernel(ParallelLayout(8, experts=True)) == "triton"
+    assert kernel(ParallelLayout(8)) == kernel(ParallelLayout(8, experts=True, all_to_all=True)) == ""
+
+
+def test_shared_experts_run_beside_tensorrt_llm_s() -> None:
+    def calls(gpu: str, tokens: int = 1) -> dict[str, bool]:
+        found = deploy("deepseek-r1", gpu, engine="sglang", tensor_parallel_size=8)
+        return {call.name: bool(call.beside) for call in token_calls(found.model, found.layout, tokens)}
+
+    assert calls("b200-sxm")["shared_gate_up_proj"]
+    assert not calls("b200-sxm")["qkv_a_proj"]
+    assert not calls("b200-sxm", 2048)["shared_gate_up_proj"]  # prompts are in no graph of decoding
+    assert "shared_gate_up_proj" not in calls("h200-sxm")  # one more of the routed experts there
+
+
+def test_products_in_nvfp4_take_the_host_longer() -> None:
+    engine = engine_named("sglang")
+    model = engine.choose_kernels(read_model("nvidia/GLM-4.7-NVFP4"), load_gpu("b200-sxm"), ParallelLayout(2))
+    assert launch_work(model, ParallelLayout(2)).tuned_products == 2 * 92  # shared experts, and three dense layers
+    assert launch_work(read_model("glm-4.6"), ParallelLayout(2)).tuned_products == 0
+
+
+def test_routers_in_fp32() -> None:
+    for model in ("glm-4.6", "glm-4.5-air", "minimax-m2.5"):
+        chosen = choose_kernels(read_model(model), load_gpu("h200-sxm"), ONE)
+        (router,) = (call for call in token_calls(chosen, ONE, np.array([1, 16, 2048])) if call.name == "router")
+        assert router.op.compute_dtype == "fp32"
+        assert np.all(np.diff(router.slower) > 0)  # one row has a kernel of its own
+        assert router.slower[-1] == 1.0
+    assert not any(call.name == "router_widen" for call in token_calls(read_model("glm-4.6"), ONE, 1))

@@ -43,10 +43,8 @@ def trace_dict(found: ModuleForecast) -> dict[str, Any]:
 
 
 def render_trace(name: str, found: ModuleForecast, *, most: int | None) -> list[RenderableType]:
-    seconds, low, high, alone, gpu, host = map(
-        format_seconds,
-        (found.seconds, found.low, found.high, found.alone_seconds, found.gpu_seconds, found.host_seconds),
-    )
+    times = found.seconds, found.low, found.high, found.alone_seconds, found.gpu_seconds, found.host_seconds
+    seconds, low, high, alone, gpu, host = map(format_seconds, times)
     weights, activations = format_bytes(found.weight_bytes), format_bytes(found.activation_bytes)
     facts = [
         ("module", f"{name}, {found.parameters:,} parameters, {found.dtype} on {found.gpu}, {found.execution}"),
@@ -59,10 +57,8 @@ def render_trace(name: str, found: ModuleForecast, *, most: int | None) -> list[
         *(("note", note) for note in found.notes),
     ]
     tables = {"Operators": found.operators, "Submodules": found.submodules}
-    return [
-        Section("Forecast", Facts(facts)),
-        *(Section(title, _grid(parts[:most])) for title, parts in tables.items()),
-    ]
+    sections = (Section(title, _grid(parts[:most])) for title, parts in tables.items())
+    return [Section("Forecast", Facts(facts)), *sections]
 
 
 def _grid(parts: list[Part]) -> Grid:

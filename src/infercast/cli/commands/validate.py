@@ -10,16 +10,19 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from infercast.cli.options import with_options
+from infercast.cli.options import choose_predictor, with_options
 from infercast.cli.outputs import Form, print_result, runs_bar
+from infercast.engines.base import engine_of
 from infercast.errors import InputError
 from infercast.forecast.option_table import own_options
+from infercast.hardware import gpu_from_driver_name
 from infercast.lab.validate.compare import validate
 from infercast.lab.validate.kernels import ProfileComparison, compare_profiles, summarise
-from infercast.lab.validate.measured import read_measured, shipped_runs
+from infercast.lab.validate.measured import MeasuredFile, read_measured, shipped_runs
 from infercast.lab.validate.published.compare import compare_published
 from infercast.lab.validate.published.table import read_published
 from infercast.lab.validate.reliability import reliability_of, reliability_of_published
+from infercast.predict.roofline import Predictor
 from infercast.report import accuracy
 from infercast.report.files import check_writable, write_whole
 from infercast.report.terminal import Grid, Section, pick
@@ -77,6 +80,17 @@ def validate_published(files: list[Path], *, predictor: str, host: Path | None, 
     print_result(form, accuracy.published_dict, accuracy.render_published, compared, rows="runs")
 
 
+def _predictor(files: Sequence[MeasuredFile], name: str, anchors: Path | None, gpu: str | None) -> str | Predictor:
+    if anchors is None:
+        return name
+    ran_on = {(gpu or gpu_from_driver_name(each.gpu).name, engine_of(each.setup.settings).family) for each in files}
+    if len(ran_on) > 1:
+        found = ", ".join(f"{engine} on {gpu}" for gpu, engine in sorted(ran_on))
+        raise InputError(f"--anchors correct one engine on one GPU; these files are of {found}: validate one at a time")
+    ((where, engine),) = ran_on
+    return choose_predictor(name, anchors, where, engine=engine)
+
+
 @with_options(own_options("validate"))
 def command(
     *, files: list[Path] | None, engine: str, host: Path | None, plot: Path | None, form: Form, **given: Any
@@ -93,12 +107,13 @@ def command(
             raise InputError(
                 "tables of published runs (.csv) and files of measured runs are validated one kind at a time"
             )
-        if any(given[name] for name in ("model_config", "gpu", "warmed_up", "real_weights", "kernels")):
+        if any(given[name] for name in ("model_config", "gpu", "anchors", "warmed_up", "real_weights", "kernels")):
             raise InputError("a table of published runs takes only --predictor, --host, --plot and --json")
         validate_published(tables, predictor=given["predictor"], host=host, plot=plot, form=form)
         return
     measured = [read_measured(path) for path in files]
-    common = {name: given[name] for name in ("model_config", "gpu", "predictor", "real_weights")}
+    common = {name: given[name] for name in ("model_config", "gpu", "real_weights")}
+    common["predictor"] = _predictor(measured, given["predictor"], given["anchors"], given["gpu"])
     with runs_bar("re-running", sum(len(each.runs) for each in measured)) as progress:
         validation = validate(measured, **common, host=host, warmed_up=given["warmed_up"], progress=progress)
     if plot is not None:

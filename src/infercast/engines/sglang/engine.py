@@ -16,10 +16,10 @@ from typing import Any
 
 from infercast.bundled import read_data
 from infercast.engines import speculation as drafts
-from infercast.engines.base import Deployment, Engine, Tell, Version
+from infercast.engines.base import Deployment, Engine, Tell, Version, engine_named
 from infercast.engines.host import Launch
 from infercast.engines.memory import slots_of
-from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, read_setting
+from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, filled, read_setting
 from infercast.engines.sglang import kernels, memory
 from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
 from infercast.engines.sglang.settings import (
@@ -28,6 +28,7 @@ from infercast.engines.sglang.settings import (
     ENGINES,
     MEASURED,
     PREFILL_GRAPHS,
+    USUAL,
     ResolvedSglang,
     SglangSettings,
     check,
@@ -68,6 +69,7 @@ FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 GROUPED = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
 TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"].items()}
 PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
+BESIDE_SINCE = (0, 5, 9)  # Shared experts on a stream of their own: up to 0.5.6 DeepSeek-R1 on B200 decodes as without
 OLDEST = (7, 5)  # Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 PREFILL_STRETCHES = (
@@ -78,8 +80,7 @@ LONG, LONG_STEP = 4608, 512
 MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
 USUAL_RANK = 16  # Of adapters whose files are not at hand
 DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
-USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
-"""Default running sequences, by how many maximum-length contexts the pool holds."""
+USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512  # Default, by longest contexts that the pool holds
 LATENT_GRAPH = 2048  # Tokens of the largest prefill graph with latent attention
 
 
@@ -229,6 +230,7 @@ def _early_graphs(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> bool:
 
 
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
+    asked = filled(asked, {**USUAL, **before(engine_named(asked.engine).version, model)[0]})
     check(asked, model.max_positions)
     if asked.enable_priority_scheduling and layout.pipeline > 1:
         raise InputError("enable_priority_scheduling is not modelled with pipeline parallelism; leave one out")
@@ -354,10 +356,6 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     return values
 
 
-def fuses_norms(model: ModelConfig, gpu: Gpu) -> bool:
-    return model.architecture in ARCHITECTURES["fusing"] and gpu.architecture in FUSING_GPUS
-
-
 def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ParallelLayout:
     """The layout for ``tp_size``, ``dp_size`` and ``ep_size``, which come as tensor, data and a setting."""
     tensor, data = layout.tensor, layout.data
@@ -403,13 +401,9 @@ def sizes_for(layout: ParallelLayout) -> dict[str, Any]:
     """Options and settings by name that yield a layout."""
     in_groups = layout.data > 1 and not layout.apart
     tensor = layout.tensor * layout.data if in_groups else layout.tensor
-    sizes = {
-        "tensor_parallel_size": tensor,
-        "pipeline_parallel_size": layout.pipeline,
-        "data_parallel_size": layout.data,
-    }
+    sizes = {"tensor": tensor, "pipeline": layout.pipeline, "data": layout.data}
     return {
-        **{name: size for name, size in sizes.items() if size > 1},
+        **{f"{name}_parallel_size": size for name, size in sizes.items() if size > 1},
         **({"enable_dp_attention": True} if in_groups else {}),
         **({"ep_size": tensor} if layout.experts and tensor > 1 else {}),
     }
@@ -514,20 +508,14 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         offload=memory.offload_of(
-            settings,
-            deployment.memory.kv.shape,
-            deployment.memory.kv.block_bytes,
-            deployment.memory.request_blocks,
-            deployment.model.layers,
-            deployment.layout,
-            deployment.gpu,
+            settings, deployment.memory, deployment.model.layers, deployment.layout, deployment.gpu
         ),
         max_adapters=settings.max_loras_per_batch if settings.has_adapters else None,
         speculation=None if settings.drafting is None else settings.drafting.speculation(),
     )
 
 
-def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def before(version: Version, model: ModelConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings and options of `deploy`; none for an unknown version."""
     if not version or version >= BUFFERED_STATES_SINCE:
         return {}, {}
@@ -540,6 +528,14 @@ def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Map
     if model.has_experts and model.weights.experts == "bf16":
         options["moe_backend"] = "triton"
     return {**settings, "cuda_graph_backend_prefill": "disabled"}, options
+
+
+def known_before(version: Version) -> list[str]:
+    found = ["cuda_graph_backend_prefill disabled", "norms fused in few models", "bf16 experts by Triton"]
+    found = found if version < PREFILL_GRAPHS_SINCE else [f"cuda_graph_backend_prefill {EARLY_GRAPHS}"]
+    found = [*found, "mamba_radix_cache_strategy no_buffer"] if version < BUFFERED_STATES_SINCE else []
+    found = [*found, "shared experts after routed ones"] if version < BESIDE_SINCE else found
+    return [*found, *(f"kernels on {name}" for name, since in TUNED_SINCE.items() if version < since)]
 
 
 def _tier(settings: ResolvedSglang) -> str:
@@ -571,8 +567,6 @@ class Sglang(Engine):
     resolve = staticmethod(resolve)
     spread = staticmethod(spread)
     sizes_for = staticmethod(sizes_for)
-    fuses_norms = staticmethod(fuses_norms)
-    choose_kernels = staticmethod(kernels.choose_kernels)
     expert_multiples = staticmethod(kernels.expert_multiples)
     plan_memory = staticmethod(memory.plan_memory)
     host_model = staticmethod(SglangHostModel)
@@ -580,6 +574,19 @@ class Sglang(Engine):
     measured_setup = staticmethod(measured_setup)
     profiled_step = staticmethod(profiled_step)
     before = staticmethod(before)
+    known_before = staticmethod(known_before)
+
+    def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
+        by_default = self.before(self.version, model)[1].get("fuse_allreduce_rms", True)
+        return by_default and model.architecture in ARCHITECTURES["fusing"] and gpu.architecture in FUSING_GPUS
+
+    def choose_kernels(self, model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:
+        if not model.weights.experts_kernel and "moe_backend" in (older := before(self.version, model)[1]):
+            model = replace(model, weights=replace(model.weights, experts_kernel=older["moe_backend"]))
+        model = kernels.choose_kernels(model, gpu, layout)
+        if not self.version or self.version >= BESIDE_SINCE:
+            return model
+        return model.with_experts(lambda spec: replace(spec, beside=0))
 
     def describe(self, settings: ResolvedSglang) -> str:
         chunk = "whole prompts" if settings.chunk is None else f"prompts in chunks of {settings.chunk:,} tokens"

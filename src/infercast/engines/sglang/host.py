@@ -14,14 +14,14 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.spec import ModelConfig
+from infercast.ops import Gemm
 from infercast.serve.step import HostCost, host_cost_of
 
 PROMPT = np.array([2])
+TUNED = "nvfp4"  # Formats whose products FlashInfer tunes
 GAP_SECONDS = 0.15e-6  # GPU idle time between two kernels of a step, beyond what their estimates include
-DRAFT_HEAD_KERNELS = 6
-"""Kernels of a draft head: the product, mapping to the target's vocabulary, and the choice of tokens."""
-SMALL_SECONDS = 45e-6
-"""Small kernels around a pass: the tree, its mask, slots and accepted tokens (EAGLE-3 of llama-3.1-8b on an H200)."""
+DRAFT_HEAD_KERNELS = 6  # The product, mapping to the target's vocabulary, and the choice of tokens
+SMALL_SECONDS = 45e-6  # Around a pass: tree, mask, slots and accepted tokens (EAGLE-3 of llama-3.1-8b on an H200)
 SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "deepseek-v2-lite"}
 LAYERS = {
     "composed_layer": "latent attention, which stands for all layers of many small operations,",
@@ -48,6 +48,7 @@ class SglangHost(HostCosts):
     stored_layer: float
     eager_step: float
     eager_kernel: float
+    tuned_product: float
     expert_layer: float
     composed_layer: float
     grouped_choice_layer: float
@@ -62,13 +63,12 @@ class SglangHost(HostCosts):
 
 class LaunchWork(NamedTuple):
     kernels: int  # Kernels of a step with a prompt, with a layer's experts counted as one
+    tuned_products: int  # Those of FlashInfer, which are looked up in Python
     piece_layers: int  # Layers with attention between two graphs ...
     stored_layers: int  # ... and those of them where a graph has already written the KV cache.
-    composed_layers: int
-    """Layers with a token mixer of many small Python operations: latent attention, recurrent layers."""
+    composed_layers: int  # Layers that mix tokens by many small operations in Python: latent attention, recurrence
     expert_layers: int
-    grouped_choice_layers: int
-    """Layers with grouped expert selection by plain scores, for which there is no kernel: many operations."""
+    grouped_choice_layers: int  # Layers that choose experts from groups by plain scores, for which there is no kernel
     stages: int
 
 
@@ -80,6 +80,7 @@ def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
     composed = sum(layers for mixer, layers in mixers if mixer.is_composed)
     return LaunchWork(
         kernels=sum(call.count for call in calls),
+        tuned_products=sum(call.count for call in calls if isinstance(call.op, Gemm) and call.op.dtype == TUNED),
         piece_layers=sum(layers for _, layers in mixers) - stored - composed,
         stored_layers=stored,
         composed_layers=composed,
@@ -101,6 +102,7 @@ class SglangHostModel:
             Launch.PIECEWISE_GRAPHS: host.prompt_step * work.stages + pieces + by_hand,
             Launch.EAGER: (host.prompt_step + host.eager_step) * work.stages
             + host.eager_kernel * work.kernels
+            + host.tuned_product * work.tuned_products
             + host.expert_layer * work.expert_layers
             + host.grouped_choice_layer * work.grouped_choice_layers
             + by_hand,

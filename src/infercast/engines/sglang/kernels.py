@@ -10,26 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
-import numpy as np
-
 from infercast.bundled import read_data
-from infercast.engines.base import Configuration, ExpertLaunches, engine_named
+from infercast.engines import base
+from infercast.engines.base import Configuration, ExpertLaunches
 from infercast.engines.sglang.settings import ARCHITECTURES
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
-from infercast.hardware.load import is_modelled
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer
 from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
-from infercast.ops import MoE
-from infercast.predict.expert_launch import Tiles, time_tiles
-from infercast.predict.identity import kernel_profile
 
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 PAGES: Mapping[str, list[int]] = ARCHITECTURES["pages"]
@@ -45,11 +40,9 @@ APART = ("trtllm", "cutlass")
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
-GOOD: list[list[int]] = ARCHITECTURES["good_tiles"]
-FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
-"""SGLang's defaults, for at most as many tokens as experts and for more."""
-TRITON = "triton"
-SIZES = tuple(1 << power for power in range(0, 16))
+ROUTER = ((1, 0.14), (2, 0.37), (64, 0.38), (128, 0.5), (256, 0.58), (512, 0.8), (1024, 1.0))
+"""By rows, what cuBLAS takes for routers in fp32, of what it takes in a profile of vLLM: eight of them on an H200."""
+TRITON, GRAPHED = "triton", 512  # Tokens of the largest graph of decoding
 _tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 
@@ -109,30 +102,7 @@ def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
     return inter in _tuned().get(name, {}).get(dtype, {}).get(str(experts), [])
 
 
-@lru_cache
-def untuned_factors(
-    model: ModelConfig, spec: ExpertFeedForward, gpu: Gpu, layout: ParallelLayout, engine: str = "sglang"
-) -> tuple[tuple[float, float], ...]:
-    """Token counts with the experts' slowdown factor; empty if there is a tuned file. vLLM had the same defaults."""
-    weights = model.weights
-    kernel = weights.experts_kernel or kernel_profile(engine).experts.get(gpu.kernels, {}).get(weights.experts, "")
-    if kernel != TRITON or weights.experts != "bf16" or not is_modelled(gpu):
-        return ()  # default tiles of block fp8 are as good
-    experts = -(-(spec.experts + layout.redundant) // layout.expert_gpus) + (0 if layout.experts else spec.joined)
-    inter = layout.share_expert_width(spec.inter)
-    launches = engine_named(engine).expert_launches
-    if launches is None or launches.has_tuned_file(experts, inter, weights.experts, gpu):
-        return ()
-    sizes = sorted({*SIZES, experts, experts + 1})
-    layer = MoE(np.ones(1), hidden=model.hidden, inter=inter, experts=experts, topk=spec.topk, gated=spec.gated)
-    return tuple((float(tokens), _factor(tokens, layer, gpu, layout.expert_gpus)) for tokens in sizes)
-
-
-def _factor(tokens: int, layer: MoE, gpu: Gpu, gpus: int) -> float:
-    op = replace(layer, tokens=np.array([max(tokens / gpus, 1.0)]))
-    configurations = np.array([FEW if tokens <= layer.experts else MANY, *GOOD], dtype=float)
-    seconds = time_tiles(op, gpu, Tiles(*configurations.T)).seconds
-    return float(max(1.0, seconds[0] / seconds[1:].min()))
+untuned_factors = partial(base.untuned_factors, family="sglang")
 
 
 def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
@@ -150,7 +120,10 @@ def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
     if gpu.architecture not in DATACENTER_BLACKWELL:
         return "cutlass" if model.architecture in NEMOTRON and weights.experts in ("bf16", "fp8") else ""
     known = (row["formats"] for row in ARCHITECTURES["trtllm_experts"] if model.architecture in row["models"])
-    return "trtllm" if weights.experts in next(known, ()) else ""
+    if weights.experts in next(known, ()):
+        return "trtllm"
+    # DeepGEMM's multiply what all-to-all dispatches; of Hopper tables hold them in place of Triton's, as long as those.
+    return TRITON if layout.experts and weights.experts == "fp8_block" else ""
 
 
 def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout) -> int:
@@ -241,5 +214,8 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
     )
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
     model = replace(model, stacks=stacks, weights=weights)
-    model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout)))
+    beside = GRAPHED if weights.experts_kernel == "trtllm" else 0  # forward_normal_dual_stream, in graphs alone
+    wide = gpu.vendor.lower() == "nvidia" and model.architecture in ARCHITECTURES["wide_routers"]
+    changed: dict[str, Any] = {"beside": beside, **({"wide_router": True, "router_slower": ROUTER} if wide else {})}
+    model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout), **changed))
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

@@ -133,7 +133,7 @@ def state_pool(model: ModelConfig, layout: ParallelLayout, asked: SglangSettings
     overlaps = not asked.disable_overlap_schedule and layout.pipeline == 1
     if not size or asked.disable_radix_cache:
         return StatePool(size, "no_buffer", overlaps)
-    strategy = asked.mamba_radix_cache_strategy
+    strategy = asked.mamba_radix_cache_strategy or "auto"
     if strategy == "auto":
         buffered = model.architecture in ARCHITECTURES["buffered"] and not asked.disable_overlap_schedule
         strategy = "extra_buffer" if buffered else "no_buffer"
@@ -141,16 +141,11 @@ def state_pool(model: ModelConfig, layout: ParallelLayout, asked: SglangSettings
 
 
 def offload_of(
-    settings: ResolvedSglang,
-    shape: KvShape,
-    page_bytes: int,
-    num_pages: int,
-    layers: int,
-    layout: ParallelLayout,
-    gpu: Gpu,
+    settings: ResolvedSglang, memory: Memory, layers: int, layout: ParallelLayout, gpu: Gpu
 ) -> Offload | None:
     if not settings.enable_hierarchical_cache:
         return None
+    shape, page_bytes, num_pages = memory.kv.shape, memory.kv.block_bytes, memory.request_blocks
     if shape.states or shape.state_blocks or any(shape.windows):
         raise InputError(
             "enable_hierarchical_cache is not modelled for models with windows or recurrent layers; leave it out"

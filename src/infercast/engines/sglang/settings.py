@@ -27,8 +27,8 @@ PREFILL_GRAPHS = ("breakable", EARLY_GRAPHS, "disabled")
 DEEPEP_MODES = ("auto", "normal", "low_latency")
 STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")  # How recurrent states are kept for prefixes
 
-WRITE_POLICIES = ("write_through", "write_through_selective")
-"""When pages are copied to host memory: when computed, or at the next hit."""
+USUAL = {"cuda_graph_backend_prefill": PREFILL_GRAPHS[0], "mamba_radix_cache_strategy": STRATEGIES[0]}
+WRITE_POLICIES = ("write_through", "write_through_selective")  # Pages go to the host when computed, or at the next hit
 
 
 def rules_of(engine: str) -> PrefillRules:
@@ -70,21 +70,19 @@ class SglangSettings(Chosen):
     cuda_graph_max_bs: int | None = None  # Sequences of the largest decode step with a CUDA graph
     cuda_graph_bs: tuple[int, ...] | None = None  # Sequences of every decode step size with a CUDA graph
     cuda_graph_max_bs_prefill: int | None = None  # Tokens of the largest prefill step with a CUDA graph
-    cuda_graph_backend_prefill: str = PREFILL_GRAPHS[0]
+    cuda_graph_backend_prefill: str | None = None
     disable_decode_cuda_graph: bool = False
     disable_prefill_cuda_graph: bool = False
     max_mamba_cache_size: int | None = None  # Sequences with recurrent states held
     mamba_full_memory_ratio: float = 0.9  # Bytes of recurrent states as a share of those of the KV cache
-    mamba_radix_cache_strategy: str = STRATEGIES[0]
+    mamba_radix_cache_strategy: str | None = None
     deepep_mode: str = "auto"  # How DeepEP sends tokens; its mode ``normal`` has no graphs
-    enable_two_batch_overlap: bool = False
-    """Steps run as two halves, one of which exchanges tokens with other GPUs while the other computes."""
+    enable_two_batch_overlap: bool = False  # Steps run as two halves: one exchanges tokens while the other computes
     ep_size: int = 1  # GPUs that experts are spread over: 1, or all that share them
     enable_eplb: bool = False  # Experts move between GPUs until these are loaded evenly ...
     ep_num_redundant_experts: int = 0  # ... with so many copies of experts over all GPUs.
     init_expert_location: str = "trivial"  # A file with the load of experts, by which they are placed at the start
-    enable_flashinfer_allreduce_fusion: bool = False
-    """Fuse norms into all-reduces, also for models where the engine would not by default ..."""
+    enable_flashinfer_allreduce_fusion: bool = False  # Fuse norms into all-reduces, also where not the default ...
     enforce_disable_flashinfer_allreduce_fusion: bool = False  # ... or for none.
     enable_hierarchical_cache: bool = False  # A second KV cache tier in host memory ...
     hicache_ratio: float = 2.0  # ... larger than the GPU's cache by this factor ...
@@ -119,6 +117,8 @@ class ResolvedSglang(SglangSettings):
     context_length: int
     page_size: int
     attention_backend: str
+    cuda_graph_backend_prefill: str
+    mamba_radix_cache_strategy: str
     decode_sizes: tuple[int, ...]  # Sequences of decode steps with a graph
     prefill_sizes: tuple[int, ...]  # Tokens of prefill steps with one
     longest: int  # Maximum tokens of a sequence: the context, or all that the cache holds

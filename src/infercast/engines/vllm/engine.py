@@ -9,10 +9,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from infercast.bundled import read_data
-from infercast.engines.base import Deployment, Engine, Tell
+from infercast.engines.base import Deployment, Engine, Tell, untuned_factors
 from infercast.engines.host import DraftPasses, Graphs, HostModel
 from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep
 from infercast.engines.speculation import Drafting
+from infercast.engines.vllm import versions
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
     EXPERT_LAUNCHES,
@@ -33,7 +34,7 @@ from infercast.engines.vllm.kv_cache import (
 )
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory, weight_waits, with_adapters
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, redundant_experts, resolve
-from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
+from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, fields, replace
@@ -63,8 +64,7 @@ STATED: dict[str, type] = {
     "block_size": int,
 }  # fmt: skip
 """Required settings in every file."""
-STEP = r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)"
-"""Step names in a profile: prompts and their tokens, decoding sequences and theirs."""
+STEP = r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)"  # Prompts and tokens, decoding sequences and tokens
 FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
@@ -119,15 +119,8 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         further["cudagraph_capture_sizes"] = tuple(further["cudagraph_capture_sizes"])
     if "num_gpu_blocks_override" not in further and "num_gpu_blocks_override" in config:  # its older place
         further["num_gpu_blocks_override"] = config.get("num_gpu_blocks_override", int)
-    settings = EngineSettings(
-        **{
-            **stated,
-            "async_scheduling": bool(config.holder.get("async_scheduling", True)),
-            "enable_prefix_caching": True,
-            "engine": MEASURED,
-            **further,
-        }
-    )
+    usual = {"async_scheduling": bool(config.holder.get("async_scheduling", True)), "enable_prefix_caching": True}
+    settings = EngineSettings(**{**stated, **usual, "engine": MEASURED, **further})
     if "speculative_config" in arguments:
         # The config as given; the drafter is named by its folder, which was on another machine
         values = dict(arguments.inner("speculative_config").holder)
@@ -241,21 +234,16 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
-    states = States.of(model)
+    settings, states = versions.with_defaults(settings), States.of(model)
     if not states.kept and not states.beside_tokens:  # an encoder sees all of a prompt at once
         settings = replace(settings, enable_chunked_prefill=False, enable_prefix_caching=False)
     if settings.max_model_len == AUTO:
         whole = _resolve(replace(settings, max_model_len=None), model, layout, gpu)
         longest = plan_memory(model, layout, gpu, whole).longest_sequence(whole.most_under_way(layout.pipeline))
         return replace(whole, max_model_len=max(1, min(longest, whole.max_model_len)))
+    size, drafting = default_block_size(model, gpu), _drafting(settings, model, layout)
     resolved = resolve(
-        settings,
-        gpu,
-        model.max_positions,
-        model.architecture,
-        block_size=default_block_size(model, gpu),
-        states=states,
-        drafting=_drafting(settings, model, layout),
+        settings, gpu, model.max_positions, model.architecture, block_size=size, states=states, drafting=drafting
     )
     least = resolved.block_size
     if resolved.kv_cache_dtype_skip_layers:
@@ -287,7 +275,7 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
         model,
         layout,
         version,
-        asynchronous=settings.async_scheduling,
+        asynchronous=bool(settings.async_scheduling),
         v2_target=runs_v2(model, version),
         dummy_weights=settings.dummy_weights,
     )
@@ -313,7 +301,6 @@ class Vllm(Engine):
     host_type = VllmHost
     settings_from = staticmethod(settings_of)
     resolve = staticmethod(_resolve)
-    choose_kernels = staticmethod(choose_kernels)
     expert_multiples = staticmethod(expert_multiples)
     plan_memory = staticmethod(plan_memory)
     weight_waits = staticmethod(weight_waits)
@@ -321,7 +308,8 @@ class Vllm(Engine):
     replica = staticmethod(vllm_replica)
     measured_setup = staticmethod(measured_setup)
     profiled_step = staticmethod(profiled_step)
-    before = staticmethod(before)
+    before = staticmethod(versions.before)
+    known_before = staticmethod(versions.known_before)
 
     def describe(self, settings: ResolvedSettings) -> str:
         tier = settings.tier
@@ -339,7 +327,17 @@ class Vllm(Engine):
         return with_adapters(asked, unquantised_in(model, asked.kv_cache_dtype_skip_layers))
 
     def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
-        return gpu.kernels in FUSING_KERNELS
+        return gpu.kernels in FUSING_KERNELS and self.before(self.version, model)[1].get("fuse_allreduce_rms", True)
+
+    def choose_kernels(self, model: ModelConfig, gpu: Gpu, layout: ParallelLayout | None = None) -> ModelConfig:
+        model = choose_kernels(model, gpu)
+        if layout is None or not self.fact("small_tiles"):
+            return model
+        where = gpu, layout, self.family
+        return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, *where)))
+
+    def fact(self, kind: str) -> Any:
+        return versions.fact_before(kind, self.version)
 
     def is_new_kernel(self, op: Op, gpu: Gpu) -> bool:
         return is_new(self.rules, op, gpu)

@@ -26,7 +26,6 @@ from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import UNPADDED, Multiples
-from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer
 from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
@@ -115,7 +114,9 @@ def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
 
 
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
-    return inter in _tuned().get(device_name(gpu), {}).get(dtype, {}).get(str(experts), [])
+    """Never for a GPU whose name in files is unknown."""
+    name = device_name(gpu) if any(" " in alias for alias in gpu.aliases) else ""
+    return inter in _tuned().get(name, {}).get(dtype, {}).get(str(experts), [])
 
 
 EXPERT_LAUNCHES = ExpertLaunches(
@@ -155,7 +156,7 @@ def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
     return False
 
 
-def choose_kernels(model: ModelConfig, gpu: Gpu, _: ParallelLayout | None = None) -> ModelConfig:
+def choose_kernels(model: ModelConfig, gpu: Gpu) -> ModelConfig:
     """The model with the cache format and padding of this GPU's attention kernels, and what they take longer."""
     kinds = {type(stack.mixer) for stack in model.stacks}
     if not kinds & {SparseLatentAttention, CompressedAttention}:

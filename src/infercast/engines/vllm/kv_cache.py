@@ -229,12 +229,8 @@ def offload_of(
 
 
 def tier_rules(version: EngineVersion) -> dict[str, bool]:
-    return {
-        "holders_first": version.holders_first,
-        "spares_under_way": version.spares_under_way,
-        "stores_ends": version.stores_ends,
-        "by_request": version.recency_by_request,
-    }
+    rules = {name: getattr(version, name) for name in ("holders_first", "spares_under_way", "stores_ends")}
+    return rules | {"by_request": version.recency_by_request}
 
 
 def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:

@@ -7,11 +7,11 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.host import Launch
-from infercast.engines.settings import check_counts, check_sizes
+from infercast.engines.settings import check_counts, check_sizes, version_of
 from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.kernels import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.kv_cache import BACKENDS, NONE, StateBlocks, States, TierSettings, tier_settings
-from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
+from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version, fact_before, with_defaults
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
 from infercast.lazy_classes import asdict, dataclass
@@ -121,8 +121,8 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
     for name, known in NAMED.items():
         if getattr(settings, name) not in known:
             raise UnknownNameError(name.replace("scheduling_", "scheduling "), getattr(settings, name), known)
-    if not 0 < settings.gpu_memory_utilization <= 1:
-        raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
+    share = settings.gpu_memory_utilization
+    require(share is None or 0 < share <= 1, "gpu_memory_utilization", "lie in (0, 1]", str(share))
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
     require(0 <= settings.watermark < 1, "watermark", "lie in [0, 1)", str(settings.watermark))
@@ -206,42 +206,39 @@ class EngineSettings(Chosen):
     max_num_batched_tokens: int | None = None  # Maximum tokens in one step
     max_num_seqs: int | None = None  # Maximum sequences in one step
     max_model_len: int | None = None  # Maximum tokens of a sequence, prompt and answer together; -1: as many as fit
-    gpu_memory_utilization: float = 0.92  # Share of GPU memory that the engine uses, from 0 to 1
+    gpu_memory_utilization: float | None = None  # Share of GPU memory that the engine uses, from 0 to 1
     block_size: int | None = None  # Tokens per KV block
     enable_prefix_caching: bool | None = None
-    enable_chunked_prefill: bool = True
+    enable_chunked_prefill: bool | None = None
     long_prefill_token_threshold: int = 0  # Longer prompts are computed in chunks of this many tokens; 0: no limit
-    long_prefill_token_threshold_adaptive: bool = False
-    """That limit is at least an equal share of the step for every request in the engine."""
+    long_prefill_token_threshold_adaptive: bool = False  # That limit is at least an equal share for each request there
     max_num_scheduled_tokens: int | None = None
     """Tokens scheduled in one step, if fewer than ``max_num_batched_tokens``, which sizes graphs and buffers."""
     prefill_schedule_interval: int = 1
     """Data-parallel engines that share experts compute prompts only in every n-th step while they decode."""
-    async_scheduling: bool = True
+    async_scheduling: bool | None = None
     enforce_eager: bool = False
     override_generation_config: str | None = None  # Of this JSON, ``max_new_tokens`` ends all longer answers
     num_gpu_blocks_override: int | None = None  # Number of KV blocks, instead of as many as fit
     kv_cache_memory_bytes: int | None = None  # Bytes a GPU for KV blocks, whatever ``gpu_memory_utilization`` leaves
     max_cudagraph_capture_size: int | None = None  # Tokens of the largest step with a CUDA graph
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # Tokens of every step size with a CUDA graph
-    cudagraph_mode: str = MODES[0]
-    kv_cache_dtype_skip_layers: tuple[str, ...] = ()
-    """Layers whose cache is not quantised: their numbers, and ``sliding_window`` for all with windows."""
+    cudagraph_mode: str | None = None
+    kv_cache_dtype_skip_layers: tuple[str, ...] = ()  # Layers with an unquantised cache: numbers, or ``sliding_window``
     mamba_cache_mode: str = NONE  # How recurrent states are cached: ``align``, ``all`` or, by the engine, ``none``
     mamba_block_size: int | None = None  # Block size in tokens is a multiple of this when each block end stores a state
     scheduling_policy: str = "fcfs"  # ``priority``: by request priority, ties by arrival
     enable_lora: bool = False
     max_loras: int = 1  # Distinct LoRA adapters in a step, with room on the GPU ...
     max_lora_rank: int = 16  # ... up to this rank, a number of rows.
-    prompts_first: bool = False  # Prefill-only steps before any decoding, as vLLM did before its V1 engine
+    prompts_first: bool | None = None  # Prefill-only steps before any decoding, as vLLM did before its V1 engine
     max_num_active_seqs: int | None = None  # Maximum running sequences, if fewer than graphs and buffers are sized for
     max_num_queued_reqs: int | None = None  # Queued requests beyond which the server rejects more; not simulated ...
     max_num_queued_tokens: int | None = None  # ... and the same in tokens.
     prefix_cache_retention_interval: str | None = None
     """Windows and states are cached before multiples of this; 0: only where known useful, ``none``: everywhere."""
     watermark: float = 0.0  # Share of KV blocks kept free when a request is admitted while others run, 0 to below 1
-    scheduler_reserve_full_isl: bool = True
-    """A request is admitted only if its whole prompt fits in the KV cache, not just its first chunk."""
+    scheduler_reserve_full_isl: bool = True  # A request is admitted only if its whole prompt fits in the KV cache
     cpu_offload_gb: float = 0.0  # GiB of each GPU's weights that stay in host memory, where kernels read them
     offload_group_size: int = 0
     """Of every n layers, weights of the last stay in host memory and are copied ahead of use; 0: none ..."""
@@ -273,8 +270,13 @@ class ResolvedSettings(EngineSettings):
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
+    gpu_memory_utilization: float
     block_size: int
     enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    async_scheduling: bool
+    cudagraph_mode: str
+    prompts_first: bool
     most_graph_tokens: int = 512  # Default limit of the largest graph, in tokens
     drafting: Drafting | None = None  # Speculative decoding as resolved; None: none
 
@@ -390,6 +392,7 @@ def resolve(
     drafting: Drafting | None = None,
 ) -> ResolvedSettings:
     """Fill in vLLM's defaults for a GPU and model (``block_size`` if none is set), and reject what it would reject."""
+    settings = with_defaults(settings)
     check_settings(settings, max_positions)
     version = engine_version(settings.engine)
     large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name
@@ -398,6 +401,7 @@ def resolve(
     tokens = settings.max_num_batched_tokens
     if tokens is None:
         usual = version.largest_step if gpu.driver_bytes >= LARGEST_GPU_BYTES else 8192
+        usual = fact_before("step_tokens", version_of(settings.engine), usual)
         tokens = min(usual if large else 2048, max_num_seqs * max_model_len)
         if not settings.enable_chunked_prefill:
             tokens = max(tokens, max_model_len)

@@ -50,15 +50,8 @@ def read_config(text: str, target: ModelConfig) -> Asked:
         num_drafts = target.prediction.heads
     if num_drafts is None:
         raise InputError("--speculative-config needs num_speculative_tokens, the drafts of a sequence and step")
-    return Asked(
-        method,
-        num_drafts,
-        values.get("model"),
-        _count(values, "draft_tensor_parallel_size"),
-        values.get("quantization"),
-        by_batch,
-        _synthetic(values, num_drafts),
-    )
+    tensor, accepted = _count(values, "draft_tensor_parallel_size"), _synthetic(values, num_drafts)
+    return Asked(method, num_drafts, values.get("model"), tensor, values.get("quantization"), by_batch, accepted)
 
 
 def most_tokens(text: str | None) -> int:

@@ -8,15 +8,17 @@ from typing import Any
 
 from infercast.bundled import read_data
 from infercast.engines.base import Version
-from infercast.engines.settings import nearest_version, numbers
+from infercast.engines.settings import Asked, filled, nearest_version, numbers, version_of
 from infercast.errors import UnknownNameError
 from infercast.lazy_classes import NamedTuple
 from infercast.models.spec import ModelConfig
-from infercast.units import MILLI
 
 _DATA = read_data("engines/vllm/releases.toml")
 MEASURED = f"vllm@{_DATA['measured']}"  # The release with measured costs
 NEWEST = f"vllm@{_DATA['releases'][-1]}"  # The newest release with known rules, which is the default
+USUAL: dict[str, Any] = {"gpu_memory_utilization": 0.92, "enable_chunked_prefill": True, "async_scheduling": True}
+USUAL |= {"cudagraph_mode": "full_and_piecewise", "prompts_first": False}  # Since some release, by default
+ALWAYS = ("settings", "step_tokens", "options", "small_tiles", "sequence_ms")
 _FACTS: dict[str, list[dict[str, Any]]] = read_data("engines/vllm/older.toml")
 
 
@@ -87,28 +89,31 @@ def engine_version(engine: str) -> EngineVersion:
     return ENGINES[nearest]
 
 
-def before(version: Version, _: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def before(version: Version, _: ModelConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """A release's default settings and options of `deploy`; none for an unknown version."""
     return _known("settings", version), _known("options", version)
 
 
-def chat_turn(version: Version) -> float:
-    """Seconds a server's frontend thread spent on a chat request beyond today's."""
-    return MILLI * float(_value("chat_turn_ms", version, 0.0))
+def known_before(version: Version) -> list[str]:
+    """Defaults and costs, without those of requests that ask for something."""
+    held = ((kind, fact) for kind in ALWAYS for fact in _FACTS[kind] if _holds(fact, version))
+    said = ((fact.get("name", kind), fact["value"]) for kind, fact in held)
+    return [f"{name} {value}" if type(value) is not bool else name if value else f"no {name}" for name, value in said]
 
 
-def sorts_logits(version: Version) -> bool:
-    """True if top-p sorted all logits of every sequence."""
-    return bool(_value("sorts_logits", version, False))
+def fact_before(kind: str, version: Version, otherwise: Any = 0) -> Any:
+    return next((fact["value"] for fact in _FACTS[kind] if _holds(fact, version)), otherwise)
+
+
+def with_defaults(settings: Asked) -> Asked:
+    """The same with those defaults of its release that depend on nothing else."""
+    return filled(settings, {**USUAL, **_known("settings", version_of(settings.engine))})
 
 
 def _known(kind: str, version: Version) -> dict[str, Any]:
     return {fact["name"]: fact["value"] for fact in _FACTS[kind] if _holds(fact, version)}
 
 
-def _value(kind: str, version: Version, otherwise: Any) -> Any:
-    return next((fact["value"] for fact in _FACTS[kind] if _holds(fact, version)), otherwise)
-
-
 def _holds(fact: Mapping[str, Any], version: Version) -> bool:
-    return bool(version) and numbers(fact.get("since", "0")) <= version < numbers(fact["until"])
+    whole = (*version, 0, 0)[: max(3, len(version))]  # 0.11 is 0.11.0
+    return bool(version) and numbers(fact.get("since", "0")) <= whole and version < numbers(fact["until"])

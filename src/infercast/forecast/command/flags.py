@@ -200,7 +200,7 @@ def _plain(text: str, what: str) -> str:
     return text
 
 
-NOT_OF_MEMORY = ("pcie_topology", "api_server", "predictor", "host", "expert_routing", "calibration")
+NOT_OF_MEMORY = ("pcie_topology", "api_server", "chat", "predictor", "host", "expert_routing", "calibration")
 """What `deploy` takes and `fit_memory` does not."""
 
 

@@ -25,7 +25,7 @@ BETWEEN = ";&|\n"  # what ends a command
 CONTINUED = re.compile(r"[ \t]*[\\`^]\r?\n[ \t]*")
 REDIRECTED = re.compile(r"(?<=\s)(?:\d?>>?(?:\s*&\d|\s*[^\s'\"&;|]+)|&>>?\s*\S+|<\s*[^\s'\"&;|<]+)")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-BEFORE = ("export", "env", "sudo", "nohup", "exec", "time", "set")
+BEFORE = ("$", "%", ">", "export", "env", "sudo", "nohup", "exec", "time", "set")  # the first are prompts of terminals
 CONTAINERS = ("docker", "podman", "nerdctl")
 WITHOUT_VALUE = frozenset(read_data("docker_run.toml")["without_value"])
 
@@ -70,15 +70,11 @@ def _line(words: Sequence[str]) -> Line:
     environment: dict[str, str] = {}
     rest = list(words)
     while rest:
-        if rest[0] in ("$", "%", ">"):  # the prompt of a terminal
-            rest.pop(0)
-        elif (assigned := ASSIGNED.fullmatch(rest[0])) is not None and not rest[0].startswith("-"):
+        if (assigned := ASSIGNED.fullmatch(rest[0])) is not None:
             environment[assigned[1]] = assigned[2]
-            rest.pop(0)
-        elif rest[0] in BEFORE:
-            rest.pop(0)
-        else:
+        elif rest[0] not in BEFORE:
             break
+        rest.pop(0)
     return Line(rest, environment)
 
 

@@ -225,8 +225,7 @@ class Breakdown(Answer):
     idle_seconds: float  # Seconds in which no request was on the replica
     first_tokens: RequestParts
     later_tokens: RequestParts | None  # None where no request has a second token
-    composition: Composition | None
-    """None where no request has a second token, and for pipelines: tokens of a request are steps apart there."""
+    composition: Composition | None  # None without second tokens, and in pipelines: tokens are steps apart there
 
     def _words(self) -> str:
         steps = ", ".join(f"{count:,} {kind}" for kind, count in self.steps.items())
@@ -298,10 +297,8 @@ def _first_tokens(run: step_log.Watched) -> RequestParts:
         return parts
     taken_in = joined([taken_in_parts(engine) for engine in run.engines if engine.pool.role == DECODE])
     # The whole way to the first token: the prefill pool, the link and the decode pool
-    hops = {
-        "link: waiting": link.handover.began - link.handover.ready,
-        "link: transfer": link.handover.received - link.handover.began,
-    }
+    done = link.handover
+    hops = {"link: waiting": done.began - done.ready, "link: transfer": done.received - done.began}
     total = parts.total + sum(hops.values()) + taken_in.total
     return RequestParts(parts.requests, parts.sent_at, total, {**parts.parts, **hops, **taken_in.parts})
 

@@ -191,8 +191,7 @@ def pieces_of(items: Sequence[Item], workers: int) -> list[Sequence[Item]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-_functions: OrderedDict[str, Callable[[Any], Any]] = OrderedDict()
-"""Of a worker: the last functions that it was given, with what they remember."""
+_functions: OrderedDict[str, Callable[[Any], Any]] = OrderedDict()  # A worker's last functions, with what they remember
 
 
 def _work(path: str, items: Sequence[Any]) -> list[Any]:

@@ -34,7 +34,8 @@ class _Points(NamedTuple):
     features: Array
     misses: Array
     learner: Forest | None
-    is_swept: bool = False
+    is_near: bool  # Whether estimates of them were learned from GPUs of the same architecture
+    is_swept: bool
 
 
 def read_corrections(
@@ -49,7 +50,7 @@ def read_corrections(
         features = np.concatenate([part.features for part in parts])
         if len(features) >= FEWEST:
             misses = np.concatenate([part.misses for part in parts])
-            learned = learn(family, features, misses, features, parts[0].learner)
+            learned = learn(family, features, misses, features, parts[0].learner, near=parts[0].is_near)
             corrections[family, kernel] = replace(learned, is_swept=parts[0].is_swept)
     if not corrections:
         raise InputError(f"{folder} has no kernel family with at least {FEWEST} rows of {gpu.name}")
@@ -91,8 +92,10 @@ def _of_table(rows: Rows, gpu: Gpu, artifact: Artifact, profile: KernelProfile) 
     family, _, _, variant = key_of(rows)
     predictor = Learned(artifact, profile.preferring(rows.engine), as_tabled=True)
     misses = np.log(rows.own / predictor.estimate(rows.op, gpu, (variant,)).seconds)
+    choice = predictor.choose(rows.op, gpu, (variant,))
     learner = predictor.learner(rows.op, gpu, (variant,))
-    return (family, variant), _Points(sample_of(rows).features, np.asarray(misses), learner)
+    near = choice is not None and choice.is_near(gpu)
+    return (family, variant), _Points(sample_of(rows).features, np.asarray(misses), learner, near, is_swept=False)
 
 
 def _of_sweep(rows: Rows, gpu: Gpu, predictor: Learned, profile: KernelProfile) -> tuple[tuple[str, str], _Points]:
@@ -103,7 +106,6 @@ def _of_sweep(rows: Rows, gpu: Gpu, predictor: Learned, profile: KernelProfile) 
     swept = choice is not None and choice.entry.engine == SWEEP
     predicted = predictor.estimate(rows.op, gpu).seconds
     features = record.physics(rows.op, gpu, engine=True, swept=swept).features
-    misses = np.asarray(np.log(rows.seconds / predicted))
-    return (family, names[0] if names else variant), _Points(
-        features, misses, predictor.learner(rows.op, gpu), is_swept=True
-    )
+    misses, near = np.asarray(np.log(rows.seconds / predicted)), choice is not None and choice.is_near(gpu)
+    points = _Points(features, misses, predictor.learner(rows.op, gpu), near, is_swept=True)
+    return (family, names[0] if names else variant), points

@@ -114,9 +114,9 @@ def _score_artifact(
     rows: Sequence[Rows], artifact: Artifact, profile: KernelProfile, tier: str | None
 ) -> Iterator[Scored]:
     """Every row by the artefact, preferring models of the row's own engine."""
+    engines = {part.engine for part in rows}
     predictors = {
-        engine: Learned(artifact, profile.preferring(engine), tier=tier, as_tabled=True)
-        for engine in {r.engine for r in rows}
+        engine: Learned(artifact, profile.preferring(engine), tier=tier, as_tabled=True) for engine in engines
     }
     for part in rows:
         yield from _scored(part, *_estimated(predictors[part.engine], part, key_of(part)[3]))
@@ -166,9 +166,11 @@ def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelPro
         features = np.concatenate([sample.features for sample in samples])
         predicted = [_estimated(predictor, part, key[3])[0] for part in parts]
         misses = np.log(np.concatenate([part.seconds for part in parts]) / np.concatenate(predicted))
-        learner = predictor.learner(parts[0].op, load_gpu(key[1]), (key[3],))
+        asked = (parts[0].op, load_gpu(key[1]), (key[3],))
+        learner, choice = predictor.learner(*asked), predictor.choose(*asked)
+        near = choice is not None and choice.is_near(asked[1])
         chosen = choose(key[0], features, count, learner)
-        correction = learn(key[0], features[chosen], misses[chosen], features, learner)
+        correction = learn(key[0], features[chosen], misses[chosen], features, learner, near=near)
         anchor = np.isin(np.arange(misses.size), chosen)
         start = 0
         for part, sample, before in zip(parts, samples, predicted, strict=True):

@@ -43,11 +43,8 @@ class Rows:
     @property
     def own(self) -> Array:
         """Seconds that are left for the kernel itself, never less than a small part of all."""
-        return (
-            self.seconds
-            if self.other_seconds is None
-            else np.maximum(self.seconds - self.other_seconds, LEAST * self.seconds)
-        )
+        others = 0.0 if self.other_seconds is None else self.other_seconds
+        return np.maximum(self.seconds - others, LEAST * self.seconds)
 
     def whole(self, own: Array) -> Array:
         """Seconds of everything that was timed, where the kernel itself takes ``own``."""
@@ -67,19 +64,10 @@ def rows_of(
     other_seconds: Array | None = None,
 ) -> Rows:
     """Rows of a table that are one operator: ``time`` is a column and its unit, a ``group`` may be that of all rows."""
-    seconds = np.asarray(part[time[0]]) * time[1]
-    return Rows(
-        family=family,
-        gpu=np.asarray(part["gpu"])[0],
-        engine=engine or np.asarray(part["engine"])[0],
-        dtype=dtype,
-        kernel=kernel,
-        group=np.full(len(seconds), group) if isinstance(group, str | int) else group,
-        op=op,
-        seconds=seconds,
-        index=np.asarray(part["index"]),
-        other_seconds=other_seconds,
-    )
+    seconds, gpu, index = np.asarray(part[time[0]]) * time[1], np.asarray(part["gpu"])[0], np.asarray(part["index"])
+    engine = engine or np.asarray(part["engine"])[0]
+    groups = np.full(len(seconds), group) if isinstance(group, str | int) else group
+    return Rows(family, gpu, engine, dtype, kernel, groups, op, seconds, index, other_seconds)
 
 
 LEAST = 0.05  # Of what was timed, that the kernel itself takes at least, whatever its neighbours are estimated to take

@@ -102,15 +102,8 @@ def _latent(table: pandas.DataFrame) -> Iterator[Rows]:
         queries, _, sequences = lengths_of(part)
         # Heads that FlashMLA computes, which takes multiples
         multiple = 128 if load_gpu(part.gpu.iloc[0]).kernels == "blackwell" else 64
-        op = latent_attention(
-            queries,
-            queries + DSA_TOPK,
-            sequences,
-            heads=-(-int(part.num_heads.iloc[0]) // multiple) * multiple,
-            selected=DSA_TOPK,
-            kind="mla",
-            kv_dtype="bf16",
-        )
+        sizes = {"heads": -(-int(part.num_heads.iloc[0]) // multiple) * multiple, "selected": DSA_TOPK}
+        op = latent_attention(queries, queries + DSA_TOPK, sequences, **sizes, kind="mla", kv_dtype="bf16")
         yield _rows(part, "mla_attention", "bf16", op, batch_groups(part), "mla bf16 prompt")
 
 

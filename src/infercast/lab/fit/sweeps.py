@@ -61,18 +61,10 @@ def _blocks(
         other_seconds = np.ravel(TOP_K.physics(choice, load_gpu(part.gpu.iloc[0]), swept=True).seconds)
         yield _sparse_rows(part, "index_scores", scores, f"bf16 {phase}", other_seconds)
     else:
-        attention = ops.SparseAttention(
-            *lengths,
-            heads=heads,
-            head_dim=WIDTH,
-            value_dim=WIDTH,
-            kv_heads=kv_heads,
-            selected=topk * BLOCK,
-            block=BLOCK,
-            bytes_per_key=2.0 * WIDTH * kv_heads * (1.0 if kv_dtype == "fp8" else 2.0),
-            kind="msa",
-            kv_dtype=kv_dtype,
-        )
+        stored = 2.0 * WIDTH * kv_heads * (1.0 if kv_dtype == "fp8" else 2.0)
+        sizes: dict[str, Any] = {"heads": heads, "head_dim": WIDTH, "value_dim": WIDTH, "kv_heads": kv_heads}
+        sizes |= {"selected": topk * BLOCK, "block": BLOCK, "bytes_per_key": stored}
+        attention = ops.SparseAttention(*lengths, **sizes, kind="msa", kv_dtype=kv_dtype)
         yield _sparse_rows(part, "sparse_attention", attention, f"msa {phase}")
 
 

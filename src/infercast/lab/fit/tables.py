@@ -175,13 +175,8 @@ def _convolution(kind: str, source: Source, part: pandas.DataFrame) -> Rows:
     keys, values = layout["key_heads"] * layout["key_dim"], layout["heads"] * layout["value_dim"]
     update = source.rows.endswith("update")
     each = kind == KIMI_DELTA and not update
-    op = ShortConvolution(
-        (part.batch * part.q_len).to_numpy(),
-        part.batch.to_numpy(),
-        channels=values if each else 2 * keys + values,
-        update=update,
-        kernel=source.library,
-    )
+    channels, tokens = values if each else 2 * keys + values, (part.batch * part.q_len).to_numpy()
+    op = ShortConvolution(tokens, part.batch.to_numpy(), channels=channels, update=update, kernel=source.library)
     timed = part.assign(latency_ms=part.latency_ms / CONVOLUTIONS) if each else part
     variant = f"{'update' if update else 'prompts'}/{source.library}"
     return _recurrent_rows(source, timed, op, variant, str(op.channels))

@@ -28,7 +28,7 @@ from infercast.lab.fit.sweeps import read_families, sweep_folders
 from infercast.lab.fit.tables import FILES
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
-from infercast.predict.families.family import stated_interval
+from infercast.predict.families.family import has_constants, stated_interval
 from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, Forest, path_beside, save_artifact, silent_forest
 from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
@@ -45,11 +45,12 @@ GENERATION_SPREAD = 0.1  # Standard deviation of that gain, for want of more gen
 NEW_SHARE = {"attention_prefill": 0.65, "attention_decode": 0.65}
 """Of the interval that leaving out whole kernels says, what a new one needs: with FlashAttention 3 or FlashInfer as
 new, 82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
-BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "collective": 0.2}
-"""Standard deviation of the common miss: attention's is that of A100, L40S and H200 estimated with the rates of each
-other's kernel families, the experts' that of kernels with constants fitted for another."""
+BEFOREHAND = {"gemm": 0.08, "attention_decode": 0.13, "moe": 0.2, "collective": 0.2}
+"""Standard deviation of the common miss: that of A100, L40S and Hopper, each left out; the experts' is that of kernels
+with constants fitted for another."""
 OTHERWISE = 0.1
 WORTH = 2.0
+NEAR = 0.3  # Of that, for GPUs of an architecture among the sources: H100 and H200, each by the other
 OTHER_CHIP = 1.4
 """How much farther shapes spread on a chip without the kernel: FlashAttention 2 on A100 and L40S, each by the other."""
 NORMAL = 1.2816
@@ -67,10 +68,19 @@ def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = 
         variance += GENERATION_SPREAD**2
     # The first terms of the expansion of Student's percentile around the normal one.
     percentile = NORMAL + (NORMAL**3 + NORMAL) / (4.0 * freedom)
-    low, high = np.quantile(own, [0.1, 0.9])
-    step = percentile * np.sqrt(variance)
     share = NEW_SHARE.get(family, 1.0) if new_kernel else 1.0
-    return -share * float(np.hypot(min(low, 0.0), step)), share * float(np.hypot(max(high, 0.0), step))
+    return _ends(own, percentile * float(np.sqrt(variance)), share)
+
+
+def near_interval(family: str, misses: Array) -> tuple[float, float]:
+    """The same for GPUs of an architecture that the model saw, from misses of its rows that it did not see."""
+    return _ends(misses, NORMAL * NEAR * BEFOREHAND.get(family, OTHERWISE))
+
+
+def _ends(misses: Array, step: float, share: float = 1.0) -> tuple[float, float]:
+    low, high = np.quantile(misses, [0.1, 0.9])
+    low, high = share * np.hypot(min(low, 0.0), step), share * np.hypot(max(high, 0.0), step)
+    return round(-float(low), 5), round(float(high), 5)
 
 
 # More accuracy from the same trees: each leaf takes a few more steps towards the median of what is still missed in it.
@@ -211,10 +221,8 @@ def _fit(features: Array, target: Array, settings: Settings, weight: Array | Non
 
 def _forest(document: dict[str, Any]) -> Forest:
     """CatBoost's JSON as arrays; levels that a short tree lacks always answer no."""
-    borders = tuple(
-        np.array(sorted(feature["borders"] or []), dtype=np.float32)
-        for feature in document["features_info"]["float_features"]
-    )
+    known = document["features_info"]["float_features"]
+    borders = tuple(np.array(sorted(feature["borders"] or []), dtype=np.float32) for feature in known)
     trees = document["oblivious_trees"]
     depth = max(len(tree["splits"] or []) for tree in trees)
     features = np.zeros((len(trees), depth), dtype=np.uint8)
@@ -296,18 +304,26 @@ class Source(NamedTuple):
     variant: str
     sample: Sample
 
+    @property
+    def architecture(self) -> str:
+        return load_gpu(self.gpu).kernels
+
 
 def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
-    """The same kernel on all GPUs that have it, and all kernels of a family and format together."""
+    """The same kernel on all GPUs that have it, and all kernels of a family and format together.
+
+    Where an architecture has constants of its own, other kernels are too unlike: its chips only add to what others say.
+    """
     pools: dict[Pool, list[Source]] = defaultdict(list)
     for (family, gpu, engine, variant), whole in samples.items():
         usual = is_usual(family, whole.residual, whole.group)
         if not usual.any() or stated_interval(family, variant, load_gpu(gpu).kernels):  # physics has what it teaches
             continue
-        sample = whole if usual.all() else whole.part(usual)
-        pools[family, engine, variant].append(Source(gpu, variant, sample))
-        if engine != SWEEP and (others := any_kernel(family, variant)):
-            pools[family, engine, others].append(Source(gpu, variant, sample))
+        source = Source(gpu, variant, whole if usual.all() else whole.part(usual))
+        pools[family, engine, variant].append(source)
+        others = any_kernel(family, variant)
+        if engine != SWEEP and others and not has_constants(family, source.architecture):
+            pools[family, engine, others].append(source)
     return {key: sources for key, sources in pools.items() if _is_enough(key, sources)}
 
 
@@ -315,7 +331,8 @@ def _is_enough(key: Pool, sources: Sequence[Source]) -> bool:
     family, engine, variant = key
     if is_of_any(variant):
         return len({source.variant for source in sources}) > 1 or len(sources) > 1
-    return len(sources) > 1 or (family in BY_KERNEL and engine != SWEEP)
+    alone = family in BY_KERNEL and engine != SWEEP and not has_constants(family, sources[0].architecture)
+    return alone or len(sources) > 1
 
 
 def is_of_any(variant: str) -> bool:
@@ -323,37 +340,41 @@ def is_of_any(variant: str) -> bool:
 
 
 def fit_pooled(key: Key, sources: Sequence[Source]) -> tuple[Entry, Forest]:
-    """A model of several GPUs; its interval comes from leaving out one GPU after the other, or one kernel."""
+    """A model of several GPUs; its interval comes from leaving out one architecture after the other, or one kernel."""
     family, _, _, variant = key
     recipe, of_any = pooled_recipe(family, variant), is_of_any(variant)
     faster = GENERATION.get(family, 0.0) if of_any else 0.0
-    misses = [each - faster for each in _misses(family, sources, recipe, of_any=of_any)]
+    seen = _misses_of_seen(family, sources, recipe)
+    misses = [each - faster for each in _misses(family, sources, recipe, seen, of_any=of_any)]
     forest, offset = pool(family, sources, recipe)
-    low, high = pooled_interval(family, misses, new_kernel=of_any)
-    missed = np.concatenate(misses)
-    entry = Entry(
-        *key,
-        rows=sum(source.sample.residual.size for source in sources),
-        offset=offset + faster,
-        shrink=recipe.shrink,
-        low=round(low, 5),
-        high=round(high, 5),
-        held_out_error=round(float(np.mean(np.abs(np.exp(-missed) - 1.0))), 5),
-    )
-    return entry, forest
+    ends = pooled_interval(family, misses, new_kernel=of_any)
+    near = {} if of_any else {name: near_interval(family, each) for name, each in seen.items()}
+    rows, error = sum(source.sample.residual.size for source in sources), _mean_error(np.concatenate(misses))
+    return Entry(*key, rows, offset + faster, recipe.shrink, *ends, error, near), forest
 
 
-def _misses(family: str, sources: Sequence[Source], recipe: Recipe, *, of_any: bool) -> list[Array]:
-    """log(measured / predicted) of each GPU or kernel by the others' model; of a lone one by its own."""
+def _mean_error(misses: Array) -> float:
+    return round(float(np.mean(np.abs(np.exp(-misses) - 1.0))), 5)
+
+
+def _misses(
+    family: str, sources: Sequence[Source], recipe: Recipe, seen: Mapping[str, Array], *, of_any: bool
+) -> list[Array]:
+    """log(measured / predicted) of each architecture or kernel by the others' model; of a lone one by its own."""
     found: list[Array] = []
-    names = [source.variant if of_any else source.gpu for source in sources]
+    names = [source.variant if of_any else source.architecture for source in sources]
     for name in dict.fromkeys(names):
         others = [source for source, each in zip(sources, names, strict=True) if each != name]
         if others:
             forest, offset = pool(family, others, recipe)
-            hidden = [source.sample for source, each in zip(sources, names, strict=True) if each == name]
-            found += [_missed(sample, forest, offset, recipe) for sample in hidden]
-    return found or [_missed_alone(family, source, recipe) for source in sources]
+            hidden = [source for source, each in zip(sources, names, strict=True) if each == name]
+            missed = [(source.architecture, _missed(source.sample, forest, offset, recipe)) for source in hidden]
+            found += _by_architecture(missed).values()
+    return found or [each - np.median(each) for each in seen.values()]
+
+
+def _by_architecture(missed: Sequence[tuple[str, Array]]) -> dict[str, Array]:
+    return {name: np.concatenate([each for other, each in missed if other == name]) for name, _ in missed}
 
 
 def _missed(sample: Sample, forest: Forest, offset: float, recipe: Recipe) -> Array:
@@ -361,15 +382,13 @@ def _missed(sample: Sample, forest: Forest, offset: float, recipe: Recipe) -> Ar
     return np.asarray(chosen.residual - offset - recipe.shrink * forest.predict(chosen.features))
 
 
-def _missed_alone(family: str, source: Source, recipe: Recipe) -> Array:
-    """How the kernels of one GPU differ by a model that saw other groups of them; nothing of how chips do."""
-    sample = thin_sample(source.sample, FEW_MISSES)
-    hidden = sample.group // PARTS % PARTS == 0
-    if hidden.all() or not hidden.any():
-        return np.asarray(sample.residual - np.median(sample.residual))
-    forest, offset = pool(family, [source._replace(sample=sample.part(~hidden))], recipe)
-    missed = _missed(sample.part(hidden), forest, offset, recipe)
-    return np.asarray(missed - np.median(missed))
+def _misses_of_seen(family: str, sources: Sequence[Source], recipe: Recipe) -> dict[str, Array]:
+    """The same of each architecture by a model that saw other groups of its rows: how kernels differ, not chips."""
+    hidden = [source.sample.group // PARTS % PARTS == 0 for source in sources]
+    pairs = [(source, part & ~part.all()) for source, part in zip(sources, hidden, strict=True)]
+    forest, offset = pool(family, [each._replace(sample=each.sample.part(~part)) for each, part in pairs], recipe)
+    parts = [(each.architecture, each.sample.part(part) if part.any() else each.sample) for each, part in pairs]
+    return _by_architecture([(name, _missed(sample, forest, offset, recipe)) for name, sample in parts])
 
 
 def pool(family: str, sources: Sequence[Source], recipe: Recipe) -> tuple[Forest, float]:
@@ -456,14 +475,8 @@ def fit_artifact(
     for archive in sorted({FAMILIES[entry.family].archive for entry, _ in models}):
         held = [model for model in models if FAMILIES[model[0].family].archive == archive]
         groups = [sample.group for key, sample in samples.items() if FAMILIES[key[0]].archive == archive]
-        save_artifact(
-            path_beside(out, archive),
-            held,
-            provenance,
-            np.unique(np.concatenate(groups)),
-            inputs=KERNELS.of(archive),
-            origin=origin,
-        )
+        path, seen = path_beside(out, archive), np.unique(np.concatenate(groups))
+        save_artifact(path, held, provenance, seen, inputs=KERNELS.of(archive), origin=origin)
     return [entry for entry, _ in models]
 
 
@@ -489,16 +502,7 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
     misses = np.concatenate(found) if found else sample.residual - np.median(sample.residual)
     forest = _boost(sample, settings)
     # What is known of a model's errors; ``misses`` are logs of measured / predicted on held-out rows
-    lowest, highest = np.quantile(misses, [0.1, 0.9])
-    entry = Entry(
-        *key,
-        rows=sample.residual.size,
-        offset=0.0,
-        shrink=1.0,
-        low=round(float(min(lowest, 0.0)), 5),
-        high=round(float(max(highest, 0.0)), 5),
-        held_out_error=round(float(np.mean(np.abs(np.exp(-misses) - 1.0))), 5),
-    )
+    entry = Entry(*key, sample.residual.size, 0.0, 1.0, *_ends(misses, 0.0), _mean_error(misses))
     if sample.seconds.min() > SHORTEST:
         low, high = FAMILIES[key[0]].interval
         entry = entry._replace(low=min(entry.low, low), high=max(entry.high, high))

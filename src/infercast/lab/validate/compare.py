@@ -26,6 +26,7 @@ from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.mixers.mixer import Mixer
 from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
+from infercast.predict.roofline import Predictor
 from infercast.serve import Record, Replica, simulate
 
 # Engines that were measured with dummy weights: what an untrained router does to experts, and an untrained indexer.
@@ -409,7 +410,7 @@ def validate(
     *,
     model_config: Path | None = None,
     gpu: str | None = None,
-    predictor: str = "learned",
+    predictor: str | Predictor = "learned",
     host: Path | None = None,
     warmed_up: bool = False,
     real_weights: bool = False,
@@ -459,7 +460,7 @@ def deployment_of(
     measured: MeasuredFile,
     model_config: Path | None,
     gpu: str | None,
-    predictor: str = "learned",
+    predictor: str | Predictor = "learned",
     *,
     real_weights: bool = False,
 ) -> Deployment:
@@ -470,7 +471,7 @@ def _started(
     measured: MeasuredFile,
     model_config: Path | None,
     gpu: str | None,
-    predictor: str,
+    predictor: str | Predictor,
     host: Path | None,
     *,
     real_weights: bool,

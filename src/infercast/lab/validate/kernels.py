@@ -18,6 +18,7 @@ from infercast.forecast.kernels import estimate_shape
 from infercast.lab.validate.compare import Comparison, deployment_of
 from infercast.lab.validate.measured import MeasuredFile, load_document
 from infercast.predict.identity import OTHER, family_of_kernel
+from infercast.predict.roofline import Predictor
 from infercast.serve.step import DraftShape, StepShape
 
 GEMM = "gemm"
@@ -140,7 +141,7 @@ def compare_profiles(
     *,
     model_config: Path | None = None,
     gpu: str | None = None,
-    predictor: str = "learned",
+    predictor: str | Predictor = "learned",
     real_weights: bool = False,
 ) -> list[ProfileComparison]:
     compared = []

@@ -48,10 +48,8 @@ def read_layers(
     networks = parts.expert_networks(fields, **experts) if has_experts else plain_networks(fields, mlp_bias, gated)
     beside = fields.answer(parallel)
     norms = norms if beside else max(norms, 2)
-    return [
-        parts.Layer(kinds[window], network, norms, parallel=beside)
-        for window, network in zip(each, networks, strict=True)
-    ]
+    halves = zip(each, networks, strict=True)
+    return [parts.Layer(kinds[window], network, norms, parallel=beside) for window, network in halves]
 
 
 def _windowed(rule: Callable[[parts.Fields, int], bool]) -> Callable[[parts.Fields], list[int]]:
@@ -248,10 +246,8 @@ def read_mimo_v2_flash(fields: parts.Fields) -> list[parts.Layer]:
     windowed = fields.a_layer("hybrid_layer_pattern", fields.numbers("hybrid_layer_pattern") or [0] * fields.layers)
     everywhere = _mimo_attention(fields, "", "add_full_attention_sink_bias", 0)
     sliding = _mimo_attention(fields, "swa_", "add_swa_attention_sink_bias", fields.positive("sliding_window"))
-    return [
-        parts.Layer(sliding if window else everywhere, network)
-        for window, network in zip(windowed, parts.expert_networks(fields), strict=True)
-    ]
+    halves = zip(windowed, parts.expert_networks(fields), strict=True)
+    return [parts.Layer(sliding if window else everywhere, network) for window, network in halves]
 
 
 def _mimo_attention(fields: parts.Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:

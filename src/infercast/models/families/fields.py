@@ -266,10 +266,8 @@ def sparse_layers(fields: Fields) -> list[bool]:
         return [kind == "sparse" for kind in fields.a_layer("mlp_layer_types", kinds)]
     if isinstance(fields.raw("moe_layer_freq"), list):
         return [bool(here) for here in fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or [])]
-    period, offset = (
-        fields.positive("moe_layer_freq", "expert_layer_period", default=1),
-        fields.count("expert_layer_offset"),
-    )
+    period = fields.positive("moe_layer_freq", "expert_layer_period", default=1)
+    offset = fields.count("expert_layer_offset")
     step, dense = fields.positive(*STEP_KEYS, default=1), {*(fields.numbers("mlp_only_layers") or [])}
     first, last = fields.count(*FIRST_KEYS), fields.count("moe_layer_end_index", default=fields.layers - 1)
     return [

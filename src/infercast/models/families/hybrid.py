@@ -92,10 +92,8 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
         streams = max(1, round(sum(-(-index // block) for index in range(fields.layers)) / fields.layers))
     experts = usual_experts(fields, router_bias=True, latent=fields.count("routed_expert_hidden_size"))
     experts = replace(experts, latent_norm=experts.latent > 0 and fields.flag("latent_moe_use_norm"))
-    return [
-        Layer(delta if number in recurrent else latent, network, residuals=streams)
-        for number, network in enumerate(expert_networks(fields, experts), start=1)
-    ]
+    networks = enumerate(expert_networks(fields, experts), start=1)
+    return [Layer(delta if place in recurrent else latent, each, residuals=streams) for place, each in networks]
 
 
 def read_mamba(fields: Fields) -> list[Layer]:
@@ -139,10 +137,8 @@ def _lfm2_layers(fields: Fields, networks: list[FeedForward]) -> list[Layer]:
     channels = fields.positive("conv_dim", "hidden_size")
     convolution = GatedConvolution(channels, fields.positive("conv_L_cache", default=3), bias=fields.flag("conv_bias"))
     attention = grouped_attention(fields, qk_norm=True)
-    return [
-        Layer(attention if here else convolution, network)
-        for here, network in zip(_attention_layers(fields), networks, strict=True)
-    ]
+    halves = zip(_attention_layers(fields), networks, strict=True)
+    return [Layer(attention if here else convolution, network) for here, network in halves]
 
 
 def _attention_layers(fields: Fields) -> list[bool]:

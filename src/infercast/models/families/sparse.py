@@ -122,7 +122,5 @@ def read_minimax_m3(fields: Fields) -> list[Layer]:
     usual = [int(index >= DENSE_LAYERS) for index in range(fields.layers)]
     chooses = fields.a_layer("sparse_attention_freq", settings.numbers("sparse_attention_freq") or usual)
     is_routed = fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or usual)
-    return [
-        Layer(sparse if blocks else plain, experts if routed else dense)
-        for blocks, routed in zip(chooses, is_routed, strict=True)
-    ]
+    halves = zip(chooses, is_routed, strict=True)
+    return [Layer(sparse if blocks else plain, experts if routed else dense) for blocks, routed in halves]

@@ -364,11 +364,8 @@ class GroupedAttention(Mixer):
             pairs = batch.num_pairs(self.window)
             tokens, heads = pairs / np.maximum(batch.tokens, 1), shard.layout.share(self.heads)
             sizes = np.asarray(batch.tokens / np.maximum(tokens, 1)), np.asarray(tokens)
-            return [
-                Call(
-                    "attention", EncoderAttention(*sizes, heads=heads, head_dim=self.head_dim, dtype=shard.weights.base)
-                )
-            ]
+            whole = EncoderAttention(*sizes, heads=heads, head_dim=self.head_dim, dtype=shard.weights.base)
+            return [Call("attention", whole)]
         op = Attention(
             batch.queries,
             batch.keys,

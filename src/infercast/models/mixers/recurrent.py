@@ -114,14 +114,8 @@ class RecurrentMixer(Mixer):
     def _convolve(self, shard: Shard, batch: SequenceBatch, update: bool = False) -> list[Call]:
         """Over all tokens, or over one of each sequence, of the same name where one step never runs both."""
         state, kernels = self.state(shard), self.update_convolutions if update else self.convolutions
-        op = ShortConvolution(
-            batch.size if update else batch.tokens,
-            batch.size,
-            channels=state.channels // kernels,
-            taps=state.taps,
-            update=update,
-            dtype=shard.weights.base,
-        )
+        tokens, channels = batch.size if update else batch.tokens, state.channels // kernels
+        op = ShortConvolution(tokens, batch.size, channels, state.taps, update, shard.weights.base)
         name = "convolution_update" if update and not self.convolves_decoding else "convolution"
         return [Call(name, op, kernels)]
 

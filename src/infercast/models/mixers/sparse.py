@@ -63,12 +63,9 @@ class Compressor:
 
     def caches(self) -> tuple[Cache, ...]:
         """Entries, and the states of the tokens that the next entry is made of."""
-        window = self.spans * self.tokens
         block = STATE_BLOCKS.get(self.tokens, 0)
-        return (
-            Cache(self.entry_bytes / self.tokens, compress=self.tokens),
-            Cache(4.0 * self._width, window=window, block=block),
-        )
+        states = Cache(4.0 * self._width, window=self.spans * self.tokens, block=block)
+        return Cache(self.entry_bytes / self.tokens, compress=self.tokens), states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,19 +390,11 @@ class CompressedAttention(Mixer):
         value = bytes_of(weights.base)
         padded = self._padded_heads(shard) * self.head_dim
         # One kernel norms and rotates queries, pads their heads, and writes the vector to the window's cache.
-        insert = Elementwise(
-            "rope",
-            tokens,
-            value * (width + self.head_dim),
-            value * padded + self.entry_bytes,
-            7.0 * width,
-            kind="normed_rope",
-        )
+        read, written = value * (width + self.head_dim), value * padded + self.entry_bytes
+        insert = Elementwise("rope", tokens, read, written, 7.0 * width, kind="normed_rope")
         joined = self.q_lora_rank + self.head_dim
-        queries = [
-            *shard.linear("q_b_proj", tokens, width, self.q_lora_rank, formats),
-            Call("q_norm_rope_write", insert),
-        ]
+        queries = shard.linear("q_b_proj", tokens, width, self.q_lora_rank, formats)
+        queries.append(Call("q_norm_rope_write", insert))
         # An indexer takes longer than queries do, so queries run in parallel with it.
         queries = [replace(call, beside=True) for call in queries] if self.indexer else queries
         calls = [
@@ -430,12 +419,8 @@ class CompressedAttention(Mixer):
             "rope", tokens, bytes_of(weights.base) * width, bytes_of(activation) * width, 3.0 * width, kind="rope"
         )
         each = Gemm(tokens, self.o_lora_rank, width // groups, activation, weight, weights.base, batch=groups)
-        joined = groups * self.o_lora_rank
-        return [
-            Call("o_rope", back),
-            Call("o_a_proj", each),
-            *shard.linear("o_b_proj", tokens, shard.hidden, joined, "attention"),
-        ]
+        last = shard.linear("o_b_proj", tokens, shard.hidden, groups * self.o_lora_rank, "attention")
+        return [Call("o_rope", back), Call("o_a_proj", each), *last]
 
     def _padded_heads(self, shard: Shard) -> int:
         return -(-shard.layout.share(self.heads) // self.head_multiple) * self.head_multiple

@@ -57,6 +57,11 @@ def stated_interval(family: str, variant: str, architecture: str) -> tuple[float
     return None if found is None else (-found, found)
 
 
+def has_constants(family: str, architecture: str) -> bool:
+    """Whether physics has constants of kernels of this family on this architecture, of some if not of all."""
+    return bool(_fitted()["stated"].get(architecture, {}).get(family))
+
+
 def feature_names(name: str) -> tuple[str, ...]:
     return tuple(_fitted()["features"][name])
 

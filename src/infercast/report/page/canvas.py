@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 # Colours that nothing else has, each in place of a variable of the page's style sheet.
 INK, MUTED, GRID, PAPER = "#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04"
 SERIES = tuple(f"#0a0b{number:02x}" for number in range(10))
-VARIABLES = {
-    INK: "ink",
-    MUTED: "muted",
-    GRID: "grid",
-    PAPER: "paper",
-    **{colour: f"s{number}" for number, colour in enumerate(SERIES)},
-}
+VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
+VARIABLES |= {colour: f"s{number}" for number, colour in enumerate(SERIES)}
 STYLE = Path(__file__).parents[1] / "page.mplstyle"
 AXIS, LEGEND_ROW, LEGEND_LETTER, HANDLE = 0.5, 0.19, 0.072, 0.42
 """Inches of an axis with its name, of a row of a legend, of a letter in it and of its coloured square with its gaps."""
@@ -100,13 +95,8 @@ def room(
 ) -> dict[str, float]:
     """Inches around the panels of a figure, as matplotlib takes them; ``gaps`` are hspace and wspace, as it does."""
     width, height = figure.get_size_inches()
-    return {
-        "left": left / width,
-        "right": 1.0 - right / width,
-        "bottom": bottom / height,
-        "top": 1.0 - top / height,
-        **gaps,
-    }
+    across = {"left": left / width, "right": 1.0 - right / width}
+    return {**across, "bottom": bottom / height, "top": 1.0 - top / height, **gaps}
 
 
 def wrapped(figure: Any, text: str, beside: float = 0.0) -> str:

@@ -324,10 +324,8 @@ def steps_chart(runs: Sequence[SavedRun], kind: str) -> str:
         return ""
     names = list(dict.fromkeys(name for _, phase in found for name in phase.seconds))
     totals = {name: sum(_each(phase, name) for _, phase in found) for name in names}
-    parts = [
-        canvas.Part(name, COLOURS.get(name, OTHERS), [_each(phase, name) for _, phase in found])
-        for name in sorted(names, key=lambda name: -totals[name])
-    ]
+    names.sort(key=lambda name: -totals[name])
+    parts = [canvas.Part(each, COLOURS.get(each, OTHERS), [_each(phase, each) for _, phase in found]) for each in names]
     parts.append(canvas.Part(WAITING, HOST, [phase.waiting / phase.steps / MILLI for _, phase in found]))
     labels = [_short(run.name) for run, _ in found]
     left = 0.25 + canvas.LETTER * max(map(len, labels))

@@ -237,11 +237,8 @@ def _headline(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
 def _settings(runs: Sequence[SavedRun]) -> list[elements.Section]:
     differing, same = settings_of(runs)
     names = ["", *(run.name for run in runs)]
-    body = (
-        elements.plain_table(names, differing, words=tuple(range(len(names))))
-        if differing
-        else "<p>Nothing that shows.</p>"
-    )
+    table = elements.plain_table(names, differing, words=tuple(range(len(names))))
+    body = table if differing else "<p>Nothing that shows.</p>"
     simulated = elements.facts_list([(run.name, run.title) for run in runs])
     return [
         elements.Section("differs", "What differs", simulated + body),

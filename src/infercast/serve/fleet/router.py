@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from math import floor
 from operator import sub
 from random import Random
@@ -307,27 +308,27 @@ Choose = Callable[[Delivery, Loads], int]
 
 
 def round_robin(engines: Engines) -> Choose:
-    turn = -1
+    turns = cycle(range(engines.count))
+    return lambda delivery, loads: next(turns)
 
-    def choose(delivery: Delivery, loads: Loads) -> int:
+
+def smallest_in_turn(count: int) -> Callable[[Sequence[float]], int]:
+    """Picks the smallest of ``count`` values; ties go round robin."""
+    turn = 0
+
+    def pick(values: Sequence[float]) -> int:
         nonlocal turn
-        turn = (turn + 1) % engines.count
-        return turn
+        chosen = next_smallest(values, turn)
+        turn = (chosen + 1) % count
+        return chosen
 
-    return choose
+    return pick
 
 
 def least_loaded(engines: Engines) -> Choose:
     """The engine with the fewest requests; ties go round robin."""
-    turn = 0
-
-    def choose(delivery: Delivery, loads: Loads) -> int:
-        nonlocal turn
-        chosen = next_smallest(loads.counts, turn)
-        turn = (chosen + 1) % engines.count
-        return chosen
-
-    return choose
+    pick = smallest_in_turn(engines.count)
+    return lambda delivery, loads: pick(loads.counts)
 
 
 def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
@@ -339,10 +340,9 @@ def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
     index = PrefixIndex(engines.count, engines.cache_tokens, engines.block_size, answers=answers)
     # Per engine: uncached prompt tokens of requests without a first token yet.
     waiting: list[dict[int, int]] = [{} for _ in range(engines.count)]
-    turn = 0
+    pick = smallest_in_turn(engines.count)
 
     def choose(delivery: Delivery, loads: Loads) -> int:
-        nonlocal turn
         num_input = delivery.request.num_input
         cached = index.cached_tokens(delivery.request)
         costs = []
@@ -353,8 +353,7 @@ def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
                     del pending[number]
             uncached = sum(pending.values()) + num_input - cached.get(engine, 0)
             costs.append(UNCACHED_WEIGHT * uncached + loads.prompt_tokens[engine])
-        chosen = next_smallest(costs, turn)
-        turn = (chosen + 1) % engines.count
+        chosen = pick(costs)
         waiting[chosen][delivery.number] = num_input - cached.get(chosen, 0)
         index.add(chosen, delivery.number, delivery.request)
         return chosen
@@ -374,12 +373,10 @@ def dynamo(engines: Engines) -> Choose:
 def llm_d(engines: Engines) -> Choose:
     """llm-d's endpoint picker: prefix, queue and cache scores (`ScorePicker`); ties go round robin."""
     picker = ScorePicker(engines.count, engines.cache_tokens, engines.block_size)
-    turn = 0
+    pick = smallest_in_turn(engines.count)
 
     def choose(delivery: Delivery, loads: Loads) -> int:
-        nonlocal turn
-        chosen = next_smallest([-score for score in picker.scores(delivery, loads.times)], turn)
-        turn = (chosen + 1) % engines.count
+        chosen = pick([-score for score in picker.scores(delivery, loads.times)])
         picker.pick(chosen, delivery)
         return chosen
 

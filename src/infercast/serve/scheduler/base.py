@@ -35,10 +35,8 @@ class Sequence(BlockAllocation):
     def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:
         super().__init__(index, path, request.num_input, num_groups)
         self.num_output = request.num_output
-        self.num_most = request.most_output
-        """Output length at which the scheduler knows the answer ends (its limit); the answer may end earlier."""
-        self.num_tokens = request.num_input
-        """The prompt and every token sampled so far, or in an in-flight step, that will be computed on."""
+        self.num_most = request.most_output  # Output length at which the scheduler knows the end; it may end earlier
+        self.num_tokens = request.num_input  # The prompt and all tokens sampled, or in flight, that are computed on
         self.num_computed = 0
         self.num_promised = 0  # Output tokens of completed and in-flight steps
         self.num_produced = 0  # Output tokens of completed steps

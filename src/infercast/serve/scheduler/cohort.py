@@ -33,12 +33,10 @@ class Cohort(Group[Sequence]):
         # The other members: the step in which each reaches the shortest window, earliest first.
         self._short: list[tuple[int, int, Sequence]] = []
         self._shortest = min([window for window, _ in self._windows], default=0)
-        self.answering: dict[Sequence, None] = {}
-        """Members with answers that other requests may reuse: their full blocks go into the prefix cache."""
+        self.answering: dict[Sequence, None] = {}  # Members with answers that others may reuse: full blocks are cached
         # Of these, by step number modulo the block size: those with a block known to be full by then.
         self._fill: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
-        self.late: dict[Sequence, None] = {}
-        """Members whose last token is in flight, unknown to the engine: their next token is discarded."""
+        self.late: dict[Sequence, None] = {}  # Members whose last token is in flight: their next token is discarded
         self._overdue: list[Sequence] = []
         self._named_until = 0
         self._whole = self.period // self._block_size

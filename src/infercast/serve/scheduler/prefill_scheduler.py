@@ -349,10 +349,8 @@ class PrefillScheduler:
         if cache.host is not None:
             for sequence in admission.sequences:
                 if not sequence.prompt_end:
-                    missing, found = (
-                        sequence.num_known - sequence.num_computed,
-                        admission.loaded.get(sequence, 0) * page,
-                    )
+                    missing = sequence.num_known - sequence.num_computed
+                    found = admission.loaded.get(sequence, 0) * page
                     cache.host.note_start(sequence.index, missing, found, is_first=not sequence.num_preemptions)
         plan.sequences, plan.new_tokens = [*admission.sequences], admission.new_tokens
         plan.computed = [sequence.num_computed for sequence in admission.sequences]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 400, 20_000
 """First attempt of a run that decides its own length: requests; of a closed loop per client, and at most."""
 APART = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
 Array = NDArray[Any]
+Drawn = TypeVar("Drawn", bound=Draw)
 
 
 def synthetic_workload(
@@ -73,10 +74,15 @@ def synthetic_workload(
     spread_out = spread_out or is_open
     inputs_from = as_lengths(input_lengths, "input_lengths")
     outputs_from = as_lengths(output_lengths, "output_lengths")
-    arrival = checked_loop(arrival, rate, concurrency, burstiness, count, prefix_length, prefix_groups, seed)
+    drawn = Draw(
+        arrival=arrival, rate=rate, count=count, concurrency=concurrency, input_lengths=inputs_from,
+        output_lengths=outputs_from, burstiness=burstiness, prefix_length=prefix_length, prefix_groups=prefix_groups,
+        seed=seed, spread_out=spread_out,
+    )  # fmt: skip
+    drawn = checked(drawn)
 
     arrival_rng, input_rng, output_rng, prefix_rng = np.random.default_rng(seed).spawn(4)
-    arrivals = arrival_times(arrival, rate, count, arrival_rng, burstiness, spread_out=spread_out)
+    arrivals = arrival_times(drawn.arrival, rate, count, arrival_rng, burstiness, spread_out=spread_out)
     inputs = inputs_from.sample(count, input_rng, spread_out=spread_out) + prefix_length
     outputs = outputs_from.sample(count, output_rng, spread_out=spread_out)
     prefixes = _draw_prefixes(prefix_length, prefix_groups, count, prefix_rng)
@@ -88,24 +94,12 @@ def synthetic_workload(
         description=", ".join(
             (
                 f"{count:,} requests",
-                describe_arrivals(arrival, rate, concurrency, burstiness),
+                describe_arrivals(drawn.arrival, rate, concurrency, burstiness),
                 f"input {inputs_from}{describe_prefixes(prefix_length, prefix_groups)}",
                 f"output {outputs_from}",
             )
         ),
-        drawn=Draw(
-            arrival=arrival,
-            rate=rate,
-            count=count,
-            concurrency=concurrency,
-            input_lengths=inputs_from,
-            output_lengths=outputs_from,
-            burstiness=burstiness,
-            prefix_length=prefix_length,
-            prefix_groups=prefix_groups,
-            seed=seed,
-            spread_out=spread_out,
-        ),
+        drawn=drawn,
         open_ended=is_open,
     )
     return ended(workload, declared_length, None if ignore_eos else False)
@@ -120,20 +114,12 @@ def first_count(count: int | None, concurrency: int | None, arrival: str) -> int
     return min(max(FIRST_OF_CLIENTS, FIRST_ROUNDS * int(concurrency)), MOST_FIRST)
 
 
-def checked_loop(
-    arrival: str,
-    rate: float | None,
-    concurrency: int | None,
-    burstiness: float,
-    count: int,
-    prefix_length: int,
-    prefix_groups: int,
-    seed: int,
-) -> str:
-    """Validate these together; returns the arrival kind, which is a burst in a closed loop."""
-    _check_kinds(Real, "a number", rate=rate, burstiness=burstiness)
-    whole = {"prefix_length": prefix_length, "prefix_groups": prefix_groups, "seed": seed}
-    _check_kinds(Integral, "a whole number", count=count, concurrency=concurrency, **whole)
+def checked(draw: Drawn) -> Drawn:
+    """The same if all of it can be; arrivals are a burst in a closed loop."""
+    _check_kinds(draw, Real, "a number", ("rate", "burstiness"))
+    _check_kinds(draw, Integral, "a whole number", ("count", "concurrency", "prefix_length", "prefix_groups", "seed"))
+    arrival, rate, concurrency, burstiness = draw.arrival, draw.rate, draw.concurrency, draw.burstiness
+    prefix_length, prefix_groups, seed = draw.prefix_length, draw.prefix_groups, draw.seed
     if concurrency is not None:
         require(concurrency >= 1, "concurrency", "be at least 1 client", concurrency)
         if rate is not None:
@@ -148,18 +134,19 @@ def checked_loop(
                 "where clients send when they are free; leave out either these or concurrency"
             )
         arrival = "burst"
-    check_arrivals(arrival, rate, count, burstiness)
+    check_arrivals(arrival, rate, draw.count, burstiness)
     require(0 <= prefix_length <= LONGEST, "prefix_length", f"be a number of tokens from 0 to {LONGEST}", prefix_length)
     require(1 <= prefix_groups <= LONGEST, "prefix_groups", f"be a number from 1 to {LONGEST}", prefix_groups)
     if prefix_groups > 1 and prefix_length == 0:
         raise InputError(f"prefix_groups {prefix_groups!r} needs prefix_length, the number of tokens each group shares")
     require(seed >= 0, "seed", "be a whole number of at least 0", seed)
-    return arrival
+    return replace(draw, arrival=arrival)
 
 
-def _check_kinds(kind: type, words: str, **values: object) -> None:
+def _check_kinds(draw: Draw, kind: type, words: str, names: tuple[str, ...]) -> None:
     """Check types of Python arguments, which were not parsed: a text is not a number."""
-    for name, value in values.items():
+    for name in names:
+        value = getattr(draw, name)
         require(value is None or isinstance(value, kind), name, f"be {words}", repr(value))
 
 
@@ -334,14 +321,13 @@ def session_workload(
         raise InputError(f"rate {rate!r} and session_rate {session_rate!r} exclude each other; give one")
     if session_rate is not None:
         rate = session_rate * of_turns.mean
-    arrival = checked_loop(arrival, rate, concurrency, burstiness, count, prefix_length, prefix_groups, seed)
-
     drawn = SessionDraw(
         arrival=arrival, rate=rate, count=count, concurrency=concurrency, input_lengths=first,
         output_lengths=outputs, burstiness=burstiness, prefix_length=prefix_length, prefix_groups=prefix_groups,
         seed=seed, turns=of_turns, turn_lengths=later, think=people, tool_share=tool_share, tool_time=tools,
         tool_lengths=of_tools, spread_out=spread_out or is_open,
     )  # fmt: skip
+    drawn = checked(drawn)
     requests, num_sessions = _drawn(drawn)
     words = _described(drawn, num_sessions)
     workload = Workload(requests, concurrency, rate, words, drawn, open_ended=is_open, in_turns=True)

@@ -133,19 +133,13 @@ def plain_row(record: Record, segments: Segments) -> list[Row]:
 
 
 def labels_of(record: Record) -> dict[str, Any]:
-    """Optional labels of a request or session: session, think time, priority, class and adapter."""
-    labels: dict[str, Any] = {}
-    if record.get("session") not in (None, ""):
-        labels["session"] = str(record["session"])[:80]
-    if record.get("think") not in (None, ""):
-        labels["think"] = number_of(record, "think")
-    if record.get("priority") not in (None, ""):
-        labels["priority"] = _signed(record, "priority")
-    if record.get("class") not in (None, ""):
-        labels["slo_class"] = str(record["class"])[:80]
-    if record.get("adapter") not in (None, ""):
-        labels["adapter"] = whole_of(record, "adapter", 0)
-    return labels
+    """Optional labels of a request or session, by their names in `Row`."""
+    given = [name for name in LABELS if record.get(name) not in (None, "")]
+    return {"slo_class" if name == "class" else name: LABELS[name](record, name) for name in given}
+
+
+def _text(record: Record, field: str) -> str:
+    return str(record[field])[:80]
 
 
 def _signed(record: Record, field: str) -> int:
@@ -202,6 +196,10 @@ def whole_of(record: Record, field: str, least: int) -> int:
         raise InputError(f"{field} must be a whole number from {least} to {LONGEST}, not {str(value)[:80]!r}")
     return int(number)
 
+
+LABELS: dict[str, Callable[[Record, str], Any]] = {
+    "session": _text, "think": number_of, "priority": _signed, "class": _text, "adapter": partial(whole_of, least=0),
+}  # fmt: skip
 
 # Sessions in recorded files: whole conversations on a line, and turns inferred from their prompts.
 
@@ -288,11 +286,8 @@ def with_sessions(rows: Sequence[Row]) -> list[Row]:
         if blocks and blocks[-1] not in many:
             last_of[blocks[-1]] = session
         sessions.append(session)
-    sizes = Counter(sessions)
-    return [
-        row._replace(session=session) if sizes[session] > 1 else row
-        for row, session in zip(rows, sessions, strict=True)
-    ]
+    sizes, both = Counter(sessions), zip(rows, sessions, strict=True)
+    return [row._replace(session=session) if sizes[session] > 1 else row for row, session in both]
 
 
 def _whole_blocks(row: Row) -> list[int]:

@@ -12,22 +12,16 @@ import numpy.typing as npt
 
 from infercast.engines.base import Deployment, Engine, engine_named
 from infercast.engines.host import HostCosts, read_host
-from infercast.engines.sglang.kernels import untuned_factors
-from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.kv_cache import kv_layout
-from infercast.engines.vllm.settings import EngineSettings
-from infercast.engines.vllm.versions import MEASURED, chat_turn, sorts_logits
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.forecast.deploy import deploy, load_device, load_model
 from infercast.forecast.intervals import system_half_widths
 from infercast.forecast.slo import percentiles
 from infercast.forecast.system import System, busiest, system_of
 from infercast.forecast.uncertainty import EIGHTY, slower_by, uncertainty_of
-from infercast.hardware import Gpu
 from infercast.lab.validate.compare import Comparison, errors_of
-from infercast.lab.validate.published.run import FIRST_V1, FORMATS, NAMES, V0_BATCHED_TOKENS, PublishedRun, ServerFlags
-from infercast.models.spec import GREEDY, SORTED, ModelConfig, weight_bytes
-from infercast.predict.roofline import with_older_kernels
+from infercast.lab.validate.published.run import FORMATS, NAMES, PublishedRun, ServerFlags
+from infercast.models.spec import GREEDY, TOP_P, ModelConfig, weight_bytes
 from infercast.serve.record import Served
 
 # What a simulated run is summed up to, as its source did: means or medians, over all of it or while it was full.
@@ -91,15 +85,10 @@ def _tokens_between(served: Served, since: float, until: float) -> float:
 # The engine that a published command starts, and what must be assumed for it to start at all.
 
 TRAINED_ROUTING = "power_law_1.2"  # published runs have trained weights: routers prefer some experts
-V0_SEQUENCE_SECONDS = 80e-6
-"""What a token cost the one thread that both served and computed, before V1; fitted on published bursts."""
 CONTEXT_MARGIN = 256  # publishers of closed loops set max_model_len a little above prompt and answer
-BETTER_TILES_SINCE = (0, 17)  # vLLM's defaults for experts without a tuned file (pull request 34846, February 2026)
-WITHOUT_TEMPLATE = "gpt-oss"  # beginning of the names of models with a chat renderer of their own
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
 WIDTHS = (1, 2, 4, 8)
-MOST_WEIGHTS = 0.6
-"""Where the layout is not stated, a server has enough GPUs for weights to take no more of their memory."""
+MOST_WEIGHTS = 0.6  # Where the layout is not stated, weights take no more than this of the memory of a server's GPUs
 
 
 def started(
@@ -111,14 +100,14 @@ def started(
     problem: DoesNotFitError | None = None
     for each in _ways(run, engine, model):
         try:
-            deployment = _start(each, engine, model, predictor, host)
+            deployment = _start(each, engine, predictor, host)
             if each.cache_tokens:
                 # The run with as many blocks as hold the stated tokens; each group of layers has blocks of its own
                 size: int = getattr(deployment.settings, "block_size", 16)
                 groups = len(kv_layout(deployment.model, deployment.layout, size, 0).shape.sizes)
                 blocks = -(-each.cache_tokens // size) * groups
                 each = replace(each, settings={**each.settings, "num_gpu_blocks_override": blocks})  # noqa: PLW2901 - the same run with what its source says
-                deployment = _start(each, engine, model, predictor, host)
+                deployment = _start(each, engine, predictor, host)
         except DoesNotFitError as refused:
             problem = problem or refused
         else:
@@ -167,54 +156,29 @@ def _smallest(run: PublishedRun, model: ModelConfig) -> PublishedRun:
     )
 
 
-def _gpu(run: PublishedRun, engine: Engine) -> Gpu:
-    gpu = load_device(run.gpu, None)
-    is_older = run.version and run.version < engine.tuned_since.get(gpu.kernels, ())
-    return with_older_kernels(gpu) if is_older else gpu
-
-
-def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str, host: HostCosts | None) -> Deployment:
+def _start(run: PublishedRun, engine: Engine, predictor: str, host: HostCosts | None) -> Deployment:
     assert run.reading is not None
-    older_settings, older_options = engine.before(run.version, model)
-    options = {"quantization": run.dtype or None, **older_options, **run.reading.options}
+    options = {"quantization": run.dtype or None, **run.reading.options}
     options |= {
-        "sampling": SORTED if run.top_p and engine.family == "vllm" and sorts_logits(run.version) else GREEDY,
+        "sampling": TOP_P if run.top_p else GREEDY,
         "tensor_parallel_size": run.tensor,
         "pipeline_parallel_size": run.pipeline,
         "data_parallel_size": run.data,
     }
-    settings = {**older_settings, **run.reading.settings, **run.settings}
-    if settings.get("enable_chunked_prefill") is False:
-        # Without chunks a prompt must fit in one step.
-        most = settings.get("max_num_batched_tokens") or V0_BATCHED_TOKENS
-        context = settings.get(CONTEXTS[engine.family]) or model.max_positions
-        settings = {**settings, "max_num_batched_tokens": max(most, context)}
-    found = deploy(
+    return deploy(
         run.model,
-        _gpu(run, engine),
-        engine.settings(settings),
+        run.gpu,
+        engine.settings({**run.reading.settings, **run.settings}),
         **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
         api_server=run.served,
+        chat=run.chat,
         predictor=predictor,
         host=_host(run, engine, host),
     )
-    if engine.family != "vllm" or not run.version or run.version >= BETTER_TILES_SINCE:
-        return found
-    where = found.gpu, found.layout, engine.family
-    tiled = found.model.with_experts(lambda spec: replace(spec, slower=untuned_factors(found.model, spec, *where)))
-    return replace(found, model=tiled)
 
 
 def _host(run: PublishedRun, engine: Engine, host: HostCosts | None) -> HostCosts:
-    """The host of the GPUs; before vLLM's V1 engine the server shared its thread with the engine."""
-    found = host or engine.default_host().on_cpu(NAMES["cpus"].get(run.gpu, "measured"))
-    if not isinstance(found, VllmHost):
-        return found
-    if run.chat and not run.model.startswith(WITHOUT_TEMPLATE):
-        found = replace(found, server_turn=found.server_turn + chat_turn(run.version))
-    if run.version and run.version < FIRST_V1:
-        return replace(found, process_sequence=found.process_sequence + V0_SEQUENCE_SECONDS)
-    return found
+    return host or engine.default_host().on_cpu(NAMES["cpus"].get(run.gpu, "measured"))
 
 
 def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
@@ -242,21 +206,18 @@ def _worded(run: PublishedRun, flags: ServerFlags, predictor: str, host: HostCos
     model = _model(run, flags)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
-    settings = EngineSettings(**{**flags.settings, "max_model_len": context, "engine": MEASURED})
-    if settings.max_num_batched_tokens is not None and not settings.enable_chunked_prefill:
-        # Without chunks a prompt must fit in one step.
-        settings = replace(settings, max_num_batched_tokens=max(settings.max_num_batched_tokens, context))
+    engine = engine_named(run.engine)
     return deploy(
         model,
         run.gpu,
-        settings,
+        engine.settings({**flags.settings, "max_model_len": context}),
         tensor_parallel_size=run.tensor,
         data_parallel_size=run.data,
         enable_expert_parallel=run.expert_parallel,
         fuse_allreduce_rms=flags.fuse_allreduce_rms,
         api_server=True,
         predictor=predictor,
-        host=_host(run, engine_named(run.engine), host),
+        host=_host(run, engine, host),
     )
 
 

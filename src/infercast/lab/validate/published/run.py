@@ -26,24 +26,18 @@ FORMATS = {name: ours for ours, names in NAMES["formats"].items() for name in na
 
 # Server settings as publishers write them down: words between semicolons, each understood or left aside.
 
-ASYNC_SINCE = (0, 14)  # from this version on steps are planned ahead unless the flags say otherwise
-FUSED_SINCE = (0, 14)  # from this version on all-reduces carry norms unless the flags say otherwise
-FIRST_V1 = (0, 8)
-"""Before this version the engine was another one: prompts and decodes in separate steps, planned one by one."""
-V0_BATCHED_TOKENS = 2048
-
 
 @dataclass(frozen=True, slots=True)
 class ServerFlags:
     settings: dict[str, Any]
     kv_cache_dtype: str
-    fuse_allreduce_rms: bool | None
+    fuse_allreduce_rms: bool | None  # None, as in the settings: by the release
     expert_parallel: bool
     moe_backend: str
     eight_bit_experts: bool  # Activations of 4-bit experts are quantised to 8 bits
 
 
-def read_server_flags(text: str, concurrency: int | None, isl: int | None, version: tuple[int, ...]) -> ServerFlags:
+def read_server_flags(text: str, concurrency: int | None, isl: int | None) -> ServerFlags:
     """Understand a row's words; ``concurrency`` and ``isl`` (prompt length) may stand in for numbers in them."""
     lower = text.lower()
 
@@ -58,22 +52,18 @@ def read_server_flags(text: str, concurrency: int | None, isl: int | None, versi
 
     utilization = re.search(r"gpu_mem_util=([\d.]+\d)", lower)
     fused = re.search(r"fuse_allreduce_rms|allreduce fusion", lower) is not None
-    is_v1 = version >= FIRST_V1
+    sizes = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "max_cudagraph_capture_size", "block_size")
     settings = {
-        "max_num_batched_tokens": number("max_num_batched_tokens") or (None if is_v1 else V0_BATCHED_TOKENS),
-        **{name: number(name) for name in ("max_num_seqs", "max_model_len", "max_cudagraph_capture_size")},
-        "gpu_memory_utilization": float(utilization[1]) if utilization else 0.9,
-        "block_size": number("block_size") or 16,
-        "enable_prefix_caching": is_v1 and "prefix_caching=off" not in lower and "no apc" not in lower,
-        "enable_chunked_prefill": is_v1,
-        "async_scheduling": "async_scheduling=on" in lower or version >= ASYNC_SINCE,
-        "cudagraph_mode": "full_decode_only" if "full_decode_only" in lower else "full_and_piecewise",
-        "prompts_first": not is_v1,
+        **{name: number(name) for name in sizes},
+        "gpu_memory_utilization": float(utilization[1]) if utilization else None,
+        "enable_prefix_caching": False if "prefix_caching=off" in lower or "no apc" in lower else None,
+        "async_scheduling": "async_scheduling=on" in lower or None,
+        "cudagraph_mode": "full_decode_only" if "full_decode_only" in lower else None,
     }
     return ServerFlags(
         settings=settings,
         kv_cache_dtype="fp8" if "kv_cache_dtype=fp8" in lower else "auto",
-        fuse_allreduce_rms=True if fused else None if version >= FUSED_SINCE else False,
+        fuse_allreduce_rms=fused or None,
         expert_parallel="expert-parallel on (" in lower or "expert_parallel=on" in lower,
         moe_backend="marlin" if "marlin" in lower else "trtllm" if "mxfp4xmxfp8" in lower else "auto",
         eight_bit_experts="mxfp4xmxfp8" in lower,
@@ -113,15 +103,12 @@ class PublishedRun:
     end_to_end: float | None = None
     output_tokens_per_second: float | None = None
     engine: str = "vllm@0.25"
-    reading: Reading | None = None
-    """The flags of the server's command, where the source has it; its words in ``flags`` otherwise."""
+    reading: Reading | None = None  # Flags of the server's command where the source has it, else words in ``flags``
     median: bool = False  # Whether TTFT and TPOT are medians over the requests, not means
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the row says of the server beyond its command, by the engine's names."""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # What the row says beyond the command, by engine's names
     cache_tokens: int = 0  # Tokens that the source says its KV cache has room for; 0: it does not say
     gaps: bool = False  # Whether TPOT is the median of all times between tokens, because nothing else was published
-    steady: bool = False
-    """Whether only the time was measured in which as many requests as may run did, and others waited."""
+    steady: bool = False  # Whether only the time was measured in which as many ran as may and others waited
     pipeline: int = 1
     instances: int = 1  # Servers of this kind, each for itself behind a load balancer
     copies: int = 1  # Servers that take turns, of which one is simulated with its part of the requests
@@ -153,8 +140,7 @@ class PublishedRun:
 
 SHARES = re.compile(r"uniform\s*\[\s*(\d+(?:\.\d+)?)?\s*l\s*,\s*(\d+(?:\.\d+)?)?\s*l\s*\]")
 """Lengths that are uniform between two shares of the stated length: ``uniform[0.8L,L]``."""
-EXACT = ("", "exact", "fixed", "inference-perf shared_prefix")
-"""In the column ``len_dist``: every request has just the stated length."""
+EXACT = ("", "exact", "fixed", "inference-perf shared_prefix")  # ``len_dist``: all requests have the stated length
 LOADS = ("closed-loop", "all-at-once burst", "constant-rate", "poisson", "trace")
 OPEN_LOOP_SECONDS = 120.0  # of a constant rate only so much is simulated: it is steady long before
 SHARED_PROMPTS = 16  # prompts of a load generator that goes round a small set of them
@@ -329,15 +315,12 @@ def _read_requests(row: RowReader, path: Path) -> Workload:
     return workload_from_requests(requests)
 
 
-UNIFORM = re.compile(r"random in=(\d+) out=(\d+) \(sglang bench")
-"""Lengths that SGLang's benchmark draws between 1 and the stated one."""
+UNIFORM = re.compile(r"random in=(\d+) out=(\d+) \(sglang bench")  # Drawn by SGLang's benchmark, from 1 up
 BENCH_SEED = 1  # its seed: the lengths that it draws are known one by one
 SAME_MEAN, MOST_DRAWN = 0.0005, 5000
 STATED = re.compile(r"(\d+)/(\d+)$")  # stated lengths of prompts and answers, behind how they vary
-RANGED = re.compile(r"random (\d+)/(\d+) range ([\d.]+)")
-"""The same in words, with the share of each that the shortest has."""
-MOST_MEANS = 4.0
-"""No natural prompt or answer is longer than this many means: clients ask for no more, and longer ones are left out."""
+RANGED = re.compile(r"random (\d+)/(\d+) range ([\d.]+)")  # The same, with the share that the shortest has
+MOST_MEANS = 4.0  # No natural prompt or answer is longer than so many means: clients ask for no more or leave it out
 MOST_CHATTED = 400.0  # mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens
 SOME_EARLY = 0.02  # a mean that leaves a smaller share of answers to end early is that of answers of one length
 CONTRADICTED = 1.5  # a stated length that differs from the mean by this factor is that of another run
@@ -467,15 +450,11 @@ RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
 CLIENTS = re.compile(r"concurrency (\d+)")
 CAP = re.compile(r"max_num_seqs (\d+)")
 ROUNDS = re.compile(r"\baiperf synthetic\b", re.IGNORECASE)
-ENTRIES = 100
-"""Prompts of AIPerf's synthetic dataset by default; requests go round it, in a new order each time."""
+ENTRIES = 100  # Prompts of AIPerf's synthetic dataset by default; requests go round it, in a new order each time
 AT_ONCE_FROM = 1000.0
 TURNS = 10
-OPEN_SECONDS, MOST_OPEN = 200.0, 12000
-"""Of an open loop without an end only so much is simulated, of which the first part is left out."""
-STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2
-"""How often every place of a full batch is taken in a simulation of one that stays full, and of one with more places
-than that ..."""
+OPEN_SECONDS, MOST_OPEN = 200.0, 12000  # Of an open loop without an end so much is simulated, its first part left out
+STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2  # How often each place of a full batch is taken, of one with more places ...
 LEAST_STEADY, MOST_STEADY = 96, 3072  # ... within these numbers of requests.
 
 

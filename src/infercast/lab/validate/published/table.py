@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infercast.engines.base import Engine, engine_named, measured_engine
-from infercast.engines.settings import NOT_MODELLED, REFUSED
+from infercast.engines.settings import NOT_MODELLED, REFUSED, version_of
 from infercast.errors import InfercastError
 from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.estimate import read_rows
@@ -31,8 +31,7 @@ CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--rando
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")  # a flag's JSON without the quotes that a shell needs
 CACHE = re.compile(r"\bKV cache (\d+) tokens\b|\bkv (\d+) blocks\b")
-BLOCK = 16
-"""Tokens of a block of vLLM's cache, where nothing else is said."""
+BLOCK = 16  # Tokens of a block of vLLM's cache, where nothing else is said
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 
@@ -228,8 +227,8 @@ def _unit(row: RowReader, tpot: float | None) -> float:
     return 1.0 if THOUSANDFOLD[0] < off < THOUSANDFOLD[1] and waiting < 100 * answered else MILLI
 
 
-BLOCKS, IN_BLOCKS = "fp8_block", ("qwen/",)
-"""Publishers with a scale for each block of weights in their fp8 checkpoints."""
+BLOCKS, IN_BLOCKS, IN_PARTS = "fp8_block", ("qwen/",), "nvidia/"
+"""Publishers with a scale for each block of weights in their fp8 checkpoints, and one that quantises parts alone."""
 
 
 @cache
@@ -256,6 +255,9 @@ def model_of(row: RowReader) -> tuple[str, str]:
     stored = "fp8" if wanted == BLOCKS else wanted
     if found is not None and wanted and bundled_name(f"{found}-{stored}"):
         return f"{found}-{stored}", ""
+    # vLLM 0.12, of the other rows, keeps keys and values in 16 bits, as its room for them says.
+    if found is not None and wanted and published.startswith(IN_PARTS) and row.text("engine") == "sglang":
+        return published, ""
     return found or published or listed, wanted
 
 
@@ -373,8 +375,7 @@ def _read(row: RowReader) -> run.PublishedRun:
     )
 
 
-CACHE_UNKNOWN = "prefix_cache_on"
-"""In the column ``flags``: prompts may have been found in the prefix cache, it is not known how many."""
+CACHE_UNKNOWN = "prefix_cache_on"  # ``flags``: prompts may have been in the prefix cache, it is not known how many
 
 
 def read_published(path: Path) -> list[run.PublishedRun]:
@@ -385,10 +386,9 @@ def read_published(path: Path) -> list[run.PublishedRun]:
 
 
 def _read_row(row: RowReader) -> run.PublishedRun:
-    # ``0.10.2*`` as (0, 10, 2); what cannot be read counts as new
-    parts = row.text("engine_version").strip("*? ").split(".")
-    version = tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else (1,)
-    flags = run.read_server_flags(row.text("server_flags"), row.whole("concurrency"), row.whole("isl"), version)
+    name = f"vllm@{row.text('engine_version').strip('*? ')}"
+    version = version_of(name)  # ``0.10.2*`` as (0, 10, 2); what cannot be read is the measured release
+    flags = run.read_server_flags(row.text("server_flags"), row.whole("concurrency"), row.whole("isl"))
     stated = read_arguments(row)
     flags = run.with_arguments(flags, stated)
     is_known = CACHE_UNKNOWN not in row.text("flags")
@@ -402,6 +402,7 @@ def _read_row(row: RowReader) -> run.PublishedRun:
         tensor=row.whole("tp") or 1,
         data=stated.get("data_parallel_size") or row.whole("replicas") or 1,
         expert_parallel=flags.expert_parallel or (row.whole("ep") or 1) > 1,
+        engine=name if version else measured_engine("vllm").name,
         version=version,
         flags=flags,
         workload=read_workload(row, cached=not is_known),
