@@ -386,8 +386,7 @@ class Learned:
 #
 # The error to be expected is the one on rows, GPUs or kernels that were hidden from the model in question.
 
-TYPICAL_ERROR = 0.5
-"""Of GPUs without measured kernels: about what the roofline at typical efficiencies misses other vendors' by."""
+TYPICAL_ERROR = 0.5  # Of GPUs without measured kernels: about what typical efficiencies miss other vendors' by
 LEFT_OUT, NEW = 0.11, 0.17
 """What a kernel that one other chip has, and a new one, are off by at least: what attention on A100, L40S and H200
 showed with each left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md)."""

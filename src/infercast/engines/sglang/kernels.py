@@ -40,9 +40,8 @@ APART = ("trtllm", "cutlass")
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
-ROUTER = ((1, 0.14), (2, 0.37), (64, 0.38), (128, 0.5), (256, 0.58), (512, 0.8), (1024, 1.0))
-"""By rows, what cuBLAS takes for routers in fp32, of what it takes in a profile of vLLM: eight of them on an H200."""
 TRITON, GRAPHED = "triton", 512  # Tokens of the largest graph of decoding
+ROUTER = tuple(map(tuple, ARCHITECTURES["router_rows"]))
 _tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 

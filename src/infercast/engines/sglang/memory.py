@@ -26,8 +26,7 @@ from infercast.units import GIB, GIGA, MIB
 KEPT = 3  # States per running request, so that prefixes can be reused
 BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
 WIDE = 4  # Tensor parallel size from which on graphs are larger
-FIXED_MIB, TOKEN_MIB, GPU_MIB, GRAPH_MIB = 512, 1.5, 1024 / 8, 2
-"""Reserved for metadata, per token of a step, per GPU of the replica, and per sequence in a graph."""
+FIXED_MIB, TOKEN_MIB, GPU_MIB, GRAPH_MIB = 512, 1.5, 1024 / 8, 2  # In all, per token of a step, GPU and graphed row
 LEAST_TOKENS, LEAST_MIB, LARGE_MIB = 2048, 10 * 1024, 60 * 1024
 PREFILL_SIZE_MIB, LATENT_PREFILL_MIB = 8, 1536
 DP_MIB, DP_LARGE_MIB, DP_LARGE = 3, 1.5, 300
