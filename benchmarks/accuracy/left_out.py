@@ -167,11 +167,13 @@ def by_most(rows: list[Rows], artifact: Artifact) -> Iterator[Scored]:
         before = [_estimated(predictor, part, key[3])[0] for part in parts]
         features, group = (np.concatenate([getattr(each, name) for each in samples]) for name in ("features", "group"))
         misses = np.log(np.concatenate([part.seconds for part in parts]) / np.concatenate(before))
-        learner = predictor.learner(parts[0].op, load_gpu(key[1]), (key[3],))
+        asked = (parts[0].op, load_gpu(key[1]), (key[3],))
+        learner, choice = predictor.learner(*asked), predictor.choose(*asked)
+        near = choice is not None and choice.is_near(asked[1])
         for fold in range(HELD_OUT_SHARE):
             known = group % HELD_OUT_SHARE != fold
             if FEWEST <= np.count_nonzero(known) < known.size:
-                correction = learn(key[0], features[known], misses[known], features, learner)
+                correction = learn(key[0], features[known], misses[known], features, learner, near=near)
                 for part, sample, told in zip(parts, samples, before, strict=True):
                     seconds, half = told * np.exp(correction(sample.features)), correction.spread(sample.features)
                     ends = seconds * np.exp(-half), seconds * np.exp(half)
