@@ -8,15 +8,17 @@ same ones every time. Sources are all other GPUs unless they are named. The two 
 once more with the other left out beside it. Constants of physics saw all of these GPUs.
 
 Every row is told by: nothing but the datasheet, times one factor a format (`Scaled`); the nearest shapes of the nearest
-GPU (`Neighbours`); ours without a row of the GPU (unseen), with a few (few-shot), by the model of its sibling where one
-was measured, and by its own other rows (measured). Prints a Markdown table, or writes a page: mean / median / 90th
-percentile of the error of latency and the share inside the 80 % interval, in per cent. ``--coverage`` writes that share
-by format as well, where a family, GPU and format have at least 200 rows.
+GPU (`Neighbours`); ours without a row of the GPU (unseen), with a few (few-shot) and with four groups of shapes in five
+as anchors, by the model of its sibling where one was measured, and by a model of its own four groups in five alone
+(measured). Prints a Markdown table, or writes a page: mean / median / 90th percentile of the error of latency and the
+share inside the 80 % interval, in per cent. ``--coverage`` writes that share by format as well, where a family, GPU and
+format have at least 200 rows.
 """
 
 import argparse
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,20 +26,26 @@ from typing import Any
 import numpy as np
 import pandas
 
+from infercast.hardware import load_gpu
+from infercast.lab.fit.anchoring import FEWEST
 from infercast.lab.fit.evaluate import (
     Scored,
     _chosen_rows,
+    _estimated,
     _score_artifact,
     _score_few_shot,
     _score_measured,
+    _scored,
     summarise,
 )
-from infercast.lab.fit.rows import LEFT_OUT
-from infercast.lab.fit.samples import Key, Sample, read_samples
+from infercast.lab.fit.rows import LEFT_OUT, Rows
+from infercast.lab.fit.samples import Key, Sample, key_of, read_samples, sample_of
 from infercast.lab.fit.tables import FILES, WHOLE_TOKENS, takes_whole_tokens
-from infercast.lab.fit.train import fit_measured, fit_pooled, pools_of
+from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured, fit_pooled, pools_of
+from infercast.predict.anchors import learn
 from infercast.predict.fitted import POOLED, Artifact
 from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import Learned
 from neighbours import Neighbours
 from points import read_points
 from roofline_baselines import Scaled
@@ -140,10 +148,36 @@ def ways(
     yield "nothing (unseen)", list(_score_artifact(rows, artifact, profile, "unseen"))
     for count in anchors:
         yield f"{count} rows of each kind", list(_score_few_shot(rows, artifact, profile, count))
+    if anchors:
+        yield "four rows in five, as anchors", list(by_most(rows, artifact))
     if DIES.get(gpu) in sources:
         own = [fit_measured(key, sample) for key, sample in known.items() if key[1] == DIES[gpu]]
         twin = Artifact(Path("sibling"), {}, {}, {}).with_models([*models, *own])
         yield f"its sibling {DIES[gpu]}", list(_score_artifact(rows, twin, profile, "sibling"))
+
+
+def by_most(rows: list[Rows], artifact: Artifact) -> Iterator[Scored]:
+    """Every fifth of a kind's groups in turn by all its others, as anchors."""
+    by_key: dict[Key, list[Rows]] = defaultdict(list)
+    for part in rows:
+        by_key[key_of(part)].append(part)
+    for key, parts in by_key.items():
+        predictor = Learned(artifact, kernel_profile().preferring(key[2]), tier="unseen", as_tabled=True)
+        samples = [sample_of(part) for part in parts]
+        before = [_estimated(predictor, part, key[3])[0] for part in parts]
+        features, group = (np.concatenate([getattr(each, name) for each in samples]) for name in ("features", "group"))
+        misses = np.log(np.concatenate([part.seconds for part in parts]) / np.concatenate(before))
+        asked = (parts[0].op, load_gpu(key[1]), (key[3],))
+        learner, choice = predictor.learner(*asked), predictor.choose(*asked)
+        near = choice is not None and choice.is_near(asked[1])
+        for fold in range(HELD_OUT_SHARE):
+            known = group % HELD_OUT_SHARE != fold
+            if FEWEST <= np.count_nonzero(known) < known.size:
+                correction = learn(key[0], features[known], misses[known], features, learner, near=near)
+                for part, sample, told in zip(parts, samples, before, strict=True):
+                    seconds, half = told * np.exp(correction(sample.features)), correction.spread(sample.features)
+                    ends = seconds * np.exp(-half), seconds * np.exp(half)
+                    yield from _scored(part, seconds, *ends, sample.group % HELD_OUT_SHARE == fold)
 
 
 def by_baseline(folder: Path, make: Any, gpu: str, sources: tuple[str, ...]) -> Iterator[Scored]:
