@@ -87,3 +87,14 @@ def test_a_file_of_another_kind_says_what_is_amiss(tmp_path, text, problem):
     with pytest.raises(FileFormatError, match=f"is not what .infercast measure --host. writes: .*{problem}") as caught:
         host_from(path, "h200-sxm")
     assert "Error(" not in str(caught.value)
+
+
+def test_a_gpu_that_is_sold_with_its_cpu_has_that_host_by_default() -> None:
+    own, named, plain = (
+        deploy("qwen3-0.6b", gpu, host=host)
+        for gpu, host in (("gb200", None), ("gb200", "grace"), ("b200-sxm", None))
+    )
+    assert own.host == named.host
+    assert own.has_default_host
+    assert own.host.request_path > plain.host.request_path
+    assert deploy("qwen3-0.6b", "gb200", host="measured").host == plain.host

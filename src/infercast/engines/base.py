@@ -463,7 +463,7 @@ class Deployment(Answer):
     @property
     def has_default_host(self) -> bool:
         """True if no host was specified."""
-        bundled = self.engine.default_host()
+        bundled = self.engine.default_host().on_cpu(self.gpu.cpu)
         bundled = bundled.behind_server() if self.over_http else bundled
         return any(self.host == self.engine.as_released(bundled, self.model, chat=chat) for chat in (False, True))
 
@@ -538,13 +538,13 @@ def deploy(
     partition: str | None = None,
     must_fit: bool = True,
 ) -> Deployment:
-    """Deploy a model on GPUs, or raise the reason why not. ``host`` of None is the one the engine was measured on."""
+    """Deploy a model on GPUs, or raise the reason why not; ``host``: the measured one, or the GPU's own CPU."""
     engine = engine_of(settings)
     gpu = with_older_kernels(gpu) if engine.version < engine.tuned_since.get(gpu.kernels, ()) else gpu
     placed, resolved = put_on(engine, model, gpu, settings, layout)
     where = placed, layout, gpu, resolved
     memory = require_fit(engine, *where) if must_fit and partition is None else engine.plan_memory(*where)
-    machine = host or engine.default_host()
+    machine = host or engine.default_host().on_cpu(gpu.cpu)
     if not isinstance(machine, engine.host_type):
         raise InputError(f"the host {machine.title!r} was fitted for another engine than {engine.name}")
     machine = engine.as_released(machine.behind_server() if over_http else machine, model, chat=chat)

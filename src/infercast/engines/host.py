@@ -51,9 +51,9 @@ class HostCosts:
         return replace(self, title=title, source=source or self.source, **seconds)
 
     def on_cpu(self, name: str) -> Self:
-        cpu = host_cpu(name)
         if name == MEASURED:
             return self
+        cpu = host_cpu(name)
         title = f"{cpu.title}, {cpu.single_thread_speed:.2f} times as fast as the measured one"
         return self.sped_up(cpu.single_thread_speed, title, cpu.source)
 

@@ -245,7 +245,7 @@ def deploy(
         library=chosen.family,
     )
     known = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
-    layout, machine = chosen.spread(wanted, config, layout, device), host_of(chosen, host)
+    layout, machine = chosen.spread(wanted, config, layout, device), host_of(chosen, host, device)
     how: Any = {"over_http": api_server, "chat": chat, "partition": pp_layer_partition}
     deployment = deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
     if calibration is None:
@@ -295,8 +295,9 @@ def resolve_settings(settings: Settings | None, engine: str | None = None) -> tu
     return wanted, engine_of(wanted)
 
 
-def host_of(engine: Engine, host: Path | HostCosts | str | None) -> HostCosts:
-    """Host costs by the name of a CPU, by a file, or as given; None: as measured."""
+def host_of(engine: Engine, host: Path | HostCosts | str | None, gpu: Gpu | None = None) -> HostCosts:
+    """Host costs by the name of a CPU, by a file, or as given; None: as measured, or of the CPU that the GPU has."""
+    host = gpu.cpu if host is None and gpu is not None else host
     if isinstance(host, str):
         return engine.default_host().on_cpu(host)
     return read_host(host, engine.host_type) if isinstance(host, Path) else host or engine.default_host()
@@ -340,7 +341,7 @@ def _predicted_over_measured(path: Path, gpu: str, engine: Engine) -> Iterator[f
         for model in document["models"]:
             config = {**document["config"], "num_hidden_layers": model["layers"]}
             settings = engine.settings(engine.room_for(*ROOM))
-            replica = deploy(config, gpu, settings, api_server=False).replica()
+            replica = deploy(config, gpu, settings, api_server=False, host=engine.default_host()).replica()
             for tokens, milliseconds in model["first_token_ms"].items():
                 if int(tokens) <= SHORT:
                     run = simulate(replica, Workload((Request(0.0, int(tokens), 2),)))
@@ -427,7 +428,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
     if strange := [name for name in changes.settings if name not in engine.setting_types]:
         raise InputError(f"what-if {strange[0]} is no setting of {engine.title}")
     if changes.host_speed != 1.0:
-        host, speed = host_of(engine, keywords.get("host")), changes.host_speed
+        host, speed = host_of(engine, keywords.get("host"), other), changes.host_speed
         keywords["host"] = host.sped_up(speed, f"{host.title}, {speed:g} times as fast")
     return deploy(model, other, changed(before, **changes.settings), **keywords)
 

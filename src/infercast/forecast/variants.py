@@ -245,7 +245,7 @@ def _host(
 ) -> tuple[Array, float, Array]:
     """What the GPU idles between kernels, the share that the default engine's host waits, and its own time."""
     engine, layout = engine_named(), ParallelLayout()
-    host = engine.default_host().behind_server()
+    host = engine.default_host().on_cpu(gpu.cpu).behind_server()
     values, where = np.unique(layers, return_inverse=True)
     deep = [replace(model, stacks=(replace(model.stacks[0], layers=count),)) for count in values.tolist()]
     models = [engine.host_model(host, each, layout, gpu, settings) for each in deep]

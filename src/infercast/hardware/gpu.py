@@ -75,6 +75,7 @@ class Gpu(Answer):
     gpus_per_node: int  # GPUs that usually share one such link domain, or one server where there is none
     tdp: float  # Watts that the board is built to draw
     nvlink_gpus: int = 0  # GPUs joined by direct links: a node behind a switch, or two or four bridged cards; 0: none
+    cpu: str = "measured"  # The CPU that it is sold with, of `infercast hosts`; ``measured``: with none
     pcie_topology: str = ""  # How GPUs without direct links are joined, one of `TOPOLOGIES`; empty: unknown
     network_bandwidth: float = 0.0  # Bytes per second to other nodes, one direction, one GPU's share; 0: no network
     network_latency: float = 0.0  # Seconds of one message to another node

@@ -61,7 +61,7 @@ FACTS: Rule = ("a table of facts", lambda value: isinstance(value, dict) and boo
 CLOCKS = ("boost_clock_mhz", "sustained_clock_mhz", "max_clock_mhz", "held_clock_mhz")
 SIZES = ("dram_gib", "driver_mib", "dram_gb_per_s", "l2_mib", "pcie_gb_per_s", "tdp_w")
 GPU_FIELDS: dict[str, Rule] = {
-    **dict.fromkeys(("base", "name", "title", "architecture", "announced"), TEXT),
+    **dict.fromkeys(("base", "name", "title", "architecture", "announced", "cpu"), TEXT),
     **dict.fromkeys(("sms", "nvlink_gpus", "gpus_per_node"), COUNT),
     **dict.fromkeys((*CLOCKS, *SIZES), POSITIVE),
     "nvlink_gb_per_s": NOT_NEGATIVE,
@@ -184,6 +184,7 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         registers_per_sm=chip["registers_per_sm"],
         nvlink_bandwidth=table.get("nvlink_gb_per_s", 0) * GIGA,
         pcie_bandwidth=table["pcie_gb_per_s"] * GIGA,
+        cpu=table.get("cpu", "measured"),
         pcie_topology=table.get("pcie_topology", ""),
         gpus_per_node=node,
         tdp=float(table["tdp_w"]),

@@ -20,7 +20,7 @@ from infercast.forecast.slo import percentiles
 from infercast.forecast.system import System, busiest, system_of
 from infercast.forecast.uncertainty import EIGHTY, slower_by, uncertainty_of
 from infercast.lab.validate.compare import Comparison, errors_of
-from infercast.lab.validate.published.run import FORMATS, NAMES, PublishedRun, ServerFlags
+from infercast.lab.validate.published.run import FORMATS, PublishedRun, ServerFlags
 from infercast.models.spec import GREEDY, TOP_P, ModelConfig, weight_bytes
 from infercast.serve.record import Served
 
@@ -173,12 +173,8 @@ def _start(run: PublishedRun, engine: Engine, predictor: str, host: HostCosts | 
         api_server=run.served,
         chat=run.chat,
         predictor=predictor,
-        host=_host(run, engine, host),
+        host=host,
     )
-
-
-def _host(run: PublishedRun, engine: Engine, host: HostCosts | None) -> HostCosts:
-    return host or engine.default_host().on_cpu(NAMES["cpus"].get(run.gpu, "measured"))
 
 
 def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
@@ -217,7 +213,7 @@ def _worded(run: PublishedRun, flags: ServerFlags, predictor: str, host: HostCos
         fuse_allreduce_rms=flags.fuse_allreduce_rms,
         api_server=True,
         predictor=predictor,
-        host=_host(run, engine, host),
+        host=host,
     )
 
 
