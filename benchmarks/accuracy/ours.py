@@ -10,6 +10,7 @@ import pandas
 
 from infercast.lab.fit import train
 from infercast.lab.fit.evaluate import score
+from infercast.lab.fit.samples import Key, Sample, read_samples
 from infercast.lab.fit.tables import FILES
 from infercast.predict.fitted import Artifact, Entry, Forest, load_artifact
 from infercast.predict.identity import kernel_profile
@@ -56,11 +57,11 @@ def leaving_one_out(folders: Path, fit: Fit) -> Iterator[tuple[str, Statistics]]
 def fitter(folders: Path, tell: Callable[[str], None]) -> Iterator[Fit]:
     """Fits artefacts as `infercast fit` does. A GPU's own model is the same in all of them: it is fitted once."""
     # In the order of the whole tables, which is by name: the order of the rows changes the last digit of a forest.
-    parts = [train.read_samples(folders / gpu, FAMILIES) for gpu in sorted(GPUS)]
+    parts = [read_samples(folders / gpu, FAMILIES) for gpu in sorted(GPUS)]
     samples = {key: sample for part in parts for key, sample in part.items()}
     fit_measured, known = train.fit_measured, {}
 
-    def fit_once(key: train.Key, sample: train.Sample) -> tuple[Entry, Forest]:
+    def fit_once(key: Key, sample: Sample) -> tuple[Entry, Forest]:
         if key not in known:
             known[key] = fit_measured(key, sample)
         return known[key]
