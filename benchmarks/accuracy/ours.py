@@ -1,27 +1,21 @@
 """Our own errors on the same splits, by the functions behind `infercast fit` and `infercast evaluate`."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pandas
 
-from infercast.lab.fit import train
 from infercast.lab.fit.evaluate import score
-from infercast.lab.fit.samples import Key, Sample, read_samples
+from infercast.lab.fit.samples import read_samples
 from infercast.lab.fit.tables import FILES
-from infercast.predict.fitted import Artifact, Entry, Forest, load_artifact
+from infercast.lab.fit.train import fit_artifact
+from infercast.predict.fitted import Artifact, load_artifact
 from infercast.predict.identity import kernel_profile
-from splits import COLUMNS, FAMILIES, GPUS, UNSEEN, Split
+from splits import COLUMNS, FAMILIES, GPUS, UNSEEN
 
 Statistics = dict[str, dict[str, float]]
 """For each column of the table: rows, mean, median and 90th percentile of the error."""
-Fit = Callable[[Split], Artifact]
-"""Fits an artefact on the sources of a split."""
-
-SIBLINGS = {"h100-sxm": "h200-sxm", "h200-sxm": "h100-sxm"}
 
 
 def tables_by_gpu(folder: Path, out: Path) -> None:
@@ -38,43 +32,16 @@ def on_hidden_shapes(folders: Path, gpu: str) -> Statistics:
     return _scored(folders, gpu, None, "measured")
 
 
-def on_hidden_gpus(folders: Path, fit: Fit) -> Iterator[tuple[str, Statistics]]:
-    """The unseen tier on the splits that the baselines have too."""
-    for split in UNSEEN:
-        yield split.name, _scored(folders, split.target, fit(split), "unseen")
-
-
-def leaving_one_out(folders: Path, fit: Fit) -> Iterator[tuple[str, Statistics]]:
-    """Every GPU by all others: as an unseen one, and by its sibling where it has one."""
-    for gpu in GPUS:
-        artifact = fit(Split(tuple(each for each in GPUS if each != gpu), gpu))
-        yield f"unseen {gpu}", _scored(folders, gpu, artifact, "unseen")
-        if gpu in SIBLINGS:
-            yield f"sibling {SIBLINGS[gpu]} -> {gpu}", _scored(folders, gpu, artifact, "sibling")
-
-
-@contextmanager
-def fitter(folders: Path, tell: Callable[[str], None]) -> Iterator[Fit]:
-    """Fits artefacts as `infercast fit` does. A GPU's own model is the same in all of them: it is fitted once."""
+def on_hidden_gpus(folders: Path, tell: Callable[[str], None]) -> Iterator[tuple[str, Statistics]]:
+    """The unseen tier on the splits that the baselines have too: models of several GPUs alone."""
     # In the order of the whole tables, which is by name: the order of the rows changes the last digit of a forest.
     parts = [read_samples(folders / gpu, FAMILIES) for gpu in sorted(GPUS)]
-    samples = {key: sample for part in parts for key, sample in part.items()}
-    fit_measured, known = train.fit_measured, {}
-
-    def fit_once(key: Key, sample: Sample) -> tuple[Entry, Forest]:
-        if key not in known:
-            known[key] = fit_measured(key, sample)
-        return known[key]
-
-    def fit(split: Split) -> Artifact:
+    for split in UNSEEN:
         tell(f"ours: {split.name}")
-        path = folders / f"without-{split.target}-of-{len(split.sources) + 1}.npz"
-        chosen = {key: sample for key, sample in samples.items() if key[1] in split.sources}
-        train.fit_artifact(chosen, path, {"gpus": sorted(split.sources)})
-        return load_artifact(path)
-
-    with mock.patch.object(train, "fit_measured", fit_once):
-        yield fit
+        path = folders / f"without-{split.target}.npz"
+        known = {key: sample for part in parts for key, sample in part.items() if key[1] in split.sources}
+        fit_artifact(known, path, {"gpus": sorted(split.sources)}, of_gpus=())
+        yield split.name, _scored(folders, split.target, load_artifact(path), "unseen")
 
 
 def _scored(folders: Path, gpu: str, artifact: Artifact | None, tier: str) -> Statistics:

@@ -10,7 +10,6 @@ from splits import COLUMNS, MEASURED, UNSEEN
 Results = dict[str, dict[str, dict[str, dict[str, float]]]]
 """table -> line -> column -> statistics"""
 
-LEAVE_ONE_OUT = "leave one out"
 OURS = "infercast"
 
 
@@ -25,7 +24,7 @@ def statistics(measured: Sequence[Array], predicted: Sequence[Array]) -> dict[st
 
 
 def markdown(results: Results) -> str:
-    names = [*(split.name for split in (*MEASURED, *UNSEEN)), LEAVE_ONE_OUT]
+    names = [split.name for split in (*MEASURED, *UNSEEN)]
     return "\n".join(_table(name, results[name]) for name in names if name in results)
 
 
@@ -33,10 +32,8 @@ def _table(name: str, lines: dict[str, dict[str, dict[str, float]]]) -> str:
     """One table, ours last."""
     rows = {column: values["rows"] for line in lines.values() for column, values in line.items()}
     text = [f"| {name} | " + " | ".join(COLUMNS) + " |", "| --- |" + " --: |" * len(COLUMNS)]
-    if name != LEAVE_ONE_OUT:
-        text.append(
-            "| rows tested | " + " | ".join(f"{rows[each]:,}" if each in rows else "-" for each in COLUMNS) + " |"
-        )
+    tested = (f"{rows[each]:,}" if each in rows else "-" for each in COLUMNS)
+    text.append("| rows tested | " + " | ".join(tested) + " |")
     for line in sorted(lines, key=lambda each: each == OURS):
         cells = [_cell(lines[line].get(column)) for column in COLUMNS]
         text.append(f"| {line} | " + " | ".join(cells) + " |")

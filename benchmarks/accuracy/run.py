@@ -20,12 +20,12 @@ import ours
 from neighbours import Neighbours
 from neural import PipeNetwork, TileNetwork
 from points import read_points
-from report import LEAVE_ONE_OUT, OURS, Results, markdown, statistics
+from report import OURS, Results, markdown, statistics
 from roofline_baselines import Plain, Scaled, Waves
 from splits import FAMILIES, MEASURED, UNSEEN, columns_of, divide
 from throughput import Throughput
 
-PARTS = ("baselines", "measured", "unseen", "leave-one-out")
+PARTS = ("baselines", "measured", "unseen")
 BASELINES: dict[str, Callable[..., Any]] = {
     "roofline": Plain,
     "roofline, whole waves": Waves,
@@ -73,16 +73,10 @@ def run(data: Path, folders: Path, parts: tuple[str, ...], results: Results) -> 
             tell(f"ours: {split.name}")
             results[split.name][OURS] = ours.on_hidden_shapes(folders, split.target)
             yield
-    if {"unseen", "leave-one-out"} & set(parts):
-        with ours.fitter(folders, tell) as fit:
-            if "unseen" in parts:
-                for name, values in ours.on_hidden_gpus(folders, fit):
-                    results[name][OURS] = values
-                    yield
-            if "leave-one-out" in parts:
-                for name, values in ours.leaving_one_out(folders, fit):
-                    results[LEAVE_ONE_OUT][name] = values
-                    yield
+    if "unseen" in parts:
+        for name, values in ours.on_hidden_gpus(folders, tell):
+            results[name][OURS] = values
+            yield
 
 
 def score_baselines(data: Path, family: str, results: Results) -> None:

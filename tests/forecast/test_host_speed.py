@@ -91,8 +91,7 @@ def test_a_file_of_another_kind_says_what_is_amiss(tmp_path, text, problem):
 
 def test_a_gpu_that_is_sold_with_its_cpu_has_that_host_by_default() -> None:
     own, named, plain = (
-        deploy("qwen3-0.6b", gpu, host=host)
-        for gpu, host in (("gb200", None), ("gb200", "grace"), ("b200-sxm", None))
+        deploy("qwen3-0.6b", gpu, host=host) for gpu, host in (("gb200", None), ("gb200", "grace"), ("b200-sxm", None))
     )
     assert own.host == named.host
     assert own.has_default_host

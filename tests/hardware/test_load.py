@@ -152,6 +152,7 @@ def test_another_architecture_keeps_nothing_on_the_chip(tmp_path: Path) -> None:
         ),
         (FULL.replace("= 1800", "= 2100"), "sustained_clock_mhz 2100 is above boost_clock_mhz 2000"),
         (FULL + "pcie_topology = ['switch']", "pcie_topology must be one of"),
+        (FULL + "cpu = 'grase'", "field 'cpu': unknown host 'grase'; did you mean grace"),
         (FULL + "driver_mib = 999999", "driver_mib 999999 is more than dram_gib 100 holds"),
         ('base = "h20o-sxm"', "field 'base': unknown bundled GPU 'h20o-sxm'; did you mean h200-sxm"),
     ],

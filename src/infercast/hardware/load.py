@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from infercast.bundled import DATA, read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError, near_names
 from infercast.hardware.gpu import TOPOLOGIES, Gpu
+from infercast.hardware.server import MEASURED, host_cpus
 from infercast.lazy_classes import NamedTuple
 from infercast.units import GIB, GIGA, KIB, MIB, TERA
 
@@ -184,7 +185,7 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         registers_per_sm=chip["registers_per_sm"],
         nvlink_bandwidth=table.get("nvlink_gb_per_s", 0) * GIGA,
         pcie_bandwidth=table["pcie_gb_per_s"] * GIGA,
-        cpu=table.get("cpu", "measured"),
+        cpu=table.get("cpu", MEASURED),
         pcie_topology=table.get("pcie_topology", ""),
         gpus_per_node=node,
         tdp=float(table["tdp_w"]),
@@ -199,7 +200,9 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
 
 
 def _check_sense(gpu: Gpu, table: Mapping[str, Any], shown: object) -> None:
-    """Refuse what is a number but cannot be meant."""
+    """Refuse what is of the right kind but cannot be meant."""
+    if gpu.cpu != MEASURED and gpu.cpu not in host_cpus():
+        raise FileFormatError(shown, f"field 'cpu': {UnknownNameError('host', gpu.cpu, host_cpus())}")
     for name, is_off, problem in (
         ("sustained_clock_mhz", gpu.sustained_clock > gpu.boost_clock, "is above boost_clock_mhz {boost_clock_mhz:g}"),
         ("max_clock_mhz", 0 < gpu.max_clock < gpu.boost_clock, "is below boost_clock_mhz {boost_clock_mhz:g}"),

@@ -44,7 +44,7 @@ GENERATION = {"attention_prefill": -0.1, "attention_decode": -0.1}
 GENERATION_SPREAD = 0.1  # Standard deviation of that gain, for want of more generations: as large as the gain
 NEW_SHARE = {"attention_prefill": 0.8, "attention_decode": 0.65}
 """Of the interval that leaving out whole kernels says, what a new one needs: with FlashAttention 3 or FlashInfer as
-new, 74 to 82 % of prompts and 78 to 84 % of decoding lie inside."""
+new, 74 to 81 % of prompts and 78 to 84 % of decoding lie inside."""
 BEFOREHAND = {"gemm": 0.08, "attention_decode": 0.13, "moe": 0.2, "collective": 0.2}
 """Standard deviation of the common miss: that of A100, L40S and Hopper, each left out; the experts' is that of kernels
 with constants fitted for another."""
