@@ -114,7 +114,7 @@ def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
 
 
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
-    """Never for a GPU whose name in files is unknown."""
+    """Never for a GPU without a known name in files."""
     name = device_name(gpu) if any(" " in alias for alias in gpu.aliases) else ""
     return inter in _tuned().get(name, {}).get(dtype, {}).get(str(experts), [])
 
