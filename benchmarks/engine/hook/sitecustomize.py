@@ -1,34 +1,39 @@
-"""Put this folder on PYTHONPATH and set STEP_LOG to a folder: every vLLM engine core then logs its steps there."""
+"""Put this folder on PYTHONPATH and set STEP_LOG to a folder: vLLM's engine cores and API servers log there."""
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
 import sys
 
-TARGET = "vllm.v1.engine.core"
+WATCHED = {
+    "vllm.v1.engine.core": ("step_logger", "watch"),
+    "vllm.v1.engine.async_llm": ("server_logger", "watch_engine_client"),
+    "vllm.entrypoints.openai.completion.serving": ("server_logger", "watch_completions"),
+    "uvicorn.protocols.http.httptools_impl": ("server_logger", "watch_protocol"),
+}
 
 
 class _AfterLoading(importlib.abc.Loader):
-    def __init__(self, loader):
-        self._loader = loader
+    def __init__(self, loader, watcher):
+        self._loader, self._watcher = loader, watcher
 
     def create_module(self, spec):
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
         self._loader.exec_module(module)
-        import step_logger  # noqa: PLC0415 - it lies beside this file, and only an engine core needs it
-
-        step_logger.watch(module)
+        logger, function = self._watcher
+        getattr(importlib.import_module(logger), function)(module)  # it lies beside this file
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != TARGET:
+        if name not in WATCHED:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _AfterLoading(spec.loader)
+            spec.loader = _AfterLoading(spec.loader, WATCHED[name])
         return spec
 
 

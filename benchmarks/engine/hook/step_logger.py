@@ -2,20 +2,29 @@
 
 For each step: when planning began and ended, when the model was launched, when sampling was, when the host began to
 wait for its result and had it, when the result was processed; what the GPU did meanwhile (CUDA events before the
-step, after the model and after sampling); and what the step computed. A log is written whenever a client resets the
-prefix cache, which it does between two runs.
+step, after the model and after sampling); and what the step computed: the sequences that decode as a number and their
+context, every other one by name. A log is written whenever a client resets the prefix cache, which it does between two
+runs. The first also has how the worker divided the GPU's memory.
 """
 
 import gzip
 import json
 import os
-from time import perf_counter
+from time import perf_counter, process_time
 
-FACTS = ("batch", "preempted", "running", "waiting", "free")
+FACTS = ("decodes", "context", "beside", "preempted", "running", "waiting", "free")
 EVENTS = ("before", "model", "after")
+MEMORY = (
+    "requested_memory",
+    "total_consumed",
+    "peak_activation_memory",
+    "cudagraph_memory_estimate",
+    "available_kv_cache_memory_bytes",
+    "non_torch_memory",
+)
 ROWS: list[dict] = []
 ARRIVALS: list[tuple] = []
-STATE = {"row": None, "base": None, "number": 0, "installed": False}
+STATE = {"row": None, "base": None, "number": 0, "busy": 0.0, "memory": None}
 
 
 def watch(core_module) -> None:
@@ -53,13 +62,22 @@ def _event():
     return event
 
 
+def _memory_of(core) -> dict:
+    """How the worker divided its memory, in bytes, as far as this release keeps it."""
+    worker = getattr(core.model_executor.driver_worker, "worker", core.model_executor.driver_worker)
+    found = {name: getattr(worker, name, None) for name in MEMORY}
+    found["weights"] = getattr(getattr(worker, "model_runner", None), "model_memory_usage", None)
+    found["num_gpu_blocks"] = core.vllm_config.cache_config.num_gpu_blocks
+    return {name: int(value) for name, value in found.items() if value is not None}
+
+
 def _install(core) -> None:
     """Wrap what one step calls, in the order in which it does."""
     import torch  # noqa: PLC0415
     from vllm.v1.executor.uniproc_executor import AsyncOutputFuture  # noqa: PLC0415
 
     torch.cuda.synchronize()
-    STATE["base"] = (_event(), perf_counter())
+    STATE["base"], STATE["memory"] = (_event(), perf_counter()), _memory_of(core)
     torch.cuda.synchronize()
     scheduler, executor = core.scheduler, core.model_executor
     schedule, update = scheduler.schedule, scheduler.update_from_output
@@ -71,10 +89,15 @@ def _install(core) -> None:
         start = perf_counter()
         output = schedule(*args, **kwargs)
         row = STATE["row"] = {"plan": (start, perf_counter())}
-        computed = {each.req_id: each.num_computed_tokens for each in output.scheduled_new_reqs}
-        cached = output.scheduled_cached_reqs
-        computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        row["batch"] = [(name, new, computed.get(name, -1)) for name, new in output.num_scheduled_tokens.items()]
+        cached, counts = output.scheduled_cached_reqs, output.num_scheduled_tokens
+        row["beside"] = [(each.req_id, counts[each.req_id], each.num_computed_tokens) for each in output.scheduled_new_reqs]
+        if output.total_num_scheduled_tokens - sum(each[1] for each in row["beside"]) == len(cached.req_ids):
+            row["decodes"], row["context"] = len(cached.req_ids), sum(cached.num_computed_tokens)
+        else:
+            pairs = [(name, counts[name], done) for name, done in zip(cached.req_ids, cached.num_computed_tokens, strict=True)]
+            row["beside"] += [each for each in pairs if each[1] > 1]
+            singles = [each[2] for each in pairs if each[1] == 1]
+            row["decodes"], row["context"] = len(singles), sum(singles)
         row["preempted"] = len(output.preempted_req_ids or ())
         row["running"], row["waiting"] = len(scheduler.running), len(scheduler.waiting)
         row["free"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -123,6 +146,7 @@ def _write() -> None:
 
     if not ROWS:
         ARRIVALS.clear()
+        STATE["busy"] = process_time()
         return
     torch.cuda.synchronize()
     base, zero = STATE["base"]
@@ -136,8 +160,10 @@ def _write() -> None:
     folder = os.environ["STEP_LOG"]
     os.makedirs(folder, exist_ok=True)
     arrivals = [(name, round(time - zero, 6), tokens) for name, time, tokens in ARRIVALS]
-    with gzip.open(os.path.join(folder, f"steps_{STATE['number']:02d}.json.gz"), "wt") as file:
-        json.dump({"zero": zero, "arrivals": arrivals, "steps": rows}, file)
+    log = {"zero": zero, "busy": process_time() - STATE["busy"], "memory": STATE["memory"], "arrivals": arrivals}
+    with gzip.open(os.path.join(folder, f"steps_{STATE['number']:02d}.json.gz"), "wt", compresslevel=3) as file:
+        json.dump({**log, "steps": rows}, file)
     STATE["number"] += 1
     ROWS.clear()
     ARRIVALS.clear()
+    STATE["busy"] = process_time()
