@@ -1,4 +1,4 @@
-"""Host times of an engine on a machine that `infercast measure --host` probed: three groups of times, each by a factor."""
+"""Host times of an engine on a machine that `infercast measure --host` probed: each group of them by a factor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class HostProbe(NamedTuple):
     def factors(self) -> dict[str, float]:
         """On host times, by group."""
         seen = {PYTHON: self.python, LAUNCH: self.launch or 1.0}
-        return {group: prod(seen[kind] ** power for kind, power in row.items()) for group, row in KNOWN["powers"].items()}
+        return {
+            group: prod(seen[kind] ** power for kind, power in row.items()) for group, row in KNOWN["powers"].items()
+        }
 
     def on(self, host: Costs) -> Costs:
         """An engine's host times on this machine, from those on the reference."""
@@ -65,7 +67,7 @@ def read_probe(path: Path) -> HostProbe:
 def probe_of(document: Any, path: Path) -> HostProbe:
     """A probe from what its file, or a part of the file, holds."""
     if isinstance(document, dict) and "models" in document:
-        raise FileFormatError(path, "holds times of an idle engine, of an older release: `infercast measure --host` again")
+        raise FileFormatError(path, "is of an older release (an idle engine): take `infercast measure --host` again")
     python = _relative(document, PYTHON, path)
     if python is None:
         raise FileFormatError(path, "is not what `infercast measure --host` writes: python is missing")

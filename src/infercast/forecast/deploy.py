@@ -207,9 +207,10 @@ def deploy(
 ) -> Deployment:
     """Put a model on GPUs.
 
-    ``host`` is a name of `infercast hosts`, a file of `infercast measure --host`, or one like the bundled host.toml. ``options`` are those of
-    `load_model`, such as ``quantization``. ``calibration`` is what `infercast calibrate` wrote, or `calibrate`
-    returned. ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of that of the settings.
+    ``host`` is a name of `infercast hosts`, a file of `infercast measure --host` or like the bundled one, or its
+    contents. ``options`` are those of `load_model`, such as ``quantization``. ``calibration`` is what `infercast
+    calibrate` wrote, or `calibrate` returned. ``engine`` is an engine with its version, such as ``vllm@0.25``, in place
+    of that of the settings.
 
     ``gpu`` may name one for each stage of a pipeline (``2xh200-sxm+2xa100-sxm``), and ``pp_layer_partition`` the layers
     of each: ``20,20,21,19``, or ``auto`` for the cut whose slowest stage is quickest. ``network`` joins nodes where a

@@ -21,7 +21,7 @@ from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, o
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
 
-OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "host")  # what no flag of an engine says
+OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "host")  # No flag says it
 OF_LOAD = ("rate", "concurrency", "num_requests", "input_len", "output_len", "prefix_hit_rate")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, bar_of, note, print_result
-from infercast.engines.host_probe import read_probe
+from infercast.engines.host_probe import HostProbe, read_probe
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.deploy import deploy
 from infercast.forecast.option_table import own_options
@@ -39,7 +39,7 @@ def command(
     chosen = _families(given["families"])
     if given["host"]:
         if chosen or engine or anchors or minutes is not None:
-            raise InputError("--host times the CPU, not kernels; leave out --families, --anchors, --engine and --minutes")
+            raise InputError("--host times no kernels; leave out --families, --anchors, --minutes and --engine")
         _host(out, form)
         return
     if minutes is None:
@@ -125,43 +125,43 @@ def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
 
 EXAMPLES = ("qwen3-0.6b", "llama-3.1-8b")  # A model whose steps the host decides, and a usual one
 STEADY = 1.3  # The ninetieth percentile of a steady host is at most so many times the tenth
+UNSTEADY = "its speed changed meanwhile: other work on this machine, or a CPU that is shared; measure again"
+GROUPS = {"python": "planning, requests and tokens", "launch": "launches", "wake": "wake-ups"}
 
 
 def _host(out: Path | None, form: Form) -> None:
     path = Path("host.json") if out is None else out if out.suffix == ".json" else out / "host.json"
     document = probe_host()
     write_in_folder(path, json.dumps(document, indent=1) + "\n")
-    probe = read_probe(path)
-    gpu = _known_gpu(document["machine"].get("gpu"))
-    usual, yours = ([_idle(model, gpu, host) for model in EXAMPLES] for host in (MEASURED, probe))
-    found = {"file": str(path), "python": probe.python, "launch": probe.launch, "factors": probe.factors}
-    loop = document["python"]["dict_loop_20k_us"]
-    launches = "no GPU that PyTorch sees, so by Python alone" if probe.launch is None else _times(probe.launch)
+    probe, gpu = read_probe(path), _known_gpu(document["machine"].get("gpu"))
+    following = f"infercast simulate MODEL --gpu {gpu} --rate 8 --host {shlex.quote(str(path))}"
+    found = {"file": str(path), **pick(probe, "python launch factors"), "next": following, "probe": document}
+    print_result(form, lambda: found, lambda: _host_tables(document, probe, gpu, found), rows="factors")
+
+
+def _host_tables(document: dict[str, Any], probe: HostProbe, gpu: str, found: dict[str, Any]) -> list[Any]:
+    loop, launches = document["python"]["dict_loop_20k_us"], "no GPU that PyTorch sees: as Python"
+    if probe.launch is not None:
+        launches = f"{probe.launch:.2f} times as long"
+    spread = f"{loop['p50']:,.0f} us a loop, 80 % in {loop['p10']:,.0f} to {loop['p90']:,.0f}"
     facts = [
         ("machine", _machine(document["machine"])),
-        ("Python", f"{_times(probe.python)} ({loop['p50']:,.0f} us a loop, 80 % in {loop['p10']:,.0f} to {loop['p90']:,.0f})"),
+        ("Python", f"{probe.python:.2f} times as long as on the host behind our times ({spread})"),
         ("launches", launches),
         ("host times", ", ".join(f"{GROUPS[group]} x {factor:.2f}" for group, factor in probe.factors.items())),
+        *([("", UNSTEADY)] if loop["p90"] > STEADY * loop["p10"] else []),
     ]
-    if loop["p90"] > STEADY * loop["p10"]:
-        facts.append(("", "its speed changed while it was measured: other work on this machine, or a shared CPU; try again"))
+    rows = []
+    for model in EXAMPLES:
+        usual, yours = (_idle(model, gpu, host) for host in (MEASURED, probe))
+        times = [1e3 * each for pair in zip(usual, yours, strict=True) for each in pair]
+        rows.append((f"{model} on {gpu}", *(f"{each:.2f} ms" for each in times)))
     columns = ("a lone prompt of 512 tokens", "TTFT", "on this host", "TPOT", "on this host")
-    rows = [(f"{name} on {gpu}", *(f"{1e3 * each:.2f} ms" for pair in zip(*both, strict=True) for each in pair))
-            for name, both in zip(EXAMPLES, zip(usual, yours, strict=True), strict=True)]  # fmt: skip
-    following = f"infercast simulate MODEL --gpu {gpu} --rate 8 --host {shlex.quote(str(path))}"
-    tables = [
+    return [
         Facts(facts),
         Section("What that does to a forecast", Grid(columns, rows)),
-        Section("Next", Facts([("written to", str(path)), ("use it", following)])),
+        Section("Next", Facts([("written to", found["file"]), ("use it", found["next"])])),
     ]
-    print_result(form, lambda: found | {"probe": document, "next": following}, lambda: tables, rows="factors")
-
-
-GROUPS = {"python": "planning, requests and tokens", "launch": "launches", "wake": "wake-ups"}
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.2f} times as long as on the host behind our times"
 
 
 def _machine(machine: dict[str, Any]) -> str:
@@ -177,7 +177,7 @@ def _known_gpu(driver_name: str | None) -> str:
         return "h200-sxm"
 
 
-def _idle(model: str, gpu: str, host: Any) -> tuple[float, float]:
+def _idle(model: str, gpu: str, host: HostProbe | str) -> tuple[float, float]:
     """TTFT and TPOT of a request that is alone."""
     record = simulate(deploy(model, gpu, api_server=False, host=host).replica(), Workload((Request(0.0, 512, 32),)))
     return float(record.ttft[0]), float(record.tpot[0])

@@ -19,15 +19,15 @@ Clock = Callable[[], float]
 ROUNDS, PAUSE = 6, 0.4  # Hosts change within seconds: Python and wake-ups are timed in rounds, with seconds in between
 REPEATS = {"python": 40, "echo": 200, "sleep": 100, "launch": 40, "graph": 100}
 ASLEEP = 0.0005
-SAID = (
-    "Model name", "CPU(s)", "Thread(s) per core", "CPU max MHz", "BogoMIPS", "L3 cache", "NUMA node(s)", "Hypervisor vendor",
-)  # fmt: skip
+SAID = ("Model name", "CPU(s)", "Thread(s) per core", "CPU max MHz", "BogoMIPS", "L3 cache", "NUMA node(s)")
 ADDS, CALLS, LAYERS, GRAPH = 500, 200, 50, 200  # Launches that are timed together, and kernels of the graph
 
 
 def probe_host(rounds: int = ROUNDS, repeats: int | None = None, clock: Clock = time.perf_counter) -> dict[str, Any]:
     """Medians, tenth and ninetieth percentiles in microseconds; ``gpu`` only where PyTorch sees one."""
-    begin, python, wake = clock(), {}, {}
+    begin = clock()
+    python: Timed = {}
+    wake: Timed = {}
     counts = REPEATS if repeats is None else dict.fromkeys(REPEATS, repeats)
     machine, gpu = _machine(), None
     for number in range(rounds):
@@ -102,8 +102,13 @@ def _echoes(repeats: int, clock: Clock) -> list[float]:
 
     thread = threading.Thread(target=echo, daemon=True)
     thread.start()
+
+    def there_and_back() -> None:
+        near.sendall(b"x" * 512)
+        near.recv(4096)
+
     with near, far:
-        found = _times(lambda: (near.sendall(b"x" * 512), near.recv(4096)), repeats, clock)
+        found = _times(there_and_back, repeats, clock)
         near.shutdown(socket.SHUT_RDWR)
         thread.join()
     return found
@@ -150,7 +155,8 @@ def _gpu(machine: dict[str, Any], counts: dict[str, int], clock: Clock) -> dict[
         "eager_layer_us": each(_layer(torch), LAYERS),
         **_graph(torch, small, counts["graph"], clock),
     }
-    there, here = (torch.zeros(1024, dtype=torch.int64, **where) for where in ({"device": "cuda"}, {"pin_memory": True}))
+    there = torch.zeros(1024, dtype=torch.int64, device="cuda")
+    here = torch.zeros(1024, dtype=torch.int64, pin_memory=True)
 
     def there_and_back() -> None:
         there.copy_(here, non_blocking=True)
@@ -162,7 +168,7 @@ def _gpu(machine: dict[str, Any], counts: dict[str, int], clock: Clock) -> dict[
     try:
         kernel = _triton_kernel()
         found["triton_launch_us"] = each(lambda: kernel[(1,)](small, 256, 256), CALLS)
-    except Exception as problem:  # noqa: BLE001 - without a compiler Triton raises whatever it meets
+    except Exception as problem:  # Without a compiler, Triton raises whatever it meets
         found["triton_error"] = repr(problem)[:200]
     return found
 
@@ -203,7 +209,7 @@ def _triton_kernel() -> Any:
     import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore] # noqa: PLC0415
 
     @triton.jit  # type: ignore[untyped-decorator,misc,unused-ignore]
-    def add_one(target, count, size: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    def add_one(target, count, size: tl.constexpr):  # type: ignore[no-untyped-def]
         places = tl.arange(0, size)
         tl.store(target + places, tl.load(target + places, mask=places < count) + 1.0, mask=places < count)
 
