@@ -53,8 +53,8 @@ def test_each_group_of_times_has_its_factor_and_a_slower_host_never_less(tmp_pat
     assert 1.0 < factors["python"] < 2.0
     for name in TIMES:
         assert getattr(host, name) == pytest.approx(getattr(bundled, name) * factors[group_of(name)]), name
-    assert [group_of(name) for name in ("graph_launch", "eager_kernel", "piece_layer", "sample")] == ["launch"] * 4
-    assert [group_of(name) for name in ("plan", "request_path", "token_turn", "never_seen")] == ["python"] * 4
+    assert [group_of(name) for name in ("graph_launch", "eager_kernel", "piece_layer", "draft_pass")] == ["launch"] * 4
+    assert [group_of(name) for name in ("plan", "request_path", "sample", "never_seen")] == ["python"] * 4
     assert "Python x" in host.title
 
 

@@ -12,7 +12,7 @@ from infercast.lab.measure.cases import sweep_cases
 
 MOE = len(sweep_cases(["moe"]))
 SAME = {
-    "python": {"dict_loop_20k_us": {"p50": 1888.0, "p10": 1700.0, "p90": 3000.0}, "objects_5k_us": {"p50": 1008.0}},
+    "python": {"dict_loop_20k_us": {"p50": 1513.0, "p10": 1400.0, "p90": 3000.0}, "objects_5k_us": {"p50": 738.0}},
     "machine": {"cpu": {"Model name": "a fast one", "CPU(s)": "16"}, "python": "3.12.3"},
 }
 

@@ -17,7 +17,7 @@ from infercast.lazy_classes import NamedTuple, fields, replace
 KNOWN = read_data("hosts/probe.toml")
 PARTS = {"python": "python", "launch": "gpu"}  # Where a probe's file has the figures of a kind
 PYTHON, LAUNCH, WAKE = "python", "launch", "wake"
-LAUNCHED = re.compile(r"graph|layer|kernel|product|piece|eager|sample|draft|verify|mamba|prompt_step")
+LAUNCHED = re.compile(r"graph|layer|kernel|product|piece|eager|draft|verify|mamba|prompt_step")
 SANE = 1e3  # No host is so many times as fast or slow as the reference
 
 
