@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "emulate": BASE | {"", "serve", "forecast", "report", "web"},
     "cli": BASE
-    | {"", "hardware", "models.library", "engines.base", "engines.settings", "serve"}
+    | {"", "hardware", "models.library", "engines.base", "engines.host_probe", "engines.settings", "serve"}
     | {"forecast", "calibrate", "lab.validate", "lab.fit", "lab.measure", "torch_modules"}
     | {"report", "web", "emulate"}
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},

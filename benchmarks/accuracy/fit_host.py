@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy/fit_host.py HOST.json MEASURED.json.gz... [--leave-out]
 
-HOST.json is what ``infercast measure`` writes about idle engines with dummy models; the others are measured serving
+HOST.json has times of idle engines with dummy models (measurements/h200-sxm/host.json); the others are measured serving
 runs (docs/validation.md). The score is the mean absolute logarithm of predicted over measured times to first token,
 every file and the dummy models weighing the same: idle requests, and the median under load of models without experts.
 One number after the other is moved up or down by shrinking steps for as long as that helps.
@@ -26,7 +26,6 @@ from infercast.engines.vllm.host import VllmHost, launch_work
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.engines.vllm.versions import MEASURED
 from infercast.forecast.deploy import deploy
-from infercast.lab.measure.host import CONFIG
 from infercast.lab.validate.compare import deployment_of, quantile
 from infercast.lab.validate.measured import WARM_UP, MeasuredRun, read_measured
 from infercast.serve import Request, Workload, simulate
@@ -72,7 +71,7 @@ class Engine:
 def dummy_engines(document: dict[str, Any]) -> Iterator[Engine]:
     settings = EngineSettings(max_model_len=16_384, max_num_batched_tokens=8192, max_num_seqs=256, engine=MEASURED)
     for model in document["models"]:
-        config = {**CONFIG, "num_hidden_layers": model["layers"]}
+        config = {**document["config"], "num_hidden_layers": model["layers"]}
         deployment = deploy(config, "h200-sxm", settings, api_server=False)
         cases = tuple(
             Case(f"{model['layers']} layers, {tokens}", Workload((Request(0.0, int(tokens), 2),)), milliseconds / 1e3)

@@ -1,59 +1,104 @@
-"""A host from an idle engine: the bundled costs at another speed."""
+"""A host by the name of its CPU, by a file of its times, or by a probe."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from infercast.bundled import read_data
 from infercast.engines.base import engine_named
+from infercast.engines.host import FACTS
+from infercast.engines.host_probe import HostProbe, group_of, mean_probe, read_probe
+from infercast.engines.vllm.host import VllmHost
 from infercast.errors import FileFormatError, InputError, UnknownNameError
-from infercast.forecast.deploy import deploy, host_from
+from infercast.forecast.deploy import deploy, host_of
+from infercast.forecast.uncertainty import RUN_TO_RUN, spread_of
 from infercast.hardware.server import host_cpus
 
-OURS = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "host.json"
+REFERENCE = read_data("hosts/probe.toml")["reference"]
+TIMES = [field.name for field in fields(VllmHost) if field.name not in FACTS]
 
 
-def slower(tmp_path, factor):
-    document = json.loads(OURS.read_text())
-    for model in document["models"]:
-        model["first_token_ms"] = {tokens: factor * value for tokens, value in model["first_token_ms"].items()}
-    path = tmp_path / "host.json"
+def probed(tmp_path: Path, python: float = 1.0, launch: float | None = 1.0) -> Path:
+    """A probe's file of a host that takes so many times as long as the reference."""
+    parts = {"python": (python, REFERENCE["python"]), "gpu": (launch, REFERENCE["launch"])}
+    document = {
+        part: {name: {"p50": factor * value, "p10": 1.0, "p90": 1e4, "n": 9} for name, value in figures.items()}
+        for part, (factor, figures) in parts.items()
+        if factor is not None
+    }
+    path = tmp_path / "probe.json"
     path.write_text(json.dumps(document))
     return path
 
 
-def test_our_own_idle_engine_is_about_as_fast_as_the_bundled_host():
-    assert host_from(OURS, "h200-sxm").prepare == pytest.approx(engine_named().default_host().prepare, rel=0.25)
+def host_from(source: str | Path, engine: str | None = None) -> Any:
+    return host_of(engine_named(engine), source)
 
 
-def test_an_engine_that_answers_in_half_the_time_has_half_the_costs(tmp_path):
-    same, fast = (host_from(slower(tmp_path, factor), "h200-sxm") for factor in (1.0, 0.5))
-    assert fast.eager_kernel == pytest.approx(0.5 * same.eager_kernel)
-    assert "times as fast" in fast.title
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_host_like_the_reference_has_the_bundled_times(tmp_path: Path, engine: str) -> None:
+    bundled = engine_named(engine).default_host()
+    for launch in (1.0, None):
+        host = host_from(probed(tmp_path, launch=launch), engine)
+        assert host == replace(bundled, title=host.title, source=host.source, is_measured=True)
+
+
+def test_each_group_of_times_has_its_factor_and_a_slower_host_never_less(tmp_path: Path) -> None:
+    bundled, host = engine_named().default_host(), host_from(probed(tmp_path, python=2.0, launch=1.5))
+    factors = read_probe(probed(tmp_path, python=2.0, launch=1.5)).factors
+    assert 1.0 < factors["launch"] < 1.5
+    assert 1.0 < factors["python"] < 2.0
+    for name in TIMES:
+        assert getattr(host, name) == pytest.approx(getattr(bundled, name) * factors[group_of(name)]), name
+    assert [group_of(name) for name in ("graph_launch", "eager_kernel", "piece_layer", "draft_pass")] == ["launch"] * 4
+    assert [group_of(name) for name in ("plan", "request_path", "sample", "never_seen")] == ["python"] * 4
+    assert "Python x" in host.title
+
+
+def test_one_file_serves_every_way_to_give_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = probed(tmp_path, python=2.0, launch=None)
+    monkeypatch.chdir(tmp_path)
+    given = (path, str(path), "probe.json", read_probe(path))
+    hosts = [deploy("qwen3-0.6b", "h200-sxm", host=each, api_server=False).host for each in given]
+    assert hosts == [host_from(path)] * 4
+    other = deploy("qwen3-0.6b", "h200-sxm", host=path, engine="sglang")
+    assert other.host.plan > engine_named("sglang").default_host().plan
+
+
+def test_a_probe_narrows_the_interval_of_a_host(tmp_path: Path) -> None:
+    known, unknown = (deploy("qwen3-0.6b", "h200-sxm", host=host) for host in (probed(tmp_path), None))
+    assert RUN_TO_RUN.host < spread_of(known).host < spread_of(unknown).host
+
+
+def test_probes_of_one_machine_are_put_together() -> None:
+    both = mean_probe([HostProbe(1.0, 4.0, ""), HostProbe(4.0, None, "")], "both")
+    assert both == HostProbe(2.0, pytest.approx(4.0), "both")
 
 
 def test_a_toml_file_is_read_as_it_is(tmp_path):
     bundled = Path(__file__).parents[2] / "src/infercast/data/engines/vllm/host.toml"
-    assert host_from(bundled, "h200-sxm") == replace(engine_named().default_host(), is_measured=True)
+    assert host_from(bundled) == replace(engine_named().default_host(), is_measured=True)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"config": {}, "models": [{"layers": 2}]}', '{"models": []}'])
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"python": 3}', '{"models": []}', "\x00"])
 def test_other_files_are_named(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)
     with pytest.raises(FileFormatError, match=r"other\.json"):
-        host_from(path, "h200-sxm")
+        host_from(path)
 
 
 def test_a_cpu_by_its_name_is_faster_by_its_rating():
     preset = host_cpus()["ryzen-5-7600x"]
-    host = host_from("ryzen-5-7600x", "h200-sxm")
+    host = host_from("ryzen-5-7600x")
     assert preset.single_thread_speed == pytest.approx(4221 / 3004)
     assert host.eager_kernel == pytest.approx(engine_named().default_host().eager_kernel / preset.single_thread_speed)
     named = deploy("qwen3-0.6b", "h200-sxm", api_server=False, predictor="roofline", host="ryzen-5-7600x")
     assert named.host == host
-    assert host_from("measured", "h200-sxm") == engine_named().default_host()
+    assert host_from("measured") == engine_named().default_host()
 
 
 def test_every_cpu_names_its_source():
@@ -65,27 +110,28 @@ def test_every_cpu_names_its_source():
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "localhost", "::", "[::1]"])
 def test_an_address_is_told_apart_from_a_cpu(address):
     with pytest.raises(InputError, match="is an address"):
-        host_from(address, "h200-sxm")
+        host_from(address)
 
 
 def test_an_unknown_cpu_names_those_that_are_known():
     with pytest.raises(UnknownNameError, match="did you mean epyc-9454p"):
-        host_from("epyc-9454", "h200-sxm")
+        host_from("epyc-9454")
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{}", "'models' is missing"),
-        ('{"models": 3, "config": {}}', "not iterable"),
-        ('{"models": [3], "config": {}}', "int"),
+        ("{}", "python is missing"),
+        ('{"python": {"dict_loop_20k_us": {"p10": 3}}}', "python.dict_loop_20k_us has no p50 above 0"),
+        ('{"python": {"objects_5k_us": {"p50": -3}}}', "python.objects_5k_us has no p50 above 0"),
+        ('{"python": {"objects_5k_us": {"p50": 3}}, "gpu": {"eager_add_us": "x"}}', "gpu.eager_add_us has no p50"),
     ],
 )
 def test_a_file_of_another_kind_says_what_is_amiss(tmp_path, text, problem):
     path = tmp_path / "host.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(FileFormatError, match=f"is not what .infercast measure --host. writes: .*{problem}") as caught:
-        host_from(path, "h200-sxm")
+        host_from(path)
     assert "Error(" not in str(caught.value)
 
 

@@ -11,13 +11,9 @@ from infercast.cli.commands import measure
 from infercast.lab.measure.cases import sweep_cases
 
 MOE = len(sweep_cases(["moe"]))
-HOST = {
-    "engine": "vllm",
-    "engine_version": "0.25.0",
-    "cpu": "a fast one",
-    "models": [
-        {"layers": 2, "first_token_ms": {"16": 3.1, "8000": 20.0}, "decode_step_ms": {"1": 1.25, "256": 4.0}},
-    ],
+SAME = {
+    "python": {"dict_loop_20k_us": {"p50": 1513.0, "p10": 1400.0, "p90": 3000.0}, "objects_5k_us": {"p50": 738.0}},
+    "machine": {"cpu": {"Model name": "a fast one", "CPU(s)": "16"}, "python": "3.12.3"},
 }
 
 
@@ -31,7 +27,7 @@ def sentence(result: tuple[Any, str, str]) -> str:
 
 def test_without_torch_nothing_is_written(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    for words in ((), ("--host",), ("--engine", "torch")):
+    for words in ((), ("--engine", "torch")):
         assert "measuring needs torch" in sentence(infercast("measure", "--out", tmp_path / "new", *words))
     assert not list(tmp_path.iterdir())
 
@@ -45,7 +41,7 @@ def test_without_torch_nothing_is_written(infercast: Any, tmp_path: Path, monkey
         (("--families", "gem"), "unknown kernel family 'gem'; did you mean gemm?"),
         (("--families", ","), "--families names none of gemm"),
         (("--engine", "sglang"), "unknown engine 'sglang'; known: torch, vllm"),
-        (("--host", "--families", "gemm"), "--host times vLLM itself"),
+        (("--host", "--families", "gemm"), "--host times no kernels"),
     ],
 )
 def test_what_makes_no_sense_is_said(infercast: Any, tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
@@ -103,12 +99,24 @@ def test_time_left_is_the_sooner_of_two_ends() -> None:
     assert measure.seconds_left(1, 100, 700.0, 600.0) == 0.0
 
 
-def test_the_host(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "require_gpu", lambda: None)
-    monkeypatch.setattr(measure, "gpu_name", lambda: "l4")
-    monkeypatch.setattr(measure, "measure_host", lambda say: HOST)
-    code, out, _ = infercast("measure", "--out", tmp_path, "--host")
+def test_the_host_is_told_and_written_where_it_was_asked(
+    infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "probe_host", lambda: SAME)
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = infercast("measure", "--host")
     assert code == 0
-    assert all(text in out for text in ("vLLM 0.25.0", "3.10 ms", "20.00 ms", "1.25 ms", "host.json"))
-    assert json.loads((tmp_path / "l4" / "host.json").read_text()) == {"gpu": "l4", **HOST}
-    assert json.loads(infercast("measure", "--out", tmp_path, "--host", "--json")[1]) == {"gpu": "l4", **HOST}
+    text = " ".join(out.split())
+    assert "1.00 times as long as on the host behind our times" in text
+    assert "its speed changed meanwhile" in text
+    assert "infercast simulate MODEL --gpu h200-sxm --rate 8 --host host.json" in text
+    assert json.loads(Path("host.json").read_text()) == SAME
+    for where, path in (("mine", "mine/host.json"), ("one/two.json", "one/two.json")):
+        found = json.loads(infercast("measure", "--host", "--out", where, "--json")[1])
+        assert (found["file"], found["launch"], found["probe"]) == (path, None, SAME)
+        assert found["factors"]["python"] == pytest.approx(1.0)
+        assert json.loads(Path(path).read_text()) == SAME
+
+
+def test_tables_need_a_folder(infercast: Any) -> None:
+    assert "--out DIR" in sentence(infercast("measure"))

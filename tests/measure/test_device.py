@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from infercast.errors import InputError
-from infercast.lab.measure import device, host
+from infercast.lab.measure import device
 from infercast.lab.measure import device as engines
 from infercast.lab.measure import sweep as meta
 from infercast.lab.measure.device import Monitor, State
@@ -38,15 +38,6 @@ def test_without_a_gpu_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpus_have_names_that_folders_may_have(driver_name: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch_that_sees(driver_name))
     assert device.gpu_name() == name
-
-
-def test_without_vllm_the_host_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "")
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "")
-    with pytest.raises(InputError, match="needs vLLM: pip install vllm"):
-        host.measure_host()
 
 
 @pytest.mark.parametrize(

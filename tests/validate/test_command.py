@@ -20,7 +20,7 @@ RUN = {
     "joules_per_output_token",
 }  # fmt: skip
 REQUESTS = {"ttft_median", "ttft_p90", "tpot_median", "tpot_p90", "start_order", "ttft_order"}
-FILE = {"file", "idle_ttft_error", "decode_step_error", "prompts_error", "loaded_ttft_p50_error"}
+FILE = {"file", "host", "idle_ttft_error", "decode_step_error", "prompts_error", "loaded_ttft_p50_error"}
 SUMMARY = {
     "idle_ttft_ape_max", "loaded_ttft_p50_ape_median", "loaded_ttft_p99_ape_median", "decode_step_ape_median",
     "prompts_ape_median",
@@ -213,3 +213,15 @@ def test_anchors_are_for_measured_runs_not_for_published_ones(validate: Any, tmp
     code, _, err = validate(tmp_path / "runs.csv", "--anchors", tmp_path)
     assert code == 2
     assert "takes only --predictor" in err
+
+
+def test_the_command_says_which_host_it_took(validate: Any, document: Any, write: Any, tmp_path: Path) -> None:
+    path, host = write(document), tmp_path / "host.json"
+    host.write_text(json.dumps({"python": {"dict_loop_20k_us": {"p50": 4000.0}}}))
+    code, out, _ = validate(path, "--host", host)
+    assert code == 0
+    assert "Host: your host (from host.json)" in " ".join(out.split())
+    assert "host.json" in json.loads(validate(path, "--host", host, "--json")[1])["files"][0]["host"]
+    code, _, err = validate(path, "--host", path)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is not what `infercast measure --host` writes" in err

@@ -14,7 +14,7 @@ from infercast.cli.outputs import Form, form_of, note
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError, need, require
-from infercast.forecast.deploy import deploy, host_from, load_model, random_requests, taken_by
+from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
 from infercast.hardware import load_gpu
 from infercast.predict.fitted import load_artifact
@@ -220,14 +220,8 @@ def deployment_of(
 
         engine, model = engine_named(given["engine"]).family, load_model(given["model"])
         predictor = with_own_kernels(predictor, given["kernel_file"], engine, model)
-    found = taken_by(deploy, given) | {"predictor": predictor, "host": host_of(ctx, gpu)}
-    found |= {"calibration": calibration_of(given), **others}
+    found = taken_by(deploy, given) | {"predictor": predictor, "calibration": calibration_of(given), **others}
     return partial(deploy, given["model"], gpu, settings_of(ctx, **room or {}), **found)
-
-
-def host_of(ctx: Context, gpu: str, engine: str | None = None) -> Any:
-    host = ctx.params.get("host")
-    return None if host is None else host_from(host, gpu, engine or ctx.params["engine"])
 
 
 def calibration_of(given: Mapping[str, Any]) -> Calibration | None:

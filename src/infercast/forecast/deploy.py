@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from math import isclose
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of, engines
 from infercast.engines.base import deploy as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
-from infercast.errors import FileFormatError, InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS, THINK, TOOL_TIME, TURN_LEN
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.gpu import (
@@ -30,18 +27,20 @@ from infercast.hardware.gpu import (
     with_topology,
 )
 from infercast.hardware.load import is_modelled
+from infercast.hardware.server import MEASURED
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
 from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
 from infercast.predict.learned import Changed, make_predictor, ordering, power_limited
 from infercast.predict.roofline import Predictor, Typical
-from infercast.serve import Request, Workload, simulate
+from infercast.serve import Workload
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution, parse_lengths
 from infercast.serve.workload.request import without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
+    from infercast.engines.host_probe import HostProbe
     from infercast.forecast.calibration import Calibration
 
 RUNNERS = ("auto", "generate", "pooling")
@@ -50,6 +49,7 @@ TASKS = {"auto": "", "generate": "generate"} | dict.fromkeys(
 )
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
+HostSource: TypeAlias = "str | Path | HostCosts | HostProbe | None"
 
 
 class ModelOptions(TypedDict, total=False):
@@ -84,7 +84,7 @@ class DeployOptions(ModelOptions, total=False):
     api_server: bool
     chat: bool
     predictor: str | Predictor
-    host: Path | HostCosts | str | None
+    host: HostSource
     engine: str | None
     calibration: Path | str | Calibration | None
 
@@ -200,16 +200,17 @@ def deploy(
     api_server: bool = True,
     chat: bool = False,
     predictor: str | Predictor = "learned",
-    host: Path | HostCosts | str | None = None,
+    host: HostSource = None,
     engine: str | None = None,
     calibration: Path | str | Calibration | None = None,
     **options: Unpack[ModelOptions],
 ) -> Deployment:
     """Put a model on GPUs.
 
-    ``host`` is a name of `infercast hosts`, a file like the bundled one, or its contents. ``options`` are those of
-    `load_model`, such as ``quantization``. ``calibration`` is what `infercast calibrate` wrote, or `calibrate`
-    returned. ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of that of the settings.
+    ``host`` is a name of `infercast hosts`, a file of `infercast measure --host` or like the bundled one, or its
+    contents. ``options`` are those of `load_model`, such as ``quantization``. ``calibration`` is what `infercast
+    calibrate` wrote, or `calibrate` returned. ``engine`` is an engine with its version, such as ``vllm@0.25``, in place
+    of that of the settings.
 
     ``gpu`` may name one for each stage of a pipeline (``2xh200-sxm+2xa100-sxm``), and ``pp_layer_partition`` the layers
     of each: ``20,20,21,19``, or ``auto`` for the cut whose slowest stage is quickest. ``network`` joins nodes where a
@@ -295,67 +296,28 @@ def resolve_settings(settings: Settings | None, engine: str | None = None) -> tu
     return wanted, engine_of(wanted)
 
 
-def host_of(engine: Engine, host: Path | HostCosts | str | None, gpu: Gpu | None = None) -> HostCosts:
-    """Host costs by the name of a CPU, by a file, or as given; None: as measured, or of the CPU that the GPU has."""
-    host = gpu.cpu if host is None and gpu is not None else host
-    if isinstance(host, str):
-        return engine.default_host().on_cpu(host)
-    return read_host(host, engine.host_type) if isinstance(host, Path) else host or engine.default_host()
-
-
-SHORT = 512  # Prompts up to this length run in graphs and leave the GPU idle most of the time
-ROOM = (8192, 256, 16_384)  # Tokens and sequences of a step, and tokens of a sequence, of the engine that was watched
-
-
 ADDRESS = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"  # What an engine's own ``--host`` takes
 
 
-def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
-    """A host by name or ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows.
-
-    That is how many times faster an idle engine with a tiny model answers short prompts; all costs are divided by it.
-    """
-    name, chosen = str(source), engine_named(engine)
-    if re.fullmatch(ADDRESS, name, re.IGNORECASE):
+def host_of(engine: Engine, host: HostSource = None, gpu: Gpu | None = None) -> HostCosts:
+    """Host costs by the name of a CPU, by a file, or as given; None: as measured, or of the CPU that the GPU has."""
+    if host is None or isinstance(host, HostCosts):
+        return host or engine.default_host().on_cpu(MEASURED if gpu is None else gpu.cpu)
+    if not isinstance(host, str | Path):
+        return host.on(engine.default_host())
+    if re.fullmatch(ADDRESS, str(host), re.IGNORECASE):
         raise InputError(
-            f"--host {name} is an address, as an engine's --host takes it; here nothing listens, and --host says which "
+            f"--host {host} is an address, as an engine's --host takes it; here nothing listens, and --host says which "
             "CPU the server has: a name from `infercast hosts`, a host.json or a .toml; leave it out"
         )
-    path = Path(name)
-    if path.suffix not in (".json", ".toml") and not path.exists():
-        return host_of(chosen, name)
-    if path.suffix != ".json":
-        return host_of(chosen, path)
-    ratios = list(_predicted_over_measured(path, gpu, chosen))
-    if not ratios:
-        raise FileFormatError(path, f"has no first token of a prompt of up to {SHORT} tokens")
-    speed = float(np.median(ratios))
-    title = f"your host (from {path.name}), {speed:.2f} times as fast as the measured one"
-    found = chosen.default_host().sped_up(speed, title, "an idle engine on this machine")
-    return replace(found, is_measured=True)
+    path = Path(host)
+    if path.suffix == ".json":
+        from infercast.engines.host_probe import read_probe  # noqa: PLC0415 - most runs have none
 
-
-def _predicted_over_measured(path: Path, gpu: str, engine: Engine) -> Iterator[float]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        for model in document["models"]:
-            config = {**document["config"], "num_hidden_layers": model["layers"]}
-            settings = engine.settings(engine.room_for(*ROOM))
-            replica = deploy(config, gpu, settings, api_server=False, host=engine.default_host()).replica()
-            for tokens, milliseconds in model["first_token_ms"].items():
-                if int(tokens) <= SHORT:
-                    run = simulate(replica, Workload((Request(0.0, int(tokens), 2),)))
-                    yield 1e3 * float(run.ttft[0]) / float(milliseconds)
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not JSON") from None
-    except json.JSONDecodeError as problem:
-        raise FileFormatError(path, f"is not JSON: {problem}") from None
-    except KeyError as missing:
-        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {missing} is missing") from None
-    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as problem:
-        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {problem}") from None
+        return read_probe(path).on(engine.default_host())
+    if isinstance(host, Path) or path.suffix == ".toml" or path.exists():
+        return read_host(path, engine.host_type)
+    return engine.default_host().on_cpu(host)
 
 
 CHANGEABLE = {option.name: option.type for option in OPTIONS.values() if option.what_if}

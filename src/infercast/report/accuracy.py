@@ -208,7 +208,8 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
     counted = "as configured"
     if blocks is not None:
         counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {signed_percent(blocks.error)}"
-    lines = [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
+    lines = [f"Host: {validation.hosts[name]}"] if name in validation.hosts else []
+    lines += [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
     return Section(name, Group(Text("\n".join(lines)), Grid(columns, map(_run_row, runs), notes_at=(0,))))
 
 
@@ -235,7 +236,7 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             for run in validation.runs
         ],
         "kv_blocks": [{"file": name, **(_pair(pair) or {})} for name, pair in validation.kv_blocks if pair],
-        "files": [record(FILE_FIELDS, each) for each in files],
+        "files": [record(FILE_FIELDS, each) | {"host": validation.hosts.get(each.file)} for each in files],
         "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
         "reliability": {each.about.replace(" ", "_"): reliability_dict(each) for each in promises},
         "rank_correlation": {

@@ -137,13 +137,14 @@ def brief_doubts(source: str, engine: str, intervals: Intervals | None, drafting
     found = [f"kernels: {WEAK[source]}"] if source in ROUGH else []
     if drafting is not None and drafting.acceptance.is_assumed:
         found.append("how many drafts are accepted is assumed, and decides the result: give --acceptance")
+    rests = {} if intervals is None else intervals.rests
+    is_probed = all(each.probed >= each.whole for each in rests.values())
     why = {
-        "host": "your host: {}; `infercast measure --host` narrows it",
+        "host": f"your host: {{}}; `infercast {'calibrate' if is_probed else 'measure --host'}` narrows it",
         "release": f"the release: {{}}; {engine} was not measured, others were",
         "kernels": f"kernels: {{}}; {WEAK.get(source, 'learned from measured kernels of this GPU')}",
         "luck": "luck: {}; a longer run (--num-requests) narrows it",
     }
-    rests = {} if intervals is None else intervals.rests
     parts = {name: {of.upper(): getattr(each, name) for of, each in rests.items()} for name in why}
     most = {name: max(each.values(), default=0.0) for name, each in parts.items()}
     for name in sorted(why, key=lambda name: -most[name]):

@@ -24,6 +24,7 @@ from infercast.forecast.simulate import most_requests_per_second
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import System, system_of
 from infercast.hardware import gpu_names, load_gpu
+from infercast.hardware.server import host_cpu
 from infercast.models.library import bundled_config, bundled_name, checkpoint
 from infercast.serve import Workload
 from infercast.serve.workload.request import refuse_too_long
@@ -308,6 +309,8 @@ def read_asked(document: Mapping[str, Any]) -> Asked:
             raise InputError(f"config must be the object that a config.json holds, not a {type(config).__name__}")
         if len(json.dumps(config)) > LARGEST_CONFIG:
             raise InputError(f"config is larger than {LARGEST_CONFIG // 1024} KiB, too large for a config.json")
+    if state.get("host") is not None:
+        host_cpu(state["host"])  # By its name: no file of this machine is read
     return Asked(state, config)
 
 

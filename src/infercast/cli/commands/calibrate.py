@@ -9,7 +9,7 @@ from typing import Any
 from infercast import Deployment, __version__
 from infercast.calibrate.learn import calibrate
 from infercast.calibrate.result import Asked
-from infercast.cli.options import Context, deployment_of, host_of, is_given, with_options
+from infercast.cli.options import Context, deployment_of, is_given, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
@@ -21,7 +21,7 @@ from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, o
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
 
-OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor")  # what no flag of an engine says
+OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "host")  # No flag says it
 OF_LOAD = ("rate", "concurrency", "num_requests", "input_len", "output_len", "prefix_hit_rate")
 
 
@@ -54,5 +54,5 @@ def _pasted(ctx: Context) -> Deployment:
     read = text_of(text, sys.stdin.read() if text == "-" else None)
     engine = engine_named(given["engine"]) if is_given(ctx, "engine") else started_engine(read)
     reading = read_flags(the_command(read, engine.commands, given["service"]).words, engine)
-    others = {name: given[name] for name in OF_COMMAND} | {"host": host_of(ctx, given["gpu"], engine.name)}
+    others = {name: given[name] for name in OF_COMMAND}
     return Point.of(reading, load_device(given["gpu"], given["network"]), engine, others).deploy()

@@ -6,7 +6,7 @@ import shlex
 import sys
 from typing import Any
 
-from infercast.cli.options import Context, calibration_of, host_of, is_given, with_options, workload_of
+from infercast.cli.options import Context, calibration_of, is_given, with_options, workload_of
 from infercast.cli.outputs import Form, print_answer, runs_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
@@ -35,7 +35,7 @@ def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: An
     if not said:
         ctx.params["rate"] = 1.0  # of requests whose rate is chosen later
     workload = workload_of(ctx)
-    deployed = {**taken_by(deploy, given), "host": host_of(ctx, gpu), "calibration": calibration_of(given)}
+    deployed = {**taken_by(deploy, given), "calibration": calibration_of(given)}
     with runs_bar("settings", USUAL_TRIALS) as tell:
         asked: dict[str, Any] = {"like": workload, "slo": slo, "tariff": tariff, "facility": facility_of(given)}
         asked |= {"advice": given["advice"], "service": given["service"], "tell": tell or (lambda _: None)}

@@ -1,4 +1,4 @@
-"""``infercast measure``: time the kernels of the GPU in this machine."""
+"""``infercast measure``: time the kernels of the GPU in this machine, or its CPU."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, bar_of, note, print_result
+from infercast.engines.host_probe import HostProbe, read_probe
 from infercast.errors import InputError, UnknownNameError, require
+from infercast.forecast.deploy import deploy
 from infercast.forecast.option_table import own_options
+from infercast.hardware import gpu_from_driver_name
+from infercast.hardware.server import MEASURED
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
-from infercast.lab.measure.device import ENGINES, gpu_name, require_gpu
-from infercast.lab.measure.host import measure_host
+from infercast.lab.measure.device import ENGINES
+from infercast.lab.measure.host import probe_host
 from infercast.lab.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
 from infercast.report.terminal import Facts, Grid, Section, pick
+from infercast.serve import Request, Workload, simulate
 
 INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
@@ -30,22 +34,24 @@ MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
 
 @with_options(own_options("measure", families=", ".join(NAMES)))
 def command(
-    *, out: Path, minutes: float | None, engine: str | None, anchors: int | None, form: Form, **given: Any
+    *, out: Path | None, minutes: float | None, engine: str | None, anchors: int | None, form: Form, **given: Any
 ) -> None:
+    chosen = _families(given["families"])
+    if given["host"]:
+        if chosen or engine or anchors or minutes is not None:
+            raise InputError("--host times no kernels; leave out --families, --anchors, --minutes and --engine")
+        _host(out, form)
+        return
     if minutes is None:
         minutes = MINUTES if anchors is None else MINUTES_OF_ANCHORS
     require(0 < minutes < math.inf, "--minutes", "be above 0", minutes)
     require(anchors is None or 0 < anchors <= ANCHORS, "--anchors", f"be between 1 and {ANCHORS}", anchors)
     if engine is not None and engine not in ENGINES:
         raise UnknownNameError("engine", engine, ENGINES)
+    if out is None:
+        raise InputError("say where tables go: --out DIR (only `infercast measure --host` needs none)")
     if out.exists() and not out.is_dir():
         raise InputError(f"--out: {out} is not a folder")
-    chosen = _families(given["families"])
-    if given["host"]:
-        if chosen or engine == "torch" or anchors:
-            raise InputError("--host times vLLM itself; leave out --families, --anchors and --engine torch")
-        _host(out, form)
-        return
     try:
         with _bar(60 * minutes) as progress:
             result = run_sweep(
@@ -117,23 +123,61 @@ def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
     return [*parts, Section("Next", Facts([("learn from it", _next(out, anchors))]))]
 
 
-def _host(out: Path, form: Form) -> None:
-    require_gpu()
-    times = measure_host(say=partial(print, file=sys.stderr, flush=True))
-    result = {"gpu": gpu_name(), **times}
-    path = out / result["gpu"] / "host.json"
-    write_in_folder(path, json.dumps(result, indent=1) + "\n")
-    rows = [
-        (str(model["layers"]), *_ends(model["first_token_ms"]), *_ends(model["decode_step_ms"]))
-        for model in times["models"]
+EXAMPLES = ("qwen3-0.6b", "llama-3.1-8b")  # A model whose steps the host decides, and a usual one
+STEADY = 1.3  # The ninetieth percentile of a steady host is at most so many times the tenth
+UNSTEADY = "its speed changed meanwhile: other work on this machine, or a CPU that is shared; measure again"
+GROUPS = {"python": "planning, requests and tokens", "launch": "launches", "wake": "wake-ups"}
+
+
+def _host(out: Path | None, form: Form) -> None:
+    path = Path("host.json") if out is None else out if out.suffix == ".json" else out / "host.json"
+    document = probe_host()
+    write_in_folder(path, json.dumps(document, indent=1) + "\n")
+    probe, gpu = read_probe(path), _known_gpu(document["machine"].get("gpu"))
+    following = f"infercast simulate MODEL --gpu {gpu} --rate 8 --host {shlex.quote(str(path))}"
+    found = {"file": str(path), **pick(probe, "python launch factors"), "next": following, "probe": document}
+    print_result(form, lambda: found, lambda: _host_tables(document, probe, gpu, found), rows="factors")
+
+
+def _host_tables(document: dict[str, Any], probe: HostProbe, gpu: str, found: dict[str, Any]) -> list[Any]:
+    loop, launches = document["python"]["dict_loop_20k_us"], "no GPU that PyTorch sees: as Python"
+    if probe.launch is not None:
+        launches = f"{probe.launch:.2f} times as long"
+    spread = f"{loop['p50']:,.0f} us a loop, 80 % in {loop['p10']:,.0f} to {loop['p90']:,.0f}"
+    facts = [
+        ("machine", _machine(document["machine"])),
+        ("Python", f"{probe.python:.2f} times as long as on the host behind our times ({spread})"),
+        ("launches", launches),
+        ("host times", ", ".join(f"{GROUPS[group]} x {factor:.2f}" for group, factor in probe.factors.items())),
+        *([("", UNSTEADY)] if loop["p90"] > STEADY * loop["p10"] else []),
     ]
-    columns = ("layers", "first token, short prompt", "long prompt", "decode step, one sequence", "many")
-    known = [("GPU", result["gpu"]), ("engine", f"vLLM {times['engine_version']}"), ("CPU", times["cpu"])]
-    tables = [Facts([*known, ("written to", str(path))]), Grid(columns, rows, text_columns=0)]
-    print_result(form, lambda: result, lambda: tables, rows="models")
+    rows = []
+    for model in EXAMPLES:
+        usual, yours = (_idle(model, gpu, host) for host in (MEASURED, probe))
+        times = [1e3 * each for pair in zip(usual, yours, strict=True) for each in pair]
+        rows.append((f"{model} on {gpu}", *(f"{each:.2f} ms" for each in times)))
+    columns = ("a lone prompt of 512 tokens", "TTFT", "on this host", "TPOT", "on this host")
+    return [
+        Facts(facts),
+        Section("What that does to a forecast", Grid(columns, rows)),
+        Section("Next", Facts([("written to", found["file"]), ("use it", found["next"])])),
+    ]
 
 
-def _ends(times: dict[str, float]) -> tuple[str, str]:
-    """The first and the last of a row of times."""
-    values = list(times.values())
-    return f"{values[0]:.2f} ms", f"{values[-1]:.2f} ms"
+def _machine(machine: dict[str, Any]) -> str:
+    cpu = machine["cpu"]
+    parts = [cpu.get("Model name", "CPU"), f"{cpu.get('CPU(s)', '?')} CPUs", f"Python {machine['python']}"]
+    return ", ".join([*parts, *([machine["gpu"], f"PyTorch {machine['torch']}"] if "gpu" in machine else [])])
+
+
+def _known_gpu(driver_name: str | None) -> str:
+    try:
+        return gpu_from_driver_name(driver_name or "").name
+    except UnknownNameError:
+        return "h200-sxm"
+
+
+def _idle(model: str, gpu: str, host: HostProbe | str) -> tuple[float, float]:
+    """TTFT and TPOT of a request that is alone."""
+    record = simulate(deploy(model, gpu, api_server=False, host=host).replica(), Workload((Request(0.0, 512, 32),)))
+    return float(record.ttft[0]), float(record.tpot[0])

@@ -71,7 +71,7 @@ def profiles_list(profiles: Sequence[ProfileComparison]) -> list[dict[str, Any]]
     ]
 
 
-def validate_published(files: list[Path], *, predictor: str, host: Path | None, plot: Path | None, form: Form) -> None:
+def validate_published(files: list[Path], *, predictor: str, host: str | None, plot: Path | None, form: Form) -> None:
     runs = [run for path in files for run in read_published(path)]
     with runs_bar("simulating", len(runs)) as progress:
         compared = compare_published(runs, predictor=predictor, host=host, progress=progress)
@@ -93,7 +93,7 @@ def _predictor(files: Sequence[MeasuredFile], name: str, anchors: Path | None, g
 
 @with_options(own_options("validate"))
 def command(
-    *, files: list[Path] | None, engine: str, host: Path | None, plot: Path | None, form: Form, **given: Any
+    *, files: list[Path] | None, engine: str, host: str | None, plot: Path | None, form: Form, **given: Any
 ) -> None:
     model_config = given["model_config"]
     if model_config is not None and not model_config.is_dir():

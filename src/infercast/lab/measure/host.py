@@ -1,119 +1,232 @@
-"""What the CPU costs: a real engine with random models of different depths, so small that the GPU hardly matters."""
+"""What the CPU of this machine can do, in about ten seconds and without an engine: Python, wake-ups, and launches."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import statistics
-import tempfile
+import platform
+import re
+import socket
+import subprocess
+import threading
 import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from infercast.bundled import read_data
-from infercast.errors import InputError
-from infercast.lab.measure.device import log_to_stderr
-
-LAYERS = (2, 8, 32)
-PROMPTS = (16, 64, 128, 256, 384, 500, 520, 768, 1024, 2048, 4096, 8000)
-BATCHES = (1, 4, 16, 32, 64, 128, 256)
-BURSTS = (2, 8, 32, 128)
-REPEATS = 7
-DECODED, WARM_UP = 48, 8  # tokens of a decoding request, and how many of them are not counted
-ENGINE = read_data("lab/host.toml")
-CONFIG = {"architectures": ["LlamaForCausalLM"], **ENGINE["config"]}
-Say = Callable[[str], None]
+Timed = dict[str, list[float]]
+Clock = Callable[[], float]
+ROUNDS, PAUSE = 6, 0.4  # Hosts change within seconds: Python and wake-ups are timed in rounds, with seconds in between
+REPEATS = {"python": 40, "echo": 200, "sleep": 100, "launch": 40, "graph": 100}
+ASLEEP = 0.0005
+SAID = ("Model name", "CPU(s)", "Thread(s) per core", "CPU max MHz", "BogoMIPS", "L3 cache", "NUMA node(s)")
+ADDS, CALLS, LAYERS, GRAPH = 500, 200, 50, 200  # Launches that are timed together, and kernels of the graph
 
 
-def measure_host(say: Say = print) -> dict[str, Any]:
-    """Times of an engine with each number of layers, in milliseconds."""
-    log_to_stderr()
-    # PyTorch may have looked at the GPU already, and a process that has must not be forked.
-    os.environ.setdefault("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
+def probe_host(rounds: int = ROUNDS, repeats: int | None = None, clock: Clock = time.perf_counter) -> dict[str, Any]:
+    """Medians, tenth and ninetieth percentiles in microseconds; ``gpu`` only where PyTorch sees one."""
+    begin = clock()
+    python: Timed = {}
+    wake: Timed = {}
+    counts = REPEATS if repeats is None else dict.fromkeys(REPEATS, repeats)
+    machine, gpu = _machine(), None
+    for number in range(rounds):
+        _add(python, _python(counts["python"], clock))
+        _add(wake, {"thread_echo_us": _echoes(counts["echo"], clock), "asyncio_late_us": _late(counts["sleep"], clock)})
+        if number == 0:
+            gpu = _gpu(machine, counts, clock)
+        if gpu is None and number < rounds - 1:
+            time.sleep(PAUSE)
+    found = {"machine": machine, "python": _spreads(python), "wake": _spreads(wake)}
+    if gpu is not None:
+        found["gpu"] = gpu
+    return {**found, "seconds": round(clock() - begin, 1)}
+
+
+def _add(all_rounds: Timed, one: Timed) -> None:
+    for name, seconds in one.items():
+        all_rounds.setdefault(name, []).extend(seconds)
+
+
+def _spreads(timed: Timed) -> dict[str, Any]:
+    return {name: _spread(seconds) for name, seconds in timed.items()}
+
+
+def _spread(seconds: Iterable[float]) -> dict[str, Any]:
+    ranked = sorted(seconds)
+    ends = {"p50": 0.5, "p10": 0.1, "p90": 0.9}
+    return {**{name: round(1e6 * ranked[int(part * len(ranked))], 4) for name, part in ends.items()}, "n": len(ranked)}
+
+
+def _times(work: Callable[[], Any], repeats: int, clock: Clock, after: Callable[[], Any] = lambda: None) -> list[float]:
+    """Seconds of each repetition; what comes ``after`` it is not counted."""
+    found = []
+    for _ in range(repeats):
+        begin = clock()
+        work()
+        found.append(clock() - begin)
+        after()
+    return found
+
+
+def _python(repeats: int, clock: Clock) -> Timed:
+    return {"dict_loop_20k_us": _times(_count, repeats, clock), "objects_5k_us": _times(_make_objects, repeats, clock)}
+
+
+def _count() -> None:
+    counts: dict[int, int] = {}
+    for number in range(20_000):
+        counts[number & 255] = counts.get(number & 255, 0) + number
+
+
+def _make_objects() -> None:
+    class Pair:
+        __slots__ = ("first", "second")
+
+        def __init__(self, first: int, second: int) -> None:
+            self.first = first
+            self.second = second
+
+    total = 0
+    for number in range(5_000):
+        total += Pair(number, number + 1).second
+
+
+def _echoes(repeats: int, clock: Clock) -> list[float]:
+    """Round trips of half a KiB to another thread."""
+    near, far = socket.socketpair()
+
+    def echo() -> None:
+        while message := far.recv(4096):
+            far.sendall(message)
+
+    thread = threading.Thread(target=echo, daemon=True)
+    thread.start()
+
+    def there_and_back() -> None:
+        near.sendall(b"x" * 512)
+        near.recv(4096)
+
+    with near, far:
+        found = _times(there_and_back, repeats, clock)
+        near.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    return found
+
+
+def _late(repeats: int, clock: Clock) -> list[float]:
+    """How much later than asked for an event loop wakes up."""
+
+    async def sleeps() -> list[float]:
+        found = []
+        for _ in range(repeats):
+            begin = clock()
+            await asyncio.sleep(ASLEEP)
+            found.append(clock() - begin - ASLEEP)
+        return found
+
+    return asyncio.run(sleeps())
+
+
+def _gpu(machine: dict[str, Any], counts: dict[str, int], clock: Clock) -> dict[str, Any] | None:
+    """What launches cost; None where PyTorch is not installed, or sees no GPU."""
     try:
-        import vllm  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError:
-        raise InputError("measuring the host needs vLLM: pip install vllm") from None
-    models = []
-    for number in LAYERS:
-        models.append(asyncio.run(_measure_model(number, say)))
-        say(f"{number} layers: {json.dumps(models[-1])[:300]}")
-    return {"engine": "vllm", "config": CONFIG, "engine_version": vllm.__version__, "cpu": _cpu(), "models": models}
+        import torch  # noqa: PLC0415 - an extra, and slow to import
 
+        if not torch.cuda.is_available():
+            return None
+        machine |= {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__}
+    except (ImportError, OSError):
+        return None
+    wait = torch.cuda.synchronize
+    small = torch.zeros(256, device="cuda")
 
-def _cpu() -> str:
+    def each(work: Callable[[], Any], together: int) -> dict[str, Any]:
+        def several() -> None:
+            for _ in range(together):
+                work()
+
+        several()
+        wait()
+        return _spread(seconds / together for seconds in _times(several, counts["launch"], clock, wait))
+
+    found = {
+        "eager_add_us": each(lambda: small.add_(1.0), ADDS),
+        "eager_layer_us": each(_layer(torch), LAYERS),
+        **_graph(torch, small, counts["graph"], clock),
+    }
+    there = torch.zeros(1024, dtype=torch.int64, device="cuda")
+    here = torch.zeros(1024, dtype=torch.int64, pin_memory=True)
+
+    def there_and_back() -> None:
+        there.copy_(here, non_blocking=True)
+        small.add_(1.0)
+        here.copy_(there, non_blocking=True)
+        wait()
+
+    found["roundtrip_us"] = _spread(_times(there_and_back, counts["graph"], clock))
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        kernel = _triton_kernel()
+        found["triton_launch_us"] = each(lambda: kernel[(1,)](small, 256, 256), CALLS)
+    except Exception as problem:  # Without a compiler, Triton raises whatever it meets
+        found["triton_error"] = repr(problem)[:200]
+    return found
 
 
-async def _measure_model(layers: int, say: Say) -> dict[str, Any]:
-    from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
-    from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+def _layer(torch: Any) -> Callable[[], Any]:
+    """Seven small kernels, as an eager layer of a model launches them."""
+    weights = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
+    rows = torch.randn(8, 1024, device="cuda", dtype=torch.bfloat16)
+    functions = torch.nn.functional
 
-    with tempfile.TemporaryDirectory() as folder:
-        config = {**CONFIG, "num_hidden_layers": layers}
-        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=folder, **ENGINE["arguments"]))
-        say(f"engine with {layers} layers is up")
-        try:
-            return await _Client(engine).measure(layers)
-        finally:
-            engine.shutdown()
+    def layer() -> Any:
+        hidden = functions.rms_norm(rows, (1024,)) @ weights
+        hidden = functions.silu(hidden) * hidden
+        return hidden.view(8, 16, 64).transpose(0, 1).contiguous()
+
+    return layer
 
 
-class _Client:
-    def __init__(self, engine: Any) -> None:
-        self._engine, self._sent = engine, 0
+def _graph(torch: Any, small: Any, repeats: int, clock: Clock) -> dict[str, Any]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH):
+            small.add_(1.0)
+    graph.replay()
+    torch.cuda.synchronize()
+    launched, whole = [], []
+    for _ in range(repeats):
+        begin = clock()
+        graph.replay()
+        launched.append(clock() - begin)
+        torch.cuda.synchronize()
+        whole.append(clock() - begin)
+    return {"graph200_launch_us": _spread(launched), "graph200_total_us": _spread(whole)}
 
-    async def measure(self, layers: int) -> dict[str, Any]:
-        await self._together(4, 512, 16)
-        first: dict[str, float] = {}
-        step: dict[str, float] = {}
-        bursts: dict[str, list[float]] = {}
-        for length in PROMPTS:
-            times = [(await self._together(1, length, 2))[0][0] for _ in range(REPEATS)]
-            first[str(length)] = round(statistics.median(times), 3)
-        for batch in BATCHES:
-            runs = await self._together(batch, 16, DECODED)
-            gaps = [late - early for run in runs for early, late in pairwise(run[WARM_UP:])]
-            step[str(batch)] = round(statistics.median(gaps), 4)
-        for burst in BURSTS:
-            firsts = [sorted(answer[0] for answer in await self._together(burst, 64, 2)) for _ in range(3)]
-            medians = [round(statistics.median(times), 3) for times in zip(*firsts, strict=True)]
-            bursts[str(burst)] = medians[:: max(1, burst // 8)]
-        return {"layers": layers, "first_token_ms": first, "decode_step_ms": step, "burst_first_token_ms": bursts}
 
-    async def _together(self, count: int, length: int, outputs: int) -> list[list[float]]:
-        """Milliseconds at which each request's tokens came, all requests sent at once."""
-        await self._engine.reset_prefix_cache()
-        await asyncio.sleep(0.05)
-        return list(await asyncio.gather(*(self._one(length, outputs) for _ in range(count))))
+def _triton_kernel() -> Any:
+    import triton  # type: ignore[import-not-found,import-untyped,unused-ignore] # noqa: PLC0415 - comes with PyTorch
+    import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore] # noqa: PLC0415
 
-    async def _one(self, length: int, outputs: int) -> list[float]:
-        from vllm import SamplingParams  # noqa: PLC0415
-        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
+    @triton.jit  # type: ignore[untyped-decorator,misc,unused-ignore]
+    def add_one(target, count, size: tl.constexpr):  # type: ignore[no-untyped-def]
+        places = tl.arange(0, size)
+        tl.store(target + places, tl.load(target + places, mask=places < count) + 1.0, mask=places < count)
 
-        self._sent += 1
-        tokens = [(7919 * (self._sent + place)) % (CONFIG["vocab_size"] - 2000) + 1000 for place in range(length)]
-        parameters = SamplingParams(
-            max_tokens=outputs,
-            min_tokens=outputs,
-            ignore_eos=True,
-            temperature=0.0,
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )
-        start = time.perf_counter()
-        answers = self._engine.generate({"prompt_token_ids": tokens}, parameters, f"r{self._sent}")
-        return [
-            1e3 * (time.perf_counter() - start)
-            async for answer in answers
-            if answer.outputs and answer.outputs[0].token_ids
-        ]
+    return add_one
+
+
+def _machine() -> dict[str, Any]:
+    """The CPU in the words of the system; Linux says more than others."""
+    try:
+        lines = subprocess.run(["lscpu"], capture_output=True, text=True, check=False, timeout=5).stdout.splitlines()
+        clocks = [float(each) for each in re.findall(r"cpu MHz\s*:(.*)", Path("/proc/cpuinfo").read_text("utf-8"))]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        lines, clocks = [], []
+    pairs = ((name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines))
+    cpu = {name: value for name, value in pairs if name in SAID}
+    return {
+        "cpu": cpu or {"Model name": platform.processor() or platform.machine(), "CPU(s)": str(os.cpu_count())},
+        "mhz": [min(clocks), max(clocks)] if clocks else None,
+        "python": platform.python_version(),
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp, inf, log
 from pathlib import Path
@@ -334,6 +334,7 @@ class Validation:
     runs: tuple[RunComparison, ...]
     kv_blocks: tuple[tuple[str, Comparison | None], ...]  # Of each file; None where the number was set, not forecast
     num_stalled: int
+    hosts: dict[str, str] = field(default_factory=dict)  # Of files whose machine was probed: what its host times are
 
     def median_ape(self, quantity: str, kind: str | None = None) -> float | None:
         """Median error of one quantity over the runs, or over those of one kind."""
@@ -411,7 +412,7 @@ def validate(
     model_config: Path | None = None,
     gpu: str | None = None,
     predictor: str | Predictor = "learned",
-    host: Path | None = None,
+    host: str | Path | None = None,
     warmed_up: bool = False,
     real_weights: bool = False,
     progress: Callable[[str], None] | None = None,
@@ -419,16 +420,19 @@ def validate(
     """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
 
     Runs of a file follow each other on one engine, cold unless ``warmed_up``, with dummy weights unless
-    ``real_weights``.
+    ``real_weights``. The host is ``host``, or as a probe with the file says, or the bundled one.
     """
     runs: list[RunComparison] = []
     kv_blocks: list[tuple[str, Comparison | None]] = []
     num_stalled = 0
+    hosts: dict[str, str] = {}
     for measured in files:
         deployment, is_set = _started(measured, model_config, gpu, predictor, host, real_weights=real_weights)
         blocks = None if is_set else Comparison(measured.setup.num_gpu_blocks, deployment.memory.num_blocks)
         kv_blocks.append((measured.path.name, blocks))
         num_stalled += measured.num_stalled
+        if deployment.host.is_measured:
+            hosts[measured.path.name] = deployment.host.title
         replica = deployment.replica(warmed_up=warmed_up)
         loaded: list[tuple[Replica, MeasuredRun]] = []
         first = len(runs)
@@ -447,7 +451,7 @@ def validate(
                 loaded.append((before, run))
         own_hosts = iter(on_own_host(loaded))
         runs[first:] = [run if run.load is None else replace(run, own_host=next(own_hosts)) for run in runs[first:]]
-    return Validation(tuple(runs), tuple(kv_blocks), num_stalled)
+    return Validation(tuple(runs), tuple(kv_blocks), num_stalled, hosts)
 
 
 def _joules(deployment: Deployment, replica: Replica, run: MeasuredRun, record: Record) -> Comparison | None:
@@ -472,7 +476,7 @@ def _started(
     model_config: Path | None,
     gpu: str | None,
     predictor: str | Predictor,
-    host: Path | None,
+    host: str | Path | None,
     *,
     real_weights: bool,
 ) -> tuple[Deployment, bool]:
@@ -491,7 +495,7 @@ def _started(
             tensor_parallel_size=setup.tensor_parallel_size,
             api_server=False,  # measured from a program that holds the engine
             predictor=predictor,
-            host=host,
+            host=host or measured.probe,
         )
 
     deployment = start(setup.settings)

@@ -8,6 +8,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from infercast.bundled import DATA
 from infercast.engines.base import measured_engine
+from infercast.engines.host_probe import HostProbe, mean_probe, probe_of, read_probe
 from infercast.engines.settings import Fields, MeasuredSetup
 from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
@@ -106,6 +108,7 @@ class MeasuredFile:
     setup: MeasuredSetup
     runs: tuple[MeasuredRun, ...]
     num_stalled: int
+    probe: HostProbe | None = None  # Of the machine, in the file or beside it
 
 
 def shipped_runs(engine: str = FIRST_MEASURED) -> list[Path]:
@@ -133,7 +136,19 @@ def read_measured(path: Path) -> MeasuredFile:
         setup=measured_engine(config.word("engine", FIRST_MEASURED)).measured_setup(config),
         runs=tuple(measured),
         num_stalled=num_stalled,
+        probe=_probe(path, document.holder),
     )
+
+
+def _probe(path: Path, document: Mapping[str, Any]) -> HostProbe | None:
+    """What says how fast the host was: probes in a file of runs, or else files beside it (``runs.probe.json``)."""
+    inside = [document[name] for name in ("probe", "probe_before", "probe_after") if document.get(name) is not None]
+    stem = path.name.removesuffix(".gz").removesuffix(".json")
+    endings = () if inside else (".*probe*.json", ".probe*.json", "[_-]probe*.json")
+    files = sorted({each for ending in endings for each in path.parent.glob(f"{escape(stem)}{ending}")})
+    probes = [probe_of(each, path) for each in inside] or [read_probe(each) for each in files]
+    where = ", ".join(each.name for each in files) or "the same file"
+    return mean_probe(probes, f"probed host ({where})") if probes else None
 
 
 def load_document(path: Path) -> dict[str, Any]:

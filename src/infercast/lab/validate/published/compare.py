@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.base import Deployment, Engine, engine_named
-from infercast.engines.host import HostCosts, read_host
 from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.errors import DoesNotFitError, InfercastError, InputError
-from infercast.forecast.deploy import deploy, load_device, load_model
+from infercast.forecast.deploy import HostSource, deploy, load_device, load_model
 from infercast.forecast.intervals import system_half_widths
 from infercast.forecast.slo import percentiles
 from infercast.forecast.system import System, busiest, system_of
@@ -91,9 +89,7 @@ WIDTHS = (1, 2, 4, 8)
 MOST_WEIGHTS = 0.6  # Where the layout is not stated, weights take no more than this of the memory of a server's GPUs
 
 
-def started(
-    run: PublishedRun, predictor: str = "learned", host: HostCosts | None = None
-) -> tuple[PublishedRun, Deployment]:
+def started(run: PublishedRun, predictor: str = "learned", host: HostSource = None) -> tuple[PublishedRun, Deployment]:
     """The engine of a run with a command; where that has no room, the run says what was assumed to give it some."""
     engine = engine_named(run.engine)
     model = load_model(run.model, quantization=run.dtype or None, engine=engine)
@@ -156,7 +152,7 @@ def _smallest(run: PublishedRun, model: ModelConfig) -> PublishedRun:
     )
 
 
-def _start(run: PublishedRun, engine: Engine, predictor: str, host: HostCosts | None) -> Deployment:
+def _start(run: PublishedRun, engine: Engine, predictor: str, host: HostSource) -> Deployment:
     assert run.reading is not None
     options = {"quantization": run.dtype or None, **run.reading.options}
     options |= {
@@ -192,13 +188,12 @@ def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
     return replace(run, workload=workload, assumptions=(*run.assumptions, assumed))
 
 
-def set_up(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> tuple[PublishedRun, Deployment]:
+def set_up(run: PublishedRun, predictor: str = "learned", host: HostSource = None) -> tuple[PublishedRun, Deployment]:
     """The engine of a run, and the run with what had to be assumed for it to start."""
-    costs = None if host is None else read_host(host, engine_named(run.engine).host_type)
-    return started(run, predictor, costs) if run.flags is None else (run, _worded(run, run.flags, predictor, costs))
+    return started(run, predictor, host) if run.flags is None else (run, _worded(run, run.flags, predictor, host))
 
 
-def _worded(run: PublishedRun, flags: ServerFlags, predictor: str, host: HostCosts | None) -> Deployment:
+def _worded(run: PublishedRun, flags: ServerFlags, predictor: str, host: HostSource) -> Deployment:
     model = _model(run, flags)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
@@ -265,7 +260,7 @@ def compare_published(
     runs: Iterable[PublishedRun],
     *,
     predictor: str = "learned",
-    host: Path | None = None,
+    host: HostSource = None,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[PublishedComparison, ...]:
     """Simulate every run; one that we refuse to simulate is kept with the reason."""
