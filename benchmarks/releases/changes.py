@@ -183,5 +183,9 @@ def requirements(folder: Path) -> dict[str, str] | None:
     """Versions that a wheel asks for without extras, by package; None where only Python files were kept."""
     for path in folder.glob("*.dist-info/METADATA"):
         lines = re.findall(r"^Requires-Dist: ([\w.-]+)(?:\[[^]]*\])? *(.*)$", path.read_text("utf-8"), re.MULTILINE)
-        return {name.lower(): version.strip("() ") or "any" for name, version in lines if "extra ==" not in version}
+        return {
+            name.lower(): version.partition(";")[0].strip("() ") or "any"
+            for name, version in lines
+            if "extra ==" not in version
+        }
     return None

@@ -201,7 +201,9 @@ def _compared(report: dict[str, Any]) -> list[str]:
     lines += table(["mode", "equal", "of", "first difference"], rows) if rows else []
     for problem in dict.fromkeys(row["raised"] for row in found["modes"] if "raised" in row):
         modes = ", ".join(row["mode"] for row in found["modes"] if row.get("raised") == problem)
-        lines += [f"`{problem}` in {modes}: what drives the engine's scheduler in benchmarks/scheduler/ lacks it.", ""]
+        lines += [f"`{problem}` in {modes}.", ""]
+    if any("raised" in row for row in found["modes"]):
+        lines += ["What was raised comes from the engine, or from what drives it here (benchmarks/scheduler/).", ""]
     return lines
 
 
@@ -220,7 +222,7 @@ def _to_measure(report: dict[str, Any]) -> list[str]:
 
 
 def keep(report: dict[str, Any]) -> None:
-    """Write down how many workloads were equal, for the page of all releases (page.py)."""
+    """Write down how many workloads were equal, for the page of all releases (page_of_releases.py)."""
     record = json.loads(COMPARED.read_text("utf-8")) if COMPARED.exists() else {}
     found = report["compared"]
     if "problem" not in found:
@@ -250,7 +252,8 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="add the comparison of schedulers to compared.json")
     asked = parser.parse_args()
     if asked.before is None:
-        asked.before = [each for each in RELEASES[asked.engine] if each != asked.version][-1]
+        known = RELEASES[asked.engine]
+        asked.before = known[(known.index(asked.version) if asked.version in known else len(known)) - 1]
     report, found = examine(asked)
     print(told(report, asked.most))
     for each in found if asked.show else ():
