@@ -133,7 +133,9 @@ def published_cell(runs: list[dict[str, Any]]) -> tuple[str, str]:
 
 def decisions_cell(replayed: int, counted: tuple[int, int] | None) -> str:
     parts = [f"{replayed:,} of {replayed:,} replayed"] if replayed else []
-    return "; ".join([*parts, *[f"{counted[0]:,} of {counted[1]:,}" for _ in [counted] if counted]])
+    if counted is not None:
+        parts.append(f"{counted[0]:,} of {counted[1]:,} drawn")
+    return " and ".join(parts)
 
 
 def known(engine: str, runs: Iterable[dict[str, Any]], folders: Iterable[tuple[str, str]]) -> list[str]:
