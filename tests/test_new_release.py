@@ -119,6 +119,18 @@ def test_a_change_is_one_of_the_syntax_tree(report: dict[str, Any]) -> None:
     assert "the API server" in report["unchanged"]
 
 
+@pytest.mark.parametrize(
+    ("file", "is_left_out"),
+    [
+        ("v1/engine/output_processor.py", False), ("v1/engine/input_processor.py", False),
+        ("v1/kv_offload/cpu/manager.py", False), ("platforms/tpu.py", True), ("v1/worker/cpu_worker.py", True),
+        ("v1/attention/backends/mla/rocm_aiter_mla.py", True), ("layers/attention/dsv4/compress_hip.py", True),
+    ],
+)  # fmt: skip
+def test_files_of_other_hardware_are_left_out(tool: ModuleType, file: str, is_left_out: bool) -> None:
+    assert bool(importlib.import_module("changes").OTHERS.search(file)) == is_left_out
+
+
 def test_what_has_to_be_measured_again(tool: ModuleType, report: dict[str, Any]) -> None:
     assert report["pins"] == [["torch", "==2.13.0", "==2.14.0", "kernels"], ["orjson", "-", ">=3", ""]]
     text = tool.told(report, 8)

@@ -21,7 +21,9 @@ from definitions import READERS, Definition, Sources
 ROOTS = {"vllm": "vllm", "sglang": "sglang/srt"}
 RECORDS = {"vllm": ("config.py", "config/*.py"), "sglang": ("model_executor/cuda_graph_config.py",)}
 """Files with classes whose fields are settings, whether or not a flag sets them."""
-OTHERS = re.compile(r"rocm|aiter|flydsl|_hip\.|xpu|tpu|npu|musa|mlx|(^|/)(zen_)?cpu(_[a-z_]*)?\.py|worker/cpu/")
+OTHERS = re.compile(
+    r"(^|[/_])(rocm|aiter|flydsl|hip|xpu|tpu|npu|musa|mlx)[/_.]|(^|/)(zen_)?cpu(_[a-z_]*)?\.py|worker/cpu/"
+)
 """Files of hardware that is not forecast, or not by its engine's own kernels."""
 WATCHED: dict[str, list[dict[str, Any]]] = tomllib.loads(Path(__file__).with_name("watched.toml").read_text("utf-8"))
 
