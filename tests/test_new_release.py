@@ -16,6 +16,8 @@ FOLDER = ROOT / "benchmarks" / "releases"
 if not FOLDER.is_dir():
     pytest.skip("benchmarks are not part of a source distribution", allow_module_level=True)
 
+needs_shell = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Python")
+
 
 def metadata(*packages: str) -> str:
     return "".join(f"Requires-Dist: {each}\n" for each in packages)
@@ -142,6 +144,7 @@ def test_what_has_to_be_measured_again(tool: ModuleType, report: dict[str, Any])
     assert json.loads(json.dumps(report)) == report
 
 
+@needs_shell
 def test_where_the_engine_cannot_be_imported_a_sentence_says_so(tool: ModuleType, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 1\n")
@@ -150,6 +153,7 @@ def test_where_the_engine_cannot_be_imported_a_sentence_says_so(tool: ModuleType
     assert "cannot import torch" in found["problem"]
 
 
+@needs_shell
 def test_decisions_are_counted_from_what_the_script_prints(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
