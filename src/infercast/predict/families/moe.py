@@ -382,7 +382,7 @@ def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Styl
 
 
 TILES = (16, 32, 64, 128)
-NARROWEST, ALIGNED = 256, 16  # Width of the narrowest experts of our sweep, and what rows are a multiple of to be loaded so
+ALIGNED = 16  # What the length of a row is a multiple of where Triton loads many of its values at once
 SAME_KERNEL = {"marlin": "int4/marlin"}
 """A kernel that multiplies all its formats alike, and the format with most tables: Marlin's experts were measured
 in ten layouts of experts as int4, as mxfp4 in one that has 896 of them, and in no other format."""
@@ -417,12 +417,17 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
 
 
 def is_swept(op: MoE) -> bool:
-    """Whether experts are as wide as those of our sweep, and their rows loaded as theirs are: many values at once.
+    """Whether rows are loaded as those of our sweep are: many values at once. Published tables have others in 16 bits.
 
-    Published tables have narrow shards, and rows that Triton loads value by value (vLLM 0.24, H200: experts of 88 take
-    1.7 times as long as those of 176 for 64 tokens).
+    Triton loads rows value by value that are no multiple of 16 long: experts of 88 take 1.7 times as long as those of
+    176 for 64 tokens (vLLM 0.24 on an H200).
     """
-    return op.inter >= NARROWEST and op.inter % ALIGNED == 0
+    return op.inter % ALIGNED == 0 or bytes_of(op.weight_dtype or op.dtype) < 2
+
+
+def _is_measured(op: MoE, gpu: Gpu) -> bool:
+    """No table has such rows in fp8 by Triton."""
+    return op.inter % ALIGNED == 0 or gpu.kernels != "hopper" or stored_format(op) not in ("fp8", "fp8_block")
 
 
 def _named(op: MoE, variant: str) -> MoE:
@@ -476,7 +481,7 @@ EXPERTS = Family(
     step_sizes=("tokens",),
     sizes=lambda op: floats(op.tokens),
     size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,
-    kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts, is_swept(op)),
+    kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts, op.inter % ALIGNED == 0),
     core=ExpertPhysics,
     named=_named,
     core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing", "kernel"),
@@ -489,6 +494,7 @@ EXPERTS = Family(
     throttled=("moe",),
     variants=_variants,
     is_swept=is_swept,
+    is_measured=_is_measured,
     table=lambda op, gpu, profile: f"moe {expert_kernel(op, gpu, profile)}",
     # Kernels other than those that the physics was fitted to lie between -0.17 and 1.36 of it.
     interval=(-0.4, 0.9),
