@@ -49,7 +49,7 @@ def test_one_product_and_many_cost_the_same(kit: type[Doubles], exact: float) ->
 
 
 def test_one_tile_too_many_costs_a_round() -> None:
-    rows, cols, _, cluster = KERNELS[4]
+    rows, cols, _, cluster, *_ = KERNELS[4]
     columns = int(GPU.sms / cluster)
     (full, over) = (GEMM.physics(Gemm(int(cluster * rows), int(cols * count), 8192, "fp8"), GPU, swept=True).seconds[0]
                     for count in (columns, columns + 1))  # fmt: skip
@@ -63,3 +63,14 @@ def test_only_on_hopper_and_only_in_fp8() -> None:
     assert len(GEMM.physics(Gemm(1, 64, 64, "fp8"), GPU, swept=True).features[0]) == len(FEATURES)
     assert len(GEMM.physics(Gemm(1, 64, 64, "fp8"), load_gpu("b200"), swept=True).features[0]) == len(OTHER_FEATURES)
     assert products_of_sweep(Gemm(1, 64, 64, "fp8"), GPU)[0] is fp8_products
+
+
+@pytest.mark.parametrize(
+    ("shape", "microseconds"),
+    [((2, 4864, 5376), 9.1), ((2, 5120, 25600), 34.8), ((5, 3072, 12288), 12.4), ((1, 32256, 4864), 40.3)],
+)
+def test_a_few_dozen_blocks_draw_less_than_all_of_the_bandwidth(
+    shape: tuple[int, int, int], microseconds: float
+) -> None:
+    """Physics alone, beside rows of our sweep: outputs of 3,072 to 5,120 have fewer blocks than the chip has SMs."""
+    assert 1e6 * GEMM.physics(Gemm(*shape, "fp8"), GPU, swept=True).seconds[0] == pytest.approx(microseconds, rel=0.08)

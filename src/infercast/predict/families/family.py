@@ -18,6 +18,7 @@ from infercast.lazy_classes import dataclass, field
 from infercast.ops import Op
 from infercast.ops.op import Quantity, Size, tensor_rate_of
 from infercast.predict.array_api import Physics
+from infercast.predict.identity import SWEEP
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
@@ -208,6 +209,7 @@ class Family:
     table: Callable[[Any, Gpu, KernelProfile], str] | None = None
     """The key of an engine's profile that lists the tables to use, if not the family's name."""
     is_measured: Callable[[Any, Gpu], bool] = lambda *_: True  # Whether kernels like this one can be in a table at all
+    is_swept: Callable[[Any], bool] = lambda _: True  # Whether our own sweep has shapes like this one
 
     interval: tuple[float, float] = (-0.3, 0.4)
     """Logarithms of the 80 % interval where nothing was learned: what physics alone misses on families with data."""
@@ -238,7 +240,8 @@ class Family:
     def tables(self, op: Op, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
         """Names of the measured tables that a profile lists for an operator, first choice first."""
         named = self.name if self.table is None else self.table(op, gpu, profile)
-        return profile.tables.get(named, profile.tables.get(self.name, ()))
+        tables = profile.tables.get(named, profile.tables.get(self.name, ()))
+        return tables if self.is_swept(op) else tuple(table for table in tables if table != SWEEP)
 
     def physics(self, op: Op, gpu: Gpu, *, engine: bool = False, swept: bool = False) -> Physics:
         """Kernels as in a table or as in an ``engine``; ``swept``: for models of a sweep, which is as in an engine."""

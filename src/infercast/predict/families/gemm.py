@@ -441,22 +441,22 @@ def plan_of(s: Shapes, a: Machine, x: type[Doubles], which: Array) -> Plan:
 FP8_FEATURES = feature_names("gemm fp8 cutlass")
 FP8_LOGARITHMIC = tuple(name.startswith("log_") for name in FP8_FEATURES)
 
-# Rows and columns of a tile, values of k in one step, tiles of rows that run as one cluster.
+# Rows and columns of a tile, values of k in one step, tiles of rows that run as one cluster; then what our sweep's times
+# say: microseconds of a launch and of starting a round, clock cycles of a step, and how sharply the memory's bandwidth
+# takes over from waiting (the power of a soft maximum: a few dozen blocks draw less than all of it).
 KERNELS = (
-    (16.0, 64.0, 256.0, 1.0),  # up to 16 rows
-    (16.0, 64.0, 256.0, 1.0),  # up to 64 rows, narrow
-    (64.0, 64.0, 256.0, 1.0),  # up to 64 rows
-    (64.0, 128.0, 128.0, 2.0),  # up to 128 rows
-    (128.0, 128.0, 128.0, 2.0),
-    (256.0, 128.0, 128.0, 2.0),  # many rows, deep
-    (128.0, 128.0, 128.0, 1.0),  # sizes that CUTLASS cannot align: a Triton kernel
+    (16.0, 64.0, 256.0, 1.0, 1.07, 1.98, 215.0, 1.68),  # up to 16 rows
+    (16.0, 64.0, 256.0, 1.0, 3.0, 0.0, 224.0, 2.63),  # up to 64 rows, narrow
+    (64.0, 64.0, 256.0, 1.0, 1.09, 1.92, 341.0, 1.39),  # up to 64 rows
+    (64.0, 128.0, 128.0, 2.0, 3.23, 0.51, 302.0, 2.32),  # up to 128 rows
+    (128.0, 128.0, 128.0, 2.0, 3.43, 0.84, 565.0, 2.0),
+    (256.0, 128.0, 128.0, 2.0, 0.5, 4.4, 200.0, 3.58),  # many rows, deep
+    (128.0, 128.0, 128.0, 1.0, 3.49, 0.31, 633.0, 1.0),  # sizes that CUTLASS cannot align: a Triton kernel
 )
 FEW, SOME, MORE, MANY = 16.0, 64.0, 128.0, 8192.0
 NARROW, DEEP, ALIGNED = 1280.0, 6144.0, 16.0
 TENSOR, DRAM = 0.75, 0.94  # Shares of the peaks that are reached
-STEP_CYCLES = {128.0: 495.0, 256.0: 693.0}  # Clock cycles of one step over k when nothing else holds it up
-LAUNCH = 2.5e-6
-_TABLE = np.array([(*kernel, STEP_CYCLES[kernel[2]]) for kernel in KERNELS]).T
+_TABLE = np.array(KERNELS).T
 
 
 def is_known(op: Gemm, gpu: Gpu) -> bool:
@@ -470,25 +470,26 @@ def fp8_products(
     del engine, featured
     if issubclass(x, Floats):
         which: Number = _kernel(m, n, k)
-        rows, cols, depth, cluster = KERNELS[which]
-        cycles = STEP_CYCLES[depth]
+        rows, cols, depth, cluster, launch, start, cycles, sharpness = KERNELS[which]
     else:
         which = _kernels(m, n, k)
-        rows, cols, depth, cluster, cycles = _TABLE.astype(x.dtype)[:, which]
+        rows, cols, depth, cluster, launch, start, cycles, sharpness = _TABLE.astype(x.dtype)[:, which]
     gpu, ceil, larger = a.gpu, x.ceil, x.larger
     row_tiles, col_tiles, steps = ceil(m / rows), ceil(n / cols), ceil(k / depth)
     rounds = ceil(row_tiles / cluster) * cluster * col_tiles * a.per_sm
     whole = ceil(rounds)
     tensor = whole * rows * cols * k * (2.0 * gpu.sms / (a.peak * TENSOR))
-    latency = whole * steps * cycles * (1.0 / gpu.boost_clock)
+    latency = whole * (start * 1e-6 + steps * cycles * (1.0 / gpu.boost_clock))
     moved = n * k * a.weight_bytes + m * k * a.input_bytes + m * n * a.output_bytes
     dram = moved * (1.0 / (gpu.dram_bandwidth * DRAM))
-    seconds = larger(larger(tensor, latency), dram) + LAUNCH
+    slowest = larger(waiting := larger(tensor, latency), dram)
+    overlap = (waiting / slowest) ** sharpness + (dram / slowest) ** sharpness
+    seconds = slowest * overlap ** (1.0 / sharpness) + launch * 1e-6
     features = [
         *(which, m, n, k, rounds, whole, rounds / whole, tensor * 1e6, dram * 1e6, latency * 1e6, steps, seconds * 1e6),
         *(m / (row_tiles * rows), n / (col_tiles * cols), k / (steps * depth), row_tiles, col_tiles),
     ]
-    return (seconds, (tensor, 0.0, latency, dram, 0.0, 0.0, LAUNCH, 0.0)), features
+    return (seconds, (tensor, 0.0, latency, dram, 0.0, 0.0, launch * 1e-6, 0.0)), features
 
 
 def _kernel(m: float, n: float, k: float) -> int:

@@ -350,7 +350,7 @@ def _tile(
 ) -> _Tile:
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
     peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5 * style.rate(op, gpu)
-    slower = (style.misaligned / weight or facts_of(gpu).misaligned_experts) if op.inter % 16 else 1.0
+    slower = (style.misaligned / weight or facts_of(gpu).misaligned_experts) if op.inter % ALIGNED else 1.0
     per_value, step = gpu.l2_bandwidth / gpu.sms * style.feed, style.step * REFERENCE_CLOCK / gpu.boost_clock
     each = []
     for width, depth in products:
@@ -382,6 +382,7 @@ def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Styl
 
 
 TILES = (16, 32, 64, 128)
+ALIGNED = 16  # What the length of a row is a multiple of where Triton loads many of its values at once
 SAME_KERNEL = {"marlin": "int4/marlin"}
 """A kernel that multiplies all its formats alike, and the format with most tables: Marlin's experts were measured
 in ten layouts of experts as int4, as mxfp4 in one that has 896 of them, and in no other format."""
@@ -413,6 +414,20 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
     if op.dtype == stored and bytes_of(stored) < 1 and style_of(library).is_fed_ahead:
         others = others[:1]  # what Triton's lose in 16 bits says nothing of tuned products in four
     return tuple(dict.fromkeys((*same, f"{stored}/{library}", *others)))
+
+
+def is_swept(op: MoE) -> bool:
+    """Whether rows are loaded as those of our sweep are: many values at once. Published tables have others in 16 bits.
+
+    Triton loads rows value by value that are no multiple of 16 long: experts of 88 take 1.7 times as long as those of
+    176 for 64 tokens (vLLM 0.24 on an H200).
+    """
+    return op.inter % ALIGNED == 0 or bytes_of(op.weight_dtype or op.dtype) < 2
+
+
+def _is_measured(op: MoE, gpu: Gpu) -> bool:
+    """No table has such rows in fp8 by Triton."""
+    return op.inter % ALIGNED == 0 or gpu.kernels != "hopper" or stored_format(op) not in ("fp8", "fp8_block")
 
 
 def _named(op: MoE, variant: str) -> MoE:
@@ -466,7 +481,7 @@ EXPERTS = Family(
     step_sizes=("tokens",),
     sizes=lambda op: floats(op.tokens),
     size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,
-    kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts),
+    kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts, op.inter % ALIGNED == 0),
     core=ExpertPhysics,
     named=_named,
     core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing", "kernel"),
@@ -478,6 +493,8 @@ EXPERTS = Family(
     work=_work,
     throttled=("moe",),
     variants=_variants,
+    is_swept=is_swept,
+    is_measured=_is_measured,
     table=lambda op, gpu, profile: f"moe {expert_kernel(op, gpu, profile)}",
     # Kernels other than those that the physics was fitted to lie between -0.17 and 1.36 of it.
     interval=(-0.4, 0.9),
