@@ -140,12 +140,14 @@ def _host(out: Path | None, form: Form) -> None:
 
 
 def _host_tables(document: dict[str, Any], probe: HostProbe, gpu: str, found: dict[str, Any]) -> list[Any]:
-    loop, launches = document["python"]["dict_loop_20k_us"], "no GPU that PyTorch sees: as Python"
-    if probe.launch is not None:
-        launches = f"{probe.launch:.2f} times as long"
+    loop, machine = document["python"]["dict_loop_20k_us"], document["machine"]
     spread = f"{loop['p50']:,.0f} us a loop, 80 % in {loop['p10']:,.0f} to {loop['p90']:,.0f}"
+    launches = "no GPU that PyTorch sees" if probe.launch is None else f"{probe.launch:.2f} times as long"
     facts = [
-        ("machine", _machine(document["machine"])),
+        (
+            "machine",
+            f"{machine['cpu'].get('Model name', 'a CPU')}, {machine.get('gpu', 'Python ' + machine['python'])}",
+        ),
         ("Python", f"{probe.python:.2f} times as long as on the host behind our times ({spread})"),
         ("launches", launches),
         ("host times", ", ".join(f"{GROUPS[group]} x {factor:.2f}" for group, factor in probe.factors.items())),
@@ -157,17 +159,8 @@ def _host_tables(document: dict[str, Any], probe: HostProbe, gpu: str, found: di
         times = [1e3 * each for pair in zip(usual, yours, strict=True) for each in pair]
         rows.append((f"{model} on {gpu}", *(f"{each:.2f} ms" for each in times)))
     columns = ("a lone prompt of 512 tokens", "TTFT", "on this host", "TPOT", "on this host")
-    return [
-        Facts(facts),
-        Section("What that does to a forecast", Grid(columns, rows)),
-        Section("Next", Facts([("written to", found["file"]), ("use it", found["next"])])),
-    ]
-
-
-def _machine(machine: dict[str, Any]) -> str:
-    cpu = machine["cpu"]
-    parts = [cpu.get("Model name", "CPU"), f"{cpu.get('CPU(s)', '?')} CPUs", f"Python {machine['python']}"]
-    return ", ".join([*parts, *([machine["gpu"], f"PyTorch {machine['torch']}"] if "gpu" in machine else [])])
+    after = Facts([("written to", found["file"]), ("use it", found["next"])])
+    return [Facts(facts), Section("What that does to a forecast", Grid(columns, rows)), Section("Next", after)]
 
 
 def _known_gpu(driver_name: str | None) -> str:
