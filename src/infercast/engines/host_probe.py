@@ -39,9 +39,8 @@ class HostProbe(NamedTuple):
     def factors(self) -> dict[str, float]:
         """On host times, by group."""
         seen = {PYTHON: self.python, LAUNCH: self.launch or 1.0}
-        return {
-            group: prod(seen[kind] ** power for kind, power in row.items()) for group, row in KNOWN["powers"].items()
-        }
+        rows = KNOWN["powers"].items()
+        return {group: prod(seen[kind] ** power for kind, power in row.items()) for group, row in rows}
 
     def on(self, host: Costs) -> Costs:
         """An engine's host times on this machine, from those on the reference."""
@@ -57,6 +56,8 @@ def read_probe(path: Path) -> HostProbe:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not JSON") from None
     except (ValueError, RecursionError) as problem:
         raise FileFormatError(path, f"is not JSON: {problem}") from None
     return probe_of(document, path)
@@ -75,14 +76,14 @@ def probe_of(document: Any, path: Path) -> HostProbe:
 def _relative(document: Any, kind: str, path: Path) -> float | None:
     """How many times as long as on the reference host; None where the probe has nothing of the kind."""
     part = document.get(PARTS[kind]) if isinstance(document, dict) else None
+    known = part if isinstance(part, dict) else {}
     ratios = []
-    for name, reference in KNOWN["reference"][kind].items() if isinstance(part, dict) else ():
-        if (spread := part.get(name)) is None:
-            continue
+    for name in KNOWN["reference"][kind].keys() & known.keys():
+        spread = known[name]
         value: Any = spread.get("p50") if isinstance(spread, dict) else spread
         if type(value) not in (int, float) or not 0 < value < inf:
             raise FileFormatError(path, f"{OTHER}: {PARTS[kind]}.{name} has no p50 above 0")
-        ratios.append(value / reference)
+        ratios.append(value / KNOWN["reference"][kind][name])
     return together(ratios) if ratios else None
 
 
