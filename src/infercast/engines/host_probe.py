@@ -76,14 +76,14 @@ def probe_of(document: Any, path: Path) -> HostProbe:
 def _relative(document: Any, kind: str, path: Path) -> float | None:
     """How many times as long as on the reference host; None where the probe has nothing of the kind."""
     part = document.get(PARTS[kind]) if isinstance(document, dict) else None
-    known = part if isinstance(part, dict) else {}
     ratios = []
-    for name in KNOWN["reference"][kind].keys() & known.keys():
-        spread = known[name]
-        value: Any = spread.get("p50") if isinstance(spread, dict) else spread
+    for name, reference in KNOWN["reference"][kind].items():
+        if not isinstance(part, dict) or name not in part:
+            continue
+        value: Any = part[name].get("p50") if isinstance(part[name], dict) else None
         if type(value) not in (int, float) or not 0 < value < inf:
             raise FileFormatError(path, f"{OTHER}: {PARTS[kind]}.{name} has no p50 above 0")
-        ratios.append(value / KNOWN["reference"][kind][name])
+        ratios.append(value / reference)
     return together(ratios) if ratios else None
 
 
