@@ -109,7 +109,7 @@ def test_the_host_is_told_and_written_where_it_was_asked(
     text = " ".join(out.split())
     assert "1.00 times as long as on the host behind our times" in text
     assert "its speed changed meanwhile" in text
-    assert "infercast simulate MODEL --gpu h200-sxm --rate 8 --host host.json" in text
+    assert "infercast simulate MODEL --gpu GPU --rate 8 --host host.json" in text
     assert json.loads(Path("host.json").read_text()) == SAME
     for where, path in (("mine", "mine/host.json"), ("one/two.json", "one/two.json")):
         found = json.loads(infercast("measure", "--host", "--out", where, "--json")[1])

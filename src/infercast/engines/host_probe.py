@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from math import exp, isfinite, log, prod
+from collections.abc import Sequence
+from math import exp, inf, log, prod
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from infercast.lazy_classes import NamedTuple, fields, replace
 
 KNOWN = read_data("hosts/probe.toml")
 PARTS = {"python": "python", "launch": "gpu"}  # Where a probe's file has the figures of a kind
+OTHER = "is not what `infercast measure --host` writes"
 PYTHON, LAUNCH, WAKE = "python", "launch", "wake"
 LAUNCHED = re.compile(r"graph|layer|kernel|product|piece|eager|draft|verify|mamba|prompt_step")
-SANE = 1e3  # No host is so many times as fast or slow as the reference
 
 
 def group_of(name: str) -> str:
@@ -39,9 +39,8 @@ class HostProbe(NamedTuple):
     def factors(self) -> dict[str, float]:
         """On host times, by group."""
         seen = {PYTHON: self.python, LAUNCH: self.launch or 1.0}
-        return {
-            group: prod(seen[kind] ** power for kind, power in row.items()) for group, row in KNOWN["powers"].items()
-        }
+        rows = KNOWN["powers"].items()
+        return {group: prod(seen[kind] ** power for kind, power in row.items()) for group, row in rows}
 
     def on(self, host: Costs) -> Costs:
         """An engine's host times on this machine, from those on the reference."""
@@ -70,25 +69,22 @@ def probe_of(document: Any, path: Path) -> HostProbe:
         raise FileFormatError(path, "is of an older release (an idle engine): take `infercast measure --host` again")
     python = _relative(document, PYTHON, path)
     if python is None:
-        raise FileFormatError(path, "is not what `infercast measure --host` writes: python is missing")
+        raise FileFormatError(path, f"{OTHER}: python is missing")
     return HostProbe(python, _relative(document, LAUNCH, path), f"your host (from {path.name})")
 
 
 def _relative(document: Any, kind: str, path: Path) -> float | None:
     """How many times as long as on the reference host; None where the probe has nothing of the kind."""
     part = document.get(PARTS[kind]) if isinstance(document, dict) else None
-    reference: Mapping[str, float] = KNOWN["reference"][kind]
-    if not isinstance(part, dict) or not (names := [name for name in reference if name in part]):
-        return None
-    ratios = [_median(part[name], f"{PARTS[kind]}.{name}", path) / reference[name] for name in names]
-    return together(ratios)
-
-
-def _median(spread: Any, name: str, path: Path) -> float:
-    value = spread.get("p50") if isinstance(spread, dict) else spread
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value > 0):
-        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {name} has no p50 above 0")
-    return float(value)
+    ratios = []
+    for name, reference in KNOWN["reference"][kind].items():
+        if not isinstance(part, dict) or name not in part:
+            continue
+        value: Any = part[name].get("p50") if isinstance(part[name], dict) else None
+        if type(value) not in (int, float) or not 0 < value < inf:
+            raise FileFormatError(path, f"{OTHER}: {PARTS[kind]}.{name} has no p50 above 0")
+        ratios.append(value / reference)
+    return together(ratios) if ratios else None
 
 
 def together(values: Sequence[float]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from math import isclose
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
@@ -28,7 +27,7 @@ from infercast.hardware.gpu import (
 )
 from infercast.hardware.load import is_modelled
 from infercast.hardware.server import MEASURED
-from infercast.lazy_classes import dataclass, fields, replace
+from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
 from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
@@ -384,9 +383,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
         keywords["predictor"] = Changed(known, gpu)
     before, engine = resolve_settings(settings, keywords.pop("engine", None))
     if changes.engine is not None:
-        first = engine
-        before, engine = for_engine(before, first, changes.engine)
-        keywords["host"] = same_machine(keywords.get("host"), first, engine)
+        before, engine = for_engine(before, engine, changes.engine)
     if strange := [name for name in changes.settings if name not in engine.setting_types]:
         raise InputError(f"what-if {strange[0]} is no setting of {engine.title}")
     if changes.host_speed != 1.0:
@@ -403,19 +400,6 @@ def for_engine(settings: Settings, engine: Engine, name: str) -> tuple[Settings,
     pairs = zip(engine.bounds, other.bounds, strict=True)
     given = {theirs: getattr(settings, ours, None) for ours, theirs in pairs}
     return other.settings({theirs: value for theirs, value in given.items() if value is not None}), other
-
-
-def same_machine(host: Any, engine: Engine, other: Engine) -> Any:
-    """Host costs of another engine on the same machine, if they are the measured ones times a factor."""
-    if not isinstance(host, HostCosts) or other.family == engine.family:
-        return host
-    measured = engine.default_host()
-    speed = measured.request_path / host.request_path
-    scaled = measured.sped_up(speed, host.title, host.source)
-    pairs = [(getattr(scaled, each.name), getattr(host, each.name)) for each in fields(scaled)]
-    if all(one == two if isinstance(one, str) else isclose(one, two) for one, two in pairs):
-        return other.default_host().sped_up(speed, host.title, host.source)
-    return host
 
 
 def random_requests(given: Mapping[str, Any], longest: int, default_count: int | None = None) -> Workload:

@@ -45,8 +45,7 @@ of the steps of 27 engines lie inside); with kernels of a sibling a little more,
 KNOWN_SHARE = 0.8  # Kernels of a step that must be known so, by their time
 HOST_SPREAD = 0.16  # Standard deviation of the logarithm of host times of machines of one kind ...
 PROBED_HOST = 0.14
-"""... and of one that was probed: 78 % of the medians of one host-bound engine on three machines lie inside, 48 % of
-them without a probe (benchmarks/results/host.md)."""
+"""... and of one that was probed: 78 % of an engine's medians on three machines lie inside, 48 without a probe."""
 Summary = Callable[[Array, Array | None], Sequence[float]]
 AROUND = 0.5  # How far around a percentile others are looked at, as a share of what is left on its shorter side
 NINETY = 0.8 / sqrt(2 * 0.9 * 0.1)

@@ -17,7 +17,6 @@ from infercast.engines.host_probe import HostProbe, read_probe
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.deploy import deploy
 from infercast.forecast.option_table import own_options
-from infercast.hardware import gpu_from_driver_name
 from infercast.hardware.server import MEASURED
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
@@ -123,7 +122,7 @@ def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
     return [*parts, Section("Next", Facts([("learn from it", _next(out, anchors))]))]
 
 
-EXAMPLES = ("qwen3-0.6b", "llama-3.1-8b")  # A model whose steps the host decides, and a usual one
+GPU, EXAMPLES = "h200-sxm", ("qwen3-0.6b", "llama-3.1-8b")  # A model whose steps the host decides, and a usual one
 STEADY = 1.3  # The ninetieth percentile of a steady host is at most so many times the tenth
 UNSTEADY = "its speed changed meanwhile: other work on this machine, or a CPU that is shared; measure again"
 GROUPS = {"python": "planning, requests and tokens", "launch": "launches", "wake": "wake-ups"}
@@ -131,53 +130,34 @@ GROUPS = {"python": "planning, requests and tokens", "launch": "launches", "wake
 
 def _host(out: Path | None, form: Form) -> None:
     path = Path("host.json") if out is None else out if out.suffix == ".json" else out / "host.json"
-    document = probe_host()
-    write_in_folder(path, json.dumps(document, indent=1) + "\n")
-    probe, gpu = read_probe(path), _known_gpu(document["machine"].get("gpu"))
-    following = f"infercast simulate MODEL --gpu {gpu} --rate 8 --host {shlex.quote(str(path))}"
+    write_in_folder(path, json.dumps(document := probe_host(), indent=1) + "\n")
+    probe = read_probe(path)
+    following = f"infercast simulate MODEL --gpu GPU --rate 8 --host {shlex.quote(str(path))}"
     found = {"file": str(path), **pick(probe, "python launch factors"), "next": following, "probe": document}
-    print_result(form, lambda: found, lambda: _host_tables(document, probe, gpu, found), rows="factors")
+    print_result(form, lambda: found, lambda: _host_tables(document, probe, found), rows="factors")
 
 
-def _host_tables(document: dict[str, Any], probe: HostProbe, gpu: str, found: dict[str, Any]) -> list[Any]:
-    loop, launches = document["python"]["dict_loop_20k_us"], "no GPU that PyTorch sees: as Python"
-    if probe.launch is not None:
-        launches = f"{probe.launch:.2f} times as long"
+def _host_tables(document: dict[str, Any], probe: HostProbe, found: dict[str, Any]) -> list[Any]:
+    loop, machine = document["python"]["dict_loop_20k_us"], document["machine"]
     spread = f"{loop['p50']:,.0f} us a loop, 80 % in {loop['p10']:,.0f} to {loop['p90']:,.0f}"
     facts = [
-        ("machine", _machine(document["machine"])),
+        ("machine", f"{machine['cpu'].get('Model name', 'a CPU')}, {machine.get('gpu', 'no GPU')}"),
         ("Python", f"{probe.python:.2f} times as long as on the host behind our times ({spread})"),
-        ("launches", launches),
+        ("launches", "no GPU that PyTorch sees" if probe.launch is None else f"{probe.launch:.2f} times as long"),
         ("host times", ", ".join(f"{GROUPS[group]} x {factor:.2f}" for group, factor in probe.factors.items())),
         *([("", UNSTEADY)] if loop["p90"] > STEADY * loop["p10"] else []),
     ]
     rows = []
     for model in EXAMPLES:
-        usual, yours = (_idle(model, gpu, host) for host in (MEASURED, probe))
+        usual, yours = (_idle(model, host) for host in (MEASURED, probe))
         times = [1e3 * each for pair in zip(usual, yours, strict=True) for each in pair]
-        rows.append((f"{model} on {gpu}", *(f"{each:.2f} ms" for each in times)))
+        rows.append((f"{model} on {GPU}", *(f"{each:.2f} ms" for each in times)))
     columns = ("a lone prompt of 512 tokens", "TTFT", "on this host", "TPOT", "on this host")
-    return [
-        Facts(facts),
-        Section("What that does to a forecast", Grid(columns, rows)),
-        Section("Next", Facts([("written to", found["file"]), ("use it", found["next"])])),
-    ]
+    after = Facts([("written to", found["file"]), ("use it", found["next"])])
+    return [Facts(facts), Section("What that does to a forecast", Grid(columns, rows)), Section("Next", after)]
 
 
-def _machine(machine: dict[str, Any]) -> str:
-    cpu = machine["cpu"]
-    parts = [cpu.get("Model name", "CPU"), f"{cpu.get('CPU(s)', '?')} CPUs", f"Python {machine['python']}"]
-    return ", ".join([*parts, *([machine["gpu"], f"PyTorch {machine['torch']}"] if "gpu" in machine else [])])
-
-
-def _known_gpu(driver_name: str | None) -> str:
-    try:
-        return gpu_from_driver_name(driver_name or "").name
-    except UnknownNameError:
-        return "h200-sxm"
-
-
-def _idle(model: str, gpu: str, host: HostProbe | str) -> tuple[float, float]:
+def _idle(model: str, host: HostProbe | str) -> tuple[float, float]:
     """TTFT and TPOT of a request that is alone."""
-    record = simulate(deploy(model, gpu, api_server=False, host=host).replica(), Workload((Request(0.0, 512, 32),)))
+    record = simulate(deploy(model, GPU, api_server=False, host=host).replica(), Workload((Request(0.0, 512, 32),)))
     return float(record.ttft[0]), float(record.tpot[0])

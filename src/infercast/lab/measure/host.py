@@ -10,11 +10,11 @@ import socket
 import subprocess
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-Timed = dict[str, list[float]]
 Clock = Callable[[], float]
 ROUNDS, PAUSE = 6, 0.4  # Hosts change within seconds: Python and wake-ups are timed in rounds, with seconds in between
 REPEATS = {"python": 40, "echo": 200, "sleep": 100, "launch": 40, "graph": 100}
@@ -25,31 +25,19 @@ ADDS, CALLS, LAYERS, GRAPH = 500, 200, 50, 200  # Launches that are timed togeth
 
 def probe_host(rounds: int = ROUNDS, repeats: int | None = None, clock: Clock = time.perf_counter) -> dict[str, Any]:
     """Medians, tenth and ninetieth percentiles in microseconds; ``gpu`` only where PyTorch sees one."""
-    begin = clock()
-    python: Timed = {}
-    wake: Timed = {}
+    begin, machine, gpu = clock(), _machine(), None
     counts = REPEATS if repeats is None else dict.fromkeys(REPEATS, repeats)
-    machine, gpu = _machine(), None
+    timed: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
-        _add(python, _python(counts["python"], clock))
-        _add(wake, {"thread_echo_us": _echoes(counts["echo"], clock), "asyncio_late_us": _late(counts["sleep"], clock)})
-        if number == 0:
-            gpu = _gpu(machine, counts, clock)
-        if gpu is None and number < rounds - 1:
-            time.sleep(PAUSE)
-    found = {"machine": machine, "python": _spreads(python), "wake": _spreads(wake)}
-    if gpu is not None:
-        found["gpu"] = gpu
-    return {**found, "seconds": round(clock() - begin, 1)}
-
-
-def _add(all_rounds: Timed, one: Timed) -> None:
-    for name, seconds in one.items():
-        all_rounds.setdefault(name, []).extend(seconds)
-
-
-def _spreads(timed: Timed) -> dict[str, Any]:
-    return {name: _spread(seconds) for name, seconds in timed.items()}
+        timed["dict_loop_20k_us"] += _times(_count, counts["python"], clock)
+        timed["objects_5k_us"] += _times(_make_objects, counts["python"], clock)
+        timed["thread_echo_us"] += _echoes(counts["echo"], clock)
+        timed["asyncio_late_us"] += asyncio.run(_late(counts["sleep"], clock))
+        gpu = gpu if number else _gpu(machine, counts, clock)
+        time.sleep(PAUSE if gpu is None and number < rounds - 1 else 0)
+    spreads = [(name, _spread(seconds)) for name, seconds in timed.items()]
+    found = {"machine": machine, "python": dict(spreads[:2]), "wake": dict(spreads[2:])}
+    return found | ({"gpu": gpu} if gpu else {}) | {"seconds": round(clock() - begin, 1)}
 
 
 def _spread(seconds: Iterable[float]) -> dict[str, Any]:
@@ -67,10 +55,6 @@ def _times(work: Callable[[], Any], repeats: int, clock: Clock, after: Callable[
         found.append(clock() - begin)
         after()
     return found
-
-
-def _python(repeats: int, clock: Clock) -> Timed:
-    return {"dict_loop_20k_us": _times(_count, repeats, clock), "objects_5k_us": _times(_make_objects, repeats, clock)}
 
 
 def _count() -> None:
@@ -114,18 +98,14 @@ def _echoes(repeats: int, clock: Clock) -> list[float]:
     return found
 
 
-def _late(repeats: int, clock: Clock) -> list[float]:
+async def _late(repeats: int, clock: Clock) -> list[float]:
     """How much later than asked for an event loop wakes up."""
-
-    async def sleeps() -> list[float]:
-        found = []
-        for _ in range(repeats):
-            begin = clock()
-            await asyncio.sleep(ASLEEP)
-            found.append(clock() - begin - ASLEEP)
-        return found
-
-    return asyncio.run(sleeps())
+    found = []
+    for _ in range(repeats):
+        begin = clock()
+        await asyncio.sleep(ASLEEP)
+        found.append(clock() - begin - ASLEEP)
+    return found
 
 
 def _gpu(machine: dict[str, Any], counts: dict[str, int], clock: Clock) -> dict[str, Any] | None:
@@ -150,11 +130,10 @@ def _gpu(machine: dict[str, Any], counts: dict[str, int], clock: Clock) -> dict[
         wait()
         return _spread(seconds / together for seconds in _times(several, counts["launch"], clock, wait))
 
-    found = {
-        "eager_add_us": each(lambda: small.add_(1.0), ADDS),
-        "eager_layer_us": each(_layer(torch), LAYERS),
-        **_graph(torch, small, counts["graph"], clock),
-    }
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH):
+            small.add_(1.0)
     there = torch.zeros(1024, dtype=torch.int64, device="cuda")
     here = torch.zeros(1024, dtype=torch.int64, pin_memory=True)
 
@@ -164,7 +143,14 @@ def _gpu(machine: dict[str, Any], counts: dict[str, int], clock: Clock) -> dict[
         here.copy_(there, non_blocking=True)
         wait()
 
-    found["roundtrip_us"] = _spread(_times(there_and_back, counts["graph"], clock))
+    few = counts["graph"]
+    found: dict[str, Any] = {
+        "eager_add_us": each(lambda: small.add_(1.0), ADDS),
+        "eager_layer_us": each(_layer(torch), LAYERS),
+        "graph200_launch_us": _spread(_times(graph.replay, few, clock, wait)),
+        "graph200_total_us": _spread(_times(lambda: (graph.replay(), wait()), few, clock)),
+        "roundtrip_us": _spread(_times(there_and_back, few, clock)),
+    }
     try:
         kernel = _triton_kernel()
         found["triton_launch_us"] = each(lambda: kernel[(1,)](small, 256, 256), CALLS)
@@ -185,23 +171,6 @@ def _layer(torch: Any) -> Callable[[], Any]:
         return hidden.view(8, 16, 64).transpose(0, 1).contiguous()
 
     return layer
-
-
-def _graph(torch: Any, small: Any, repeats: int, clock: Clock) -> dict[str, Any]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(GRAPH):
-            small.add_(1.0)
-    graph.replay()
-    torch.cuda.synchronize()
-    launched, whole = [], []
-    for _ in range(repeats):
-        begin = clock()
-        graph.replay()
-        launched.append(clock() - begin)
-        torch.cuda.synchronize()
-        whole.append(clock() - begin)
-    return {"graph200_launch_us": _spread(launched), "graph200_total_us": _spread(whole)}
 
 
 def _triton_kernel() -> Any:
@@ -225,8 +194,6 @@ def _machine() -> dict[str, Any]:
         lines, clocks = [], []
     pairs = ((name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines))
     cpu = {name: value for name, value in pairs if name in SAID}
-    return {
-        "cpu": cpu or {"Model name": platform.processor() or platform.machine(), "CPU(s)": str(os.cpu_count())},
-        "mhz": [min(clocks), max(clocks)] if clocks else None,
-        "python": platform.python_version(),
-    }
+    cpu = cpu or {"Model name": platform.processor() or platform.machine(), "CPU(s)": str(os.cpu_count())}
+    mhz = [min(clocks), max(clocks)] if clocks else None
+    return {"cpu": cpu, "mhz": mhz, "python": platform.python_version()}
