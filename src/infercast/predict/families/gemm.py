@@ -733,7 +733,7 @@ GEMM = Family(
     variants=_variants,
     # The ratio overstates what memory bandwidth does to kernels whose operands are warm (H100 and H200).
     trust={"fp8": 0.75, "fp8_block": 0.75, "nvfp4": 0.75},
-    between_kernels={"": (1.03, 0.5e-6), "fp8": (1.0, 0.0)},
+    between_kernels={"": (1.03, 0.5e-6), "fp8": (1.0, 0.5e-6)},
     spread={"gemm": 3.7, "lm_head": 1.9},
     typical=lambda op: (f"gemm/{op.dtype}", "gemm"),
     ceiling=Ceiling(
