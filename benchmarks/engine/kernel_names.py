@@ -8,6 +8,8 @@ which our attention takes as long as was measured, since a profile does not say 
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import sys
 from collections import defaultdict
@@ -23,11 +25,11 @@ PARTS = (  # Of a step: what names of its kernels say, and our own kernels in it
     ("KV write", r"reshape_and_cache", ("kv_write",)),
     ("experts", r"fused_moe_kernel|moe_align|expert_tokens|moe_sum|act_and_mul|moe_fused_mul_sum", ("experts",)),
     ("routing", r"topkGating|topk", ("routing",)),
+    ("rotary and head norms", r"triton_(poi|red|per)_fused_\d+$|cat_index_select|rotary", ("rope", "qk_norm")),
     ("products", r"^(?!triton).*(gemm|nvjet|splitKreduce|cutlass)", ("_proj", "router", "lm_head", "latent")),
     ("norms", r"rms_norm", ("norm",)),
     ("activation", r"triton.*(silu|gelu)", ("activation",)),
     ("quantising", r"triton_red_fused.*(scaled_mm|quant)|fp8_quant", ("quantise",)),
-    ("rotary and head norms", r"triton_(poi|red|per)_fused_\d+$|rope|rotary", ("rope", "qk_norm")),
 )
 OTHER = "sampling and the rest"
 SHOWN = 0.004  # Share of a step from which on a kernel is listed
@@ -52,14 +54,12 @@ def short(name: str) -> str:
         bare = re.search(r"FlashAttnFwd\w*", name).group()  # type: ignore[union-attr]
     elif "cutlass_3x_gemm" in name:
         bare = f"vllm::cutlass_3x_gemm_sm90_fp8 {tile}"
-    return bare.split("(")[0][:90]
+    return bare.split("(")[0][:64]
 
 
-def steps_in(profile: dict) -> int:
-    """Steps whose kernels a profile has: every one samples once."""
-    heads = [each["n"] for each in profile["kernels"] if re.search(r"gumbel_sample|ArgMaxOps|argmax", each["name"])]
-    counted = sum(kind == "user_annotation" for _, kind, _ in profile.get("annots", ()))
-    return profile.get("steps") or counted or max(heads)
+def steps_in(profile: dict, layers: int) -> float:
+    """Steps whose kernels a profile has: each layer writes its keys and values once."""
+    return sum(each["n"] for each in profile["kernels"] if "reshape_and_cache" in each["name"]) / layers
 
 
 def shape_of(profile: dict, deployment, measured: float) -> StepShape:
@@ -83,7 +83,7 @@ def main(paths: list[Path]) -> None:
         file = read_measured(path)
         deployment = deployment_of(file, None, None)
         for profile in read_profiles(path):
-            steps = steps_in(profile)
+            steps = steps_in(profile, sum(stack.layers for stack in deployment.model.stacks))
             measured: dict[str, float] = defaultdict(float)
             names: dict[str, list[str]] = defaultdict(list)
             whole = sum(each["sum_us"] for each in profile["kernels"]) / steps
@@ -94,20 +94,17 @@ def main(paths: list[Path]) -> None:
                     count = f"{each['n'] / steps:.0f} x " if each["n"] > 1.5 * steps else ""
                     names[part].append(f"`{short(each['name'])}` {count}{each['mean_us']:.1f}")
             ours = forecast_parts(deployment, shape_of(profile, deployment, measured["attention"]))
-            print(f"\n**{path.name.partition('.json')[0]}, {profile['tag']}** ({steps} steps)\n")
+            print(f"\n**{path.name.partition('.json')[0]}, {profile['tag']}** ({steps:.1f} steps)\n")
             print("| part | kernels: launches x us | measured, us | forecast, us | |\n| --- | --- | --: | --: | --: |")
             for part in [*(part for part, _, _ in PARTS), OTHER]:
-                if measured[part] or ours.get(part):
-                    gap = f"{100 * (ours.get(part, 0) / measured[part] - 1):+.1f} %" if measured[part] else ""
-                    print(f"| {part} | {', '.join(names[part])} | {measured[part]:,.0f} | {ours.get(part, 0):,.0f} | {gap} |")
+                if measured[part] or ours[part]:
+                    gap = f"{100 * (ours[part] / measured[part] - 1):+.1f} %" if measured[part] else ""
+                    print(f"| {part} | {', '.join(names[part])} | {measured[part]:,.0f} | {ours[part]:,.0f} | {gap} |")
             total = sum(ours.values())
             print(f"| all | | {whole:,.0f} | {total:,.0f} | {100 * (total / whole - 1):+.1f} % |")
 
 
 def read_profiles(path: Path) -> list[dict]:
-    import gzip
-    import json
-
     return json.loads(gzip.decompress(path.read_bytes())).get("profiles", [])
 
 

@@ -209,7 +209,8 @@ class Family:
     table: Callable[[Any, Gpu, KernelProfile], str] | None = None
     """The key of an engine's profile that lists the tables to use, if not the family's name."""
     is_measured: Callable[[Any, Gpu], bool] = lambda *_: True  # Whether kernels like this one can be in a table at all
-    is_swept: Callable[[Any], bool] = lambda _: True  # Whether our own sweep has shapes like this one
+    is_swept: Callable[[Any], bool] = lambda _: True  # Whether our own sweep can stand for a shape like this one
+    is_beyond: Callable[[Any], bool] = lambda _: False  # Whether no sweep has shapes like it: the interval is wider
 
     interval: tuple[float, float] = (-0.3, 0.4)
     """Logarithms of the 80 % interval where nothing was learned: what physics alone misses on families with data."""

@@ -441,9 +441,9 @@ def plan_of(s: Shapes, a: Machine, x: type[Doubles], which: Array) -> Plan:
 FP8_FEATURES = feature_names("gemm fp8 cutlass")
 FP8_LOGARITHMIC = tuple(name.startswith("log_") for name in FP8_FEATURES)
 
-# Rows and columns of a tile, values of k in one step, tiles of rows that run as one cluster; then what our sweep's times
-# say: microseconds of a launch and of starting a round, clock cycles of a step, and how sharply the memory's bandwidth
-# takes over from waiting (the power of a soft maximum: a few dozen blocks draw less than all of it).
+# Rows and columns of a tile, values of k in one step, tiles of rows that run as one cluster; then, from our sweep,
+# microseconds of a launch and of starting a round, clock cycles of a step, and how sharply the memory's bandwidth takes
+# over from waiting (the power of a soft maximum: a few dozen blocks draw less than all of it).
 KERNELS = (
     (16.0, 64.0, 256.0, 1.0, 1.07, 1.98, 215.0, 1.68),  # up to 16 rows
     (16.0, 64.0, 256.0, 1.0, 3.0, 0.0, 224.0, 2.63),  # up to 64 rows, narrow
@@ -733,7 +733,7 @@ GEMM = Family(
     variants=_variants,
     # The ratio overstates what memory bandwidth does to kernels whose operands are warm (H100 and H200).
     trust={"fp8": 0.75, "fp8_block": 0.75, "nvfp4": 0.75},
-    between_kernels={"": (1.03, 0.5e-6), "fp8": (1.0, 0.0)},
+    between_kernels={"": (1.03, 0.5e-6), "fp8": (1.0, 0.5e-6)},
     spread={"gemm": 3.7, "lm_head": 1.9},
     typical=lambda op: (f"gemm/{op.dtype}", "gemm"),
     ceiling=Ceiling(
