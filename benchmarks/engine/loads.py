@@ -153,7 +153,7 @@ def energy_counter():
         pynvml.nvmlInit()
         card = pynvml.nvmlDeviceGetHandleByIndex(0)
         pynvml.nvmlDeviceGetTotalEnergyConsumption(card)
-    except Exception:  # noqa: BLE001 - a driver that does not answer
+    except Exception:
         return lambda: None
     return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3
 

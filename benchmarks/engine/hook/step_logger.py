@@ -90,11 +90,16 @@ def _install(core) -> None:
         output = schedule(*args, **kwargs)
         row = STATE["row"] = {"plan": (start, perf_counter())}
         cached, counts = output.scheduled_cached_reqs, output.num_scheduled_tokens
-        row["beside"] = [(each.req_id, counts[each.req_id], each.num_computed_tokens) for each in output.scheduled_new_reqs]
+        row["beside"] = [
+            (each.req_id, counts[each.req_id], each.num_computed_tokens) for each in output.scheduled_new_reqs
+        ]
         if output.total_num_scheduled_tokens - sum(each[1] for each in row["beside"]) == len(cached.req_ids):
             row["decodes"], row["context"] = len(cached.req_ids), sum(cached.num_computed_tokens)
         else:
-            pairs = [(name, counts[name], done) for name, done in zip(cached.req_ids, cached.num_computed_tokens, strict=True)]
+            pairs = [
+                (name, counts[name], done)
+                for name, done in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+            ]
             row["beside"] += [each for each in pairs if each[1] > 1]
             singles = [each[2] for each in pairs if each[1] == 1]
             row["decodes"], row["context"] = len(singles), sum(singles)

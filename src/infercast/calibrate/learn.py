@@ -31,6 +31,7 @@ from infercast.forecast.intervals import slowed
 from infercast.forecast.system import Run, System, busiest, system_of
 from infercast.forecast.uncertainty import EIGHTY, Uncertainty, chance_in, luck_of, results_of, uncertainty_of
 from infercast.serve.record import Served
+from infercast.serve.workload.api_server import ServerCosts
 
 Array = npt.NDArray[Any]
 
@@ -127,7 +128,7 @@ def _without_server(system: System) -> System:
         replica,
         request_path_seconds=replica.request_path_seconds - host.server_path,
         request_token_seconds=replica.request_token_seconds - host.server_token,
-        request_turn_seconds=0.0,
+        server=ServerCosts(),
     )
     return system._replace(pools=(pool.of(replica),))
 

@@ -247,7 +247,7 @@ class Engine(ABC):
 
     def default_host(self) -> HostCosts:
         """Its costs on the host it was measured on."""
-        return bundled_host(self.host_type, self.family)
+        return bundled_host(self.host_type, self.family, self.version)
 
     @abstractmethod
     def host_model(

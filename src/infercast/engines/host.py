@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from infercast.bundled import DATA, read_data
+from infercast.engines.settings import numbers
 from infercast.errors import FileFormatError
 from infercast.hardware.server import MEASURED, host_cpu
 from infercast.lazy_classes import MISSING, dataclass, fields, replace
 from infercast.serve.step import HostCost
+from infercast.serve.workload.api_server import ServerCosts
 from infercast.units import MICRO, MILLI
 
 LONGEST, FASTEST = 1e6, 1e3
 """Upper limits: of a host time, in ms or us, and of a thread's speed relative to the measured one."""
 UNITS = {"_ms": MILLI, "_us": MICRO}
+PLACED = ("python_at", "launch_at")
+"""How many times as long as on the reference of hosts/probe.toml Python and launches took where these were measured."""
 WORDS = ("title", "source", "cpu")
-FACTS = ("title", "source", "is_measured")
+FACTS = ("title", "source", "is_measured", "python_at", "launch_at", "kernel_gap")
 WANTED = "title, source, and times with _ms or _us behind them, all as in the bundled host.toml of the engine"
 
 
@@ -35,6 +39,12 @@ class HostCosts:
     server_path: float = 0.0
     server_token: float = 0.0
     server_turn: float = 0.0
+    request_turn: float = 0.0
+    hand_over: float = 0.0
+    stream_part: float = 0.0
+    kernel_gap: float = 0.15e-6
+    python_at: float = 1.0
+    launch_at: float = 1.0
     is_measured: bool = False  # True if measured on this very machine, not on a similar one
 
     def behind_server(self) -> Self:
@@ -44,6 +54,13 @@ class HostCosts:
             request_path=self.request_path + self.server_path,
             request_token=self.request_token + self.server_token,
         )
+
+    def server(self, interval: int = 1, *, over_http: bool) -> ServerCosts:
+        """Of the thread that takes requests in and hands tokens out; a part of an answer has ``interval`` tokens."""
+        if not over_http:
+            return ServerCosts(self.request_turn, hand_over=self.hand_over)
+        part = self.stream_part / interval
+        return ServerCosts(self.server_turn, self.token_turn if part else 0.0, part, self.hand_over)
 
     def sped_up(self, speed: float, title: str, source: str | None = None) -> Self:
         names = (field.name for field in fields(self) if field.name not in FACTS)
@@ -61,8 +78,13 @@ class HostCosts:
 Costs = TypeVar("Costs", bound=HostCosts)
 
 
-def bundled_host(kind: type[Costs], engine: str) -> Costs:
-    return _costs_of(kind, read_data(DATA / f"engines/{engine}/host.toml"))
+def bundled_host(kind: type[Costs], engine: str, version: tuple[int, ...] = ()) -> Costs:
+    """The measured times, with those that were measured again since a release; the newest of an unknown one."""
+    values = dict(read_data(DATA / f"engines/{engine}/host.toml"))
+    for since, later in values.pop("since", {}).items():
+        if not version or numbers(since) <= version:
+            values |= later
+    return _costs_of(kind, values)
 
 
 def read_host(path: Path, kind: type[Costs]) -> Costs:
@@ -92,7 +114,7 @@ def read_host(path: Path, kind: type[Costs]) -> Costs:
 
 
 def _amiss(kind: type[HostCosts], values: dict[str, Any]) -> str:
-    given = {name.removesuffix("_ms").removesuffix("_us") for name in values} - {"single_thread_speed", "cpu"}
+    given = {name.removesuffix("_ms").removesuffix("_us") for name in values} - {"single_thread_speed", "cpu", *PLACED}
     given |= {"title"} if "cpu" in values else set()
     needed = {field.name for field in fields(kind)}
     optional = {field.name for field in fields(kind) if field.default is not MISSING}
@@ -112,7 +134,8 @@ def _costs_of(kind: type[Costs], values: dict[str, Any]) -> Costs:
         if name.endswith(unit)
     }
     title = host_cpu(values["cpu"]).title if "cpu" in values else values["title"]
-    return kind(title=title, source=values["source"], **seconds)
+    placed = {name: values[name] for name in PLACED if name in values}
+    return kind(title=title, source=values["source"], **placed, **seconds)
 
 
 class Launch(Enum):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infercast.bundled import read_data
-from infercast.engines.host import FACTS, Costs
+from infercast.engines.host import FACTS, Costs, HostCosts
 from infercast.errors import FileFormatError
 from infercast.lazy_classes import NamedTuple, fields, replace
 
@@ -35,16 +35,15 @@ class HostProbe(NamedTuple):
     launch: float | None  # None: measured without a GPU
     title: str
 
-    @property
-    def factors(self) -> dict[str, float]:
-        """On host times, by group."""
-        seen = {PYTHON: self.python, LAUNCH: self.launch or 1.0}
+    def factors_on(self, host: HostCosts) -> dict[str, float]:
+        """On an engine's host times, by group."""
+        seen = {PYTHON: self.python / host.python_at, LAUNCH: (self.launch or host.launch_at) / host.launch_at}
         rows = KNOWN["powers"].items()
         return {group: prod(seen[kind] ** power for kind, power in row.items()) for group, row in rows}
 
     def on(self, host: Costs) -> Costs:
         """An engine's host times on this machine, from those on the reference."""
-        factors = self.factors
+        factors = self.factors_on(host)
         names = (field.name for field in fields(host) if field.name not in FACTS)
         seconds: dict[str, Any] = {name: getattr(host, name) * factors[group_of(name)] for name in names}
         told = f"{self.title}: Python x {factors[PYTHON]:.2f}, launches x {factors[LAUNCH]:.2f} the measured times"

@@ -147,6 +147,7 @@ class MeasuredSetup:
     with_those_blocks: Settings  # The same settings, with the number of blocks fixed to these
     blocks_were_set: bool  # True if it was fixed
     tensor_parallel_size: int = 1
+    over_http: bool = False  # Its clients sent requests to an API server, not from a program that holds the engine
     model: Mapping[str, Any] = field(default_factory=dict)  # How it read the checkpoint, by names of `ModelOptions`
 
 

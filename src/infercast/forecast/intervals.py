@@ -20,6 +20,7 @@ from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Replica, Workload
 from infercast.serve.record import Served
 from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
+from infercast.serve.workload.api_server import ServerCosts
 from infercast.shown import Answer
 from infercast.units import format_seconds
 
@@ -71,7 +72,7 @@ def slowed(
         timer=SlowedTimer(replica.timer, prompts, decodes, host),
         request_path_seconds=max(host * replica.request_path_seconds + path, 0.0),
         request_token_seconds=host * replica.request_token_seconds,
-        request_turn_seconds=host * replica.request_turn_seconds,
+        server=ServerCosts(*[host * each for each in replica.server]),
         token_path_seconds=host * replica.token_path_seconds,
         token_turn_seconds=host * replica.token_turn_seconds,
         wake_up_seconds=host * replica.wake_up_seconds,

@@ -20,6 +20,7 @@ from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import StagedTimeline, StepNoise, Timeline, WarmupCosts
+from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Request, Workload
 
@@ -45,7 +46,10 @@ class Replica:
     steps_under_way: int = 2  # 2: the next step is scheduled while one runs (asynchronous); 1: strictly one at a time
     request_path_seconds: float = 0.0  # From the client's call to the engine's queue
     request_token_seconds: float = 0.0  # Added to that for each prompt token
-    request_turn_seconds: float = 0.0  # Time of one frontend thread per request, ahead of the engine
+    server: ServerCosts = field(
+        default_factory=ServerCosts
+    )  # Of the thread that takes requests in and sends tokens ...
+    num_servers: int = 1  # ... of so many processes
     token_path_seconds: float = 0.0  # From a processed result to the client ...
     token_turn_seconds: float = 0.0  # ... and the time added for each token of the step.
     wake_up_seconds: float = 0.0  # Until an idle engine notices a request; those that arrive meanwhile come with it
@@ -139,9 +143,9 @@ def further_from(clients: Clients, replica: Replica, records: Sequence[Record], 
 
 
 def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:
-    """The clients of a workload, connected to engines like this one through a number of API servers."""
-    path, turn = replica.request_path_seconds, replica.request_turn_seconds
-    return Clients(workload, path, replica.request_token_seconds, turn, servers)
+    """The clients of a workload, connected to engines like this one through so many API servers, or as it says."""
+    servers = max(servers, replica.num_servers)
+    return Clients(workload, replica.request_path_seconds, replica.request_token_seconds, replica.server, servers)
 
 
 def new_record(replica: Replica, num_requests: int) -> Record:

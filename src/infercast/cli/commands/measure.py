@@ -13,6 +13,7 @@ from typing import Any
 
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, bar_of, note, print_result
+from infercast.engines.base import engine_named
 from infercast.engines.host_probe import HostProbe, read_probe
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.deploy import deploy
@@ -133,7 +134,9 @@ def _host(out: Path | None, form: Form) -> None:
     write_in_folder(path, json.dumps(document := probe_host(), indent=1) + "\n")
     probe = read_probe(path)
     following = f"infercast simulate MODEL --gpu GPU --rate 8 --host {shlex.quote(str(path))}"
-    found = {"file": str(path), **pick(probe, "python launch factors"), "next": following, "probe": document}
+    factors = probe.factors_on(engine_named().default_host())
+    found = {"file": str(path), **pick(probe, "python launch"), "factors": factors, "next": following}
+    found["probe"] = document
     print_result(form, lambda: found, lambda: _host_tables(document, probe, found), rows="factors")
 
 
@@ -144,7 +147,7 @@ def _host_tables(document: dict[str, Any], probe: HostProbe, found: dict[str, An
         ("machine", f"{machine['cpu'].get('Model name', 'a CPU')}, {machine.get('gpu', 'no GPU')}"),
         ("Python", f"{probe.python:.2f} times as long as on the host behind our times ({spread})"),
         ("launches", "no GPU that PyTorch sees" if probe.launch is None else f"{probe.launch:.2f} times as long"),
-        ("host times", ", ".join(f"{GROUPS[group]} x {factor:.2f}" for group, factor in probe.factors.items())),
+        ("host times", ", ".join(f"{GROUPS[group]} x {factor:.2f}" for group, factor in found["factors"].items())),
         *([("", UNSTEADY)] if loop["p90"] > STEADY * loop["p10"] else []),
     ]
     rows = []

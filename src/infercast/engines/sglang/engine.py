@@ -498,7 +498,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         steps_under_way=stages if stages > 1 else 1 if settings.disable_overlap_schedule else 2,
         request_path_seconds=host.request_path,
         request_token_seconds=host.request_token,
-        request_turn_seconds=host.server_turn if deployment.over_http else 0.0,
+        server=host.server(over_http=deployment.over_http),
         token_path_seconds=host.token_path,
         token_turn_seconds=host.token_turn,
         wake_up_seconds=host.wake_up,

@@ -120,7 +120,8 @@ def measured_setup(config: Fields) -> MeasuredSetup:
     if "num_gpu_blocks_override" not in further and "num_gpu_blocks_override" in config:  # its older place
         further["num_gpu_blocks_override"] = config.get("num_gpu_blocks_override", int)
     usual = {"async_scheduling": bool(config.holder.get("async_scheduling", True)), "enable_prefix_caching": True}
-    settings = EngineSettings(**{**stated, **usual, "engine": MEASURED, **further})
+    release = ".".join(config.word("vllm", "").split(".")[:2])
+    settings = EngineSettings(**{**stated, **usual, "engine": f"vllm@{release}" if release else MEASURED, **further})
     if "speculative_config" in arguments:
         # The config as given; the drafter is named by its folder, which was on another machine
         values = dict(arguments.inner("speculative_config").holder)
@@ -137,6 +138,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         tensor_parallel_size=config.get("tensor_parallel_size", int)
         if config.holder.get("tensor_parallel_size")
         else 1,
+        over_http=bool(config.holder.get("api_server")),
         model={
             "quantization": config.word("quant", "") or None,
             "kv_cache_dtype": config.word("kv_cache_dtype"),
@@ -198,9 +200,11 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         steps_under_way=settings.steps_under_way(stages, v2_runner=is_v2),
         request_path_seconds=host.request_path,
         request_token_seconds=host.request_token,
-        request_turn_seconds=host.server_turn if deployment.over_http else 0.0,
+        server=host.server(settings.stream_interval, over_http=deployment.over_http),
+        num_servers=settings.api_server_count or 1,
         token_path_seconds=host.token_path,
-        token_turn_seconds=host.token_turn,
+        token_turn_seconds=host.token_turn
+        + (host.stream_part / settings.stream_interval if deployment.over_http else 0.0),
         wake_up_seconds=host.wake_up,
         first_uses=first_uses,
         max_model_len=settings.max_model_len + deployment.model.pools,  # what is pooled takes no position

@@ -37,8 +37,6 @@ RECURRENT = ("scan", "state_update", "convolution")  # Kernels included in the h
 SCANS = {"gdn": "gdn", "kda": "delta", "mamba2": "mamba"}
 """Host cost of a layer with a scan, by kind; kinds that were not measured cost the same as Kimi's."""
 PROMPT = np.array([2])
-GAP_SECONDS = 0.15e-6
-"""GPU idle time between two kernels of a step beyond what their estimates include, from decode steps on an H200."""
 DRAFT_HEAD_KERNELS = 6  # Kernels of a draft head: the GEMM, mapping to the target's vocabulary, token selection
 
 
@@ -59,6 +57,7 @@ class LaunchWork(NamedTuple):
     sparse_layers: int = 0  # Layers with sparse attention: indexer and attention are launched separately, both eagerly
     packed_expert_layers: int = 0
     """Those whose 4-bit experts run OpenAI's Triton kernels, which Python sets up anew each time."""
+    quantisers: int = 0  # Products whose inputs are quantised
 
     @property
     def scanned_layers(self) -> int:
@@ -66,8 +65,9 @@ class LaunchWork(NamedTuple):
         return self.delta_layers + self.fused_delta_layers + self.mamba_layers
 
     @property
-    def gap_seconds(self) -> float:
-        return GAP_SECONDS * (self.kernels + EXPERT_KERNELS * self.expert_layers + HEAD_KERNELS)
+    def gaps(self) -> int:
+        """Pairs of kernels that follow each other."""
+        return self.kernels + EXPERT_KERNELS * self.expert_layers + HEAD_KERNELS
 
 
 def _is_fused(call: Call) -> bool:
@@ -127,6 +127,7 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
         stages=layout.pipeline,
         kv_groups=kv_layout(config, layout, default_block_size(config, gpu)).shape.num_tables,
         packed_expert_layers=sum(stack.layers for stack in experts) if is_packed else 0,
+        quantisers=sum(call.count for call in calls if call.op.family == "quantise"),
     )
 
 
@@ -179,6 +180,8 @@ class VllmHost(HostCosts):
     expert_layer: float
     grouped_choice_layer: float
     packed_expert_layer: float
+    quantiser_piece: float = 0.0
+    quantiser_kernel: float = 0.0
     process: float
     process_sequence: float
     wake: float
@@ -208,7 +211,7 @@ class VllmHost(HostCosts):
             by_hand += self.mixed_layer * (work.recurrent_layers + work.scanned_layers)
         if launch is Launch.PIECEWISE_GRAPHS:
             piece = self.piece_layer if has_prompts else self.piece_decode
-            return by_hand + piece * work.layers
+            return by_hand + piece * work.layers + self.quantiser_piece * work.quantisers
         return (
             by_hand
             + self.eager_step * work.stages
@@ -216,6 +219,7 @@ class VllmHost(HostCosts):
             + self.expert_layer * work.expert_layers
             + self.grouped_choice_layer * work.grouped_choice_layers
             + self.packed_expert_layer * work.packed_expert_layers
+            + self.quantiser_kernel * work.quantisers
         )
 
 
@@ -235,7 +239,7 @@ class VllmHostModel:
 
     @property
     def gap_seconds(self) -> float:
-        return self._work.gap_seconds
+        return self._host.kernel_gap * self._work.gaps
 
     @property
     def waited_share(self) -> float:
@@ -300,7 +304,7 @@ class VllmPasses:
 
     @property
     def gap_seconds(self) -> float:
-        return 0.0 if self._work is None else GAP_SECONDS * (self._work.kernels + DRAFT_HEAD_KERNELS)
+        return 0.0 if self._work is None else self._host.kernel_gap * (self._work.kernels + DRAFT_HEAD_KERNELS)
 
     def padded(self, num_sequences: int) -> int:
         place = bisect.bisect_left(self._sizes, num_sequences)

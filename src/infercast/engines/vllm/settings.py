@@ -125,6 +125,8 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
     require(share is None or 0 < share <= 1, "gpu_memory_utilization", "lie in (0, 1]", str(share))
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
+    require((settings.api_server_count or 1) >= 1, "api_server_count", "be at least 1", str(settings.api_server_count))
+    require(settings.stream_interval >= 1, "stream_interval", "be at least 1", str(settings.stream_interval))
     require(0 <= settings.watermark < 1, "watermark", "lie in [0, 1)", str(settings.watermark))
     require(settings.cpu_offload_gb >= 0, "cpu_offload_gb", "be 0 or more", str(settings.cpu_offload_gb))
     least = min(settings.dbo_decode_token_threshold, settings.dbo_prefill_token_threshold)
@@ -237,6 +239,8 @@ class EngineSettings(Chosen):
     max_num_queued_tokens: int | None = None  # ... and the same in tokens.
     prefix_cache_retention_interval: str | None = None
     """Windows and states are cached before multiples of this; 0: only where known useful, ``none``: everywhere."""
+    api_server_count: int | None = None  # Processes that take requests in and send tokens; None: one for each engine
+    stream_interval: int = 1  # Tokens that are sent together
     watermark: float = 0.0  # Share of KV blocks kept free when a request is admitted while others run, 0 to below 1
     scheduler_reserve_full_isl: bool = True  # A request is admitted only if its whole prompt fits in the KV cache
     cpu_offload_gb: float = 0.0  # GiB of each GPU's weights that stay in host memory, where kernels read them

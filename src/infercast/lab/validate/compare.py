@@ -493,7 +493,7 @@ def _started(
             gpu or gpu_from_driver_name(measured.gpu),
             settings,
             tensor_parallel_size=setup.tensor_parallel_size,
-            api_server=False,  # measured from a program that holds the engine
+            api_server=setup.over_http,
             predictor=predictor,
             host=host or measured.probe,
         )

@@ -7,7 +7,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,7 +206,7 @@ def _read_run(run: Fields) -> MeasuredRun:
     return MeasuredRun(
         kind=kind,
         label=_label(kind, run.holder),
-        workload=Workload(tuple(requests[index] for index in order), description=_label(kind, run.holder)),
+        workload=_workload(run, [requests[index] for index in order]),
         ttft=ttft / 1e3,
         tpot=tpot[n_out > 1] / 1e3,
         output_tokens_per_second=float(n_out.sum()) / duration,
@@ -216,6 +216,16 @@ def _read_run(run: Fields) -> MeasuredRun:
         joules=_counted(run, "joule"),
         mean_watts=_counted(run, "mean_w"),
     )
+
+
+def _workload(run: Fields, requests: list[Request]) -> Workload:
+    """At the times at which they came or, of a closed loop, one after the other by each of its clients."""
+    description = _label(run.get("kind", str), run.holder)
+    name = next((each for each in ("clients", "concurrency") if each in run), None)
+    if name is None:
+        return Workload(tuple(requests), description=description)
+    at_once = (replace(request, arrival=0.0) for request in requests)
+    return Workload(tuple(at_once), concurrency=run.at_least(name, 1), description=description)
 
 
 def _counted(run: Fields, name: str) -> float | None:
@@ -238,6 +248,8 @@ def _label(kind: str, run: Mapping[str, Any]) -> str:
     """A name for people: ``static 8x1024x64 #1``, ``poisson 12/s``."""
     if "batch" in run:
         return f"{kind} {run['batch']}x{run.get('n_in')}x{run.get('n_out')} #{run.get('rep', 0)}"
+    if (clients := run.get("clients", run.get("concurrency"))) is not None:
+        return f"{kind} {clients} clients"
     return f"{kind} {run['rate']:g}/s" if isinstance(run.get("rate"), int | float) else kind
 
 

@@ -134,7 +134,8 @@ class Frontend:
 
     def __init__(self, replica: Replica, servers: int = 1) -> None:
         self._path, self._token = replica.request_path_seconds, replica.request_token_seconds
-        self._turn = replica.request_turn_seconds
+        self._turn, self._hand_over = replica.server.turn, replica.server.hand_over
+        servers = max(servers, replica.num_servers)
         self._free_at = [0.0] * servers
         self._coming: list[deque[int]] = [deque() for _ in range(servers)]
         self._order: deque[int] = deque()
@@ -156,9 +157,9 @@ class Frontend:
             while coming and (begin := max(self._free_at[server], self._sent[coming[0]])) <= now:
                 taken = [index for index in coming if self._sent[index] <= begin]
                 end = self._free_at[server] = begin + len(taken) * self._turn
-                for index in taken:
+                for place, index in enumerate(taken):
                     coming.popleft()
-                    arrival = end + self._path + self._token * self.requests[index].num_input
+                    arrival = end + place * self._hand_over + self._path + self._token * self.requests[index].num_input
                     self._arrival[index] = arrival if index in self.requests else inf
 
     @property

@@ -9,15 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from infercast.lazy_classes import NamedTuple
+from infercast.serve.workload.api_server import ApiServers, ServerCosts
 from infercast.serve.workload.request import Request, Workload
 
-# The frontend thread in front of the engine: a server's event loop. Work without waiting (parsing, validation, chat
-# template) is done in one round for all requests that have arrived when it begins; only then does each continue
-# (tokenization, and the path to the engine). So requests that arrive together reach the engine together, after the work
-# on all of them, and later ones wait for the next round.
-
-Round = tuple[float, int]  # Requests taken in together: when they go on, and how many are still to be handed on
+Round = tuple[float, int]  # Requests an API server takes in together: when they go on, and how many still have to
 NOBODY = -1  # in place of a following request
+NO_SERVER = ServerCosts()
 
 
 # Where an engine's requests come from.
@@ -98,8 +95,8 @@ class Inbox:
 class Clients:
     """Releases the requests of a workload to the engines, in the order they were sent.
 
-    ``path_seconds`` is a request's time from client to queue, ``token_seconds`` what each prompt token adds, and
-    ``turn_seconds`` that of one frontend thread per request (`Round`), of several ``servers`` round robin.
+    ``path_seconds`` is a request's time from client to queue, ``token_seconds`` what each prompt token adds; both are
+    beside what it waits for at the API ``servers``.
     """
 
     def __init__(
@@ -107,11 +104,13 @@ class Clients:
         workload: Workload,
         path_seconds: float = 0.0,
         token_seconds: float = 0.0,
-        turn_seconds: float = 0.0,
+        costs: ServerCosts = NO_SERVER,
         servers: int = 1,
     ) -> None:
         self.requests: Sequence[Request] = workload.requests
-        self._path_seconds, self._token_seconds, self._turn_seconds = path_seconds, token_seconds, turn_seconds
+        self._path_seconds, self._token_seconds = path_seconds, token_seconds
+        self.servers = ApiServers(costs, servers)
+        self._is_served = any(costs)
         self._starts, self._following = _turns_of(workload)
         self._arrivals = [self.requests[index].arrival for index in self._starts]
         self._num_begun = self._num_sent = 0
@@ -141,11 +140,13 @@ class Clients:
                 heapq.heappop(self._free)
         self._rounds[self._num_sent % len(self._rounds)] = self._next_round
         self._num_sent += 1
+        self.servers.take()
         self._look_ahead()
         return index, self.requests[index], sent
 
     def answer(self, time: float, index: int) -> None:
         """A client has its whole answer: schedule the session's next turn, or free the client."""
+        self.servers.answer(time, self.requests[index].num_output)
         if (following := self._following.get(index, NOBODY)) != NOBODY:
             request = self.requests[following]
             heapq.heappush(self._due, (max(request.arrival, time + request.think), following))
@@ -178,14 +179,17 @@ class Clients:
             return
         self._sent_at, self._next = sent, index = found
         self.next_arrival = sent + (self._path_seconds + self._token_seconds * self.requests[index].num_input)
-        if self._turn_seconds:
-            ends, left = self._rounds[self._num_sent % len(self._rounds)]
-            if not left:
+        if self._is_served:
+            costs, (ends, left) = self.servers.costs, self._rounds[self._num_sent % len(self._rounds)]
+            if left:
+                ends += costs.hand_over
+            else:
                 begins = sent if sent > ends else ends
                 left = self._sent_by(begins) or 1
-                ends = begins + left * self._turn_seconds
+                ends = begins + left * costs.turn
             self._next_round = ends, left - 1
-            self.next_arrival += ends - sent
+            follows = free is not None or bool(self._following)
+            self.next_arrival += self.servers.ready(ends, follows=follows) - sent
 
     def _sent_by(self, time: float) -> int:
         """Requests to the next one's server that will have been sent at a moment, as far as that is known."""
