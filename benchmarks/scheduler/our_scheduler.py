@@ -41,13 +41,15 @@ class Ours:
     def __init__(self, case: Case) -> None:
         version = engine_version(f"vllm@{case.version}")
         self.case = case
+        speculation, draws = (None, None) if case.speculation is None else drafts_of(case)
         self.cache = KvCache(
             case.num_blocks - 1,
             case.shape,
             caching=case.caching,
             sparse_windows=version.sparse_windows and case.retention is not None,
             retained_every=case.retention or 0,
-            drops_last=bool(case.speculation and case.speculation["drops_block"]),
+            drops_last=speculation is not None and speculation.drops_block,
+            ahead=0 if speculation is None else speculation.hash_ahead,
         )
         limits = FirstCome(
             case.max_num_batched_tokens,
@@ -68,11 +70,14 @@ class Ours:
             reserves_prompts=case.reserves_prompts,
             by_priority=case.by_priority,
             steps_over=version.steps_over,
+            goes_on=version.goes_on,
+            counts_running=version.counts_running,
+            skips_unreadable=version.skips_unreadable,
+            own_interval=version.own_interval,
         )
         drafts = None
         self.num_planned = 0
-        if case.speculation is not None:
-            speculation, draws = drafts_of(case)
+        if speculation is not None:
             drafts = Drafts(speculation, limits, self.cache, case.max_model_len, draws)
         self.scheduler = Scheduler(
             limits,

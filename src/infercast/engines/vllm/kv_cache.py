@@ -229,7 +229,7 @@ def offload_of(
 
 
 def tier_rules(version: EngineVersion) -> dict[str, bool]:
-    rules = {name: getattr(version, name) for name in ("holders_first", "spares_under_way", "stores_ends")}
+    rules = {name: getattr(version, name) for name in ("holders_first", "spares_under_way", "stores_ends", "offers_again")}
     return rules | {"by_request": version.recency_by_request}
 
 

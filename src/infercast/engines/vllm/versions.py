@@ -63,6 +63,13 @@ class EngineVersion(NamedTuple):
     steps_over: bool = True  # With priorities: a preempted request without work makes the next one skip its turn
     skipped_queue_separate: bool = True  # Requests that wait for an adapter slot queue apart, ahead of preempted ones
     prefers_humming: bool = False  # Humming's kernels take precedence over Marlin's on Hopper
+    hashes_ahead: bool = False  # Block keys cover what EAGLE and MTP read after a block; no block of a hit is dropped
+    names_results: bool = False  # With drafts, blocks are cached with a step's result even without steps planned ahead
+    offers_again: bool = False  # A request that starts again offers all its blocks to host memory again
+    goes_on: bool = False  # With priorities: others are scheduled after a request preempted for its own blocks
+    counts_running: bool = False  # Adapters of all running requests take slots, not only of those in the step
+    skips_unreadable: bool = False  # A request whose chunk would be too small for prediction heads is overtaken
+    own_interval: bool = False  # ``prefill_schedule_interval`` is for engines outside of lockstep, too
 
     def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:
         return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))

@@ -246,5 +246,6 @@ class Offload:
     spares_under_way: bool = False  # A request is not preempted while an in-flight step writes its blocks; others wait
     stores_ends: bool = False
     """A finished request's last blocks are stored with the next step; a preempted one submits no block again."""
+    offers_again: bool = False  # ... unless it starts again.
     by_request: bool = False  # A block is as recent as the last finished request with it; offers count, not lookups
     empty_step_seconds: float = 0.0  # A turn of the loop without a step, because all waiting requests wait for copies

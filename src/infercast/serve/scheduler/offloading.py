@@ -110,6 +110,8 @@ class HostOffload:
     def look_up(self, sequence: Sequence, computed: int, known: int) -> int | None:
         """Tokens in the tier after the ``computed`` ones; None: retry in the next step."""
         books = self._books.setdefault(sequence, _Books())
+        if self.offload.offers_again:
+            books.stored = 0
         if books.moves:
             return None
         keys = self._keys_of(sequence, books, known)

@@ -281,11 +281,15 @@ class Scheduler:
                             position -= 1
                         elif place < position and not self.policy.steps_over:
                             position -= 1
-                    if victim is sequence:
+                    if victim is sequence and not (by_priority and self.policy.goes_on):
                         return
-                if drafts is not None:
-                    cast("DraftPlan", plan).has_prompts |= cast("DraftSequence", sequence).in_prompt
-                self._schedule(plan, sequence, new_tokens)
+                    if victim is sequence:
+                        position -= 1  # the next one has taken its place
+                        break
+                else:
+                    if drafts is not None:
+                        cast("DraftPlan", plan).has_prompts |= cast("DraftSequence", sequence).in_prompt
+                    self._schedule(plan, sequence, new_tokens)
             position += 1
 
     def _next_tokens(self, plan: Plan, sequence: Sequence) -> int:
@@ -302,7 +306,7 @@ class Scheduler:
         new_tokens = missing
         if missing > 1:
             new_tokens = self.policy.chunk(missing, plan.budget, self._num_requests())
-        return new_tokens if self._is_plain else self._ended_well(sequence, computed, new_tokens)
+        return new_tokens if self._is_plain else max(0, self._ended_well(sequence, computed, new_tokens))
 
     def _num_requests(self) -> int:
         return len(self.running) + len(self.waiting)
@@ -373,10 +377,13 @@ class Scheduler:
         self._is_blocked = False
 
     def abort(self, index: int) -> None:
-        """Drop a request after its client has left; with its last token in flight it ends by itself."""
+        """Drop a request after its client has left, even with its last token in flight."""
         found = next((each for each in (*self.running, *self.waiting) if each.index == index), None)
-        if found is None or found.joined == ENDING:
+        if found is None:
             return
+        if found.joined == ENDING:
+            for step in self._under_way:
+                step.ending = [each for each in step.ending if each is not found]
         if found in self.running:
             self._drop(found)
         elif self.offload is None or found not in self.offload.loading:
@@ -403,7 +410,7 @@ class Scheduler:
     def _plan_waiting(self, plan: Plan) -> None:
         """Admit waiting requests, in order, until one does not fit."""
         if self.adapters is not None:
-            self.adapters.begin(self._planned(plan))
+            self.adapters.begin(self.running if self.policy.counts_running else self._planned(plan))
         if self.drafts is not None:
             cast("DraftPlan", plan).num_running = len(plan.sequences)
         if self.offload is not None and self.offload.holders_first and not self._plan_loaded(plan):
@@ -476,8 +483,8 @@ class Scheduler:
         slots = num_cached + new_tokens
         slots = slots if self.drafts is None else self.drafts.slots(slots)
         reach = self._reach(sequence, num_cached, new_tokens) if self._is_aligned else None
-        if not new_tokens or not self._admit(sequence, num_cached, slots, promised, reach=reach):
-            return 0
+        if new_tokens <= 0 or not self._admit(sequence, num_cached, slots, promised, reach=reach):
+            return min(0, new_tokens)
         sequence.num_computed = num_cached
         if offload is None:
             sequence.num_cached = num_cached
@@ -545,8 +552,8 @@ class Scheduler:
             computed = sequence.num_computed = known - 1
         new_tokens = self._first_tokens(plan, sequence, known, computed)
         missing = cache.shape.blocks_for(self.policy.reserved_tokens(sequence, known)) - sequence.length
-        if not new_tokens or missing * self._num_groups > cache.num_free:
-            return 0
+        if new_tokens <= 0 or missing * self._num_groups > cache.num_free:
+            return min(0, new_tokens)
         slots = computed + new_tokens
         if not cache.grow(sequence, slots if self.drafts is None else self.drafts.slots(slots)):
             return 0
@@ -563,13 +570,15 @@ class Scheduler:
     # Tokens of a sequence.
 
     def _ended_well(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
-        """Shorten a chunk so that its state can be reused or drafts can read ahead; 0: none now."""
+        """Shorten a chunk so that its state can be reused or drafts can read ahead; 0 or `SKIPPED`: none now."""
         if self._is_aligned and new_tokens:
             known, junction = sequence.num_input + sequence.num_produced, sequence.junction * self._block_size
             prompt = Prompt(computed, sequence.num_input, known, junction)
             starts = sequence not in self.running
             new_tokens = self.policy.align(prompt, new_tokens, self.cache.ends, starts=starts)
-        return new_tokens if self.drafts is None else self.drafts.readable(sequence, computed, new_tokens)
+        if self.drafts is None or not new_tokens:
+            return new_tokens
+        return self.drafts.readable(sequence, computed, new_tokens) or -self.policy.skips_unreadable
 
     def _reach(self, sequence: Sequence, computed: int, new_tokens: int) -> Reach:
         """What aligned states need to know of a step."""
