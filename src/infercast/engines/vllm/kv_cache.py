@@ -230,7 +230,7 @@ def offload_of(
 
 def tier_rules(version: EngineVersion) -> dict[str, bool]:
     rules = {name: getattr(version, name) for name in ("holders_first", "spares_under_way", "stores_ends", "offers_again")}
-    return rules | {"by_request": version.recency_by_request}
+    return rules | {"by_request": version.recency_by_request, "by_position": version.recency_by_position}
 
 
 def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:

@@ -2,18 +2,17 @@
 
 A request's blocks are looked up after those on the GPU. If its prefix is in the tier, it allocates blocks and waits for
 the copy; others may overtake it, as they may a request that waits for another one's copy. Blocks are stored with the
-step that computes them. Rules as in vLLM 0.25 and 0.32 (kv_connector/v1/offloading/scheduler.py,
+step that computes them. Rules as in vLLM 0.25, 0.32 and 0.33 (kv_connector/v1/offloading/scheduler.py,
 v1/core/sched/scheduler.py).
 """
 
 from __future__ import annotations
 
 from infercast.serve.cache.blocks import BlockAllocation, KvShape
-from infercast.serve.cache.tiers import HostTier, Offload
+from infercast.serve.cache.tiers import PLACES, HostTier, Offload, Use
 from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.cohort import Cohort
 
-PLACES = 32  # Bits of a block's key for its position in the prompt; the others identify the prompt
 
 
 class Move:
@@ -30,11 +29,11 @@ class Move:
 class _Books:
     """Per request: block keys, how many were submitted for storing, and copies in flight."""
 
-    __slots__ = ("keys", "met", "moves", "stored")
+    __slots__ = ("keys", "moves", "stored", "use")
 
     def __init__(self) -> None:
         self.keys: list[int] = []
-        self.met: set[int] = set()  # Keys it loaded, stored or found stored
+        self.use = Use()
         self.stored = 0
         self.moves: list[Move] = []
 
@@ -55,7 +54,11 @@ class HostOffload:
         groups = len(shape.windows)
         self.offload = offload
         self.tier = HostTier(
-            offload.num_blocks // groups, offload.store_threshold, in_order=in_order, by_request=offload.by_request
+            offload.num_blocks // groups,
+            offload.store_threshold,
+            in_order=in_order,
+            by_request=offload.by_request,
+            by_position=offload.by_position,
         )
         self.loads: list[Move] = []  # Issued with the step being planned ...
         self.stores: list[Move] = []  # ... and those submitted at the start of the step after it.
@@ -141,8 +144,7 @@ class HostOffload:
         books, size = self._books[sequence], self._size
         first, end = computed // size, -(-(computed + found) // size)
         keys = books.keys[first:end]
-        self.tier.begin_load(keys)
-        books.met.update(keys)
+        self.tier.begin_load(keys, books.use)
         self._being_loaded.update(keys)
         count = -(-found // self._shape.block_size)
         in_windows = sum([min(count, -(-window // self._shape.block_size)) for window in self._windows])
@@ -206,7 +208,7 @@ class HostOffload:
             if not self.offload.stores_ends:
                 books.stored = end  # a preempted request starts over and submits what follows again
             return True
-        new = self.tier.begin_store(keys[books.stored : last], books.met)
+        new = self.tier.begin_store(keys[books.stored : last], books.use)
         if new is None:
             return False
         books.stored = end
@@ -265,7 +267,7 @@ class HostOffload:
         if books is not None:
             self._outlived.update(dict.fromkeys(books.moves))
             if self.offload.by_request:
-                self.tier.touch([key for key in books.keys if key in books.met])
+                self.tier.touch([key for key in books.keys if key in books.use.met])
 
     def _move(self, sequence: Sequence, keys: list[int], count: int, *, is_store: bool) -> Move:
         offload = self.offload
