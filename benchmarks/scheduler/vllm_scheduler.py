@@ -174,7 +174,8 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
     groups = [KVCacheGroupSpec([f"layer{i}"], _spec(case, window)) for i, window in enumerate(case.windows)]
     for group, size in zip(groups, case.block_sizes, strict=False):
         group.kv_cache_spec = replace(group.kv_cache_spec, block_size=size)
-    if case.speculation is not None and case.speculation["method"] == "mtp" and rules_of(case.version).knows_drafts:
+    rules, method = rules_of(case.version), (case.speculation or {}).get("method")
+    if (method == "mtp" and rules.knows_drafts) or (method == "eagle" and rules.hashes_ahead):
         # Layers of the drafts come last, and are like the last of the target.
         groups[max(number for number, window in enumerate(case.windows) if window != STATE)].is_eagle_group = True
     blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[*tensors], kv_cache_groups=groups)

@@ -186,6 +186,10 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         reserves_prompts=settings.scheduler_reserve_full_isl,
         by_priority=settings.scheduling_policy == "priority",
         steps_over=version.steps_over,
+        goes_on=version.goes_on,
+        counts_running=version.counts_running,
+        skips_unreadable=version.skips_unreadable,
+        own_interval=version.own_interval,
     )
     return Replica(
         timer=timer,
@@ -214,7 +218,13 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         offload=_offload(deployment, settings, is_v2=is_v2),
         speculation=None
         if drafting is None
-        else drafting.speculation(slots_by_step=version.slots_by_step, pads_new=True, pads_first=version.pads_first),
+        else drafting.speculation(
+            slots_by_step=version.slots_by_step,
+            pads_new=True,
+            pads_first=version.pads_first,
+            names_results=version.names_results,
+            **keys_of_blocks(drafting, version, with_tier=settings.tier is not None),
+        ),
     )
 
 
@@ -230,7 +240,9 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
     model, version = deployment.model, settings.version
     latent = all(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
     layout, gpu = deployment.layout, deployment.gpu
-    return offload_of(asked, kv, model.layers, layout, gpu, whole=whole, latent=latent, version=version)
+    method = None if settings.drafting is None else settings.drafting.method
+    rules = {"version": version, "method": method}
+    return offload_of(asked, kv, model.layers, layout, gpu, whole=whole, latent=latent, **rules)
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:

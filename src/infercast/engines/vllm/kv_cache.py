@@ -18,6 +18,7 @@ from math import ceil, lcm
 from typing import Any
 
 from infercast.engines.memory import KvLayout, host_link
+from infercast.engines.speculation import MTP
 from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
@@ -196,6 +197,7 @@ def offload_of(
     whole: bool,
     latent: bool,
     version: EngineVersion,
+    method: str | None = None,
 ) -> Offload:
     """The tier; ``whole``: a block is contiguous over all layers; ``latent``: all GPUs of a stage hold the same."""
     shape, block_bytes = kv.shape.of_one_size, kv.block_bytes
@@ -224,13 +226,16 @@ def offload_of(
         prompts_only=asked.prompts_only,
         store_threshold=asked.store_threshold,
         empty_step_seconds=EMPTY_STEP,
-        **tier_rules(version),
+        **tier_rules(version, method),
     )
 
 
-def tier_rules(version: EngineVersion) -> dict[str, bool]:
-    rules = {name: getattr(version, name) for name in ("holders_first", "spares_under_way", "stores_ends", "offers_again")}
-    return rules | {"by_request": version.recency_by_request, "by_position": version.recency_by_position}
+def tier_rules(version: EngineVersion, method: str | None = None) -> dict[str, bool]:
+    """Rules of a release for a tier, with drafts by a method."""
+    same = ("holders_first", "spares_under_way", "stores_ends", "offers_again", "reserves_drafts")
+    rules = {name: getattr(version, name) for name in same}
+    rules |= {"by_request": version.recency_by_request, "by_position": version.recency_by_position}
+    return rules | {"keeps_last": version.tier_keeps_last and method != MTP}
 
 
 def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:

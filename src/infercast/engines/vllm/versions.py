@@ -54,6 +54,8 @@ class EngineVersion(NamedTuple):
     recency_by_request: bool = False
     """KV blocks on the host count as used, and offers to store them count, at a request's end, not at every lookup."""
     recency_by_position: bool = False  # ... and at a request's first use while it runs, its last blocks less recently
+    reserves_drafts: bool = False  # A request's blocks are loaded only if those of a step with drafts are free as well
+    tier_keeps_last: bool = False  # EAGLE's layers are not known as such, so that no block is left out of host memory
     host_page: int = 1  # Blocks in host memory are padded to a multiple of this many bytes
     shares_latent: bool = False  # In host memory, blocks of latent attention, equal on all GPUs, are kept once
     v2_for_all: bool = False  # Every model uses the V2 runner, whose pipelines schedule before results are known ...

@@ -387,7 +387,7 @@ class BlockAllocation:
     def moved(self) -> BlockAllocation:
         """Move its blocks to a new allocation."""
         other = BlockAllocation(self.index, self.path, self.num_input, len(self.first))
-        for name in ("first", "named", "length", "num_states", "earlier", "exported", "spans", "tails"):
+        for name in ("first", "named", "length", "num_states", "earlier", "exported", "spans", "tails", "left_behind"):
             setattr(other, name, getattr(self, name))
         self.hold_nothing()
         return other

@@ -323,4 +323,6 @@ class Offload:
     offers_again: bool = False  # ... unless it starts again.
     by_request: bool = False  # A block is as recent as the last finished request with it; offers count, not lookups
     by_position: bool = False  # While a request runs, its blocks are as recent as its first use, its last ones less so
+    reserves_drafts: bool = False  # A request's blocks are loaded only if those of a step with drafts are free as well
+    keeps_last: bool = False  # A request's last block is stored and loaded even if drafts may still change it
     empty_step_seconds: float = 0.0  # A turn of the loop without a step, because all waiting requests wait for copies

@@ -59,7 +59,7 @@ class Plan:
 
     __slots__ = (
         "budget", "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "has_adapters",
-        "held", "is_apart", "left", "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started",
+        "held", "is_apart", "late", "left", "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started",
         "thrown_away", "wasted",
     )  # fmt: skip
 
@@ -77,6 +77,7 @@ class Plan:
         self.ending: list[Sequence] = []  # Members of the decode batch that get their last token in this step
         self.early: SequenceOf[Sequence] = ()
         """If the step is repeated, members that got their last token in the second to last repetition."""
+        self.late: SequenceOf[Sequence] = ()  # Members of the decode batch whose token in this step is one too many
         self.left: list[Sequence] = []  # Members of the decode batch in this step that have left it since
         self.num_preempted = 0
         self.held = 0  # KV blocks held by all sequences in this step

@@ -77,7 +77,7 @@ class HostOffload:
         """Blocks of preempted or finished requests: the last step in flight then, and which of the two."""
         self._ended: list[Sequence] = []
         """Requests that finished since the last step was planned, where the tier learns of them with the next one."""
-        self._unknown, self._drops_last = steps_under_way - 1, drops_last
+        self._unknown, self._drops_last = steps_under_way - 1, drops_last and not offload.keeps_last
         self.loaded: dict[int, int] = {}  # Tokens each request loaded from the tier at its first start, if any
 
     @property
@@ -87,6 +87,10 @@ class HostOffload:
     @property
     def spares_under_way(self) -> bool:
         return self.offload.spares_under_way
+
+    @property
+    def reserves_drafts(self) -> bool:
+        return self.offload.reserves_drafts
 
     @property
     def has_moves(self) -> bool:

@@ -336,7 +336,8 @@ class Scheduler:
 
     def _is_under_way(self, sequence: Sequence) -> bool:
         """True if an in-flight step computes it outside the decode batch."""
-        return any(sequence in group for step in self._under_way for group in (step.sequences, step.left, step.ending))
+        steps = [(step.sequences, step.left, step.ending, step.late) for step in self._under_way]
+        return any(sequence in group for step in steps for group in step)
 
     def _preempt(self, plan: Plan) -> Sequence:
         """Preempt a sequence: free its blocks, and recompute its tokens later."""
@@ -551,21 +552,25 @@ class Scheduler:
         if computed == known:
             computed = sequence.num_computed = known - 1
         new_tokens = self._first_tokens(plan, sequence, known, computed)
-        missing = cache.shape.blocks_for(self.policy.reserved_tokens(sequence, known)) - sequence.length
-        if new_tokens <= 0 or missing * self._num_groups > cache.num_free:
-            return min(0, new_tokens)
         slots = computed + new_tokens
-        if not cache.grow(sequence, slots if self.drafts is None else self.drafts.slots(slots)):
-            return 0
+        slots = slots if self.drafts is None else self.drafts.slots(slots)
+        needed = max(slots, self.policy.reserved_tokens(sequence, known))
+        missing = (cache.shape.blocks_for(needed) - sequence.length) * self._num_groups
+        if new_tokens <= 0 or missing + (self._watermark if self.running else 0) > cache.num_free:
+            return min(0, new_tokens)
+        cache.grow(sequence, slots)
         del self.offload.loading[sequence]
         return new_tokens
 
     def _reserved(self) -> int:
-        """Blocks that chunked prompts and loading requests still need."""
+        """Blocks that chunked prompts and loading requests still need, and one's drafts."""
         assert self.offload is not None
         started = [each for each in self._apart if each.num_computed < each.num_input + each.num_produced]
         known = [(each, each.num_input + each.num_produced) for each in (*started, *self.offload.loading)]
-        return sum(-(-tokens // self._block_size) - each.length for each, tokens in known) * self._num_groups
+        is_ahead, blocks_for = self.drafts is not None and self.offload.reserves_drafts, self.cache.shape.blocks_for
+        more = self.drafts.slots(self.drafts.width) if is_ahead and self.drafts is not None else 0
+        missing = sum(max(0, blocks_for(tokens + more) - each.length) for each, tokens in known)
+        return (missing + blocks_for(more)) * self._num_groups
 
     # Tokens of a sequence.
 
@@ -631,6 +636,7 @@ class Scheduler:
         if steps > 1:
             held += self.cohort.grow(steps - 1)
         if plan.decodes:
+            plan.late = [*self.cohort.late]
             plan.ending = self.cohort.advance(len(held))
         if plan.sequences:
             self._is_blocked = False
