@@ -123,7 +123,9 @@ class Case:
         retained = max(0, self.speculation.get("read_ahead", 0) - 1) if self.speculation else 0
         if self.block_sizes or self.chunklocal:
             size = min(self.block_sizes, default=self.block_size)
-            return KvShape(size, self.windows, block_sizes=tuple(self.block_sizes), chunked=self.chunklocal)
+            kept = 0 if self.chunklocal else retained
+            sizes = tuple(self.block_sizes)
+            return KvShape(size, self.windows, block_sizes=sizes, chunked=self.chunklocal, retained=kept)
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
             held = (len(self.windows) - len(tokens)) * (1 + drafts)

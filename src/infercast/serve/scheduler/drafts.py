@@ -152,7 +152,7 @@ class Drafts:
                 if slots > sequence.room and not self._grow(sequence, slots):
                     break
                 if known >= sequence.full_at:
-                    self._name(sequence, known)
+                    self.name(sequence, known)
                 sequence.num_computed = computed + new_tokens
                 sequences.append(sequence)
                 plan.new_tokens.append(new_tokens)
@@ -230,7 +230,7 @@ class Drafts:
         plan.num_prompts += new_tokens > 1 + max(drafts, 0)
         plan.num_unsampled += drafts < 0
         plan.budget -= plan.slots
-        self._name(sequence, min(reached, known))
+        self.name(sequence, min(reached, known))
         if self._cache.renews:
             self._cache.renew(sequence, min(reached, known))
         sequence.room = sequence.length * self._block_size
@@ -273,7 +273,7 @@ class Drafts:
             sequence.num_tokens = known = known if known < last else last
             sequence.num_produced = known - sequence.num_input
             if names_results and known > sequence.full_at and sequence.length and not sequence.in_prompt:
-                self._name(sequence, known - 1)
+                self.name(sequence, known - 1)
             if not is_async and known < last:
                 sequence.num_drafts = sequence.drafted[known - sequence.num_input] if self._varies else plan.num_next
             if known == last:
@@ -302,7 +302,7 @@ class Drafts:
             drafts = found
         return min(sequence.accepted[place], drafts)
 
-    def _name(self, sequence: DraftSequence, num_tokens: int) -> None:
+    def name(self, sequence: DraftSequence, num_tokens: int) -> None:
         """Add the blocks these tokens fill to the prefix cache, and compute when the next one will be full."""
         final, size = max(0, min(num_tokens - self._unsettled, sequence.num_tokens - self._ahead)), self._block_size
         self._cache.name(sequence, final)

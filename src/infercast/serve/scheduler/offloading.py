@@ -72,6 +72,7 @@ class HostOffload:
         self._being_loaded: set[int] = set()
         self._outlived: dict[Move, None] = {}  # Stores of finished requests, whose blocks may be reallocated
         self.loading: dict[Sequence, bool] = {}  # Waiting requests that hold blocks, and whether all are loaded
+        self.settling: list[Sequence] = []  # Loaded or chunked requests that the step being planned goes on with
         self._unstored: dict[Sequence, None] = {}  # Running requests with blocks that did not fit in the tier
         self._leaving: dict[BlockAllocation, tuple[Plan, bool]] = {}
         """Blocks of preempted or finished requests: the last step in flight then, and which of the two."""

@@ -124,6 +124,8 @@ class Scheduler:
                 self.cache.new_step()
             if self.drafts is not None or (self.adapters is not None and self._num_skipped):
                 self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
+            if self.offload is not None:
+                self.offload.settling.clear()
             self._defers = self._in_prompt is not None and self._has_to_defer(self._in_prompt)
             if self.policy.prompts_first:
                 self._plan_waiting(plan)
@@ -287,8 +289,10 @@ class Scheduler:
                         position -= 1  # the next one has taken its place
                         break
                 else:
-                    if drafts is not None:
-                        cast("DraftPlan", plan).has_prompts |= cast("DraftSequence", sequence).in_prompt
+                    if drafts is not None and cast("DraftSequence", sequence).in_prompt:
+                        cast("DraftPlan", plan).has_prompts = True
+                        if self.offload is not None:
+                            self.offload.settling.append(sequence)
                     self._schedule(plan, sequence, new_tokens)
             position += 1
 
@@ -547,7 +551,9 @@ class Scheduler:
         """Resume a request loaded from host memory: share its blocks, and compute the rest."""
         assert self.offload is not None
         cache, computed = self.cache, sequence.num_computed
-        if sequence.named * self._block_size < computed:
+        if sequence.named * self._block_size < computed and self.drafts is not None:
+            self.drafts.name(cast("DraftSequence", sequence), computed)
+        elif sequence.named * self._block_size < computed:
             cache.name(sequence, computed)
         if computed == known:
             computed = sequence.num_computed = known - 1
@@ -560,13 +566,15 @@ class Scheduler:
             return min(0, new_tokens)
         cache.grow(sequence, slots)
         del self.offload.loading[sequence]
+        self.offload.settling.append(sequence)
         return new_tokens
 
     def _reserved(self) -> int:
         """Blocks that chunked prompts and loading requests still need, and one's drafts."""
         assert self.offload is not None
         started = [each for each in self._apart if each.num_computed < each.num_input + each.num_produced]
-        known = [(each, each.num_input + each.num_produced) for each in (*started, *self.offload.loading)]
+        counted = dict.fromkeys((*started, *self.offload.loading, *self.offload.settling))
+        known = [(each, each.num_input + each.num_produced) for each in counted]
         is_ahead, blocks_for = self.drafts is not None and self.offload.reserves_drafts, self.cache.shape.blocks_for
         more = self.drafts.slots(self.drafts.width) if is_ahead and self.drafts is not None else 0
         missing = sum(max(0, blocks_for(tokens + more) - each.length) for each, tokens in known)
