@@ -80,6 +80,7 @@ class StateBlocks(NamedTuple):
     multiple: int = 0  # Block sizes are multiples of this when each block end stores a state; 0: the layer's own chunk
     drafts: int = 0  # States per sequence beyond the current one: after each draft that may be rejected
     rules: StateRules = StateRules()
+    exported: bool = False  # All kernels store a state before the end of a step, if the release has such kernels
 
 
 ONE_STATE = StateBlocks()  # One per sequence, never reused
@@ -409,7 +410,7 @@ def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
         states=states,
         aligned=mode == ALIGN and bool(states),
         rules=kept.rules._replace(
-            exports=kept.rules.exports and all(shown[number].cache.exported for number in states)
+            exports=kept.rules.exports and (kept.exported or all(shown[number].cache.exported for number in states))
         ),
     )
     return shape.even

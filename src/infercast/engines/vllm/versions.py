@@ -72,6 +72,10 @@ class EngineVersion(NamedTuple):
     goes_on: bool = False  # With priorities: others are scheduled after a request preempted for its own blocks
     counts_running: bool = False  # Adapters of all running requests take slots, not only of those in the step
     skips_unreadable: bool = False  # A request whose chunk would be too small for prediction heads is overtaken
+    ngram_async: bool = False  # Steps are planned ahead with n-gram lookup, too
+    deltas_unit: int = 0
+    """Block sizes of gated delta nets whose prompts FlashInfer scans are multiples of this, and it exports states."""
+    large_steps_gb10: bool = True  # GB10 has the default step of GPUs with as much memory
     own_interval: bool = False  # ``prefill_schedule_interval`` is for engines outside of lockstep, too
 
     def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:
