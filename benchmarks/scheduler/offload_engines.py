@@ -109,6 +109,9 @@ class Ordered(dict[Any, None]):
     def remove(self, item: Any) -> None:
         del self[item]
 
+    def discard(self, item: Any) -> None:
+        super().pop(item, None)
+
     def pop(self) -> Any:  # type: ignore[override]
         return self.popitem()[0]
 

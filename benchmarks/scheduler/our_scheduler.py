@@ -89,7 +89,7 @@ class Ours:
             drafts=drafts,
             offload=self.offload_of(case),
         )
-        self.scheduler.pass_number = lambda: self.num_planned
+        self.scheduler.pass_number = None if case.is_lone else lambda: self.num_planned
 
     def offload_of(self, case: Case) -> HostOffload | None:
         """The case's tier in the host's memory, if it has one."""

@@ -57,6 +57,7 @@ def is_run(mode: str, version: str) -> bool:
     rules = rules_of(version)
     needed = {"pipeline-v1": not rules.v2_for_all, "states-all": rules.writes_every_state}
     needed["states-export"] = rules.exports_states
+    needed["own-interval"] = rules.own_interval
     needed["adaptive"] = rules.threshold_exempts_single_request  # came with the same release
     return needed.get(mode, True) and (mode != "retention" or rules.sparse_windows)
 
@@ -86,6 +87,8 @@ class Case:
     adaptive: bool = False
     scheduled_tokens: int = 0
     prefill_interval: int = 1
+    is_lone: bool = False
+    """The interval is that of an engine outside of lockstep, counted from its last step with prompts."""
     is_async: bool = True
     pipeline: int = 1
     v2_runner: bool = True

@@ -82,6 +82,7 @@ class Engine(ABC):
     note: str = ""  # Remark on a release whose costs were not measured
     is_measured: bool = True
     """True if its costs were measured; otherwise those of another release are used, with wider intervals."""
+    rules_from: str = ""  # The release whose rules stand in for its own, if these are not known
     flags: Flags
 
     title: ClassVar[str]  # As its makers write it
@@ -374,7 +375,13 @@ def engine_named(name: str | None = None) -> Engine:
     facts = ", ".join(release.known_before(version_of(name)))
     note = f"with its {facts}; its other" if facts else "its"
     note = f"{note} rules are not known; those of {nearest}, costs not measured"
-    return replace(release, name=name, is_measured=False, note=note)
+    return replace(release, name=name, is_measured=False, note=note, rules_from=nearest)
+
+
+def package_of(engine: Engine) -> str:
+    """The package of a release, as pip names it."""
+    family, _, version = engine.name.partition("@")
+    return f"{family}=={version}{'.0' * (2 - version.count('.'))}"
 
 
 def absent(name: str) -> str | None:

@@ -236,7 +236,8 @@ class HostTier:
         idle, blocks = self._idle, self._blocks
         if count > len(idle):
             return False
-        gone = self._first(count, kept) if self._by_request else [*islice((key for key in idle if key not in kept), count)]
+        others = (key for key in idle if key not in kept)
+        gone = self._first(count, kept) if self._by_request else [*islice(others, count)]
         if len(gone) < count:
             return False
         for key in gone:

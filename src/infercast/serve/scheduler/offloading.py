@@ -14,7 +14,6 @@ from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.cohort import Cohort
 
 
-
 class Move:
     """One copy of a sequence's blocks."""
 

@@ -76,6 +76,7 @@ class Scheduler:
         """Running sequences whose last step left some of their known tokens uncomputed."""
         self._defers = self._is_bound = False
         """True if the step leaves prompts to a later one; if requests were left over by the last step that did not."""
+        self._has_prompts, self._since_prompts = False, NEVER  # In the step being planned; steps since one had some
         # One step under way never sees the difference, two only in windows.
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._may_skip = self._settles or self.adapters is not None
@@ -124,8 +125,6 @@ class Scheduler:
                 self.cache.new_step()
             if self.drafts is not None or (self.adapters is not None and self._num_skipped):
                 self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
-            if self.offload is not None:
-                self.offload.settling.clear()
             self._defers = self._in_prompt is not None and self._has_to_defer(self._in_prompt)
             if self.policy.prompts_first:
                 self._plan_waiting(plan)
@@ -142,18 +141,30 @@ class Scheduler:
             self._is_bound = (
                 self._is_bound if self._defers or plan.num_preempted else len(self.waiting) > self._num_skipped
             )
-            if not is_empty and self.drafts is not None:
-                self.drafts.close(plan)
-            if not is_empty and self.adapters is not None:
-                plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
-            if self.offload is not None:
-                self.offload.store(plan, self.cohort)
+            self._close(plan, is_empty=is_empty)
         return None if is_empty else plan
 
+    def _close(self, plan: Plan, *, is_empty: bool) -> None:
+        """What components note of a planned step."""
+        if not is_empty:
+            self._since_prompts = 0 if self._has_prompts else self._since_prompts + 1
+            if self.drafts is not None:
+                self.drafts.close(plan)
+            if self.adapters is not None:
+                plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
+        if self.offload is not None:
+            self.offload.settling.clear()
+            self.offload.store(plan, self.cohort)
+
     def _has_to_defer(self, in_prompt: set[Sequence]) -> bool:
-        """True between two passes with prompts, if a sequence decodes and the last of these left no request over."""
+        """True between two steps with prompts, if a sequence decodes and the last of these left no request over."""
         self._is_blocked = False
-        if self.pass_number is None or (self.pass_number() - 1) % self.policy.prefill_interval == 0:
+        self._has_prompts = False
+        if self.pass_number is not None:
+            is_due = (self.pass_number() - 1) % self.policy.prefill_interval == 0
+        else:
+            is_due = not self.policy.own_interval or self._since_prompts + 1 >= self.policy.prefill_interval
+        if is_due:
             return False
         return not self._is_bound and len(in_prompt) < len(self.running)
 
@@ -268,33 +279,42 @@ class Scheduler:
             sequence = order[position]
             new_tokens = self._next_tokens(plan, sequence) if not by_priority or sequence in alone else 0
             if new_tokens:
-                reach = self._move_on(sequence, new_tokens)
-                reached = sequence.num_computed + new_tokens
-                slots = reached if drafts is None else drafts.slots(reached)
-                while not self.cache.grow(sequence, slots, reach):
-                    if self._frees_nothing():
-                        return
-                    victim = self._preempt(plan)
-                    if by_priority:
-                        place = order.index(victim)
-                        del order[place]
-                        if victim in plan.sequences:
-                            self._take_back(plan, victim)
-                            position -= 1
-                        elif place < position and not self.policy.steps_over:
-                            position -= 1
-                    if victim is sequence and not (by_priority and self.policy.goes_on):
-                        return
-                    if victim is sequence:
-                        position -= 1  # the next one has taken its place
-                        break
-                else:
-                    if drafts is not None and cast("DraftSequence", sequence).in_prompt:
-                        cast("DraftPlan", plan).has_prompts = True
-                        if self.offload is not None:
-                            self.offload.settling.append(sequence)
-                    self._schedule(plan, sequence, new_tokens)
+                position = self._make_room(plan, order, position, new_tokens)
+                if position < 0:
+                    return
+                if sequence not in self.running:
+                    continue  # the next one has taken its place
+                if drafts is not None and cast("DraftSequence", sequence).in_prompt:
+                    self._go_on_with_prompt(plan, sequence)
+                self._schedule(plan, sequence, new_tokens)
             position += 1
+
+    def _make_room(self, plan: Plan, order: list[Sequence], position: int, new_tokens: int) -> int:
+        """Allocate blocks of a running sequence, preempting if there are none; returns its position, -1: no more."""
+        sequence, by_priority = order[position], self.policy.by_priority
+        reach, slots = self._move_on(sequence, new_tokens), sequence.num_computed + new_tokens
+        slots = slots if self.drafts is None else self.drafts.slots(slots)
+        while not self.cache.grow(sequence, slots, reach):
+            if self._frees_nothing():
+                return -1
+            victim = self._preempt(plan)
+            if by_priority:
+                place = order.index(victim)
+                del order[place]
+                if victim in plan.sequences:
+                    self._take_back(plan, victim)
+                    position -= 1
+                elif place < position and not self.policy.steps_over:
+                    position -= 1
+            if victim is sequence:
+                return position if by_priority and self.policy.goes_on else -1
+        return position
+
+    def _go_on_with_prompt(self, plan: Plan, sequence: Sequence) -> None:
+        """With drafts: a running sequence in the middle of its prompt is in the step."""
+        cast("DraftPlan", plan).has_prompts = True
+        if self.offload is not None:
+            self.offload.settling.append(sequence)
 
     def _next_tokens(self, plan: Plan, sequence: Sequence) -> int:
         """Tokens a running sequence computes in the step being planned; 0: none."""
@@ -614,6 +634,8 @@ class Scheduler:
         else:
             samples = computed + new_tokens >= sequence.num_tokens
         if self._in_prompt is not None:
+            known = sequence.num_input + sequence.num_produced
+            self._has_prompts |= sequence in self._in_prompt or computed < known - 1
             (self._in_prompt.discard if samples else self._in_prompt.add)(sequence)
         if self.drafts is not None:
             if samples:
