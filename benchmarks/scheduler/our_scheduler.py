@@ -34,6 +34,8 @@ class Engine(Protocol):
 
     def is_busy(self) -> bool: ...
 
+    def abort(self, index: int) -> None: ...
+
 
 class Ours:
     """infercast's scheduler, by the rules of the case's version."""
@@ -129,17 +131,26 @@ class Ours:
         """Whether it has requests."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
+    def abort(self, index: int) -> None:
+        """A client leaves."""
+        self.scheduler.abort(index)
+
 
 def turns(case: Case, *engines: Engine) -> Iterator[list[Any]]:
     """What each of the engines plans in every step, all driven by the same events as vLLM's engine core has them."""
     queues: list[deque[Any]] = [deque() for _ in engines]
     order = sorted(range(len(case.requests)), key=lambda index: case.requests[index]["turn"])
-    turn = sent = 0
+    leaving = sorted([(each["abort"], index) for index, each in enumerate(case.requests) if "abort" in each])
+    turn = sent = left = 0
     while turn < MOST_TURNS:
         while sent < len(order) and case.requests[order[sent]]["turn"] <= turn:
             for engine in engines:
                 engine.add(order[sent])
             sent += 1
+        while left < len(leaving) and leaving[left][0] <= turn:
+            for engine in engines:
+                engine.abort(leaving[left][1])
+            left += 1
         turn += 1
         if any(engine.is_busy() for engine in engines):
             planned = [engine.schedule() for engine in engines]

@@ -40,6 +40,7 @@ MODES = {
     "storms": "many requests at once, whose answers grow far beyond the cache",
     "duplicates": "the same few prompts again and again",
     "sessions": "long sessions, with windows or a threshold",
+    "aborts": "clients that leave, some with the last token under way",
     "lora": "requests for adapters, of which a step may have so many, in either order of scheduling",
     "offload": "a tier of the KV cache in the host's memory",
     "sync-offload": "the same, one step after the other",
@@ -110,7 +111,7 @@ class Case:
     """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
-    and priority, adapter and most (the ``max_tokens`` of a request whose answer ends before), if it has one."""
+    and abort (the turn in which its client leaves), priority, adapter and most (the ``max_tokens`` of a request whose answer ends before), if it has one."""
 
     @property
     def steps_under_way(self) -> int:
@@ -199,6 +200,11 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912 - a branc
     case.requests = make(rng, size)
     if mode.startswith("stops"):
         with_stops(case, rng)
+    if mode == "aborts":
+        for request in [each for each in case.requests if rng.random() < 0.5]:
+            request["abort"] = request["turn"] + rng.choice(
+                [0, 1, rng.randint(0, 30), rng.randint(0, request["output"] + 3)]
+            )
     label(case, rng)
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
@@ -258,7 +264,16 @@ def label(case: Case, rng: random.Random) -> None:
 
 def _vary(case: Case, rng: random.Random, window: int) -> None:
     """Engines of the modes that are about their requests, or about what a start has to leave free."""
-    if case.mode not in ("stops", "stops-talk", "watermark", "unreserved", "storms", "duplicates", "sessions"):
+    if case.mode not in (
+        "stops",
+        "stops-talk",
+        "watermark",
+        "unreserved",
+        "storms",
+        "duplicates",
+        "sessions",
+        "aborts",
+    ):
         return
     case.is_async, case.caching = rng.random() < 0.75, rng.random() < 0.85
     case.windows = rng.choice([(0,), (0,), (0,), (window,), (0, window), (window, 0, 3 * window)])

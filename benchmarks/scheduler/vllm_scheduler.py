@@ -26,7 +26,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from infercast.engines.vllm.versions import rules_of
 
@@ -107,6 +107,10 @@ class Real:
         self.scheduler.update_from_output(output, result)
         if self.draws is not None and not self.case.is_async:
             self.scheduler.update_draft_token_ids(DraftTokenIds(keys, [self._drafts(key, output) for key in keys]))
+
+    def abort(self, index: int) -> None:
+        """A client leaves."""
+        self.scheduler.finish_requests([str(index)], RequestStatus.FINISHED_ABORTED)
 
     def is_busy(self) -> bool:
         """Whether it has requests."""

@@ -252,8 +252,8 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
     latent = all(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
     layout, gpu = deployment.layout, deployment.gpu
     method = None if settings.drafting is None else settings.drafting.method
-    rules = {"version": version, "method": method}
-    return offload_of(asked, kv, model.layers, layout, gpu, whole=whole, latent=latent, **rules)
+    kinds = whole, latent, version, method
+    return offload_of(asked, kv, model.layers, layout, gpu, *kinds)
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:

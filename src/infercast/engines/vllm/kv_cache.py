@@ -194,7 +194,6 @@ def offload_of(
     layers: int,
     layout: ParallelLayout,
     gpu: Gpu,
-    *,
     whole: bool,
     latent: bool,
     version: EngineVersion,
