@@ -61,7 +61,7 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
             seed += 1
             try:
                 steps, preempts = script_of(case, real_offloading(case) if case.tier_blocks else Real(case))
-            except Exception:  # noqa: BLE001
+            except Exception:
                 continue  # vLLM itself fails
             if len(steps) <= longest and kept[preempts] < count // 2:
                 kept[preempts] += 1

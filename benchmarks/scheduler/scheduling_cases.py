@@ -110,8 +110,9 @@ class Case:
     slowest_copy: int = 0
     """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
-    """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
-    and abort (the turn in which its client leaves), priority, adapter and most (the ``max_tokens`` of a request whose answer ends before), if it has one."""
+    """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name; and
+    abort (the turn in which its client leaves), priority, adapter and most (the ``max_tokens`` of a request whose
+    answer ends before), if it has one."""
 
     @property
     def steps_under_way(self) -> int:
@@ -153,7 +154,7 @@ class Case:
         return asdict(self)
 
 
-def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912 - a branch for each mode
+def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 - a branch for each mode
     """The case of a seed."""
     rng = random.Random(f"{mode}:{seed}")
     size, seqs = rng.choice([4, 16]), rng.choice([2, 4, 8, 64])
@@ -201,10 +202,7 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912 - a branc
     if mode.startswith("stops"):
         with_stops(case, rng)
     if mode == "aborts":
-        for request in [each for each in case.requests if rng.random() < 0.5]:
-            request["abort"] = request["turn"] + rng.choice(
-                [0, 1, rng.randint(0, 30), rng.randint(0, request["output"] + 3)]
-            )
+        with_aborts(case, rng)
     label(case, rng)
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
@@ -295,6 +293,13 @@ def with_stops(case: Case, rng: random.Random) -> None:
         more = min(rng.choice([0, 1, 2, rng.randint(1, 60), LONGEST]), room)
         if more > 0:
             request["most"] = request["output"] + more
+
+
+def with_aborts(case: Case, rng: random.Random) -> None:
+    """Half of the clients leave: at once, in the middle or about when the last token comes."""
+    for request in [each for each in case.requests if rng.random() < 0.5]:
+        later = rng.choice([0, 1, rng.randint(0, 30), rng.randint(0, request["output"] + 3)])
+        request["abort"] = request["turn"] + later
 
 
 def _schedule_by_priority(case: Case, rng: random.Random, window: int) -> None:

@@ -120,6 +120,8 @@ class Drafts:
         self._is_async = not policy.waits_for_tokens
         self._varies = speculation.match < 1.0
         self._unsettled, self._ahead = max(0, speculation.read_ahead - 1), speculation.hash_ahead
+        if self._ahead and cache.num_groups > 1:
+            self._unsettled = 0  # keys wait for the tokens after a block, and nothing else does
         self._names_results = speculation.names_results or self._is_async
         self._slots = speculation.slots_taken if speculation.slots_by_step else 0
         # A step that is never cut: its drafts are below any threshold.
