@@ -76,7 +76,7 @@ def test_forms_of_a_flag(text: str, engine: str, options: dict[str, object]) -> 
             "sglang",
             {"speculative_algorithm": "EAGLE", "mem_fraction_static": 0.8},
         ),
-        ("--mamba-scheduler-strategy no_buffer", "sglang", {"mamba_radix_cache_strategy": "no_buffer"}),
+        ("--mamba-scheduler-strategy no_buffer", "sglang@0.5.16", {"mamba_radix_cache_strategy": "no_buffer"}),
         (
             "--speculative-config.method ngram --speculative_config.num_speculative_tokens=4",
             "vllm",
@@ -96,7 +96,7 @@ def test_forms_of_settings(text: str, engine: str, settings: dict[str, object]) 
 @pytest.mark.parametrize(
     ("text", "engine", "problem"),
     [
-        ("--max-num 3", "vllm", "vLLM 0.32 refuses --max-num, which could be --max-num-active-seqs, --max-num-batched"),
+        ("--max-num 3", "vllm", "vLLM 0.33 refuses --max-num, which could be --max-num-active-seqs, --max-num-batched"),
         ("--speculative-draft x", "sglang", "SGLang 0.5.23 refuses --speculative-draft, which could be"),
         (
             "--max-num-batch-tokens 3",

@@ -228,7 +228,8 @@ def test_keys_cover_what_a_drafter_reads_unless_told_not_to() -> None:
         ("", "vllm@0.33", (False, 1)),
         (', "disable_lookahead_block_hashes": true', "vllm@0.33", (True, 0)),
     ):
-        drafts = deploy("qwen3.5-9b", "h100-sxm", engine=engine, speculative_config=asked % more).replica().speculation
+        settings = EngineSettings(engine=engine, speculative_config=asked % more)
+        drafts = deploy("qwen3.5-9b", "h100-sxm", settings).replica().speculation
         assert drafts is not None
         assert (drafts.drops_block, drafts.hash_ahead) == expected
 
