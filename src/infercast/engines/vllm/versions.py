@@ -82,13 +82,18 @@ class EngineVersion(NamedTuple):
         return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))
 
 
+_CHANGES = sorted(
+    [
+        (numbers(each["since"]), each["rule"], tuple(value) if type(value := each["value"]) is list else value)
+        for each in _DATA["facts"]
+    ],
+    key=lambda each: each[0],
+)
+
+
 def rules_of(version: str) -> EngineVersion:
-    rules: dict[str, Any] = {}
-    for fact in sorted(_DATA["facts"], key=lambda each: numbers(each["since"])):
-        if numbers(fact["since"]) <= numbers(version):
-            value = fact["value"]
-            rules[fact["rule"]] = tuple(value) if isinstance(value, list) else value
-    return EngineVersion(**rules)
+    until = numbers(version)
+    return EngineVersion(**{rule: value for since, rule, value in _CHANGES if since <= until})
 
 
 ENGINES = {f"vllm@{version}": rules_of(version) for version in _DATA["releases"]}
