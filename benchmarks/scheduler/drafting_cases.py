@@ -51,7 +51,11 @@ def drafts_of(case: Case) -> tuple[Speculation, Draws]:
     assert case.speculation is not None
     fields = {key: value for key, value in case.speculation.items() if key != "method"}
     fields["by_batch"] = tuple(map(tuple, fields["by_batch"]))
-    speculation = Speculation(**{**fields, "acceptance": tuple(fields["acceptance"])})
+    rules = rules_of(case.version)
+    if rules.hashes_ahead and fields["drops_block"] and case.caching and not case.tier_blocks:
+        fields |= {"drops_block": False, "hash_ahead": fields["read_ahead"] or 1}
+    fields |= {"acceptance": tuple(fields["acceptance"]), "names_results": rules.names_results}
+    speculation = Speculation(**fields)
     return speculation, AnyDraws(speculation)
 
 

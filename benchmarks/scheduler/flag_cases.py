@@ -10,6 +10,7 @@ MODES = {
     "scheduled-tokens": "a max_num_scheduled_tokens below max_num_batched_tokens",
     "adaptive": "a long_prefill_token_threshold that is adaptive",
     "interval": "engines in lockstep that compute prompts in every N-th step (prefill_schedule_interval)",
+    "own-interval": "the same of an engine outside of lockstep",
 }
 
 
@@ -22,8 +23,8 @@ def draw(version: str, mode: str, seed: int) -> Case:
     case.mode = mode
     if mode == "adaptive":
         case.threshold, case.adaptive = rng.choice([1, 4, 10, 30]) + _least(case), True
-    elif mode == "interval":
-        case.prefill_interval = rng.choice([2, 3, 4, 8])
+    elif mode.endswith("interval"):
+        case.prefill_interval, case.is_lone = rng.choice([2, 3, 4, 8]), mode == "own-interval"
     elif case.chunked and not (case.speculation and case.speculation["slots_taken"]):
         # Where steps end with blocks, one that has no room for a block computes nothing.
         least = case.block_size if STATE in case.windows else 1

@@ -59,7 +59,7 @@ class OursOffloading(Ours):
         speed = LinkSpeed(1e9)
         offload = Offload(
             case.tier_blocks, 1, 1, speed, speed, case.tier_factor, case.prompts_only, case.store_threshold,
-            **tier_rules(engine_version(f"vllm@{case.version}")),
+            **tier_rules(engine_version(f"vllm@{case.version}"), (case.speculation or {}).get("method")),
         )  # fmt: skip
         drops_last = bool(case.speculation and case.speculation["drops_block"])
         steps = case.steps_under_way
@@ -108,6 +108,9 @@ class Ordered(dict[Any, None]):
 
     def remove(self, item: Any) -> None:
         del self[item]
+
+    def discard(self, item: Any) -> None:
+        super().pop(item, None)
 
     def pop(self) -> Any:  # type: ignore[override]
         return self.popitem()[0]

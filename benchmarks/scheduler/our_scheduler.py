@@ -34,6 +34,8 @@ class Engine(Protocol):
 
     def is_busy(self) -> bool: ...
 
+    def abort(self, index: int) -> None: ...
+
 
 class Ours:
     """infercast's scheduler, by the rules of the case's version."""
@@ -41,13 +43,15 @@ class Ours:
     def __init__(self, case: Case) -> None:
         version = engine_version(f"vllm@{case.version}")
         self.case = case
+        speculation, draws = (None, None) if case.speculation is None else drafts_of(case)
         self.cache = KvCache(
             case.num_blocks - 1,
             case.shape,
             caching=case.caching,
             sparse_windows=version.sparse_windows and case.retention is not None,
             retained_every=case.retention or 0,
-            drops_last=bool(case.speculation and case.speculation["drops_block"]),
+            drops_last=speculation is not None and speculation.drops_block,
+            ahead=0 if speculation is None else speculation.hash_ahead,
         )
         limits = FirstCome(
             case.max_num_batched_tokens,
@@ -68,11 +72,14 @@ class Ours:
             reserves_prompts=case.reserves_prompts,
             by_priority=case.by_priority,
             steps_over=version.steps_over,
+            goes_on=version.goes_on,
+            counts_running=version.counts_running,
+            skips_unreadable=version.skips_unreadable,
+            own_interval=version.own_interval,
         )
         drafts = None
         self.num_planned = 0
-        if case.speculation is not None:
-            speculation, draws = drafts_of(case)
+        if speculation is not None:
             drafts = Drafts(speculation, limits, self.cache, case.max_model_len, draws)
         self.scheduler = Scheduler(
             limits,
@@ -84,7 +91,7 @@ class Ours:
             drafts=drafts,
             offload=self.offload_of(case),
         )
-        self.scheduler.pass_number = lambda: self.num_planned
+        self.scheduler.pass_number = None if case.is_lone else lambda: self.num_planned
 
     def offload_of(self, case: Case) -> HostOffload | None:
         """The case's tier in the host's memory, if it has one."""
@@ -124,17 +131,26 @@ class Ours:
         """Whether it has requests."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
+    def abort(self, index: int) -> None:
+        """A client leaves."""
+        self.scheduler.abort(index)
+
 
 def turns(case: Case, *engines: Engine) -> Iterator[list[Any]]:
     """What each of the engines plans in every step, all driven by the same events as vLLM's engine core has them."""
     queues: list[deque[Any]] = [deque() for _ in engines]
     order = sorted(range(len(case.requests)), key=lambda index: case.requests[index]["turn"])
-    turn = sent = 0
+    leaving = sorted([(each["abort"], index) for index, each in enumerate(case.requests) if "abort" in each])
+    turn = sent = left = 0
     while turn < MOST_TURNS:
         while sent < len(order) and case.requests[order[sent]]["turn"] <= turn:
             for engine in engines:
                 engine.add(order[sent])
             sent += 1
+        while left < len(leaving) and leaving[left][0] <= turn:
+            for engine in engines:
+                engine.abort(leaving[left][1])
+            left += 1
         turn += 1
         if any(engine.is_busy() for engine in engines):
             planned = [engine.schedule() for engine in engines]

@@ -27,7 +27,7 @@ from scheduling_cases import Case, is_run
 COUNT, LONGEST, FIRST_SEED, MOST_SEEDS = 20, 150, 1_000_000, 400
 COUNT_DRAFTS, LONGEST_DRAFTS = 4, 60
 APART = {
-    "traffic": ("stops", "heads", "watermark", "unreserved", "storms", "duplicates", "sessions"),
+    "traffic": ("aborts", "stops", "heads", "watermark", "unreserved", "storms", "duplicates", "sessions"),
     "offload": ("offload",),
     "drafts": ("drafts",),
     "priority": ("priority",),
@@ -44,12 +44,15 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
     from vllm_scheduler import Real  # noqa: PLC0415 - imports vLLM, which `vllm_tree.use` has to have prepared
 
     found = []
-    modes = [*scheduling_cases.MODES, *drafting_cases.MODES]
-    others = {"pairs": pair_cases, "flags": flag_cases}.get(about)
-    chosen = [mode for mode in modes if file_of(mode) == about] if others is None else [*others.MODES]
+    modes = {
+        mode: cases for cases in (scheduling_cases, drafting_cases, pair_cases, flag_cases) for mode in cases.MODES
+    }
+    plain = [mode for mode, cases in modes.items() if cases in (scheduling_cases, drafting_cases)]
+    others = {"pairs": [*pair_cases.MODES], "flags": [*flag_cases.MODES], "newest": [*modes]}.get(about)
+    chosen = [mode for mode in plain if file_of(mode) == about] if others is None else others
     for mode in (mode for mode in chosen if is_run(mode, version)):
-        drafts = mode in drafting_cases.MODES or about == "pairs"
-        cases = others or (drafting_cases if drafts else scheduling_cases)
+        cases = modes[mode]
+        drafts = cases is drafting_cases or about in ("pairs", "newest")
         count, longest = (COUNT_DRAFTS, LONGEST_DRAFTS) if drafts else (COUNT, LONGEST)
         kept = {True: 0, False: 0}
         seed = FIRST_SEED
@@ -58,7 +61,7 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
             seed += 1
             try:
                 steps, preempts = script_of(case, real_offloading(case) if case.tier_blocks else Real(case))
-            except (AssertionError, KeyError):
+            except Exception:
                 continue  # vLLM itself fails
             if len(steps) <= longest and kept[preempts] < count // 2:
                 kept[preempts] += 1
@@ -92,7 +95,7 @@ def main() -> None:
     parser.add_argument(
         "--about",
         default="",
-        choices=["", "caches", "pairs", "flags", *APART],
+        choices=["", "caches", "pairs", "flags", "newest", *APART],
         help="modes with a file of their own; default: the others",
     )
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)

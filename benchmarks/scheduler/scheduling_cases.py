@@ -40,6 +40,7 @@ MODES = {
     "storms": "many requests at once, whose answers grow far beyond the cache",
     "duplicates": "the same few prompts again and again",
     "sessions": "long sessions, with windows or a threshold",
+    "aborts": "clients that leave, some with the last token under way",
     "lora": "requests for adapters, of which a step may have so many, in either order of scheduling",
     "offload": "a tier of the KV cache in the host's memory",
     "sync-offload": "the same, one step after the other",
@@ -57,6 +58,7 @@ def is_run(mode: str, version: str) -> bool:
     rules = rules_of(version)
     needed = {"pipeline-v1": not rules.v2_for_all, "states-all": rules.writes_every_state}
     needed["states-export"] = rules.exports_states
+    needed["own-interval"] = rules.own_interval
     needed["adaptive"] = rules.threshold_exempts_single_request  # came with the same release
     return needed.get(mode, True) and (mode != "retention" or rules.sparse_windows)
 
@@ -86,6 +88,8 @@ class Case:
     adaptive: bool = False
     scheduled_tokens: int = 0
     prefill_interval: int = 1
+    is_lone: bool = False
+    """The interval is that of an engine outside of lockstep, counted from its last step with prompts."""
     is_async: bool = True
     pipeline: int = 1
     v2_runner: bool = True
@@ -106,8 +110,9 @@ class Case:
     slowest_copy: int = 0
     """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
-    """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
-    and priority, adapter and most (the ``max_tokens`` of a request whose answer ends before), if it has one."""
+    """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name; and
+    abort (the turn in which its client leaves), priority, adapter and most (the ``max_tokens`` of a request whose
+    answer ends before), if it has one."""
 
     @property
     def steps_under_way(self) -> int:
@@ -123,7 +128,9 @@ class Case:
         retained = max(0, self.speculation.get("read_ahead", 0) - 1) if self.speculation else 0
         if self.block_sizes or self.chunklocal:
             size = min(self.block_sizes, default=self.block_size)
-            return KvShape(size, self.windows, block_sizes=tuple(self.block_sizes), chunked=self.chunklocal)
+            kept = 0 if self.chunklocal else retained
+            sizes = tuple(self.block_sizes)
+            return KvShape(size, self.windows, block_sizes=sizes, chunked=self.chunklocal, retained=kept)
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
             held = (len(self.windows) - len(tokens)) * (1 + drafts)
@@ -147,7 +154,7 @@ class Case:
         return asdict(self)
 
 
-def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912 - a branch for each mode
+def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 - a branch for each mode
     """The case of a seed."""
     rng = random.Random(f"{mode}:{seed}")
     size, seqs = rng.choice([4, 16]), rng.choice([2, 4, 8, 64])
@@ -194,6 +201,8 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912 - a branc
     case.requests = make(rng, size)
     if mode.startswith("stops"):
         with_stops(case, rng)
+    if mode == "aborts":
+        with_aborts(case, rng)
     label(case, rng)
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
@@ -253,7 +262,16 @@ def label(case: Case, rng: random.Random) -> None:
 
 def _vary(case: Case, rng: random.Random, window: int) -> None:
     """Engines of the modes that are about their requests, or about what a start has to leave free."""
-    if case.mode not in ("stops", "stops-talk", "watermark", "unreserved", "storms", "duplicates", "sessions"):
+    if case.mode not in (
+        "stops",
+        "stops-talk",
+        "watermark",
+        "unreserved",
+        "storms",
+        "duplicates",
+        "sessions",
+        "aborts",
+    ):
         return
     case.is_async, case.caching = rng.random() < 0.75, rng.random() < 0.85
     case.windows = rng.choice([(0,), (0,), (0,), (window,), (0, window), (window, 0, 3 * window)])
@@ -275,6 +293,13 @@ def with_stops(case: Case, rng: random.Random) -> None:
         more = min(rng.choice([0, 1, 2, rng.randint(1, 60), LONGEST]), room)
         if more > 0:
             request["most"] = request["output"] + more
+
+
+def with_aborts(case: Case, rng: random.Random) -> None:
+    """Half of the clients leave: at once, in the middle or about when the last token comes."""
+    for request in [each for each in case.requests if rng.random() < 0.5]:
+        later = rng.choice([0, 1, rng.randint(0, 30), rng.randint(0, request["output"] + 3)])
+        request["abort"] = request["turn"] + later
 
 
 def _schedule_by_priority(case: Case, rng: random.Random, window: int) -> None:

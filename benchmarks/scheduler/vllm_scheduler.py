@@ -26,7 +26,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from infercast.engines.vllm.versions import rules_of
 
@@ -51,7 +51,8 @@ class Real:
         self.num_added = self.num_planned = 0
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
         size = min(case.block_sizes, default=case.block_size)
-        self.hasher = get_request_block_hasher(size, fast_hash) if case.caching else None
+        ahead = (self.speculation.hash_ahead,) if self.speculation is not None and self.speculation.hash_ahead else ()
+        self.hasher = get_request_block_hasher(size, fast_hash, *ahead) if case.caching else None
 
     def add(self, index: int) -> None:
         """A client sends a request."""
@@ -80,7 +81,7 @@ class Real:
         """What the next step does, and what `complete` needs to end it."""
         requests = self.scheduler.requests
         before = {key: request.num_preemptions for key, request in requests.items()}
-        output = self.scheduler.schedule(self.num_planned % self.case.prefill_interval != 0)
+        output = self.scheduler.schedule(not self.case.is_lone and self.num_planned % self.case.prefill_interval != 0)
         self.num_planned += 1
         planned = output.num_scheduled_tokens
         sampled = {key for key in planned if not requests[key].is_prefill_chunk}
@@ -106,6 +107,10 @@ class Real:
         self.scheduler.update_from_output(output, result)
         if self.draws is not None and not self.case.is_async:
             self.scheduler.update_draft_token_ids(DraftTokenIds(keys, [self._drafts(key, output) for key in keys]))
+
+    def abort(self, index: int) -> None:
+        """A client leaves."""
+        self.scheduler.finish_requests([str(index)], RequestStatus.FINISHED_ABORTED)
 
     def is_busy(self) -> bool:
         """Whether it has requests."""
@@ -162,6 +167,7 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
         watermark=case.watermark,
         scheduler_reserve_full_isl=case.reserves_prompts,
         **({"long_prefill_token_threshold_adaptive": True} if case.adaptive else {}),
+        **({"prefill_schedule_interval": case.prefill_interval} if case.is_lone else {}),
     )
     if case.speculation is not None:
         taken = 0 if case.speculation["slots_by_step"] else case.speculation["slots_taken"] * case.max_num_seqs
@@ -174,7 +180,8 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
     groups = [KVCacheGroupSpec([f"layer{i}"], _spec(case, window)) for i, window in enumerate(case.windows)]
     for group, size in zip(groups, case.block_sizes, strict=False):
         group.kv_cache_spec = replace(group.kv_cache_spec, block_size=size)
-    if case.speculation is not None and case.speculation["method"] == "mtp" and rules_of(case.version).knows_drafts:
+    rules, method = rules_of(case.version), (case.speculation or {}).get("method")
+    if (method == "mtp" and rules.knows_drafts) or (method == "eagle" and rules.hashes_ahead):
         # Layers of the drafts come last, and are like the last of the target.
         groups[max(number for number, window in enumerate(case.windows) if window != STATE)].is_eagle_group = True
     blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[*tensors], kv_cache_groups=groups)
@@ -254,6 +261,7 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, setti
         is_encoder_only=False,
         num_lookahead_tokens=case.speculation["lookahead"] if case.speculation else 0,
         num_prefill_lookahead_tokens=_read_ahead(case), reasoning_config=None,
+        num_hash_lookahead_tokens=0 if case.speculation is None else drafts_of(case)[0].hash_ahead,
         max_in_flight_tokens=case.max_num_batched_tokens * case.steps_under_way,
         aux_output_config=Namespace(enabled=False),
         ec_manager_config=Namespace(get_encoder_cache_manager_obj=lambda: None),
@@ -263,7 +271,7 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, setti
 
 def _read_ahead(case: Case) -> int:
     """Tokens of a prompt beyond a step that drafts need: of an EAGLE head one, of several prediction heads as many."""
-    if case.speculation is None or case.speculation["method"] != "eagle":
+    if case.speculation is None or case.speculation["method"] not in ("eagle", "mtp"):
         return 0
     return case.speculation.get("read_ahead", 0) or 1
 
@@ -281,6 +289,9 @@ def _drafting(case: Case) -> Namespace | None:
         num_speculative_tokens_per_batch_size=ranges or None,
         use_eagle=lambda: drafts["drops_block"],
         use_eagle_block_drop=lambda: drafts["drops_block"],
+        needs_eagle_block_drop=lambda: drafts["drops_block"],
+        disable_eagle_block_drop=False,
+        disable_lookahead_block_hashes=False,
         uses_draft_model=lambda: method == "draft_model",
         use_dflash=lambda: False,
         use_dspark=lambda: False,

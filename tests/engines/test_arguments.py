@@ -76,7 +76,7 @@ def test_forms_of_a_flag(text: str, engine: str, options: dict[str, object]) -> 
             "sglang",
             {"speculative_algorithm": "EAGLE", "mem_fraction_static": 0.8},
         ),
-        ("--mamba-scheduler-strategy no_buffer", "sglang", {"mamba_radix_cache_strategy": "no_buffer"}),
+        ("--mamba-scheduler-strategy no_buffer", "sglang@0.5.16", {"mamba_radix_cache_strategy": "no_buffer"}),
         (
             "--speculative-config.method ngram --speculative_config.num_speculative_tokens=4",
             "vllm",
@@ -96,16 +96,16 @@ def test_forms_of_settings(text: str, engine: str, settings: dict[str, object]) 
 @pytest.mark.parametrize(
     ("text", "engine", "problem"),
     [
-        ("--max-num 3", "vllm", "vLLM 0.32 refuses --max-num, which could be --max-num-active-seqs, --max-num-batched"),
-        ("--speculative-draft x", "sglang", "SGLang 0.5.16 refuses --speculative-draft, which could be"),
+        ("--max-num 3", "vllm", "vLLM 0.33 refuses --max-num, which could be --max-num-active-seqs, --max-num-batched"),
+        ("--speculative-draft x", "sglang", "SGLang 0.5.23 refuses --speculative-draft, which could be"),
         (
             "--max-num-batch-tokens 3",
             "vllm",
-            "vLLM 0.32 has no flag --max-num-batch-tokens; did you mean --max-num-bat",
+            "vLLM 0.33 has no flag --max-num-batch-tokens; did you mean --max-num-bat",
         ),
-        ("--tp_size 2", "sglang", "SGLang 0.5.16 has no flag --tp_size; did you mean --tp-size"),
-        ("--json-model-override-args.a 2", "sglang", "SGLang 0.5.16 has no flag --json-model-override-args.a"),
-        ("--swap-space 4", "vllm", "vLLM 0.32 has no --swap-space; 0.17.0 was the last with it; leave it out"),
+        ("--tp_size 2", "sglang", "SGLang 0.5.23 has no flag --tp_size; did you mean --tp-size"),
+        ("--json-model-override-args.a 2", "sglang", "SGLang 0.5.23 has no flag --json-model-override-args.a"),
+        ("--swap-space 4", "vllm", "vLLM 0.33 has no --swap-space; 0.17.0 was the last with it; leave it out"),
         (
             "--device-memory-utilization 0.8",
             "vllm@0.25",
@@ -113,7 +113,7 @@ def test_forms_of_settings(text: str, engine: str, settings: dict[str, object]) 
         ),
         ("--enforce-eager yes", "vllm", "the word 'yes' belongs to no flag"),
         ("--max-num-seqs --enforce-eager", "vllm", "--max-num-seqs has no value"),
-        ("--qqq 1", "vllm", "vLLM 0.32 has no flag --qqq"),
+        ("--qqq 1", "vllm", "vLLM 0.33 has no flag --qqq"),
     ],
 )
 def test_what_the_release_refuses(text: str, engine: str, problem: str) -> None:
@@ -124,7 +124,7 @@ def test_what_the_release_refuses(text: str, engine: str, problem: str) -> None:
 
 def test_where_the_release_is_not_certain_another_s_flag_is_said_to_be_refused() -> None:
     flag, other = read("--swap-space 4 --max-num-seqs 8", strict=False).flags
-    assert (flag.status, flag.note) == (REFUSED, "vLLM 0.32 has no --swap-space; 0.17.0 was the last with it")
+    assert (flag.status, flag.note) == (REFUSED, "vLLM 0.33 has no --swap-space; 0.17.0 was the last with it")
     assert other.value == 8
 
 

@@ -14,7 +14,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "scheduler"
 FILES = tuple(
-    f"{name}decisions.json.gz" for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_", "pair_", "flag_")
+    f"{name}decisions.json.gz" for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_", "pair_", "flag_", "newest_")
 )
 RECORDED = [each for name in FILES for each in json.loads(gzip.decompress(Path(__file__).with_name(name).read_bytes()))]
 MODES = sorted({(each["case"]["version"], each["case"]["mode"]) for each in RECORDED})
@@ -39,10 +39,14 @@ def test_every_mode_of_both_versions_was_written_down() -> None:
     flags = importlib.import_module("flag_cases").MODES
     assert {mode for _, mode in MODES if mode in pairs} == {*pairs}
     assert {mode for _, mode in MODES if mode in flags} == {*flags}
-    others = [mode for _, mode in MODES if not (mode.startswith("drafts") or mode in pairs or mode in flags)]
+    newest = {mode for version, mode in MODES if version == "0.33"}
+    both = [(version, mode) for version, mode in MODES if version != "0.33"]
+    assert len(newest) > 60
+    assert {"aborts", "own-interval"} <= newest
+    others = [mode for _, mode in both if not (mode.startswith("drafts") or mode in pairs or mode in flags)]
     assert len(others) == 42 + 2 * 7 + 5
-    assert len([mode for _, mode in MODES if mode.startswith("drafts") and mode not in pairs]) == 2 * 18
-    assert {version for version, _ in MODES} == {"0.25", "0.32"}
+    assert len([mode for _, mode in both if mode.startswith("drafts") and mode not in pairs]) == 2 * 18
+    assert {version for version, _ in both} == {"0.25", "0.32"}
 
 
 @pytest.mark.parametrize(("version", "mode"), MODES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infercast.serve.cache.tiers import HostTier, Link, LinkSpeed
+from infercast.serve.cache.tiers import HostTier, Link, LinkSpeed, Use
 
 
 def stored(tier: HostTier, keys: list[int]) -> None:
@@ -77,12 +77,21 @@ def test_by_request_blocks_are_as_recent_as_the_last_request_with_them_that_ende
 
 
 def test_by_request_blocks_may_have_to_be_offered_twice() -> None:
-    tier, met = HostTier(4, store_threshold=2, by_request=True), set[int]()
+    tier, use = HostTier(4, store_threshold=2, by_request=True), Use()
     assert tier.look_up([1]) == tier.look_up([1]) == 0
-    assert tier.begin_store([1], met) == []
-    assert not met
-    assert tier.begin_store([1, 2], met) == [1]
-    assert met == {1}
+    assert tier.begin_store([1], use) == []
+    assert not use.met
+    assert tier.begin_store([1, 2], use) == [1]
+    assert use.met == {1}
+
+
+def test_by_position_blocks_are_as_recent_as_the_first_use_of_a_request_and_its_last_ones_go_first() -> None:
+    tier, first, second = HostTier(4, by_request=True, by_position=True), Use(), Use()
+    for keys, use in (([0, 1], first), ([10], second), ([2], first)):  # the third is of the first request, too
+        assert tier.begin_store(keys, use) == keys
+        tier.end_store(keys)
+    assert tier.begin_store([20], Use()) == [20]
+    assert [tier.look_up([key]) for key in (0, 1, 2, 10, 20)] == [1, 1, 0, 1, None]
 
 
 def test_the_order_within_a_copy_is_the_same_in_every_run_but_not_the_blocks_own() -> None:

@@ -57,7 +57,7 @@ Version = tuple[int, ...]
 FILE_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 FAMILIES = {"vllm": "infercast.engines.vllm.engine", "sglang": "infercast.engines.sglang.engine"}
 """Modules with the ``RELEASES`` of each engine; a new engine only needs a line here."""
-DEFAULT_ENGINE = "vllm@0.32"  # The newest release of the most widely used engine
+DEFAULT_ENGINE = "vllm@0.33"  # The newest release of the most widely used engine
 
 ABSENT = {
     "TensorRT-LLM": ("tensorrt-llm", "tensorrt_llm", "trtllm", "trt-llm", "trtllm-serve"),
@@ -82,12 +82,12 @@ class Engine(ABC):
     note: str = ""  # Remark on a release whose costs were not measured
     is_measured: bool = True
     """True if its costs were measured; otherwise those of another release are used, with wider intervals."""
+    rules_from: str = ""  # The release whose rules stand in for its own, if these are not known
     flags: Flags
 
     title: ClassVar[str]  # As its makers write it
     close_since: ClassVar[Version] = ()
     """First release close to the measured one: published runs since then are about as far off."""
-    default_release: ClassVar[str] = ""  # The release that its name without a version stands for, if not the newest
     load_balancer: ClassVar[str]  # Its default balancer of several replicas, by the names of `serve.fleet.router`
     servers_by_rank: ClassVar[bool] = False  # True if it starts an API server per data-parallel rank, not one for all
     shares_copies: ClassVar[bool] = True  # True if data-parallel ranks share experts, which all-to-all exchange needs
@@ -350,11 +350,10 @@ def engines() -> dict[str, Engine]:
 
 
 def newest(name: str) -> str:
-    """The newest release of an engine named without a version, or its default one; any other name unchanged."""
+    """The newest release of an engine named without a version; any other name unchanged."""
     if name not in FAMILIES:
         return name
-    latest = max(releases_of(name).values(), key=lambda each: each.version)
-    return latest.default_release or latest.name
+    return max(releases_of(name).values(), key=lambda each: each.version).name
 
 
 @cache
@@ -376,7 +375,13 @@ def engine_named(name: str | None = None) -> Engine:
     facts = ", ".join(release.known_before(version_of(name)))
     note = f"with its {facts}; its other" if facts else "its"
     note = f"{note} rules are not known; those of {nearest}, costs not measured"
-    return replace(release, name=name, is_measured=False, note=note)
+    return replace(release, name=name, is_measured=False, note=note, rules_from=nearest)
+
+
+def package_of(engine: Engine) -> str:
+    """The package of a release, as pip names it."""
+    family, _, version = engine.name.partition("@")
+    return f"{family}=={version}{'.0' * (2 - version.count('.'))}"
 
 
 def absent(name: str) -> str | None:

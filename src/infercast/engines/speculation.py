@@ -84,7 +84,7 @@ class Drafting:
     def speculation(self, **rules: Any) -> Speculation:
         """What a scheduler needs of it, with the rules of a release."""
         same = {name: getattr(self, name) for name in SCHEDULED}
-        return Speculation(acceptance=self.acceptance.rates, **same, **rules)
+        return Speculation(acceptance=self.acceptance.rates, **{**same, **rules})
 
     def capped(self, max_num_seqs: int) -> int:
         return max_num_seqs * self.width

@@ -73,6 +73,7 @@ ELSEWHERE = Spread(prompts=0.04, decodes=0.02)
 """What steps on several GPUs or behind a server have beyond those of measured engines, which have neither."""
 CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.03)
 """Added in squares for a release close to a measured one: vLLM 0.22 is 4 % off in TTFT and 2 % in TPOT."""
+UNKNOWN_RELEASE = Spread(prompts=0.08, decodes=0.05, host=0.06)  # The same where not even its rules are known
 OLDER_RELEASE = Spread(prompts=0.6, decodes=0.15, host=0.47)
 """The same for an old release (vLLM up to 0.19, SGLang up to 0.5.15): its prompts are slower in published runs."""
 OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
@@ -103,6 +104,8 @@ def release_spread(engine: Engine, version: Version = ()) -> Spread:
     """How far a release may be from the measured one; ``version``: another one than the engine's."""
     if (version or engine.version) < engine.close_since:
         return OLDER_RELEASE
+    if engine.rules_from and not version:
+        return UNKNOWN_RELEASE
     is_another = bool(version) and version[: len(engine.version)] != engine.version
     return CLOSE_RELEASE if is_another or not engine.is_measured else Spread()
 

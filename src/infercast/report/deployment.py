@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from infercast.engines.base import Deployment, engine_of
+from infercast.engines.base import Deployment, Engine, engine_of
 from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.forecast.option_table import OPTIONS, OURS_ALONE
@@ -35,7 +35,8 @@ LAYOUT = {
 
 def render_fit(fit: Fit) -> list[RenderableType]:
     model, memory = fit.model, fit.memory
-    title = f"{model.name} ({model.weights.name}) on {fit.layout.gpus} x {fit.gpu.title}"
+    engine = engine_of(fit.settings)
+    title = f"{model.name} ({model.weights.name}) on {fit.layout.gpus} x {fit.gpu.title}, {engine.name}"
     if fit.layout.gpus != fit.layout.tensor or fit.layout.experts:
         title += f", {fit.layout}"
     rows = [(name, format_bytes(size), format_percent(size / memory.total)) for name, size in _parts(fit)]
@@ -53,15 +54,24 @@ def render_fit(fit: Fit) -> list[RenderableType]:
         answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
         answers.append(("most weights", f"{format_bytes(fit.most_weights)} per GPU, of all stages"))
     answers += [("note", note) for note in model.notes]
-    name = engine_of(fit.settings).bounds[2]
+    answers += release_rows(engine)
+    name = engine.bounds[2]
     answers.append(("verdict", fit.problem or f"fits; {name} {fit.settings.max_model_len:,}"))
     divided = Grid(("memory of one GPU", "size", "of total"), rows)
     return [Section(title, divided), Section("What it holds", Facts(answers))]
 
 
+def release_rows(engine: Engine) -> list[tuple[str, str]]:
+    """What to know of a release whose rules are not known."""
+    said = f"rules of {engine.name} are not known: those of {engine.rules_from} stand in, intervals are wider"
+    return [("release", said)] if engine.rules_from else []
+
+
 def fit_dict(fit: Fit) -> dict[str, Any]:
+    engine = engine_of(fit.settings)
     memory, is_plain = fit.memory, fit.layout.gpus == fit.layout.tensor and not fit.layout.experts
     return {
+        **{"engine": engine.name, "engine_rules": engine.rules_from or engine.name},
         **pick(fit, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
         **({} if is_plain else pick(fit, **LAYOUT, weights_of_fullest_stage="most_weights")),
         **pick(fit, weights="model.weights.name", kv_cache_dtype="model.cache_dtype"),
@@ -256,6 +266,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
     model, memory = deployment.model, deployment.memory
     return {
         "engine": deployment.engine.name,
+        "engine_rules": deployment.engine.rules_from or deployment.engine.name,
         "engine_note": deployment.engine.note or None,
         **pick(model, model="name", architecture="architecture", weights="weights.name", kv_cache_dtype="cache_dtype"),
         "parameters": parameter_count(model),

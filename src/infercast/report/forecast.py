@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 from infercast import units
+from infercast.engines.base import package_of
 from infercast.forecast.energy import Energy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, host_bound_share
@@ -33,6 +34,7 @@ from infercast.report.deployment import (
     deployment_facts,
     draft_run_dict,
     memory_words,
+    release_rows,
     serve_command,
     workload_dict,
 )
@@ -304,6 +306,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
     doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
     assumed = dict.fromkeys(pool.deployment.model.assumed for pool in forecast.pools)
     return [
+        *release_rows(deployment.engine),
         *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
         ("load", f"{served}; {running.mean:,.1f} running{queue}"),
@@ -313,9 +316,14 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
         *named_first("change", changes),
         ("breaks first", _first_to_break(forecast)),
         *named_first("doubt", doubts),
-        *_of_pools(forecast, "run it", lambda pool: serve_command(pool.deployment, pool.role)),
+        *_of_pools(forecast, "run it", _installed_and_run),
         ("more", MORE),
     ]
+
+
+def _installed_and_run(pool: PoolRun) -> str:
+    package = package_of(pool.deployment.engine)
+    return f"pip install {package} && {serve_command(pool.deployment, pool.role)}"
 
 
 def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) -> list[tuple[str, str]]:

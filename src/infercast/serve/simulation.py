@@ -177,6 +177,7 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
         sparse_windows=replica.sparse_windows,
         retained_every=replica.retained_every,
         drops_last=drops_last,
+        ahead=0 if speculation is None else speculation.hash_ahead,
     )
     drafts = host_offload = None
     if speculation is not None:

@@ -33,6 +33,8 @@ class Speculation:
     match: float = 1.0  # The probability that there are drafts at all (prompt lookup)
     lookahead: int = 0  # KV slots of a sequence beyond the tokens of a step
     drops_block: bool = False  # The last block of a cached prefix is recomputed: the drafter needs its hidden states
+    hash_ahead: int = 0  # Tokens after a block that belong to its key, for the same reason; no block is then dropped
+    names_results: bool = False  # Blocks are cached with a step's result, even if the next one is planned after it
     slots_taken: int = 0  # Token budget reserved for the drafter, for each of max_num_seqs sequences ...
     slots_by_step: bool = False  # ... or for each sequence in the step.
     pads_new: bool = False

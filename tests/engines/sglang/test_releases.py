@@ -7,9 +7,9 @@ from infercast.engines.sglang.settings import rules_of
 from infercast.serve.scheduler.base import PrefillRules
 
 
-def test_a_name_without_a_version_is_the_measured_release() -> None:
-    assert engine_named("sglang").name == "sglang@0.5.16"
-    assert engine_named("sglang").is_measured
+def test_a_name_without_a_version_is_the_newest_release() -> None:
+    assert engine_named("sglang").name == "sglang@0.5.23"
+    assert not engine_named("sglang").is_measured
     assert sum(name.startswith("sglang@") for name in engines()) == 8
 
 

@@ -7,18 +7,20 @@ from dataclasses import replace
 import pytest
 
 from infercast import deploy
-from infercast.engines.base import DEFAULT_ENGINE, engine_named, newest
+from infercast.engines.base import DEFAULT_ENGINE, engine_named, newest, package_of
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.speculation import drafting_of
 from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.command.flags import known_flags
 from infercast.forecast.deploy import load_model
+from infercast.forecast.uncertainty import release_spread
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
+from infercast.report.deployment import release_rows
 from infercast.serve.step import constant_timer
 
-OLD, NEW = "vllm@0.25", "vllm@0.32"
+OLD, NEW = "vllm@0.25", "vllm@0.33"
 
 
 def resolved(engine: str, gpu: str = "h200-sxm", **settings: object) -> ResolvedSettings:
@@ -49,8 +51,8 @@ def test_rules_hold_from_a_release_on() -> None:
     [
         ("vllm@0.27.1", "vllm@0.27", False),
         ("vllm@v0.32.0rc1", "vllm@0.32", False),
-        ("vllm@0.33", "vllm@0.32", True),
-        ("vllm@1.0", "vllm@0.32", True),
+        ("vllm@0.34", "vllm@0.33", True),
+        ("vllm@1.0", "vllm@0.33", True),
         ("vllm@0.11.2", "vllm@0.25", True),
     ],
 )
@@ -197,3 +199,45 @@ def test_room_for_what_is_under_way_is_asked_for_by_the_newer_version() -> None:
 def test_which_models_run_the_second_runner(architecture: str, has_experts: bool, old: bool) -> None:
     runs = [engine_version(engine).runs_v2(architecture, has_experts=has_experts) for engine in (OLD, NEW)]
     assert runs == [old, True]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "engine", "block_size", "tokens", "sequences"),
+    [
+        ("qwen3.5-9b", "h100-sxm", "vllm@0.32", 528, 8192, 1024),
+        ("qwen3.5-9b", "h100-sxm", "vllm@0.33", 576, 8192, 1024),  # FlashInfer's scan exports states every 64 tokens
+        ("qwen3.5-9b", "l40s", "vllm@0.33", 528, 2048, 256),
+        ("qwen3-8b", "gb10", "vllm@0.32", 16, 8192, 1024),
+        ("qwen3-8b", "gb10", "vllm@0.33", 16, 2048, 256),
+        ("qwen3-8b", "a100-sxm", "vllm@0.8.5", 16, 8192, 1024),
+        ("qwen3-8b", "a100-sxm", "vllm@0.9.0", 16, 2048, 256),
+    ],
+)
+def test_defaults_of_a_release(
+    model: str, gpu: str, engine: str, block_size: int, tokens: int, sequences: int
+) -> None:
+    settings = deploy(model, gpu, engine=engine).settings
+    found = settings.block_size, settings.max_num_batched_tokens, settings.max_num_seqs
+    assert found == (block_size, tokens, sequences)
+
+
+def test_keys_cover_what_a_drafter_reads_unless_told_not_to() -> None:
+    asked = '{"method": "mtp", "num_speculative_tokens": 1%s}'
+    for more, engine, expected in (
+        ("", "vllm@0.32", (True, 0)),
+        ("", "vllm@0.33", (False, 1)),
+        (', "disable_lookahead_block_hashes": true', "vllm@0.33", (True, 0)),
+    ):
+        settings = EngineSettings(engine=engine, speculative_config=asked % more)
+        drafts = deploy("qwen3.5-9b", "h100-sxm", settings).replica().speculation
+        assert drafts is not None
+        assert (drafts.drops_block, drafts.hash_ahead) == expected
+
+
+def test_a_release_without_known_rules_says_so_and_is_less_certain() -> None:
+    known, unknown = engine_named("vllm@0.33"), engine_named("vllm@0.34")
+    assert (known.rules_from, unknown.rules_from) == ("", "vllm@0.33")
+    assert release_spread(unknown) > release_spread(known)
+    assert release_rows(known) == []
+    assert "not known" in release_rows(unknown)[0][1]
+    assert [package_of(each) for each in (unknown, engine_named("vllm@0.8.5"))] == ["vllm==0.34.0", "vllm==0.8.5"]

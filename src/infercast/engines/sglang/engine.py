@@ -548,7 +548,6 @@ class Sglang(Engine):
 
     title = "SGLang"
     close_since = (0, 5, 16)
-    default_release = MEASURED
     load_balancer = "round_robin"
     shares_copies = False
     names = Names(**read_data("engines/sglang/names.toml"))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DATA = read_data("engines/sglang/releases.toml")
 ARCHITECTURES = read_data("engines/sglang/architectures.toml")  # What is decided by a model's architecture
-MEASURED = f"sglang@{_DATA['measured']}"  # The release whose costs were measured, which is the default
+MEASURED = f"sglang@{_DATA['measured']}"  # The release whose costs were measured
 ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
 ORDERS = ("fcfs", "lpm")  # Queue order: by arrival, or longest cached prefix first
 OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")  # Orders that are not modelled
@@ -100,7 +100,7 @@ class SglangSettings(Chosen):
     speculative_num_draft_tokens: int | None = None  # ... of which so many are verified, the last known token included
     is_embedding: bool = False  # Prompts give vectors, and no tokens
     acceptance: str | None = None  # Acceptance of drafts (`engines.speculation.FORMS`); None: published curves
-    engine: str = MEASURED  # The engine and its version, which determines rules and defaults
+    engine: str = ENGINES[-1]  # The engine and its version, which determines rules and defaults
 
     @property
     def has_adapters(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from math import lcm
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -40,6 +41,7 @@ from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.recurrent import GatedDeltaNet, RecurrentMixer
 from infercast.models.read import read_object
 from infercast.models.spec import ModelConfig
 from infercast.ops import Op
@@ -188,6 +190,10 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         reserves_prompts=settings.scheduler_reserve_full_isl,
         by_priority=settings.scheduling_policy == "priority",
         steps_over=version.steps_over,
+        goes_on=version.goes_on,
+        counts_running=version.counts_running,
+        skips_unreadable=version.skips_unreadable,
+        own_interval=version.own_interval,
     )
     return Replica(
         timer=timer,
@@ -218,8 +224,23 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         offload=_offload(deployment, settings, is_v2=is_v2),
         speculation=None
         if drafting is None
-        else drafting.speculation(slots_by_step=version.slots_by_step, pads_new=True, pads_first=version.pads_first),
+        else drafting.speculation(
+            slots_by_step=version.slots_by_step,
+            pads_new=True,
+            pads_first=version.pads_first,
+            names_results=version.names_results,
+            **_keys_of_blocks(drafting, settings),
+        ),
     )
+
+
+def _keys_of_blocks(drafting: Drafting, settings: ResolvedSettings) -> dict[str, Any]:
+    """Keys that cover what a drafter reads after a block, of which none is then dropped, where a release has them."""
+    ahead = settings.version.hashes_ahead and settings.enable_prefix_caching and settings.tier is None
+    asked = read_object(settings.speculative_config or "{}", "--speculative-config")
+    if not ahead or not drafting.drops_block or asked.get("disable_lookahead_block_hashes"):
+        return {}
+    return {"drops_block": False, "hash_ahead": drafting.read_ahead or 1}
 
 
 def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool) -> Offload | None:
@@ -234,7 +255,9 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
     model, version = deployment.model, settings.version
     latent = all(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
     layout, gpu = deployment.layout, deployment.gpu
-    return offload_of(asked, kv, model.layers, layout, gpu, whole=whole, latent=latent, version=version)
+    method = None if settings.drafting is None else settings.drafting.method
+    kinds = whole, latent, version, method
+    return offload_of(asked, kv, model.layers, layout, gpu, *kinds)
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
@@ -254,6 +277,8 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
         least = shared_block_size(model, least)
     if states.kept and model.has_mixer(LatentAttention):
         least = max(least, resolved.version.latent_unit)
+    if resolved.mamba_cache_mode == ALIGN and resolved.version.deltas_unit and _scans_by_flashinfer(model, gpu):
+        least, resolved = lcm(least, resolved.version.deltas_unit), replace(resolved, exports_deltas=True)
     size = hybrid_block_size(model, layout, least, resolved.state_blocks)
     if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:
         tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
@@ -262,6 +287,14 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
     shard = model.shard(layout)
     check_blocks(resolved, [cache for stack in model.stacks for cache in stack.mixer.caches(shard)])
     return resolved
+
+
+def _scans_by_flashinfer(model: ModelConfig, gpu: Gpu) -> bool:
+    """True if all states are of gated delta nets, and FlashInfer's kernel scans prompts."""
+    mixers = [stack.mixer for stack in model.stacks if isinstance(stack.mixer, RecurrentMixer)]
+    has_kernel = gpu.architecture in ("hopper", "blackwell", "blackwell-ultra", "blackwell-rtx")
+    asked = model.weights.scans_kernel in ("", "flashinfer")
+    return has_kernel and asked and bool(mixers) and all(isinstance(each, GatedDeltaNet) for each in mixers)
 
 
 def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> Drafting | None:

@@ -18,6 +18,7 @@ from math import ceil, lcm
 from typing import Any
 
 from infercast.engines.memory import KvLayout, host_link
+from infercast.engines.speculation import MTP
 from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
@@ -79,6 +80,7 @@ class StateBlocks(NamedTuple):
     multiple: int = 0  # Block sizes are multiples of this when each block end stores a state; 0: the layer's own chunk
     drafts: int = 0  # States per sequence beyond the current one: after each draft that may be rejected
     rules: StateRules = StateRules()
+    exported: bool = False  # All kernels store a state before the end of a step, if the release has such kernels
 
 
 ONE_STATE = StateBlocks()  # One per sequence, never reused
@@ -192,10 +194,10 @@ def offload_of(
     layers: int,
     layout: ParallelLayout,
     gpu: Gpu,
-    *,
     whole: bool,
     latent: bool,
     version: EngineVersion,
+    method: str | None = None,
 ) -> Offload:
     """The tier; ``whole``: a block is contiguous over all layers; ``latent``: all GPUs of a stage hold the same."""
     shape, block_bytes = kv.shape.of_one_size, kv.block_bytes
@@ -224,13 +226,16 @@ def offload_of(
         prompts_only=asked.prompts_only,
         store_threshold=asked.store_threshold,
         empty_step_seconds=EMPTY_STEP,
-        **tier_rules(version),
+        **tier_rules(version, method),
     )
 
 
-def tier_rules(version: EngineVersion) -> dict[str, bool]:
-    rules = {name: getattr(version, name) for name in ("holders_first", "spares_under_way", "stores_ends")}
-    return rules | {"by_request": version.recency_by_request}
+def tier_rules(version: EngineVersion, method: str | None = None) -> dict[str, bool]:
+    """Rules of a release for a tier, with drafts by a method."""
+    same = ("holders_first", "spares_under_way", "stores_ends", "offers_again", "reserves_drafts")
+    rules = {name: getattr(version, name) for name in same}
+    rules |= {"by_request": version.recency_by_request, "by_position": version.recency_by_position}
+    return rules | {"keeps_last": version.tier_keeps_last and method != MTP}
 
 
 def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
@@ -404,7 +409,7 @@ def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
         states=states,
         aligned=mode == ALIGN and bool(states),
         rules=kept.rules._replace(
-            exports=kept.rules.exports and all(shown[number].cache.exported for number in states)
+            exports=kept.rules.exports and (kept.exported or all(shown[number].cache.exported for number in states))
         ),
     )
     return shape.even

@@ -283,6 +283,7 @@ class ResolvedSettings(EngineSettings):
     prompts_first: bool
     most_graph_tokens: int = 512  # Default limit of the largest graph, in tokens
     drafting: Drafting | None = None  # Speculative decoding as resolved; None: none
+    exports_deltas: bool = False  # Kernels of gated delta nets store a state before the end of a step
 
     @property
     def version(self) -> EngineVersion:
@@ -297,7 +298,7 @@ class ResolvedSettings(EngineSettings):
             drop=not (version.knows_drafts and self.drafting is not None and self.drafting.method == MTP),
             past_attention=version.past_attention,
         )
-        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules)
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas)
 
     @property
     def tier(self) -> TierSettings | None:
@@ -399,7 +400,7 @@ def resolve(
     settings = with_defaults(settings)
     check_settings(settings, max_positions)
     version = engine_version(settings.engine)
-    large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name
+    large = gpu.driver_bytes >= LARGE_GPU_BYTES and not _is_small(gpu.name, settings.engine)
     max_model_len = settings.max_model_len or max_positions
     max_num_seqs = settings.max_num_seqs or (1024 if large else 256)
     tokens = settings.max_num_batched_tokens
@@ -446,6 +447,13 @@ def resolve(
             f"{max_num_seqs} sequences; raise it or lower max_num_seqs"
         )
     return ResolvedSettings(**{**asdict(settings), **filled_in})
+
+
+def _is_small(gpu: str, engine: str) -> bool:
+    """True if a GPU's default step is that of small ones, whatever its memory."""
+    if "a100" in gpu:
+        return not fact_before("large_a100", version_of(engine), otherwise=False)
+    return gpu == "gb10" and not engine_version(engine).large_steps_gb10
 
 
 def _check_scheduled(settings: EngineSettings, tokens: int, max_num_seqs: int, drafting: Drafting | None) -> None:

@@ -134,7 +134,9 @@ def drafting_of(
     """What a release does with a config; ``acceptance`` as a user writes it, overriding the config's own."""
     asked = read_config(text, target)
     method, num_drafts = asked.method, asked.num_drafts
-    is_sync = method == drafts.NGRAM or (method == drafts.DRAFT_MODEL and not version.v2_for_all)
+    is_sync = (method == drafts.NGRAM and not version.ngram_async) or (
+        method == drafts.DRAFT_MODEL and not version.v2_for_all
+    )
     if layout.pipeline > 1:
         _check_pipeline(method, is_sync=is_sync or not asynchronous)
     heads = target.prediction.heads if method == drafts.MTP and target.prediction is not None else 1

@@ -53,6 +53,9 @@ class EngineVersion(NamedTuple):
     stores_ends: bool = False  # What a finished request has not yet stored in host memory is stored with the next step
     recency_by_request: bool = False
     """KV blocks on the host count as used, and offers to store them count, at a request's end, not at every lookup."""
+    recency_by_position: bool = False  # ... and at a request's first use while it runs, its last blocks less recently
+    reserves_drafts: bool = False  # A request's blocks are loaded only if those of a step with drafts are free as well
+    tier_keeps_last: bool = False  # EAGLE's layers are not known as such, so that no block is left out of host memory
     host_page: int = 1  # Blocks in host memory are padded to a multiple of this many bytes
     shares_latent: bool = False  # In host memory, blocks of latent attention, equal on all GPUs, are kept once
     v2_for_all: bool = False  # Every model uses the V2 runner, whose pipelines schedule before results are known ...
@@ -63,18 +66,34 @@ class EngineVersion(NamedTuple):
     steps_over: bool = True  # With priorities: a preempted request without work makes the next one skip its turn
     skipped_queue_separate: bool = True  # Requests that wait for an adapter slot queue apart, ahead of preempted ones
     prefers_humming: bool = False  # Humming's kernels take precedence over Marlin's on Hopper
+    hashes_ahead: bool = False  # Block keys cover what EAGLE and MTP read after a block; no block of a hit is dropped
+    names_results: bool = False  # With drafts, blocks are cached with a step's result even without steps planned ahead
+    offers_again: bool = False  # A request that starts again offers all its blocks to host memory again
+    goes_on: bool = False  # With priorities: others are scheduled after a request preempted for its own blocks
+    counts_running: bool = False  # Adapters of all running requests take slots, not only of those in the step
+    skips_unreadable: bool = False  # A request whose chunk would be too small for prediction heads is overtaken
+    ngram_async: bool = False  # Steps are planned ahead with n-gram lookup, too
+    deltas_unit: int = 0
+    """Block sizes of gated delta nets whose prompts FlashInfer scans are multiples of this, and it exports states."""
+    large_steps_gb10: bool = True  # GB10 has the default step of GPUs with as much memory
+    own_interval: bool = False  # ``prefill_schedule_interval`` is for engines outside of lockstep, too
 
     def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:
         return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))
 
 
+_CHANGES = sorted(
+    [
+        (numbers(each["since"]), each["rule"], tuple(value) if type(value := each["value"]) is list else value)
+        for each in _DATA["facts"]
+    ],
+    key=lambda each: each[0],
+)
+
+
 def rules_of(version: str) -> EngineVersion:
-    rules: dict[str, Any] = {}
-    for fact in sorted(_DATA["facts"], key=lambda each: numbers(each["since"])):
-        if numbers(fact["since"]) <= numbers(version):
-            value = fact["value"]
-            rules[fact["rule"]] = tuple(value) if isinstance(value, list) else value
-    return EngineVersion(**rules)
+    until = numbers(version)
+    return EngineVersion(**{rule: value for since, rule, value in _CHANGES if since <= until})
 
 
 ENGINES = {f"vllm@{version}": rules_of(version) for version in _DATA["releases"]}

@@ -23,11 +23,12 @@ class Ends(NamedTuple):
     size: int
     drops: bool = False  # The last block of an attention prefix hit is recomputed, so the state before it is useful
     exports: bool = False  # A step that ends a prompt also stores the last useful state, and need not end there
+    ahead: int = 1  # Tokens after a state that are computed again, or belong to its key
 
     def last(self, num_tokens: int) -> int:
         """Position of the last state that the same tokens, sent again, can start from; 0: none."""
         size = self.size
-        return max(0, num_tokens // size * size - size) if self.drops else (num_tokens - 1) // size * size
+        return max(0, num_tokens // size * size - size if self.drops else (num_tokens - self.ahead) // size * size)
 
     def is_left(self, start: int, end: int, place: int) -> bool:
         """True if a step from ``start`` to ``end`` stores the state at ``place`` in between."""
@@ -196,8 +197,9 @@ class _Walk:
 class PrefixPaths:
     """The tree of all prompts seen."""
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
+    def __init__(self, block_size: int, ahead: int = 0) -> None:
+        """``ahead``: tokens after a block that belong to its key."""
+        self._block_size, self._ahead = block_size, ahead
         self._root = _Node(0)
         self._root.taken_over_at = 0
         self._num_edges = 0
@@ -226,7 +228,7 @@ class PrefixPaths:
 
     def _go_on(self, walk: _Walk, segments: tuple[Segment, ...], *, is_kept: bool) -> None:
         """Follow the segments after the walk's last; ``is_kept``: others may follow, so that it needs its last node."""
-        size, node, path, number = self._block_size, walk.node, walk.path, len(walk.segments)
+        size, ahead, node, path, number = self._block_size, self._ahead, walk.node, walk.path, len(walk.segments)
         length, end, start, edge, first = walk.length, walk.end, walk.start, walk.edge, walk.first
         for content, tokens in segments[number:]:
             number += 1
@@ -239,8 +241,8 @@ class PrefixPaths:
                 child = node.children[key] = child or self._new_node(node, start)
             node, length = child, tokens
             end += tokens
-            # A block belongs to the segment with its last token.
-            last = end // size
+            # A block belongs to the segment with the last token of its key.
+            last = max(0, end - ahead) // size
             while True:
                 if node.edge != edge:
                     if first < start:
@@ -257,7 +259,7 @@ class PrefixPaths:
             if is_new and number < len(segments) and not is_kept:
                 node.ahead, node.taken_over_at = (segments, number, end), start
                 end += sum([tokens for _, tokens in segments[number:]])
-                start = end // size
+                start = max(0, end - ahead) // size
                 break
         walk.node, walk.segments = node, segments
         walk.length, walk.end, walk.start, walk.edge, walk.first = length, end, start, edge, first
@@ -270,7 +272,7 @@ class PrefixPaths:
         if key != (segments[number - 1].num_tokens, content):
             return None
         child, node.ahead = _Node(node.edge), None
-        child.end = (end + tokens) // self._block_size
+        child.end = max(0, end + tokens - self._ahead) // self._block_size
         if number + 1 < len(segments):
             child.ahead, child.taken_over_at = (segments, number + 1, end + tokens), child.end
         return child
@@ -385,7 +387,7 @@ class BlockAllocation:
     def moved(self) -> BlockAllocation:
         """Move its blocks to a new allocation."""
         other = BlockAllocation(self.index, self.path, self.num_input, len(self.first))
-        for name in ("first", "named", "length", "num_states", "earlier", "exported", "spans", "tails"):
+        for name in ("first", "named", "length", "num_states", "earlier", "exported", "spans", "tails", "left_behind"):
             setattr(other, name, getattr(self, name))
         self.hold_nothing()
         return other

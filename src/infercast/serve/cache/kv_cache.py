@@ -331,7 +331,7 @@ class KvCache(BlockPool):
 
     With ``sparse_windows``, a sliding window group caches only those blocks from which the same prompt, or one seen to
     begin like it, can continue, and those before every multiple of ``retained_every`` tokens, if any. With
-    ``drops_last``, the last block of a prefix hit is recomputed.
+    ``drops_last``, the last block of a prefix hit is recomputed; ``ahead``: tokens after a block belong to its key.
     """
 
     def __init__(
@@ -343,6 +343,7 @@ class KvCache(BlockPool):
         sparse_windows: bool = False,
         retained_every: int = 0,
         drops_last: bool = False,
+        ahead: int = 0,
     ) -> None:
         super().__init__(num_blocks, shape, caching=caching)
         self.shape = shape
@@ -351,7 +352,8 @@ class KvCache(BlockPool):
         self._is_uneven = len({*shape.sizes}) > 1
         self._segment = retained_every // self._common
         self._drops_last = drops_last
-        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports)  # Where aligned states are reusable
+        self._ahead = max(1, ahead)  # Tokens after a prefix hit, at least
+        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports, self._ahead)  # Of reusable aligned states
         self._block_size = shape.block_size
         self._groups = tuple(map(shape.group, range(self.num_groups)))
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
@@ -362,7 +364,7 @@ class KvCache(BlockPool):
         self._in_common = self._common // shape.block_size
         self.renews = self._is_aligned and shape.rules.renews
         self._new_states: set[tuple[int, int]] = set()  # Edges and positions of states cached by the step being planned
-        self._paths = PrefixPaths(shape.block_size)
+        self._paths = PrefixPaths(shape.block_size, ahead)
 
     def path(self, request: Request) -> Path:
         return self._paths.path(request) if self.caching and request.prefix else ()
@@ -371,7 +373,7 @@ class KvCache(BlockPool):
         """Cached tokens of a sequence's prefix: whole blocks, and never all of its tokens."""
         if not self.caching:
             return 0
-        most = (num_tokens - 1) // self._common
+        most = max(0, num_tokens - self._ahead) // self._common
         if not holding.left_behind:
             most = min(most, holding.shared // self._in_common)
         if self._drops_last:
@@ -461,7 +463,7 @@ class KvCache(BlockPool):
     def hits(self, holding: BlockAllocation, num_tokens: int) -> list[Part]:
         """Where the blocks that `longest_prefix` counts are, if the cache is plain."""
         parts: list[Part] = []
-        position, most = 0, (num_tokens - 1) // self._block_size
+        position, most = 0, max(0, num_tokens - self._ahead) // self._block_size
         if holding.shared < most and not holding.left_behind:
             most = holding.shared
         for edge, _, last in holding.pieces():

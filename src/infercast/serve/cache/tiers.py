@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import gcd
 from typing import Any
@@ -15,6 +16,7 @@ from infercast.lazy_classes import dataclass
 ARRIVING = -1  # In place of a block's reader count: it has not arrived yet
 MOST_COUNTED = 64_000  # Blocks with lookup counts, where these matter
 NOTHING: tuple[Sequence[int], int] = ((), 0)
+PLACES = 32  # Bits of a block's key for its position in the prompt; the others identify the prompt
 SCATTERED = 0.618  # Stride between consecutive blocks as a share of all, where their order is arbitrary
 
 # A link with serialised copies, such as PCIe in one direction.
@@ -58,21 +60,42 @@ class Link:
 
 # The content of the host memory tier, and its eviction order. A block is identified by a key for its content. It is
 # *idle*, or copies to or from it are in flight; only idle blocks can be evicted, least recently used first. Rules as in
-# vLLM 0.25 and 0.32 (v1/kv_offload/cpu/ manager.py and policies/lru.py).
+# vLLM 0.25, 0.32 and 0.33 (v1/kv_offload/cpu/ manager.py and policies/lru.py).
+
+
+class Use:
+    """Blocks that one request loaded, stored or found stored, and its place among the requests that use any."""
+
+    __slots__ = ("met", "rank")
+
+    def __init__(self) -> None:
+        self.met: set[int] = set()
+        self.rank = 0
 
 
 class HostTier:
     """``num_blocks`` blocks; with ``store_threshold`` above 1, a block is stored after that many lookups."""
 
     def __init__(
-        self, num_blocks: int, store_threshold: int = 0, *, in_order: bool = False, by_request: bool = False
+        self,
+        num_blocks: int,
+        store_threshold: int = 0,
+        *,
+        in_order: bool = False,
+        by_request: bool = False,
+        by_position: bool = False,
     ) -> None:
-        """``in_order``: blocks of a copy become idle in order; ``by_request``: evicted by first store and use."""
+        """``in_order``: blocks of a copy become idle in order; ``by_request``: evicted by first store and use, with
+        ``by_position`` by the first use of the last request that has them, its last blocks first.
+        """
         self.num_blocks = num_blocks
         self._blocks: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._order: OrderedDict[int, None] = OrderedDict() if by_request else self._idle  # First to evict first
-        self._by_request = by_request
+        self._by_request, self._by_position = by_request, by_position
+        # If by request: what to evict first, with entries that no longer hold, and each block's rank.
+        self._heap: list[tuple[tuple[int, int], int]] = []
+        self._ranks: dict[int, tuple[int, int]] = {}
+        self._num_ranks = 0
         self._threshold, self._in_order = store_threshold, in_order
         self._counts: OrderedDict[int, int] = OrderedDict()
         self._touched: tuple[Sequence[int], int] = NOTHING  # What was touched last, if nothing has changed since
@@ -122,15 +145,52 @@ class HostTier:
         """Mark a request's blocks as recently used; its last ones are evicted first."""
         if self._touched[0] is keys and self._touched[1] == len(keys):
             return  # already the most recent
-        order = self._order
         for key in reversed(keys):
-            if key in order:
-                order.move_to_end(key)
+            if self._by_request and key in self._blocks:
+                self._num_ranks += 1
+                self._set_rank(key, (self._num_ranks, 0))
+            elif key in self._idle:
+                self._idle.move_to_end(key)
         self._touched = keys, len(keys)
 
-    def begin_load(self, keys: Iterable[int]) -> None:
+    def _set_rank(self, key: int, rank: tuple[int, int]) -> None:
+        self._ranks[key] = rank
+        if key in self._idle:
+            self._make_idle(key)
+
+    def _make_idle(self, key: int) -> None:
+        self._idle[key] = None
+        if self._by_request:
+            heappush(self._heap, (self._ranks[key], key))
+            if len(self._heap) > 64 + 4 * len(self._idle):
+                self._heap = [(self._ranks[each], each) for each in self._idle]
+                heapify(self._heap)
+
+    def _note(self, keys: Iterable[int], use: Use) -> None:
+        """A request uses blocks, some of them for the first time."""
+        keys = [key for key in keys if key not in use.met]
+        use.met.update(keys)
+        if not keys or not self._by_position:
+            return
+        if not use.rank:
+            self._num_ranks += 1
+            use.rank = self._num_ranks
+        for key in keys:
+            rank = self._rank(key, use)
+            if key in self._blocks and self._ranks[key] < rank:
+                self._set_rank(key, rank)
+
+    def _rank(self, key: int, use: Use | None) -> tuple[int, int]:
+        if use is not None and self._by_position:
+            return use.rank, -(key % (1 << PLACES))
+        self._num_ranks += 1
+        return self._num_ranks, 0
+
+    def begin_load(self, keys: Sequence[int], use: Use | None = None) -> None:
         """A copy starts reading these blocks."""
         self._touched = NOTHING
+        if use is not None:
+            self._note(keys, use)
         for key in keys:
             self._blocks[key] += 1
             self._idle.pop(key, None)
@@ -140,10 +200,10 @@ class HostTier:
         for key in self._as_released(keys):
             self._blocks[key] -= 1
             if not self._blocks[key]:
-                self._idle[key] = None
+                self._make_idle(key)
 
-    def begin_store(self, keys: Sequence[int], met: set[int] | None = None) -> list[int] | None:
-        """Allocate what is missing; None: no room now. ``met`` collects the blocks a request has, or would have."""
+    def begin_store(self, keys: Sequence[int], use: Use | None = None) -> list[int] | None:
+        """Allocate what is missing; None: no room now. ``use``: of the request, which also has what it would store."""
         self._touched = NOTHING
         blocks, offered = self._blocks, keys
         if self._threshold > 1:
@@ -151,8 +211,8 @@ class HostTier:
                 self._count_offer(keys)
             keys = [key for key in keys if self._counts.get(key, 0) >= self._threshold]
         new = [key for key in keys if key not in blocks]
-        if met is not None:
-            met.update(new, [key for key in offered if blocks.get(key, ARRIVING) != ARRIVING])
+        if use is not None:
+            self._note([*new, *[key for key in offered if blocks.get(key, ARRIVING) != ARRIVING]], use)
         missing = len(blocks) + len(new) - self.num_blocks
         kept = offered if self._by_request else keys
         if missing > 0 and not self._give_up(missing, {key for key in kept if key in blocks}):
@@ -161,7 +221,7 @@ class HostTier:
         for key in new:
             blocks[key] = ARRIVING
             if self._by_request:
-                self._order[key] = None
+                self._ranks[key] = self._rank(key, use)
         self.peak = max(self.peak, len(blocks))
         return new
 
@@ -169,23 +229,38 @@ class HostTier:
         self._touched = NOTHING
         for key in self._as_released(keys):
             self._blocks[key] = 0
-            self._idle[key] = None
+            self._make_idle(key)
 
     def _give_up(self, count: int, kept: set[int]) -> bool:
         """Evict this many idle blocks, or none; those in ``kept`` stay."""
-        idle, blocks, order = self._idle, self._blocks, self._order
+        idle, blocks = self._idle, self._blocks
         if count > len(idle):
             return False
-        if kept or self._by_request:
-            gone = [*islice((key for key in order if key in idle and key not in kept), count)]
-        else:
-            gone = [*islice(order, count)]
+        others = (key for key in idle if key not in kept)
+        gone = self._first(count, kept) if self._by_request else [*islice(others, count)]
         if len(gone) < count:
             return False
         for key in gone:
-            del blocks[key], order[key]
-            idle.pop(key, None)
+            del blocks[key], idle[key]
+            self._ranks.pop(key, None)
         return True
+
+    def _first(self, count: int, kept: set[int]) -> list[int]:
+        """Idle blocks of the lowest ranks; what stays is put back."""
+        heap, gone, put_back = self._heap, dict[int, None](), list[tuple[tuple[int, int], int]]()
+        while heap and len(gone) < count:
+            rank, key = entry = heappop(heap)
+            if key not in self._idle or self._ranks[key] != rank or key in gone:
+                continue
+            if key in kept:
+                put_back.append(entry)
+            else:
+                gone[key] = None
+        if len(gone) < count:
+            put_back += [(self._ranks[key], key) for key in gone]
+        for entry in put_back:
+            heappush(heap, entry)
+        return [*gone]
 
     def _as_released(self, keys: Sequence[int]) -> Iterable[int]:
         """The iteration order of an engine that keeps them in a set: arbitrary, but the same in every run."""
@@ -246,5 +321,9 @@ class Offload:
     spares_under_way: bool = False  # A request is not preempted while an in-flight step writes its blocks; others wait
     stores_ends: bool = False
     """A finished request's last blocks are stored with the next step; a preempted one submits no block again."""
+    offers_again: bool = False  # ... unless it starts again.
     by_request: bool = False  # A block is as recent as the last finished request with it; offers count, not lookups
+    by_position: bool = False  # While a request runs, its blocks are as recent as its first use, its last ones less so
+    reserves_drafts: bool = False  # A request's blocks are loaded only if those of a step with drafts are free as well
+    keeps_last: bool = False  # A request's last block is stored and loaded even if drafts may still change it
     empty_step_seconds: float = 0.0  # A turn of the loop without a step, because all waiting requests wait for copies

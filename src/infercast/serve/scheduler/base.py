@@ -59,7 +59,7 @@ class Plan:
 
     __slots__ = (
         "budget", "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "has_adapters",
-        "held", "is_apart", "left", "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started",
+        "held", "is_apart", "late", "left", "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started",
         "thrown_away", "wasted",
     )  # fmt: skip
 
@@ -77,6 +77,7 @@ class Plan:
         self.ending: list[Sequence] = []  # Members of the decode batch that get their last token in this step
         self.early: SequenceOf[Sequence] = ()
         """If the step is repeated, members that got their last token in the second to last repetition."""
+        self.late: SequenceOf[Sequence] = ()  # Members of the decode batch whose token in this step is one too many
         self.left: list[Sequence] = []  # Members of the decode batch in this step that have left it since
         self.num_preempted = 0
         self.held = 0  # KV blocks held by all sequences in this step
@@ -306,6 +307,10 @@ class FirstCome:
     steps_over: bool = False
     """Reproduces vLLM 0.25: the index into the running list is not moved back for a preempted request ahead of it that
     had nothing to compute, so the next request is not scheduled in this step."""
+    goes_on: bool = False  # With priorities: requests after one that was preempted for its own blocks are scheduled
+    counts_running: bool = False  # Adapters of all running requests take slots, not only those in the step
+    skips_unreadable: bool = False  # Others may overtake a request whose chunk would be too small to draft from
+    own_interval: bool = False  # A lone engine, too, computes prompts every n-th step, counted from the last with some
 
     @property
     def repeats(self) -> bool:

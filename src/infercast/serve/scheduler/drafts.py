@@ -119,7 +119,10 @@ class Drafts:
         self._block_size, self._longest = cache.shape.block_size, max_model_len or NEVER
         self._is_async = not policy.waits_for_tokens
         self._varies = speculation.match < 1.0
-        self._unsettled = max(0, speculation.read_ahead - 1)
+        self._unsettled, self._ahead = max(0, speculation.read_ahead - 1), speculation.hash_ahead
+        if self._ahead and cache.num_groups > 1:
+            self._unsettled = 0  # keys wait for the tokens after a block, and nothing else does
+        self._names_results = speculation.names_results or self._is_async
         self._slots = speculation.slots_taken if speculation.slots_by_step else 0
         # A step that is never cut: its drafts are below any threshold.
         self._uncut = policy.chunk(self.width, NEVER, NEVER) == self.width and not (
@@ -151,7 +154,7 @@ class Drafts:
                 if slots > sequence.room and not self._grow(sequence, slots):
                     break
                 if known >= sequence.full_at:
-                    self._name(sequence, known)
+                    self.name(sequence, known)
                 sequence.num_computed = computed + new_tokens
                 sequences.append(sequence)
                 plan.new_tokens.append(new_tokens)
@@ -229,7 +232,7 @@ class Drafts:
         plan.num_prompts += new_tokens > 1 + max(drafts, 0)
         plan.num_unsampled += drafts < 0
         plan.budget -= plan.slots
-        self._name(sequence, min(reached, known))
+        self.name(sequence, min(reached, known))
         if self._cache.renews:
             self._cache.renew(sequence, min(reached, known))
         sequence.room = sequence.length * self._block_size
@@ -250,7 +253,7 @@ class Drafts:
         """Keep a completed step's accepted drafts and roll back the others; returns the sequences that are done."""
         done: list[Sequence] = []
         received, counts, is_async, most = plan.sampled, self.counts.by_accepted, self._is_async, self.width - 1
-        may_hurry, num_drafts = not self._varies, 0
+        may_hurry, num_drafts, names_results = not self._varies, 0, self._names_results
         if self._stale:
             self._settle(plan)
         for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
@@ -271,10 +274,9 @@ class Drafts:
             known += 1 + accepted
             sequence.num_tokens = known = known if known < last else last
             sequence.num_produced = known - sequence.num_input
-            if is_async:
-                if known > sequence.full_at and sequence.length and not sequence.in_prompt:
-                    self._name(sequence, known - 1)
-            elif known < last:
+            if names_results and known > sequence.full_at and sequence.length and not sequence.in_prompt:
+                self.name(sequence, known - 1)
+            if not is_async and known < last:
                 sequence.num_drafts = sequence.drafted[known - sequence.num_input] if self._varies else plan.num_next
             if known == last:
                 done.append(sequence)
@@ -302,9 +304,9 @@ class Drafts:
             drafts = found
         return min(sequence.accepted[place], drafts)
 
-    def _name(self, sequence: DraftSequence, num_tokens: int) -> None:
+    def name(self, sequence: DraftSequence, num_tokens: int) -> None:
         """Add the blocks these tokens fill to the prefix cache, and compute when the next one will be full."""
-        final, size = max(0, num_tokens - self._unsettled), self._block_size
+        final, size = max(0, min(num_tokens - self._unsettled, sequence.num_tokens - self._ahead)), self._block_size
         self._cache.name(sequence, final)
         sequence.full_at = (final // size + 1) * size + self._unsettled
 

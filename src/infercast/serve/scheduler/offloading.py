@@ -2,18 +2,16 @@
 
 A request's blocks are looked up after those on the GPU. If its prefix is in the tier, it allocates blocks and waits for
 the copy; others may overtake it, as they may a request that waits for another one's copy. Blocks are stored with the
-step that computes them. Rules as in vLLM 0.25 and 0.32 (kv_connector/v1/offloading/scheduler.py,
+step that computes them. Rules as in vLLM 0.25, 0.32 and 0.33 (kv_connector/v1/offloading/scheduler.py,
 v1/core/sched/scheduler.py).
 """
 
 from __future__ import annotations
 
 from infercast.serve.cache.blocks import BlockAllocation, KvShape
-from infercast.serve.cache.tiers import HostTier, Offload
+from infercast.serve.cache.tiers import PLACES, HostTier, Offload, Use
 from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.cohort import Cohort
-
-PLACES = 32  # Bits of a block's key for its position in the prompt; the others identify the prompt
 
 
 class Move:
@@ -30,11 +28,11 @@ class Move:
 class _Books:
     """Per request: block keys, how many were submitted for storing, and copies in flight."""
 
-    __slots__ = ("keys", "met", "moves", "stored")
+    __slots__ = ("keys", "moves", "stored", "use")
 
     def __init__(self) -> None:
         self.keys: list[int] = []
-        self.met: set[int] = set()  # Keys it loaded, stored or found stored
+        self.use = Use()
         self.stored = 0
         self.moves: list[Move] = []
 
@@ -55,7 +53,11 @@ class HostOffload:
         groups = len(shape.windows)
         self.offload = offload
         self.tier = HostTier(
-            offload.num_blocks // groups, offload.store_threshold, in_order=in_order, by_request=offload.by_request
+            offload.num_blocks // groups,
+            offload.store_threshold,
+            in_order=in_order,
+            by_request=offload.by_request,
+            by_position=offload.by_position,
         )
         self.loads: list[Move] = []  # Issued with the step being planned ...
         self.stores: list[Move] = []  # ... and those submitted at the start of the step after it.
@@ -69,12 +71,13 @@ class HostOffload:
         self._being_loaded: set[int] = set()
         self._outlived: dict[Move, None] = {}  # Stores of finished requests, whose blocks may be reallocated
         self.loading: dict[Sequence, bool] = {}  # Waiting requests that hold blocks, and whether all are loaded
+        self.settling: list[Sequence] = []  # Loaded or chunked requests that the step being planned goes on with
         self._unstored: dict[Sequence, None] = {}  # Running requests with blocks that did not fit in the tier
         self._leaving: dict[BlockAllocation, tuple[Plan, bool]] = {}
         """Blocks of preempted or finished requests: the last step in flight then, and which of the two."""
         self._ended: list[Sequence] = []
         """Requests that finished since the last step was planned, where the tier learns of them with the next one."""
-        self._unknown, self._drops_last = steps_under_way - 1, drops_last
+        self._unknown, self._drops_last = steps_under_way - 1, drops_last and not offload.keeps_last
         self.loaded: dict[int, int] = {}  # Tokens each request loaded from the tier at its first start, if any
 
     @property
@@ -84,6 +87,10 @@ class HostOffload:
     @property
     def spares_under_way(self) -> bool:
         return self.offload.spares_under_way
+
+    @property
+    def reserves_drafts(self) -> bool:
+        return self.offload.reserves_drafts
 
     @property
     def has_moves(self) -> bool:
@@ -110,6 +117,8 @@ class HostOffload:
     def look_up(self, sequence: Sequence, computed: int, known: int) -> int | None:
         """Tokens in the tier after the ``computed`` ones; None: retry in the next step."""
         books = self._books.setdefault(sequence, _Books())
+        if self.offload.offers_again:
+            books.stored = 0
         if books.moves:
             return None
         keys = self._keys_of(sequence, books, known)
@@ -139,8 +148,7 @@ class HostOffload:
         books, size = self._books[sequence], self._size
         first, end = computed // size, -(-(computed + found) // size)
         keys = books.keys[first:end]
-        self.tier.begin_load(keys)
-        books.met.update(keys)
+        self.tier.begin_load(keys, books.use)
         self._being_loaded.update(keys)
         count = -(-found // self._shape.block_size)
         in_windows = sum([min(count, -(-window // self._shape.block_size)) for window in self._windows])
@@ -204,7 +212,7 @@ class HostOffload:
             if not self.offload.stores_ends:
                 books.stored = end  # a preempted request starts over and submits what follows again
             return True
-        new = self.tier.begin_store(keys[books.stored : last], books.met)
+        new = self.tier.begin_store(keys[books.stored : last], books.use)
         if new is None:
             return False
         books.stored = end
@@ -263,7 +271,7 @@ class HostOffload:
         if books is not None:
             self._outlived.update(dict.fromkeys(books.moves))
             if self.offload.by_request:
-                self.tier.touch([key for key in books.keys if key in books.met])
+                self.tier.touch([key for key in books.keys if key in books.use.met])
 
     def _move(self, sequence: Sequence, keys: list[int], count: int, *, is_store: bool) -> Move:
         offload = self.offload

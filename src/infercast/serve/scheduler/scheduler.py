@@ -76,6 +76,7 @@ class Scheduler:
         """Running sequences whose last step left some of their known tokens uncomputed."""
         self._defers = self._is_bound = False
         """True if the step leaves prompts to a later one; if requests were left over by the last step that did not."""
+        self._has_prompts, self._since_prompts = False, NEVER  # In the step being planned; steps since one had some
         # One step under way never sees the difference, two only in windows.
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._may_skip = self._settles or self.adapters is not None
@@ -140,18 +141,30 @@ class Scheduler:
             self._is_bound = (
                 self._is_bound if self._defers or plan.num_preempted else len(self.waiting) > self._num_skipped
             )
-            if not is_empty and self.drafts is not None:
-                self.drafts.close(plan)
-            if not is_empty and self.adapters is not None:
-                plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
-            if self.offload is not None:
-                self.offload.store(plan, self.cohort)
+            self._close(plan, is_empty=is_empty)
         return None if is_empty else plan
 
+    def _close(self, plan: Plan, *, is_empty: bool) -> None:
+        """What components note of a planned step."""
+        if not is_empty:
+            self._since_prompts = 0 if self._has_prompts else self._since_prompts + 1
+            if self.drafts is not None:
+                self.drafts.close(plan)
+            if self.adapters is not None:
+                plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
+        if self.offload is not None:
+            self.offload.settling.clear()
+            self.offload.store(plan, self.cohort)
+
     def _has_to_defer(self, in_prompt: set[Sequence]) -> bool:
-        """True between two passes with prompts, if a sequence decodes and the last of these left no request over."""
+        """True between two steps with prompts, if a sequence decodes and the last of these left no request over."""
         self._is_blocked = False
-        if self.pass_number is None or (self.pass_number() - 1) % self.policy.prefill_interval == 0:
+        self._has_prompts = False
+        if self.pass_number is not None:
+            is_due = (self.pass_number() - 1) % self.policy.prefill_interval == 0
+        else:
+            is_due = not self.policy.own_interval or self._since_prompts + 1 >= self.policy.prefill_interval
+        if is_due:
             return False
         return not self._is_bound and len(in_prompt) < len(self.running)
 
@@ -266,27 +279,42 @@ class Scheduler:
             sequence = order[position]
             new_tokens = self._next_tokens(plan, sequence) if not by_priority or sequence in alone else 0
             if new_tokens:
-                reach = self._move_on(sequence, new_tokens)
-                reached = sequence.num_computed + new_tokens
-                slots = reached if drafts is None else drafts.slots(reached)
-                while not self.cache.grow(sequence, slots, reach):
-                    if self._frees_nothing():
-                        return
-                    victim = self._preempt(plan)
-                    if by_priority:
-                        place = order.index(victim)
-                        del order[place]
-                        if victim in plan.sequences:
-                            self._take_back(plan, victim)
-                            position -= 1
-                        elif place < position and not self.policy.steps_over:
-                            position -= 1
-                    if victim is sequence:
-                        return
-                if drafts is not None:
-                    cast("DraftPlan", plan).has_prompts |= cast("DraftSequence", sequence).in_prompt
+                position = self._make_room(plan, order, position, new_tokens)
+                if position < 0:
+                    return
+                if sequence not in self.running:
+                    continue  # the next one has taken its place
+                if drafts is not None and cast("DraftSequence", sequence).in_prompt:
+                    self._go_on_with_prompt(plan, sequence)
                 self._schedule(plan, sequence, new_tokens)
             position += 1
+
+    def _make_room(self, plan: Plan, order: list[Sequence], position: int, new_tokens: int) -> int:
+        """Allocate blocks of a running sequence, preempting if there are none; returns its position, -1: no more."""
+        sequence, by_priority = order[position], self.policy.by_priority
+        reach, slots = self._move_on(sequence, new_tokens), sequence.num_computed + new_tokens
+        slots = slots if self.drafts is None else self.drafts.slots(slots)
+        while not self.cache.grow(sequence, slots, reach):
+            if self._frees_nothing():
+                return -1
+            victim = self._preempt(plan)
+            if by_priority:
+                place = order.index(victim)
+                del order[place]
+                if victim in plan.sequences:
+                    self._take_back(plan, victim)
+                    position -= 1
+                elif place < position and not self.policy.steps_over:
+                    position -= 1
+            if victim is sequence:
+                return position if by_priority and self.policy.goes_on else -1
+        return position
+
+    def _go_on_with_prompt(self, plan: Plan, sequence: Sequence) -> None:
+        """With drafts: a running sequence in the middle of its prompt is in the step."""
+        cast("DraftPlan", plan).has_prompts = True
+        if self.offload is not None:
+            self.offload.settling.append(sequence)
 
     def _next_tokens(self, plan: Plan, sequence: Sequence) -> int:
         """Tokens a running sequence computes in the step being planned; 0: none."""
@@ -302,7 +330,8 @@ class Scheduler:
         new_tokens = missing
         if missing > 1:
             new_tokens = self.policy.chunk(missing, plan.budget, self._num_requests())
-        return new_tokens if self._is_plain else self._ended_well(sequence, computed, new_tokens)
+            new_tokens = max(0, min(new_tokens, self.longest - 1 - computed))
+        return new_tokens if self._is_plain else max(0, self._ended_well(sequence, computed, new_tokens))
 
     def _num_requests(self) -> int:
         return len(self.running) + len(self.waiting)
@@ -332,7 +361,8 @@ class Scheduler:
 
     def _is_under_way(self, sequence: Sequence) -> bool:
         """True if an in-flight step computes it outside the decode batch."""
-        return any(sequence in group for step in self._under_way for group in (step.sequences, step.left, step.ending))
+        steps = [(step.sequences, step.left, step.ending, step.late) for step in self._under_way]
+        return any(sequence in group for step in steps for group in step)
 
     def _preempt(self, plan: Plan) -> Sequence:
         """Preempt a sequence: free its blocks, and recompute its tokens later."""
@@ -373,10 +403,13 @@ class Scheduler:
         self._is_blocked = False
 
     def abort(self, index: int) -> None:
-        """Drop a request after its client has left; with its last token in flight it ends by itself."""
+        """Drop a request after its client has left, even with its last token in flight."""
         found = next((each for each in (*self.running, *self.waiting) if each.index == index), None)
-        if found is None or found.joined == ENDING:
+        if found is None:
             return
+        if found.joined == ENDING:
+            for step in self._under_way:
+                step.ending = [each for each in step.ending if each is not found]
         if found in self.running:
             self._drop(found)
         elif self.offload is None or found not in self.offload.loading:
@@ -403,7 +436,7 @@ class Scheduler:
     def _plan_waiting(self, plan: Plan) -> None:
         """Admit waiting requests, in order, until one does not fit."""
         if self.adapters is not None:
-            self.adapters.begin(self._planned(plan))
+            self.adapters.begin(self.running if self.policy.counts_running else self._planned(plan))
         if self.drafts is not None:
             cast("DraftPlan", plan).num_running = len(plan.sequences)
         if self.offload is not None and self.offload.holders_first and not self._plan_loaded(plan):
@@ -476,8 +509,8 @@ class Scheduler:
         slots = num_cached + new_tokens
         slots = slots if self.drafts is None else self.drafts.slots(slots)
         reach = self._reach(sequence, num_cached, new_tokens) if self._is_aligned else None
-        if not new_tokens or not self._admit(sequence, num_cached, slots, promised, reach=reach):
-            return 0
+        if new_tokens <= 0 or not self._admit(sequence, num_cached, slots, promised, reach=reach):
+            return min(0, new_tokens)
         sequence.num_computed = num_cached
         if offload is None:
             sequence.num_cached = num_cached
@@ -539,37 +572,47 @@ class Scheduler:
         """Resume a request loaded from host memory: share its blocks, and compute the rest."""
         assert self.offload is not None
         cache, computed = self.cache, sequence.num_computed
-        if sequence.named * self._block_size < computed:
+        if sequence.named * self._block_size < computed and self.drafts is not None:
+            self.drafts.name(cast("DraftSequence", sequence), computed)
+        elif sequence.named * self._block_size < computed:
             cache.name(sequence, computed)
         if computed == known:
             computed = sequence.num_computed = known - 1
         new_tokens = self._first_tokens(plan, sequence, known, computed)
-        missing = cache.shape.blocks_for(self.policy.reserved_tokens(sequence, known)) - sequence.length
-        if not new_tokens or missing * self._num_groups > cache.num_free:
-            return 0
         slots = computed + new_tokens
-        if not cache.grow(sequence, slots if self.drafts is None else self.drafts.slots(slots)):
-            return 0
+        slots = slots if self.drafts is None else self.drafts.slots(slots)
+        needed = max(slots, self.policy.reserved_tokens(sequence, known))
+        missing = (cache.shape.blocks_for(needed) - sequence.length) * self._num_groups
+        if new_tokens <= 0 or missing + (self._watermark if self.running else 0) > cache.num_free:
+            return min(0, new_tokens)
+        cache.grow(sequence, slots)
         del self.offload.loading[sequence]
+        self.offload.settling.append(sequence)
         return new_tokens
 
     def _reserved(self) -> int:
-        """Blocks that chunked prompts and loading requests still need."""
+        """Blocks that chunked prompts and loading requests still need, and one's drafts."""
         assert self.offload is not None
         started = [each for each in self._apart if each.num_computed < each.num_input + each.num_produced]
-        known = [(each, each.num_input + each.num_produced) for each in (*started, *self.offload.loading)]
-        return sum(-(-tokens // self._block_size) - each.length for each, tokens in known) * self._num_groups
+        counted = dict.fromkeys((*started, *self.offload.loading, *self.offload.settling))
+        known = [(each, each.num_input + each.num_produced) for each in counted]
+        is_ahead, blocks_for = self.drafts is not None and self.offload.reserves_drafts, self.cache.shape.blocks_for
+        more = self.drafts.slots(self.drafts.width) if is_ahead and self.drafts is not None else 0
+        missing = sum(max(0, blocks_for(tokens + more) - each.length) for each, tokens in known)
+        return (missing + blocks_for(more)) * self._num_groups
 
     # Tokens of a sequence.
 
     def _ended_well(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
-        """Shorten a chunk so that its state can be reused or drafts can read ahead; 0: none now."""
+        """Shorten a chunk so that its state can be reused or drafts can read ahead; 0 or `SKIPPED`: none now."""
         if self._is_aligned and new_tokens:
             known, junction = sequence.num_input + sequence.num_produced, sequence.junction * self._block_size
             prompt = Prompt(computed, sequence.num_input, known, junction)
             starts = sequence not in self.running
             new_tokens = self.policy.align(prompt, new_tokens, self.cache.ends, starts=starts)
-        return new_tokens if self.drafts is None else self.drafts.readable(sequence, computed, new_tokens)
+        if self.drafts is None or not new_tokens:
+            return new_tokens
+        return self.drafts.readable(sequence, computed, new_tokens) or -self.policy.skips_unreadable
 
     def _reach(self, sequence: Sequence, computed: int, new_tokens: int) -> Reach:
         """What aligned states need to know of a step."""
@@ -592,6 +635,8 @@ class Scheduler:
         else:
             samples = computed + new_tokens >= sequence.num_tokens
         if self._in_prompt is not None:
+            known = sequence.num_input + sequence.num_produced
+            self._has_prompts |= sequence in self._in_prompt or computed < known - 1
             (self._in_prompt.discard if samples else self._in_prompt.add)(sequence)
         if self.drafts is not None:
             if samples:
@@ -622,6 +667,7 @@ class Scheduler:
         if steps > 1:
             held += self.cohort.grow(steps - 1)
         if plan.decodes:
+            plan.late = [*self.cohort.late]
             plan.ending = self.cohort.advance(len(held))
         if plan.sequences:
             self._is_blocked = False
