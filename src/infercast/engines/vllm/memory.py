@@ -209,7 +209,9 @@ GRAPH_BYTES_A_KERNEL = 16 * KIB
 # on an RTX PRO 6000, issue 50159 of vLLM): none of its graphs takes more.
 LEAST_PROFILED_BYTES = 1 * MIB
 PROFILED_BYTES_A_KERNEL = 4.7 * KIB
-LIBRARY_BYTES = 100 * MIB
+PROFILED_SHARE = 1.4  # What it reserves of what these add up to: vLLM 0.33 with Qwen3-14B in fp8
+LIBRARY_BYTES, LATER_LIBRARY_BYTES = 100 * MIB, 256 * MIB  # The latter beside the sampler's own buffers
+SAMPLER_BYTES = 4 + 1 / 8  # For each sequence and token of the vocabulary: counts of answers, a mask of prompts
 # Additional memory with recurrent and sparse layers, whose kernels are compiled and tuned while the engine profiles its
 # memory. Their engines have 1.9, 1.8 and 1.7 GiB less for blocks than the rest explains (Qwen3.5-35B-A3B, Nemotron 3
 # Nano, and six layers of GLM-5).
@@ -223,7 +225,11 @@ def plan_memory(
     activations = peak_activation_bytes(config, layout, settings)
     all_graphs = graph_bytes(config, layout, settings)
     multiples = expert_multiples(config, gpu)
-    libraries = LIBRARY_BYTES + (COMPILED_BYTES if compiles_kernels(config, layout) else 0.0)
+    libraries = COMPILED_BYTES if compiles_kernels(config, layout) else 0.0
+    if _samples_apart(config, settings):
+        libraries += LATER_LIBRARY_BYTES + settings.max_num_seqs * config.vocabulary * SAMPLER_BYTES
+    else:
+        libraries += LIBRARY_BYTES
     plans = []
     unbound = 1 + settings.max_num_seqs * -(-settings.max_model_len // settings.block_size)
     drafting = settings.drafting  # the drafter's layers with a KV cache follow the target's
@@ -268,9 +274,13 @@ def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings:
     kept_for_drafts = draft_buffers(config, settings)
     # A buffer keeps the embeddings of single layers beside those in use.
     in_layers = tokens * (2 * config.hidden + widest + 2 * config.layer_inputs) * value + kept_for_drafts
-    # Logits in the model's format and in fp32, plus the hidden states they come from.
+    # Logits in the model's format and in fp32, which the V2 runner samples from a copy of, and their hidden states.
     rows = settings.max_num_seqs * settings.width
-    in_head = rows * config.vocabulary * (value + 4) + tokens * config.hidden * value + kept_for_drafts
+    in_head = (
+        rows * config.vocabulary * (value + (8 if _samples_apart(config, settings) else 4))
+        + tokens * config.hidden * value
+        + kept_for_drafts
+    )
     sparse = sparse_memory(config, layout, settings)
     if sparse is None:
         return max(in_layers, in_head)
@@ -296,11 +306,20 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     recorded = float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
     draft_kernels, num_draft_graphs = draft_graphs(layout, settings)
     recorded += GRAPH_BYTES_A_KERNEL * draft_kernels * num_draft_graphs
-    # The measured release profiled the graphs of its V1 runner, but not those of V2.
-    if not (settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))):
+    if not _profiles_graphs(config, settings):
         return recorded
     a_graph = max(LEAST_PROFILED_BYTES, PROFILED_BYTES_A_KERNEL * num_kernels / layout.pipeline)
-    return recorded + num_graphs * a_graph
+    return PROFILED_SHARE * (recorded + num_graphs * a_graph)
+
+
+def _samples_apart(config: ModelConfig, settings: ResolvedSettings) -> bool:
+    """Releases whose V2 runner keeps counts of tokens, and that were seen to count it all."""
+    return settings.version.reserves_graphs and runs_v2(config, settings.version)
+
+
+def _profiles_graphs(config: ModelConfig, settings: ResolvedSettings) -> bool:
+    """The release with measured memory profiled the graphs of its V1 runner, but not those of V2."""
+    return settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))
 
 
 @lru_cache

@@ -4,9 +4,9 @@ Work without waiting (parsing, validation, a chat template) is done in one round
 it begins; only then does each go on. So requests that come together reach the engine together, one right behind the
 other, after the work on all of them, and later ones wait for the next round.
 
-A request waits for several turns of the loop on its way in, and each turn serves whatever else is ready: for every token
-its text, for every stream that has any a part of its answer. While the loop keeps up, that is its share of the time. Once
-it does not, tokens of a stream are sent together, a turn serves all streams, and requests wait for turn after turn.
+A request waits for several turns of the loop on its way in, and each turn serves whatever else is ready: the text of
+every token, and a part of the answer of every stream that has any. While the loop keeps up, that is its share of the
+time. Once it does not, tokens of a stream are sent together, and a turn serves all streams.
 """
 
 from __future__ import annotations
