@@ -11,6 +11,7 @@ time. Once it does not, tokens of a stream are sent together, and a turn serves 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from math import ceil
 
@@ -49,8 +50,8 @@ class ApiServers:
         """All of an answer was sent."""
         self._streams -= 1
         self._tokens += num_output
-        self._answers.append((time, num_output))
-        if self._began is None:
+        insort(self._answers, (time, num_output))  # since several engines answer in any order
+        if self._began is None or time < self._began:
             self._began = time
 
     def ready(self, time: float, *, follows: bool) -> float:
