@@ -74,4 +74,7 @@ class ApiServers:
         else:
             taken = (own + TURNS * streams * costs.part) / max(left, LEAST_LEFT) - own
             together = taken * TOGETHER / TURNS
-        return max(time, ceil((time + waits + taken - together / 2) / together) * together) if taken > 0 else time
+        if taken <= 0:
+            return time
+        since = time - self._began  # so that only what happens counts, not when the clock was started
+        return time + max(0.0, ceil((since + waits + taken - together / 2) / together) * together - since)
