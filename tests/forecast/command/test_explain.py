@@ -143,7 +143,7 @@ def test_a_value_that_is_not_modelled_is_left_out_with_a_word() -> None:
 
 
 def test_as_long_as_the_cache_holds() -> None:
-    assert flags_of("vllm serve llama-3.1-8b --max-model-len auto", "l4").fit.settings.max_model_len == 36_576
+    assert flags_of("vllm serve llama-3.1-8b --max-model-len auto", "l4").fit.settings.max_model_len == 31_488
     assert flags_of("vllm serve llama-3.1-8b --max-model-len -1").fit.settings.max_model_len == 131_072
 
 
