@@ -282,7 +282,7 @@ def test_an_engine_that_nobody_measured_is_less_certain():
     two = infercast.deploy("qwen2.5-7b", "a100-sxm", tensor_parallel_size=2, api_server=False)
     widths = []
     for deployment in (alone, served, two):
-        forecast = infercast.simulate(deployment, workload())
+        forecast = infercast.simulate(deployment, workload(output_lengths=100))
         band = infercast.forecast_intervals(forecast).tpot
         widths.append(band.high.mean / band.low.mean)
     assert widths[0] < min(widths[1:])
