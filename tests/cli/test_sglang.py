@@ -16,7 +16,15 @@ COMMAND = "python -m sglang.launch_server --model-path Qwen/Qwen3-0.6B"
 
 
 def test_its_flags_by_its_own_names(answered: Any) -> None:
-    words = ("--max-running-requests", 3, "--mem_fraction_static=0.5", "--disable-radix-cache", "--cuda-graph-bs-decode", 1, 2)
+    words = (
+        "--max-running-requests",
+        3,
+        "--mem_fraction_static=0.5",
+        "--disable-radix-cache",
+        "--cuda-graph-bs-decode",
+        1,
+        2,
+    )
     run = answered(*SERVED, *SGLANG, *words, "--json")
     found = run.json["deployment"]
     assert (found["max_running_requests"], found["mem_fraction_static"]) == (3, 0.5)
