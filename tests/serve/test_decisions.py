@@ -14,7 +14,8 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "scheduler"
 FILES = tuple(
-    f"{name}decisions.json.gz" for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_", "pair_", "flag_", "newest_")
+    f"{name}decisions.json.gz"
+    for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_", "pair_", "flag_", "newest_")
 )
 RECORDED = [each for name in FILES for each in json.loads(gzip.decompress(Path(__file__).with_name(name).read_bytes()))]
 MODES = sorted({(each["case"]["version"], each["case"]["mode"]) for each in RECORDED})

@@ -213,9 +213,7 @@ def test_which_models_run_the_second_runner(architecture: str, has_experts: bool
         ("qwen3-8b", "a100-sxm", "vllm@0.9.0", 16, 2048, 256),
     ],
 )
-def test_defaults_of_a_release(
-    model: str, gpu: str, engine: str, block_size: int, tokens: int, sequences: int
-) -> None:
+def test_defaults_of_a_release(model: str, gpu: str, engine: str, block_size: int, tokens: int, sequences: int) -> None:
     settings = deploy(model, gpu, engine=engine).settings
     found = settings.block_size, settings.max_num_batched_tokens, settings.max_num_seqs
     assert found == (block_size, tokens, sequences)
