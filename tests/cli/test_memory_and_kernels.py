@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 MEMORY_KEYS = {
-    "model", "gpu", "tensor_parallel_size", "weights", "kv_cache_dtype", "parameters", "bytes", "total_bytes",
+    "model", "engine", "engine_rules", "gpu", "tensor_parallel_size", "weights", "kv_cache_dtype", "parameters", "bytes", "total_bytes",
     "kv_bytes_per_token", "kv_bytes_per_token_beyond_windows", "num_gpu_blocks", "block_size", "block_sizes",
     "state_groups", "state_bytes_per_sequence",
     "block_bytes", "windows", "longest_sequence", "most_sequences", "context", "max_model_len", "fits", "problem",
@@ -158,7 +158,7 @@ def test_states_are_told_beside_tokens(infercast: Any) -> None:
     words = ("memory", "qwen3.5-35b-a3b", "--gpu", "h200-sxm")
     for caching in ((), ("--enable-prefix-caching",)):
         fit = infercast(*words, *caching, "--json").json
-        assert (fit["windows"], fit["block_size"], fit["state_groups"]) == ([0], 1056, 3)
+        assert (fit["windows"], fit["block_size"], fit["state_groups"]) == ([0], 17 * 64, 3)
         assert fit["state_bytes_per_sequence"] == 3 * fit["block_bytes"]
         assert "3 x states, all tokens" in infercast(*words, *caching).out
 

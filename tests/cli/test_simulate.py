@@ -282,7 +282,7 @@ def test_long_runs_show_a_bar_on_a_terminal_and_nothing_in_a_pipe(
 def test_requests_come_over_http_unless_told_otherwise(answered: Any, forecast: Any) -> None:
     served, offline = forecast(*STEADY), forecast(*STEADY, "--offline")
     assert (served["deployment"]["api_server"], offline["deployment"]["api_server"]) == (True, False)
-    assert served["ttft_ms"]["p50"] > offline["ttft_ms"]["p50"] + 6
+    assert served["ttft_ms"]["p50"] > offline["ttft_ms"]["p50"] + 3
     assert forecast(*STEADY, "--no-api-server") == offline
     text = answered(*STEADY, "--full").out
     assert "over HTTP to the API server" in text

@@ -120,7 +120,7 @@ def test_memory_and_run_follow_the_cut():
     assert uneven.memory.kv.block_bytes == 9 * usual.memory.kv.block_bytes // 8
     load = synthetic_workload(concurrency=128, count=384, input_lengths=512, output_lengths=32)
     runs = {
-        cut: simulate(deploy("llama-3.1-8b", "h100-sxm", pp_layer_partition=cut, **asked), load)
+        cut: simulate(deploy("llama-3.1-8b", "h100-sxm", pp_layer_partition=cut, engine="vllm@0.25", **asked), load)
         for cut in (None, "8,8,8,8", "14,6,6,6", "auto")
     }
     rates = {cut: run.output_tokens_per_second for cut, run in runs.items()}
@@ -144,6 +144,7 @@ def test_stages_on_different_gpus():
     assert slow.usual.decode_seconds[1] != fast.usual.decode_seconds[1]  # what is sent to another GPU
     assert slow.usual.decode_seconds[0] == fast.usual.decode_seconds[0]
     load = synthetic_workload(concurrency=64, count=128, input_lengths=64, output_lengths=32)
+    mixed["engine"] = "vllm@0.25"
     names = ("h200-sxm", "2xh200-sxm+2xa100-sxm", "a100-sxm")
     rates = [simulate(deploy("llama-3.1-8b", gpu, **mixed), load).output_tokens_per_second for gpu in names]
     assert rates[0] > rates[1] > rates[2]

@@ -39,16 +39,16 @@ def host_from(source: str | Path, engine: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_host_like_the_reference_has_the_bundled_times(tmp_path: Path, engine: str) -> None:
+def test_a_host_like_that_of_the_bundled_times_has_these(tmp_path: Path, engine: str) -> None:
     bundled = engine_named(engine).default_host()
-    for launch in (1.0, None):
-        host = host_from(probed(tmp_path, launch=launch), engine)
+    for launch in (bundled.launch_at, None):
+        host = host_from(probed(tmp_path, bundled.python_at, launch), engine)
         assert host == replace(bundled, title=host.title, source=host.source, is_measured=True)
 
 
 def test_each_group_of_times_has_its_factor_and_a_slower_host_never_less(tmp_path: Path) -> None:
     bundled, host = engine_named().default_host(), host_from(probed(tmp_path, python=2.0, launch=1.5))
-    factors = read_probe(probed(tmp_path, python=2.0, launch=1.5)).factors
+    factors = read_probe(probed(tmp_path, python=2.0, launch=1.5)).factors_on(bundled)
     assert 1.0 < factors["launch"] < 1.5
     assert 1.0 < factors["python"] < 2.0
     for name in TIMES:
@@ -80,7 +80,16 @@ def test_probes_of_one_machine_are_put_together() -> None:
 
 def test_a_toml_file_is_read_as_it_is(tmp_path):
     bundled = Path(__file__).parents[2] / "src/infercast/data/engines/vllm/host.toml"
-    assert host_from(bundled) == replace(engine_named().default_host(), is_measured=True)
+    for engine in ("vllm", "vllm@0.25"):  # whose times are those before a table of later ones
+        assert host_from(bundled, engine) == replace(engine_named(engine).default_host(), is_measured=True)
+
+
+@pytest.mark.parametrize("table", ["since = 3", "[since]\n'0.26' = 3"])
+def test_a_file_without_tables_of_releases_is_one_sentence(tmp_path, table):
+    path = tmp_path / "host.toml"
+    path.write_text(f'title = "t"\nsource = "s"\n{table}\n')
+    with pytest.raises(FileFormatError, match="has no tables of releases under since"):
+        host_from(path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"python": 3}', '{"models": []}', "\x00"])

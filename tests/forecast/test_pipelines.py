@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from infercast import deploy, simulate, synthetic_workload
+from infercast.engines.base import engine_named
 
 MODELS = [
     ("qwen3-0.6b", 1), ("llama-3.1-8b", 1), ("gemma-3-12b", 2), ("deepseek-v2-lite", 1), ("qwen3-30b-a3b", 1),
@@ -25,6 +26,7 @@ def forecast(model, stages, tensor=1, engine="vllm@0.25", **workload):
         network="infiniband-ndr",
         predictor="roofline",
         engine=engine,
+        host=engine_named("vllm@0.25").default_host(),  # so that releases differ by their rules alone
     )
     return simulate(deployment, synthetic_workload(**asked))
 

@@ -70,7 +70,7 @@ def test_an_idle_request_is_path_steps_and_path(llama):
     timer, host = llama.timer(), llama.host
     prefill, decode = timer(StepShape([4000], [0], 1)), timer(StepShape([1], [4000], 1))
     way_in = host.request_path + 4000 * host.request_token + host.server_turn + host.wake_up
-    way_out = host.token_path + host.token_turn
+    way_out = host.token_path + host.token_turn + host.stream_part
     gpu_seconds = prefill.host.plan + prefill.host.prepare + prefill.gpu_seconds[0] + prefill.host.process
     assert forecast.ttft.p50 == pytest.approx(way_in + gpu_seconds + way_out)
     assert forecast.tpot.p50 == pytest.approx(decode.gpu_seconds[0])
@@ -83,7 +83,7 @@ def test_a_short_idle_prompt_waits_for_two_steps_to_be_launched(llama):
     first, second = timer(StepShape([100], [0], 1)).host, timer(StepShape([1], [100], 1)).host
     launched = first.plan + first.prepare + first.launch + first.wake + second.plan + second.prepare + second.launch
     way_in = host.request_path + 100 * host.request_token + host.server_turn + host.wake_up
-    expected = way_in + launched + first.process + host.token_path + host.token_turn
+    expected = way_in + launched + first.process + host.token_path + host.token_turn + host.stream_part
     assert record.ttft[0] == pytest.approx(expected)
 
 

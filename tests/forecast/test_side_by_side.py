@@ -65,7 +65,7 @@ def test_an_engine_is_a_change() -> None:
     assert not parse_changes("engine=sglang,gpu=b200-sxm").is_engine_alone
     asked = partial(deploy, "llama-3.1-8b", "h200-sxm", None, engine="vllm@0.25")
     assert deploy_changed(asked, changes).engine.title == "SGLang"
-    assert deploy_changed(asked, parse_changes("engine=vllm")).engine.name == "vllm@0.32"
+    assert deploy_changed(asked, parse_changes("engine=vllm")).engine.name == "vllm@0.33"
     with pytest.raises(InputError, match="TGI is not modelled"):
         parse_changes("engine=tgi")
     with pytest.raises(InputError, match="is no setting of SGLang"):

@@ -24,6 +24,7 @@ def serve(predictor: StepPredictor, scheduler: Any, workload: Workload) -> np.nd
         count = plan.decodes - plan.wasted + len(plan.sampled) - len(plan.thrown_away)
         for sequence in done:
             last[sequence.index] = ready + replica.token_path_seconds + replica.token_turn_seconds * count
+            clients.answer(last[sequence.index], sequence.index)
 
     while True:
         while (arrival := clients.next_arrival) is not None and arrival <= clock.clock:

@@ -80,24 +80,30 @@ Costs = TypeVar("Costs", bound=HostCosts)
 
 def bundled_host(kind: type[Costs], engine: str, version: tuple[int, ...] = ()) -> Costs:
     """The measured times, with those that were measured again since a release; the newest of an unknown one."""
-    values = dict(read_data(DATA / f"engines/{engine}/host.toml"))
-    for since, later in values.pop("since", {}).items():
+    return _costs_of(kind, _of_release(read_data(DATA / f"engines/{engine}/host.toml"), version))
+
+
+def _of_release(values: dict[str, Any], version: tuple[int, ...]) -> dict[str, Any]:
+    found = dict(values)
+    for since, later in found.pop("since", {}).items():
         if not version or numbers(since) <= version:
-            values |= later
-    return _costs_of(kind, values)
+            found |= later
+    return found
 
 
-def read_host(path: Path, kind: type[Costs]) -> Costs:
+def read_host(path: Path, kind: type[Costs], version: tuple[int, ...] = ()) -> Costs:
     import tomllib  # noqa: PLC0415 - most runs are on the bundled host
 
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = _of_release(tomllib.loads(path.read_text(encoding="utf-8")), version)
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
     except UnicodeDecodeError:
         raise FileFormatError(path, "is not UTF-8 text, so not a TOML file") from None
     except ValueError as problem:
         raise FileFormatError(path, f"is not TOML: {problem}") from None
+    except (AttributeError, TypeError):
+        raise FileFormatError(path, "has no tables of releases under since") from None
     for name, value in values.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if name in WORDS:

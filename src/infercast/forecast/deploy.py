@@ -315,7 +315,7 @@ def host_of(engine: Engine, host: HostSource = None, gpu: Gpu | None = None) -> 
 
         return read_probe(path).on(engine.default_host())
     if isinstance(host, Path) or path.suffix == ".toml" or path.exists():
-        return read_host(path, engine.host_type)
+        return read_host(path, engine.host_type, engine.version)
     return engine.default_host().on_cpu(host)
 
 

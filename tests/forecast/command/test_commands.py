@@ -59,11 +59,14 @@ def test_what_is_refused_says_why(every: Any) -> None:
 def test_what_they_are_made_of() -> None:
     assert len(COMMANDS) >= 140
     for rows in ([row for row in COMMANDS if row["id"] <= 62], [row for row in COMMANDS if row["id"] > 62]):
-        statuses = Counter(flag.status for each in rows for flag in reading_of(each["command"]).flags)
+        flags = [flag for each in rows for flag in reading_of(each["command"]).flags]
+        statuses = Counter(flag.status for flag in flags)
         assert statuses[READ] > 170
-        assert statuses[NOT_MODELLED] > 20
+        assert statuses[NOT_MODELLED] > 15
         assert statuses[READ] + statuses[NOT_MODELLED] > 190  # flags that became modelled went from one to the other
-        assert statuses[REFUSED] < 0.2 * len(rows)
+        # Many were posted for earlier releases, and SGLang 0.5.20 renamed those of graphs.
+        assert all("was the last with it" in flag.note for flag in flags if flag.status == REFUSED)
+        assert statuses[REFUSED] < 0.4 * len(rows)
 
 
 def test_the_tag_of_an_image_is_the_release() -> None:

@@ -145,7 +145,7 @@ def _host_tables(document: dict[str, Any], probe: HostProbe, found: dict[str, An
     spread = f"{loop['p50']:,.0f} us a loop, 80 % in {loop['p10']:,.0f} to {loop['p90']:,.0f}"
     facts = [
         ("machine", f"{machine['cpu'].get('Model name', 'a CPU')}, {machine.get('gpu', 'no GPU')}"),
-        ("Python", f"{probe.python:.2f} times as long as on the host behind our times ({spread})"),
+        ("Python", f"{probe.python:.2f} times as long as on the reference host ({spread})"),
         ("launches", "no GPU that PyTorch sees" if probe.launch is None else f"{probe.launch:.2f} times as long"),
         ("host times", ", ".join(f"{GROUPS[group]} x {factor:.2f}" for group, factor in found["factors"].items())),
         *([("", UNSTEADY)] if loop["p90"] > STEADY * loop["p10"] else []),

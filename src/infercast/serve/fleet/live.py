@@ -23,6 +23,7 @@ from infercast.serve.scheduler.base import Plan, PrefillFirst, Sequence
 from infercast.serve.simulation import AnyLoop, Replica, check_workload, loop_of
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.step import StepEstimate
+from infercast.serve.workload.api_server import ApiServers
 from infercast.serve.workload.clients import Inbox
 from infercast.serve.workload.request import Request, Workload
 
@@ -134,15 +135,19 @@ class Frontend:
 
     def __init__(self, replica: Replica, servers: int = 1) -> None:
         self._path, self._token = replica.request_path_seconds, replica.request_token_seconds
-        self._turn, self._hand_over = replica.server.turn, replica.server.hand_over
         servers = max(servers, replica.num_servers)
+        self.servers = ApiServers(replica.server, servers)
+        self._answered: list[tuple[float, int]] = []  # Since the last request went to an engine
         self._free_at = [0.0] * servers
         self._coming: list[deque[int]] = [deque() for _ in range(servers)]
         self._order: deque[int] = deque()
         self._num_sent = 0
         self.requests: dict[int, Request] = {}
         self._sent: dict[int, float] = {}
-        self._arrival: dict[int, float] = {}
+        self._taken: dict[int, float] = {}  # When their rounds were over
+        self._outputs: dict[int, int] = {}  # Tokens to come, of requests that an engine has
+        self.next_arrival: float | None = None
+        """Of the request that was sent first; None if it is still in an API server."""
 
     def put(self, index: int, request: Request, now: float) -> None:
         self.requests[index], self._sent[index] = request, now
@@ -156,11 +161,18 @@ class Frontend:
         for server, coming in enumerate(self._coming):
             while coming and (begin := max(self._free_at[server], self._sent[coming[0]])) <= now:
                 taken = [index for index in coming if self._sent[index] <= begin]
-                end = self._free_at[server] = begin + len(taken) * self._turn
-                for place, index in enumerate(taken):
+                end = begin + len(taken) * self.servers.costs.turn
+                for index in taken:
                     coming.popleft()
-                    arrival = end + place * self._hand_over + self._path + self._token * self.requests[index].num_input
-                    self._arrival[index] = arrival if index in self.requests else inf
+                    self._taken[index] = self._free_at[server] = end
+                    end += self.servers.costs.hand_over
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """The servers' load is that of the moment when the request before went to an engine, as for `Clients`."""
+        if self.next_arrival is None and self._order and (index := self._order[0]) in self._taken:
+            path = self._path + self._token * self.requests[index].num_input
+            self.next_arrival = self.servers.ready(self._taken[index], follows=False) + path
 
     @property
     def next_event(self) -> float:
@@ -170,15 +182,22 @@ class Frontend:
         ]
         return min([*begins, self.next_arrival or inf])
 
-    @property
-    def next_arrival(self) -> float | None:
-        """Of the request that was sent first; None if it is still in an API server."""
-        return self._arrival.get(self._order[0]) if self._order else None
-
     def pop(self) -> tuple[int, Request, float]:
         index = self._order.popleft()
-        del self._arrival[index]
-        return index, self.requests.pop(index), self._sent.pop(index)
+        del self._taken[index]
+        request, self.next_arrival = self.requests.pop(index), None
+        self._outputs[index] = request.num_output
+        for time, num_output in self._answered:
+            self.servers.answer(time, num_output)
+        self._answered.clear()
+        self.servers.streams += 1
+        self._look_ahead()
+        return index, request, self._sent.pop(index)
+
+    def answer(self, time: float, index: int) -> None:
+        """A client has its whole answer, or has left."""
+        if (num_output := self._outputs.pop(index, None)) is not None:
+            self._answered.append((time, num_output))
 
     def drop(self, index: int) -> bool:
         """A client left before its request reached an engine."""
@@ -187,8 +206,10 @@ class Frontend:
         for coming in (self._order, *self._coming):
             if index in coming:
                 coming.remove(index)
-        for known in (self.requests, self._sent, self._arrival):
+        for known in (self.requests, self._sent, self._taken):
             cast("dict[int, Any]", known).pop(index, None)
+        self.next_arrival = None
+        self._look_ahead()
         return True
 
 
@@ -250,6 +271,7 @@ class LiveSystem:
         self._whole.pop(index, None)
         if not self.frontend.drop(index):
             any(pool.abort(index, now) for pool in self.pools)
+            self.frontend.answer(now, index)
         for record in self.records:
             record.forget(index)
         for emission in self._due:
@@ -288,7 +310,9 @@ class LiveSystem:
         engine = pool.next_engine()
         if engine.outstanding:  # else its last client has left
             for index, time in pool.take_turn(engine):
-                if pool is not self.pools[-1] and self._wire is not None and index in self._whole:
+                if pool is self.pools[-1]:
+                    self.frontend.answer(time, index)
+                elif self._wire is not None and index in self._whole:
                     self._wire.put(engine.number, index, time, self._size(self._whole[index].num_input))
         return True
 

@@ -11,6 +11,7 @@ time. Once it does not, tokens of a stream are sent together, and a turn serves 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from math import ceil
 
@@ -47,8 +48,8 @@ class ApiServers:
         self.streams -= 1
         if self._sends:
             self._tokens += num_output
-            self._answers.append((time, num_output))
-            if self._began is None:
+            insort(self._answers, (time, num_output))  # since several engines answer in any order
+            if self._began is None or time < self._began:
                 self._began = time
 
     def ready(self, time: float, *, follows: bool) -> float:
@@ -71,4 +72,7 @@ class ApiServers:
         else:
             taken = (own + TURNS * streams * costs.part) / max(left, LEAST_LEFT) - own
             together = taken * TOGETHER / TURNS
-        return max(time, ceil((time + waits + taken - together / 2) / together) * together) if taken > 0 else time
+        if taken <= 0:
+            return time
+        since = time - self._began  # so that only what happens counts, not when the clock was started
+        return time + max(0.0, ceil((since + waits + taken - together / 2) / together) * together - since)
