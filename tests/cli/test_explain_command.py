@@ -18,7 +18,7 @@ def test_tables(answered: Any) -> None:
         "Flags that are read",
         "--max-num-seqs",
         "--fully-sharded-loras: LoRA adapters in other layouts",
-        "--swap-space: vLLM 0.32 has no --swap-space; 0.17.0 was the last with it",
+        "--swap-space: vLLM 0.33 has no --swap-space; 0.17.0 was the last with it",
         "--host: the server's address and protocol",
         "KV blocks",
         "TTFT p50",

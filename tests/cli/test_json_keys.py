@@ -71,13 +71,14 @@ ADDED = {
     "wall.": "gpu_watts server_watts watts peak_watts joules joules_interval kwh_per_day grams_co2_per_hour pue",
     "wall.servers[].": "kind gpus base_watts factor fitted",
     "prices[].": "gpu gpus usd_per_gpu_hour provider kind date source",
-    "deployment.": "data_parallel_size enable_expert_parallel pipeline_parallel_size engine engine_note speculation "
+    "deployment.": "data_parallel_size enable_expert_parallel pipeline_parallel_size engine engine_note engine_rules "
+    "speculation "
     "assumed",
     "engines[].": f"{ENGINE} pool",
     "phases[].": "pool",
     "pools[].": "gpus instances kv_offload preemptions prefix_hit_rate role tier_hit_rate",
     "pools[].deployment.": f"{DEPLOYMENT} data_parallel_size enable_expert_parallel pipeline_parallel_size engine "
-    "engine_note speculation assumed",
+    "engine_note engine_rules speculation assumed",
     **{f"pools[].{name}.": "mean peak" for name in ("running", "waiting", "kv_usage")},
 }
 """To those of one replica."""

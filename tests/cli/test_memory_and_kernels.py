@@ -63,7 +63,7 @@ def test_a_step_that_does_not_fit_in_the_cache(infercast: Any) -> None:
 
 def test_memory_as_json(infercast: Any) -> None:
     fit = infercast("memory", *ON_H200, "--context", 4096, "--json").json
-    assert set(fit) == MEMORY_KEYS
+    assert set(fit) == MEMORY_KEYS | {"engine", "engine_rules"}
     assert fit["fits"]
     assert fit["problem"] is None
     assert sum(fit["bytes"].values()) == pytest.approx(fit["total_bytes"], rel=1e-9)
@@ -158,7 +158,7 @@ def test_states_are_told_beside_tokens(infercast: Any) -> None:
     words = ("memory", "qwen3.5-35b-a3b", "--gpu", "h200-sxm")
     for caching in ((), ("--enable-prefix-caching",)):
         fit = infercast(*words, *caching, "--json").json
-        assert (fit["windows"], fit["block_size"], fit["state_groups"]) == ([0], 1056, 3)
+        assert (fit["windows"], fit["block_size"], fit["state_groups"]) == ([0], 1088, 3)
         assert fit["state_bytes_per_sequence"] == 3 * fit["block_bytes"]
         assert "3 x states, all tokens" in infercast(*words, *caching).out
 

@@ -116,7 +116,7 @@ def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:
     assert translated(["--", "a_b", "--a_b=c_d"]) == (["--", "a_b", "--a-b=c_d"], [])
     for words, problem in (
         (["--port"], "--port has no value"),
-        (["--swap-space", "4"], "vLLM 0.32 has no --swap-space; 0.17.0 was the last with it; leave it out"),
+        (["--swap-space", "4"], "vLLM 0.33 has no --swap-space; 0.17.0 was the last with it; leave it out"),
     ):
         with pytest.raises(InputError, match=problem):
             translated(words)

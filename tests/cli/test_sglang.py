@@ -16,7 +16,15 @@ COMMAND = "python -m sglang.launch_server --model-path Qwen/Qwen3-0.6B"
 
 
 def test_its_flags_by_its_own_names(answered: Any) -> None:
-    words = ("--max-running-requests", 3, "--mem_fraction_static=0.5", "--disable-radix-cache", "--cuda-graph-bs", 1, 2)
+    words = (
+        "--max-running-requests",
+        3,
+        "--mem_fraction_static=0.5",
+        "--disable-radix-cache",
+        "--cuda-graph-bs-decode",
+        1,
+        2,
+    )
     run = answered(*SERVED, *SGLANG, *words, "--json")
     found = run.json["deployment"]
     assert (found["max_running_requests"], found["mem_fraction_static"]) == (3, 0.5)
@@ -31,7 +39,7 @@ def test_what_changes_nothing_is_left_out(answered: Any) -> None:
 
 
 def test_a_name_with_and_without_version(answered: Any) -> None:
-    assert answered(*MEMORY, *SGLANG, "--json").json == answered(*MEMORY, "--engine=sglang@0.5.16", "--json").json
+    assert answered(*MEMORY, *SGLANG, "--json").json == answered(*MEMORY, "--engine=sglang@0.5.23", "--json").json
 
 
 def test_a_later_release_has_its_own_rules(answered: Any) -> None:
@@ -56,7 +64,7 @@ def test_priorities_by_its_own_names(answered: Any) -> None:
         (("--mem-fraction-static", 0.8), "is a flag of SGLang: add --engine sglang; vLLM calls it"),
         (
             (*SGLANG, "--enable-ep-moe"),
-            "SGLang 0.5.16 has no --enable-ep-moe; 0.5.3 was the last with it; leave it out",
+            "SGLang 0.5.23 has no --enable-ep-moe; 0.5.3 was the last with it; leave it out",
         ),
         ((*SGLANG, "--page-size", "many"), "--page-size must be a whole number such as 8192, 8k or 8K, not 'many'"),
         (
@@ -88,7 +96,7 @@ def test_answers_that_clients_declare(answered: Any) -> None:
         f"{COMMAND} --tp 2 --port 30000",
         "sglang serve --model-path Qwen/Qwen3-0.6B --tp-size=2 --port 30000",
         f"docker run --gpus 2 -p 30000:30000 lmsysorg/sglang:latest {COMMAND.replace('python', 'python3')} --tp 2",
-        "image: lmsysorg/sglang:v0.5.16\ncommand: [python3, -m, sglang.launch_server]\n"
+        "image: lmsysorg/sglang:v0.5.23\ncommand: [python3, -m, sglang.launch_server]\n"
         "args: [--model-path, Qwen/Qwen3-0.6B, --tp, '2']",
     ],
 )
@@ -96,7 +104,7 @@ def test_a_command_is_recognised(answered: Any, text: str) -> None:
     words = ("--gpu", "h100-sxm", "--no-advice", "--rate", 2, "-n", 20)
     run = answered("explain-command", text, *words, "--full")
     assert run.code == 0, run.err
-    assert "sglang@0.5.16" in run.out
+    assert "sglang@0.5.23" in run.out
     assert "2 GPUs share every layer" in run.out
 
 
@@ -106,7 +114,7 @@ def test_a_command_is_explained(answered: Any) -> None:
     run = answered("explain-command", f"{COMMAND} {flags}", *words, "--full")
     assert "a step full of prompts takes" in run.out
     assert "not modelled  --enable-torch-compile" in run.out
-    assert re.search(r"refused +--enable-ep-moe: SGLang 0.5.16 has no --enable-ep-moe", run.out)
+    assert re.search(r"refused +--enable-ep-moe: SGLang 0.5.23 has no --enable-ep-moe", run.out)
     assert re.search(r"ignored +--host", run.out)
     assert "chunked_prefill_size 2048" in run.out  # was tried
 
@@ -120,7 +128,7 @@ def test_a_plan_and_its_files(infercast: Any, tmp_path: Path) -> None:
     asked = ("--slo", "ttft_p99<2s", "--kv-cache-dtype", "fp8", "--vary", "max_running_requests=64")
     run = infercast(*PLAN, *SGLANG, *asked, "--workers", 1, "--out", tmp_path / "plan")
     assert run.code == 0, run.err
-    assert "by sglang@0.5.16" in run.out
+    assert "by sglang@0.5.23" in run.out
     serve = (tmp_path / "plan" / "serve.sh").read_text()
     assert 'python3 -m sglang.launch_server --model-path "$MODEL" --host 0.0.0.0 --kv-cache-dtype fp8_e4m3' in serve
     assert "--max-running-requests 64" in serve
@@ -128,7 +136,7 @@ def test_a_plan_and_its_files(infercast: Any, tmp_path: Path) -> None:
     assert "python3 -m sglang.bench_serving" in bench
     assert "median_e2e_latency_ms" in bench
     compose = (tmp_path / "plan" / "compose.yaml").read_text()
-    assert "lmsysorg/sglang:v0.5.16" in compose
+    assert "lmsysorg/sglang:v0.5.23" in compose
     assert "sglang.launch_server" in compose
     assert not (tmp_path / "plan" / "llm-d-values.yaml").exists()
 

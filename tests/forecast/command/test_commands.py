@@ -61,9 +61,9 @@ def test_what_they_are_made_of() -> None:
     for rows in ([row for row in COMMANDS if row["id"] <= 62], [row for row in COMMANDS if row["id"] > 62]):
         statuses = Counter(flag.status for each in rows for flag in reading_of(each["command"]).flags)
         assert statuses[READ] > 170
-        assert statuses[NOT_MODELLED] > 20
+        assert statuses[NOT_MODELLED] > 18
         assert statuses[READ] + statuses[NOT_MODELLED] > 190  # flags that became modelled went from one to the other
-        assert statuses[REFUSED] < 0.2 * len(rows)
+        assert statuses[REFUSED] < 0.4 * len(rows)  # SGLang dropped a dozen flags after 0.5.19
 
 
 def test_the_tag_of_an_image_is_the_release() -> None:

@@ -138,8 +138,8 @@ def test_a_value_that_is_not_modelled_is_left_out_with_a_word() -> None:
     ]  # fmt: skip
     assert all("forecast without it" in flag.note for flag in found.reading.flags[:2])
     assert "swap-space" not in found.command
-    with pytest.raises(InputError, match="unknown kv_cache_dtype 'fp9'"):  # which vLLM refuses, too
-        flags_of("vllm serve qwen3-0.6b --kv-cache-dtype fp9")
+    (flag,) = flags_of("vllm serve qwen3-0.6b --kv-cache-dtype fp9").reading.flags  # a platform's own, since 0.33
+    assert flag.status == "not modelled"
 
 
 def test_as_long_as_the_cache_holds() -> None:
