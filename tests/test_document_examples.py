@@ -13,7 +13,7 @@ import infercast
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 NUMBER = re.compile(r"\d[\d,.]*\d? (?:ms|s|us|requests/s|GiB|output tokens/s|per hour)(?![a-z])")
-FIRST = "llama-3.1-8b (bf16) on 1 x NVIDIA H200 SXM5 141 GB, vllm@0.32"
+FIRST = "llama-3.1-8b (bf16) on 1 x NVIDIA H200 SXM5 141 GB, vllm@0.33"
 QUOTED = {
     ("README.md", FIRST): "simulate llama-3.1-8b --gpu h200-sxm --rate 12",
     ("docs/quick-start.md", FIRST): "simulate llama-3.1-8b --gpu h200-sxm --rate 12",

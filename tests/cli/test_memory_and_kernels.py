@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 MEMORY_KEYS = {
-    "model", "engine", "engine_rules", "gpu", "tensor_parallel_size", "weights", "kv_cache_dtype", "parameters", "bytes", "total_bytes",
+    "engine", "engine_rules",
+    "model", "gpu", "tensor_parallel_size", "weights", "kv_cache_dtype", "parameters", "bytes", "total_bytes",
     "kv_bytes_per_token", "kv_bytes_per_token_beyond_windows", "num_gpu_blocks", "block_size", "block_sizes",
     "state_groups", "state_bytes_per_sequence",
     "block_bytes", "windows", "longest_sequence", "most_sequences", "context", "max_model_len", "fits", "problem",

@@ -139,7 +139,7 @@ def test_a_value_that_is_not_modelled_is_left_out_with_a_word() -> None:
     assert all("forecast without it" in flag.note for flag in found.reading.flags[:2])
     assert "swap-space" not in found.command
     with pytest.raises(InputError, match="unknown kv_cache_dtype 'fp9'"):  # which vLLM refuses, too ...
-        flags_of("docker run vllm/vllm-openai:v0.32.0 qwen3-0.6b --kv-cache-dtype fp9")
+        flags_of("docker run vllm/vllm-openai:v0.32.0 --model Qwen/Qwen3-0.6B --kv-cache-dtype fp9")
     (flag,) = flags_of("vllm serve qwen3-0.6b --kv-cache-dtype fp9").reading.flags  # ... up to 0.33, which has no list
     assert (flag.status, "unknown kv_cache_dtype 'fp9'" in flag.note) == ("not modelled", True)
 
