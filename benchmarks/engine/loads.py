@@ -90,7 +90,7 @@ class Loads:
             "client_busy": round((time.process_time() - busy) / (end - begin), 3),
         }
         if used is not None:
-            summary["joule"] = round(used - joules, 1)
+            summary["joule"], summary["mean_w"] = round(used - joules, 1), round((used - joules) / (end - begin), 1)
         self.runs.append({"kind": kind, **facts, "summary": summary, "requests": rows})
         print(self.path.name, kind, facts if kind != "prefix" else "", summary, flush=True)
         with gzip.open(self.path, "wt", compresslevel=3) as file:

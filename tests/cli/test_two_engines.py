@@ -21,8 +21,8 @@ def test_two_engines_are_shown_side_by_side(answered: Any) -> None:
 
 
 def test_json_has_the_same(answered: Any) -> None:
-    found = answered(*WORDS, "--engine", "vllm@0.25", "--what-if", "engine=vllm@0.32", "--json").json
-    assert [side["engine"] for side in found["steps"]] == ["vllm@0.25", "vllm@0.32"]
+    found = answered(*WORDS, "--engine", "vllm@0.25", "--what-if", "engine=vllm@0.33", "--json").json
+    assert [side["engine"] for side in found["steps"]] == ["vllm@0.25", "vllm@0.33"]
     assert found["reasons"]
     assert {"step_us", "launch", "padded_tokens", "families_us"} == {*found["same_steps"][0]["before"]}
     assert found["before"]["deployment"]["engine_note"] is None

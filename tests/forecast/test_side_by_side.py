@@ -53,10 +53,10 @@ def test_both_are_given_the_same_steps(both: SideBySide) -> None:
 
 
 def test_what_is_alike_is_said_to_be() -> None:
-    runs = run("vllm@0.31"), run("vllm@0.32")
+    runs = run("vllm@0.31"), run("vllm@0.33")
     alike, *unsure = reasons(side_by_side(runs, ("a", "b")))
     assert alike == "Steps, kernels and cache of a and b are alike."
-    assert [each.split()[0] for each in unsure] == ["vllm@0.31", "vllm@0.32"]
+    assert [each.split()[0] for each in unsure] == ["vllm@0.31", "vllm@0.33"]
 
 
 def test_an_engine_is_a_change() -> None:
@@ -97,7 +97,7 @@ def test_prefixes_that_windows_forget_are_named() -> None:
     load = synthetic_workload(concurrency=2, count=8, input_lengths=3000, output_lengths=4, prefix_length=2048)
     runs = [
         watch_run(system_of(deploy("gemma-3-1b", "h200-sxm", engine=engine)), load)
-        for engine in ("vllm@0.25", "vllm@0.32")
+        for engine in ("vllm@0.25", "vllm@0.33")
     ]
     said = reasons(side_by_side((runs[0], runs[1]), ("old", "new")))
     assert any(each.startswith("new finds ") and "of prompt tokens in its cache, old " in each for each in said)

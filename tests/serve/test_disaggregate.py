@@ -13,6 +13,7 @@ from infercast.serve.record import Served
 from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, constant_timer
+from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.synthetic import continued, synthetic_workload
 
@@ -117,7 +118,7 @@ def test_a_slow_prompt_does_not_hold_up_the_link() -> None:
 
 @pytest.mark.parametrize(("servers", "taken_in"), [(1, 3.0), (2, 1.5)])
 def test_the_first_pool_takes_requests_in_as_one_engine_does(servers: int, taken_in: float) -> None:
-    replica = Replica(by_tokens, FirstCome(512, 64), num_blocks=4000, steps_under_way=1, request_turn_seconds=0.5)
+    replica = Replica(by_tokens, FirstCome(512, 64), num_blocks=4000, steps_under_way=1, server=ServerCosts(0.5))
     pools = Pool(same_engines(replica, 2), servers=servers), Pool(same_engines(replica, 1))
     workload = Workload((Request(0.0, 100, 2),) * 6)
     done = simulate_disaggregated(*pools, Link(1e9, 1e9), lambda tokens: 10.0 * tokens, workload)

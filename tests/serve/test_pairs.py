@@ -112,7 +112,11 @@ def test_pairs_run(engine: str, first: str, second: str) -> None:
     ("features", "settings", "reason"),
     [
         (("adapters", "pipelines"), VLLM["adapters"], "ask for 4 LoRA adapters.*fails when two steps meet"),
-        (("speculation", "pipelines"), VLLM["speculation"], "method ngram in a pipeline.*negative number of tokens"),
+        (
+            ("speculation", "pipelines"),
+            {**VLLM["speculation"], "async_scheduling": False},
+            "method ngram in a pipeline.*negative number of tokens",
+        ),
         (
             ("speculation", "pipelines"),
             {"speculative_config": HEAD % "eagle3"},

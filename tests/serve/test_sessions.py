@@ -10,6 +10,7 @@ import pytest
 from infercast.serve.fleet.pool import Pool, simulate_fleet
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, simulate
+from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Request, Workload
 
@@ -73,7 +74,7 @@ def times_of(record: Record) -> list[bytes]:
 def test_sessions_of_one_turn_are_plain_requests(scenario: Any, concurrency: int | None, engines: int) -> None:
     for seed in range(20):
         replica, workload = scenario("small", seed)
-        replica = replace(replica, request_turn_seconds=0.05)
+        replica = replace(replica, server=ServerCosts(0.05))
         plain = replace(workload, concurrency=concurrency)
         lone = tuple(replace(each, session=index, think=4.0) for index, each in enumerate(plain.requests))
         pool = Pool((replica,) * engines, servers=engines)
@@ -93,7 +94,7 @@ def test_every_step_of_random_conversations(scenario: Any, facts: Any, plain: An
 
 
 def behind_a_server(replica: Replica, workload: Workload) -> tuple[Replica, Workload]:
-    return replace(replica, request_turn_seconds=0.02), workload
+    return replace(replica, server=ServerCosts(0.02)), workload
 
 
 def test_conversations_are_served_alike_by_one_engine_and_by_a_pool_of_one(scenario: Any) -> None:

@@ -82,7 +82,7 @@ class EngineVersion(NamedTuple):
         return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))
 
 
-_CHANGES = sorted(
+_CHANGES: list[tuple[Version, str, Any]] = sorted(
     [
         (numbers(each["since"]), each["rule"], tuple(value) if type(value := each["value"]) is list else value)
         for each in _DATA["facts"]

@@ -190,7 +190,7 @@ class Frontend:
         for time, num_output in self._answered:
             self.servers.answer(time, num_output)
         self._answered.clear()
-        self.servers.take()
+        self.servers.streams += 1
         self._look_ahead()
         return index, request, self._sent.pop(index)
 

@@ -330,7 +330,6 @@ class Scheduler:
         new_tokens = missing
         if missing > 1:
             new_tokens = self.policy.chunk(missing, plan.budget, self._num_requests())
-            new_tokens = max(0, min(new_tokens, self.longest - 1 - computed))
         return new_tokens if self._is_plain else max(0, self._ended_well(sequence, computed, new_tokens))
 
     def _num_requests(self) -> int:

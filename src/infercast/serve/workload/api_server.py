@@ -39,30 +39,28 @@ class ApiServers:
     def __init__(self, costs: ServerCosts, count: int = 1) -> None:
         self.costs, self.count = costs, count
         self._answers: deque[tuple[float, int]] = deque()  # When answers were complete, and their tokens
-        self._tokens = self._streams = 0
+        self._tokens = self.streams = 0  # Of answers, and of requests on their way
         self._began: float | None = None
-
-    def take(self) -> None:
-        """A request was sent."""
-        self._streams += 1
+        self._sends = costs.token + costs.part > 0
 
     def answer(self, time: float, num_output: int) -> None:
         """All of an answer was sent."""
-        self._streams -= 1
-        self._tokens += num_output
-        insort(self._answers, (time, num_output))  # since several engines answer in any order
-        if self._began is None or time < self._began:
-            self._began = time
+        self.streams -= 1
+        if self._sends:
+            self._tokens += num_output
+            insort(self._answers, (time, num_output))  # since several engines answer in any order
+            if self._began is None or time < self._began:
+                self._began = time
 
     def ready(self, time: float, *, follows: bool) -> float:
         """When a request that comes at a time goes on; ``follows``: it was sent upon an answer, amid other tokens."""
         costs = self.costs
-        if self._began is None or not costs.token + costs.part:
+        if self._began is None:
             return time
         while self._answers and self._answers[0][0] < time - MEMORY_SECONDS:
             self._tokens -= self._answers.popleft()[1]
         seconds = min(max(time - self._began, MEMORY_SECONDS / 4), MEMORY_SECONDS) * self.count
-        rate, streams = self._tokens / seconds, self._streams / self.count
+        rate, streams = self._tokens / seconds, self.streams / self.count
         own = SHARED_WORK * costs.turn
         left = 1.0 - own * len(self._answers) / seconds - min(costs.token * rate, MOST_SHARE)
         spare = left - costs.part * rate

@@ -140,7 +140,7 @@ class Clients:
                 heapq.heappop(self._free)
         self._rounds[self._num_sent % len(self._rounds)] = self._next_round
         self._num_sent += 1
-        self.servers.take()
+        self.servers.streams += 1
         self._look_ahead()
         return index, self.requests[index], sent
 
