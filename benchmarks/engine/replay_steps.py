@@ -24,7 +24,7 @@ def read_steps(folder: Path):
     """(run number, step) of all logs in order."""
     for number, path in enumerate(sorted(folder.glob("steps_*.json.gz"))):
         for step in json.loads(gzip.decompress(path.read_bytes()))["steps"]:
-            if step["batch"] and step["process"] and step["sample"]:
+            if (step["decodes"] or step["beside"]) and step["process"] and step["sample"]:
                 yield number, step
 
 
@@ -51,7 +51,9 @@ def main() -> None:
     for number, step in read_steps(options.steps):
         if options.run is not None and number != options.run:
             continue
-        new, computed = [each[1] for each in step["batch"]], [max(0, each[2]) for each in step["batch"]]
+        decodes, beside = step["decodes"], step["beside"]
+        new = [1] * decodes + [each[1] for each in beside]
+        computed = [step["context"] // max(1, decodes)] * decodes + [max(0, each[2]) for each in beside]
         shape = StepShape(new, computed, len(new))
         launch = deployment.graphs.launch(shape.num_tokens, shape.is_decode)[0].value
         size = next(bound for bound in BOUNDS if shape.num_tokens <= bound)

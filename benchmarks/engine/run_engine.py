@@ -1,4 +1,4 @@
-"""Serve loads on a real vLLM engine with dummy weights, in process, and write what clients saw for `infercast validate`.
+"""Serve loads on a real vLLM engine in process, with dummy weights: what clients saw, for `infercast validate`.
 
     python run_engine.py --model FOLDER_WITH_CONFIG --name NAME --out FOLDER --runs 'poisson:10:200,prefix:40:200'
 

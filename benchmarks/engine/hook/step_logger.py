@@ -71,6 +71,19 @@ def _memory_of(core) -> dict:
     return {name: int(value) for name, value in found.items() if value is not None}
 
 
+def _batch_of(output) -> dict:
+    """Sequences that decode as a number and their context, every other one by name."""
+    cached, counts = output.scheduled_cached_reqs, output.num_scheduled_tokens
+    new = [(each.req_id, counts[each.req_id], each.num_computed_tokens) for each in output.scheduled_new_reqs]
+    if output.total_num_scheduled_tokens - sum(each[1] for each in new) == len(cached.req_ids):
+        return {"beside": new, "decodes": len(cached.req_ids), "context": sum(cached.num_computed_tokens)}
+    names = zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+    pairs = [(name, counts[name], done) for name, done in names]
+    singles = [each[2] for each in pairs if each[1] == 1]
+    beside = [*new, *(each for each in pairs if each[1] > 1)]
+    return {"beside": beside, "decodes": len(singles), "context": sum(singles)}
+
+
 def _install(core) -> None:
     """Wrap what one step calls, in the order in which it does."""
     import torch  # noqa: PLC0415
@@ -89,20 +102,7 @@ def _install(core) -> None:
         start = perf_counter()
         output = schedule(*args, **kwargs)
         row = STATE["row"] = {"plan": (start, perf_counter())}
-        cached, counts = output.scheduled_cached_reqs, output.num_scheduled_tokens
-        row["beside"] = [
-            (each.req_id, counts[each.req_id], each.num_computed_tokens) for each in output.scheduled_new_reqs
-        ]
-        if output.total_num_scheduled_tokens - sum(each[1] for each in row["beside"]) == len(cached.req_ids):
-            row["decodes"], row["context"] = len(cached.req_ids), sum(cached.num_computed_tokens)
-        else:
-            pairs = [
-                (name, counts[name], done)
-                for name, done in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
-            ]
-            row["beside"] += [each for each in pairs if each[1] > 1]
-            singles = [each[2] for each in pairs if each[1] == 1]
-            row["decodes"], row["context"] = len(singles), sum(singles)
+        row |= _batch_of(output)
         row["preempted"] = len(output.preempted_req_ids or ())
         row["running"], row["waiting"] = len(scheduler.running), len(scheduler.waiting)
         row["free"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()

@@ -35,7 +35,7 @@ from infercast.engines.vllm.kv_cache import (
 )
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory, weight_waits, with_adapters
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, redundant_experts, resolve
-from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, engine_version
+from infercast.engines.vllm.versions import ENGINES, MEASURED, MEASURED_AGAIN, EngineVersion, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, fields, replace
@@ -380,7 +380,7 @@ class Vllm(Engine):
         return is_new(self.rules, op, gpu)
 
     def has_new_runner(self, model: ModelConfig) -> bool:
-        return runs_v2(model, self.rules) and not runs_v2(model, ENGINES[MEASURED])
+        return runs_v2(model, self.rules) and not (self.is_measured or runs_v2(model, ENGINES[MEASURED]))
 
     def graphs(self, settings: ResolvedSettings) -> Graphs:
         return settings.graphs
@@ -408,8 +408,10 @@ class Vllm(Engine):
 
 
 def _release(name: str) -> Vllm:
-    note = "" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}"
-    return Vllm(name=name, note=note, is_measured=name == MEASURED, flags=FLAGS, rules=ENGINES[name])
+    first, again = (each.partition("@")[2] for each in (MEASURED, MEASURED_AGAIN))
+    measured = name in (MEASURED, MEASURED_AGAIN)
+    note = "" if measured else f"rules by its source, host times as measured on {again}, kernels on {first}"
+    return Vllm(name=name, note=note, is_measured=measured, flags=FLAGS, rules=ENGINES[name])
 
 
 RELEASES = {name: _release(name) for name in ENGINES}

@@ -15,6 +15,7 @@ from infercast.models.spec import ModelConfig
 
 _DATA = read_data("engines/vllm/releases.toml")
 MEASURED = f"vllm@{_DATA['measured']}"  # The release with measured costs
+MEASURED_AGAIN = f"vllm@{_DATA['measured_again']}"  # The one with host times of its own, since some release
 NEWEST = f"vllm@{_DATA['releases'][-1]}"  # The newest release with known rules, which is the default
 USUAL: dict[str, Any] = {"gpu_memory_utilization": 0.92, "enable_chunked_prefill": True, "async_scheduling": True}
 USUAL |= {"cudagraph_mode": "full_and_piecewise", "prompts_first": False}  # Since some release, by default
