@@ -141,7 +141,7 @@ def brief_doubts(source: str, engine: str, intervals: Intervals | None, drafting
     is_probed = all(each.probed >= each.whole for each in rests.values())
     why = {
         "host": f"your host: {{}}; `infercast {'calibrate' if is_probed else 'measure --host'}` narrows it",
-        "release": f"the release: {{}}; {engine} was not measured, others were",
+        "release": f"the release: {{}}; kernels of {engine} were not measured, those of another release were",
         "kernels": f"kernels: {{}}; {WEAK.get(source, 'learned from measured kernels of this GPU')}",
         "luck": "luck: {}; a longer run (--num-requests) narrows it",
     }
@@ -171,7 +171,7 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
         published = f"published runs of {'releases long before' if is_older(engine) else 'close releases'}"
         runner = " It runs this model by other code on the host." if engine.has_new_runner(deployment.model) else ""
         sentences.append(
-            f"{engine.name} was not measured ({engine.note}): intervals hold how far {published} are off.{runner}"
+            f"{engine.name} was not measured in full ({engine.note}): intervals hold how far {published} are off.{runner}"
         )
     sentences += [*estimate_notes(deployment), *_of_drafts(deployment)]
     if deployment.corrections is not None:

@@ -380,7 +380,7 @@ class Vllm(Engine):
         return is_new(self.rules, op, gpu)
 
     def has_new_runner(self, model: ModelConfig) -> bool:
-        return runs_v2(model, self.rules) and not (self.is_measured or runs_v2(model, ENGINES[MEASURED]))
+        return runs_v2(model, self.rules) and not runs_v2(model, ENGINES[MEASURED])
 
     def graphs(self, settings: ResolvedSettings) -> Graphs:
         return settings.graphs
@@ -409,9 +409,8 @@ class Vllm(Engine):
 
 def _release(name: str) -> Vllm:
     first, again = (each.partition("@")[2] for each in (MEASURED, MEASURED_AGAIN))
-    measured = name in (MEASURED, MEASURED_AGAIN)
-    note = "" if measured else f"rules by its source, host times as measured on {again}, kernels on {first}"
-    return Vllm(name=name, note=note, is_measured=measured, flags=FLAGS, rules=ENGINES[name])
+    note = "" if name == MEASURED else f"rules by its source, host times as measured on {again}, kernels on {first}"
+    return Vllm(name=name, note=note, is_measured=name == MEASURED, flags=FLAGS, rules=ENGINES[name])
 
 
 RELEASES = {name: _release(name) for name in ENGINES}
