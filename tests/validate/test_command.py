@@ -225,3 +225,24 @@ def test_the_command_says_which_host_it_took(validate: Any, document: Any, write
     code, _, err = validate(path, "--host", path)
     assert (code, err.count("\n")) == (2, 1)
     assert "is not what `infercast measure --host` writes" in err
+
+
+def test_a_client_over_http_needs_to_know_nothing_of_the_engine(validate: Any, document: Any, write: Any) -> None:
+    document["config"] = {"name": document["config"]["name"]}
+    for run in document["runs"]:
+        for row in run["requests"]:
+            row["chunks"] = row["n_out"]
+    rows = document["runs"][1]["requests"]
+    document["runs"].append({"kind": "closed", "clients": 2, "requests": rows})
+    code, _, err = validate(write(document))
+    assert (code, err.strip().endswith("config.gpu is missing; name the GPU there, or with --gpu")) == (2, True)
+    code, out, err = validate(write(document), "--gpu", "h200-sxm", "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert [run["label"] for run in result["runs"]][-1] == "closed 2 clients"
+    read = read_measured(write(document))
+    assert read.setup.over_http
+    assert read.setup.settings.engine == "vllm@0.33"
+    assert [run.workload.concurrency for run in read.runs] == [None, None, 2]
+    document["config"]["vllm"] = "0.32.1"
+    assert read_measured(write(document)).setup.settings.engine == "vllm@0.32"

@@ -143,7 +143,7 @@ class MeasuredSetup:
     """An engine as it was started."""
 
     settings: Settings
-    num_gpu_blocks: int  # KV blocks it had
+    num_gpu_blocks: int | None  # KV blocks it had; None: not known
     with_those_blocks: Settings  # The same settings, with the number of blocks fixed to these
     blocks_were_set: bool  # True if it was fixed
     tensor_parallel_size: int = 1

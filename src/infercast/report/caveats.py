@@ -170,9 +170,8 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
     if not engine.is_measured:
         published = f"published runs of {'releases long before' if is_older(engine) else 'close releases'}"
         runner = " It runs this model by other code on the host." if engine.has_new_runner(deployment.model) else ""
-        sentences.append(
-            f"{engine.name} was not measured in full ({engine.note}): intervals hold how far {published} are off.{runner}"
-        )
+        known = f"{engine.name} was not measured in full ({engine.note})"
+        sentences.append(f"{known}: intervals hold how far {published} are off.{runner}")
     sentences += [*estimate_notes(deployment), *_of_drafts(deployment)]
     if deployment.corrections is not None:
         sentences += [*deployment.corrections.notes, SENTENCES["calibrated"].format(deployment.corrections.title)]

@@ -35,7 +35,7 @@ from infercast.engines.vllm.kv_cache import (
 )
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory, weight_waits, with_adapters
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, redundant_experts, resolve
-from infercast.engines.vllm.versions import ENGINES, MEASURED, MEASURED_AGAIN, EngineVersion, engine_version
+from infercast.engines.vllm.versions import ENGINES, MEASURED, MEASURED_AGAIN, NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, fields, replace
@@ -110,7 +110,8 @@ def _graph_settings(text: str, tell: Tell) -> dict[str, Any]:
 def measured_setup(config: Fields) -> MeasuredSetup:
     """Parse a file's config; ``engine_args`` may have more of vLLM's arguments, under its names."""
     arguments = config.inner("engine_args")
-    stated = {name: config.get(name, kind) for name, kind in STATED.items()}
+    over_http = bool(config.holder.get("api_server"))  # Its clients may know nothing of the engine
+    stated = {name: config.get(name, kind) for name, kind in STATED.items() if name in config or not over_http}
     # Fields of `EngineSettings` among the engine's other arguments; the rest does not affect the simulation.
     kinds = {"bool": bool, "int": int, "float": float, "str": str}
     further: dict[str, Any] = {}
@@ -123,7 +124,8 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         further["num_gpu_blocks_override"] = config.get("num_gpu_blocks_override", int)
     usual = {"async_scheduling": bool(config.holder.get("async_scheduling", True)), "enable_prefix_caching": True}
     release = ".".join(config.word("vllm", "").split(".")[:2])
-    settings = EngineSettings(**{**stated, **usual, "engine": f"vllm@{release}" if release else MEASURED, **further})
+    engine = f"vllm@{release}" if release else NEWEST if over_http else MEASURED
+    settings = EngineSettings(**{**stated, **usual, "engine": engine, **further})
     if "speculative_config" in arguments:
         # The config as given; the drafter is named by its folder, which was on another machine
         values = dict(arguments.inner("speculative_config").holder)
@@ -131,7 +133,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             values["model"] = PurePosixPath(model).name
         drafts = json.dumps(values)
         settings = replace(settings, speculative_config=drafts, dummy_weights=True)
-    blocks = config.at_least("num_gpu_blocks", 1)
+    blocks = None if over_http and "num_gpu_blocks" not in config else config.at_least("num_gpu_blocks", 1)
     return MeasuredSetup(
         settings=settings,
         num_gpu_blocks=blocks,
@@ -140,7 +142,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         tensor_parallel_size=config.get("tensor_parallel_size", int)
         if config.holder.get("tensor_parallel_size")
         else 1,
-        over_http=bool(config.holder.get("api_server")),
+        over_http=over_http,
         model={
             "quantization": config.word("quant", "") or None,
             "kv_cache_dtype": config.word("kv_cache_dtype"),

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from infercast.engines.base import Deployment, engine_of
 from infercast.engines.settings import Settings
 from infercast.engines.timer import KernelTimer
+from infercast.errors import FileFormatError
 from infercast.forecast.deploy import ModelOptions, deploy, load_model
 from infercast.forecast.energy import Energy, energy_of_pools
 from infercast.forecast.intervals import half_widths, slowed
@@ -428,7 +429,8 @@ def validate(
     hosts: dict[str, str] = {}
     for measured in files:
         deployment, is_set = _started(measured, model_config, gpu, predictor, host, real_weights=real_weights)
-        blocks = None if is_set else Comparison(measured.setup.num_gpu_blocks, deployment.memory.num_blocks)
+        num_blocks = None if is_set else measured.setup.num_gpu_blocks
+        blocks = None if num_blocks is None else Comparison(num_blocks, deployment.memory.num_blocks)
         kv_blocks.append((measured.path.name, blocks))
         num_stalled += measured.num_stalled
         if deployment.host.is_measured:
@@ -484,6 +486,8 @@ def _started(
     if model_config is not None and (model_config / f"{measured.model}.json").is_file():
         source = model_config / f"{measured.model}.json"
     setup = measured.setup
+    if not (gpu or measured.gpu):
+        raise FileFormatError(measured.path, "config.gpu is missing; name the GPU there, or with --gpu")
     engine = engine_of(setup.settings)
     model = load_model(source, engine=engine, **cast("ModelOptions", setup.model))
 
@@ -499,7 +503,9 @@ def _started(
         )
 
     deployment = start(setup.settings)
-    if setup.num_gpu_blocks < SET_BELOW * deployment.memory.num_blocks:
+    if (blocks := setup.num_gpu_blocks) is None:
+        return deployment, True
+    if blocks < SET_BELOW * deployment.memory.num_blocks:
         return start(setup.with_those_blocks), True
     return deployment, setup.blocks_were_set
 

@@ -121,7 +121,10 @@ def shipped_runs(engine: str = FIRST_MEASURED) -> list[Path]:
 
 def read_measured(path: Path) -> MeasuredFile:
     document = Fields(path, load_document(path), "the file")
-    config, runs = Fields(path, document.get("config", dict), "config"), document.get("runs", list)
+    stated, runs = document.get("config", dict), document.get("runs", list)
+    if any(isinstance(run, dict) and _is_streamed(run.get("requests")) for run in runs):
+        stated = {"api_server": True, "gpu": "", **stated}
+    config = Fields(path, stated, "config")
     measured, num_stalled = [], 0
     for position, run in enumerate(runs):
         where = f"runs[{position}]"
@@ -151,6 +154,11 @@ def _probe(path: Path, document: Mapping[str, Any]) -> HostProbe | None:
     probes = [probe_of(each, path) for each in inside] or [read_probe(each) for each in files]
     where = ", ".join(each.name for each in files) or "the same file"
     return mean_probe(probes, f"probed host ({where})") if probes else None
+
+
+def _is_streamed(rows: Any) -> bool:
+    """Whether a client counted the parts of answers, as those of a server over HTTP do."""
+    return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and "chunks" in rows[0]
 
 
 def load_document(path: Path) -> dict[str, Any]:
