@@ -435,7 +435,7 @@ def validate(
         num_stalled += measured.num_stalled
         if deployment.host.is_measured:
             hosts[measured.path.name] = deployment.host.title
-        replica = deployment.replica(warmed_up=warmed_up)
+        replica = deployment.replica(warmed_up=warmed_up or measured.is_warm)
         loaded: list[tuple[Replica, MeasuredRun]] = []
         first = len(runs)
         for run in measured.runs:

@@ -109,6 +109,7 @@ class MeasuredFile:
     runs: tuple[MeasuredRun, ...]
     num_stalled: int
     probe: HostProbe | None = None  # Of the machine, in the file or beside it
+    is_warm: bool = False  # Its engine had served before the first run
 
 
 def shipped_runs(engine: str = FIRST_MEASURED) -> list[Path]:
@@ -142,6 +143,7 @@ def read_measured(path: Path) -> MeasuredFile:
         runs=tuple(measured),
         num_stalled=num_stalled,
         probe=_probe(path, document.holder),
+        is_warm=bool(config.holder.get("warmed_up")),
     )
 
 
