@@ -143,7 +143,7 @@ def _winner(row: Row) -> list[tuple[str, str]]:
     if figures.odds is not None:
         rows.append(("odds", f"the SLO holds with a probability of {format_percent(figures.odds)}"))
     rows.append(("headroom", f"{figures.headroom:.2f} times, least in {figures.tightest}"))
-    rows.append(("bottleneck", quantities.bound_words(figures.bottleneck)))
+    rows.append(("bottleneck", figures.bottleneck))
     for pool, name in zip(row.candidate.pools, ("prefill", "decode"), strict=False):
         label = "options" if row.candidate.prefill is None else f"{name} options"
         rows.append((label, shlex.join(flag_words(pool.options())) or "none"))

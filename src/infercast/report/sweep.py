@@ -10,14 +10,13 @@ from typing import Any
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.result import bottleneck
 from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, Point, Savings, Sweep, drawn, joules_of
 from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
+from infercast.report.diagnosis import diagnosis_of, diagnosis_rows
 from infercast.report.files import csv_lines
-from infercast.report.forecast import brief_changes
-from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, bound_words, declared, document
+from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, declared, document
 from infercast.report.terminal import (
     SCREEN,
     Chart,
@@ -92,7 +91,7 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
     rows = [row for row in summary_rows(sweep) if row[0] not in ("SLO", "price")]
     if runs := [point.forecast for point in points if point.forecast is not None]:
         last = next((run for run in reversed(runs) if run.state.is_steady), runs[-1])
-        rows += [("bottleneck", bound_words(bottleneck(last))), *named_first("change", brief_changes(last))]
+        rows += diagnosis_rows(diagnosis_of(last, None))[:2]
         rows += named_first("doubt", [*brief_doubts(last.source, "", None), HOST_DOUBT][:2])
     return [*parts, Section("Where it bends" if sweep.axis.is_load else "Best values", Facts([*rows, ("more", MORE)]))]
 
