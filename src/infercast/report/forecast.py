@@ -7,6 +7,7 @@ from typing import Any
 
 from infercast import units
 from infercast.engines.base import package_of
+from infercast.forecast.diagnosis.diagnose import Diagnosis
 from infercast.forecast.energy import Energy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase
@@ -298,14 +299,14 @@ def _deployed(pool: PoolRun) -> str:
     return f"{role}{name} on {pool.pool.gpus} x {deployment.gpu.title}{split}, {deployment.engine.name}"
 
 
-def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]]:
+def brief_rows(forecast: Forecast, intervals: Intervals, found: Diagnosis | None = None) -> list[tuple[str, str]]:
     """What a newcomer asks after the latencies, a line each."""
     running, waiting = forecast.running, forecast.waiting
     tokens = f"{forecast.output_tokens_per_second:,.0f} {_result(forecast)}s/s"
     queue = f", {waiting.mean:,.1f} waiting" if waiting.mean >= 0.05 else ""
     tokens += f" ({quantities.format_rates(intervals.output_tokens_per_second)})"
     served = f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
-    deployment, found = forecast.deployment, diagnosis_of(forecast, intervals)
+    deployment, found = forecast.deployment, found or diagnosis_of(forecast, intervals)
     doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
     assumed = dict.fromkeys(pool.deployment.model.assumed for pool in forecast.pools)
     return [

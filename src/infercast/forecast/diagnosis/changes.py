@@ -29,6 +29,11 @@ SWITCHES = {
     "enforce_eager": False, "disable_cuda_graph": False,
 }  # fmt: skip
 """Switches of engines that help in one position."""
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "schedule_policy": ("fcfs", "lpm"), "schedule_conservativeness": (0.3, 1.0), "enable_mixed_chunk": (True, False),
+    "long_prefill_token_threshold": (0, 1024, 4096),
+}  # fmt: skip
+"""Settings with several values, any of which may help."""
 REUSING = {"enable_prefix_caching": True, "disable_radix_cache": False}
 SLOT_SETTINGS = ("max_loras", "max_loras_per_batch")
 OF_POOLS = {"tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp"}
@@ -51,6 +56,12 @@ class Change(NamedTuple):
     shorter: float = 1.0  # The share of what it eases that it takes away at most
     families: tuple[str, ...] = ()  # Kernel families that it makes faster; none: all
     kernels: bool = True  # Whether other kernels run, with errors of their own
+
+    @property
+    def label(self) -> str:
+        """``max_num_seqs 64, enforce_eager off``."""
+        named = {"router": self.router, "link": self.link, "instances": self.instances or None}
+        return label_of({name: value for name, value in named.items() if value is not None} | {**self.values})
 
     def words(self, system: System) -> str:
         """The options of the command that make it."""
@@ -81,6 +92,12 @@ class Change(NamedTuple):
             return system_of(asked[0], router if several else None, instances=counts[0], timer=timers[0])
         link, balancer = self.link or str(system.link), router or pools[0].engines.router
         return two_pools(*asked, instances=(counts[0], counts[1]), link=link, router=balancer, timers=(*timers,))  # type: ignore[arg-type]
+
+
+def label_of(values: Mapping[str, Any]) -> str:
+    words = {True: "on", False: "off", None: "left out"}
+    return ", ".join(f"{name} {words[value] if value is None or isinstance(value, bool) else value}"
+                     for name, value in values.items())  # fmt: skip
 
 
 def _flag(name: str, value: Any, deployment: Deployment) -> str:
@@ -156,6 +173,10 @@ def _settings(forecast: Forecast, pool: int | None) -> Iterator[Change]:
         now = getattr(settings, name, None)
         if now is not None and now is not better:
             yield Change((REUSE,) if name in REUSING else (GPU, HOST, TOKENS), {name: better})
+    for name, values in CHOICES.items():
+        now = getattr(settings, name, None)
+        others = values[:1] if name == "long_prefill_token_threshold" and now else values  # dropped or added, not moved
+        yield from (Change((TOKENS,), {name: value}) for value in others if now is not None and value != now)
     if deployment.model.prediction is not None and deployment.drafting is None and engine.own_drafts:
         flag, _, words = engine.own_drafts.removeprefix("--").partition(" ")
         yield Change((GPU,), {flag.replace("-", "_"): words.strip("'")})
@@ -182,7 +203,7 @@ def _sizes(forecast: Forecast) -> Iterator[Change]:
 def _formats(forecast: Forecast) -> Iterator[Change]:
     """Narrower formats of weights and of the KV cache that the engine makes by itself."""
     deployment, model = forecast.deployment, forecast.deployment.model
-    if model.weights.name == model.weights.base and "fp8" in deployment.gpu.tensor_flops:
+    if model.weights.name == model.weights.base:
         yield Change((GPU, KV, PREFILL, DECODE), {"quantization": "fp8"}, cost=ANSWERS, shorter=0.6, families=WEIGHTS)
     names = deployment.engine.names.kv_cache_dtypes
     other = next((name for name in ("fp8", "fp8_e4m3") if name in names), None)

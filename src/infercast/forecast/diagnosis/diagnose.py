@@ -124,20 +124,20 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) ->
         for bound, change in left[:most]:
             if best is not None and best.gain > NEARLY * bound:
                 break
-            if (remedy := _remedy(trials, change)) is not None:
+            if (remedy := try_change(trials, change)) is not None:
                 found.append(remedy)
                 best = best_of(found, trials)
         if best is not None and is_enough(best, trials):
             break
     while best is not None and best.gains[0].ratio * best.gains[0].chance > SHARP and trials.can_grow:
         trials.longer()
-        again = _remedy(trials, best.change)
+        again = try_change(trials, best.change)
         found = [each for each in found if each is not best] + ([again] if again else [])
         best = best_of(found, trials)
     return found
 
 
-def _remedy(trials: Trials, change: Change) -> Remedy | None:
+def try_change(trials: Trials, change: Change) -> Remedy | None:
     """A change, tried; None where the engine refuses it."""
     before = trials.forecast
     try:

@@ -161,6 +161,10 @@ class Trials:
         """Further trials are of four times as many requests."""
         self._size = min(self._whole, 4 * self._size)
 
+    def whole(self) -> None:
+        """Further trials are of all requests of the run."""
+        self._size = self._whole
+
     def numbers(self) -> list[Aim]:
         """What else must not become much worse."""
         verdict, found = self.forecast.verdict, [self.aim]
@@ -188,8 +192,8 @@ class Trials:
     def gains(self, system: System, *, kernels: bool = False, spread: bool = False) -> list[Gain]:
         """What a changed system gains, the aim first; ``kernels``: it runs others; ``spread``: even arrivals."""
         if self.aim.quantity == CAPACITY:
-            gain = log(self.capacity(system) / self.value(self.aim))
-            return [Gain(self.aim, gain, EIGHTY * CAPACITY_NOISE, self._estimates(kernels, system, self.aim))]
+            most = log(self.capacity(system) / self.value(self.aim))
+            return [Gain(self.aim, most, EIGHTY * CAPACITY_NOISE, self._estimates(kernels, system, self.aim))]
         workload, which, before = self._requests()
         if spread:
             last = workload.requests[-1].arrival
