@@ -81,17 +81,19 @@ class Seen(NamedTuple):
     tpot: Array
     end_to_end: Array
     num_output: Array
+    seconds: float = 0.0  # Of a run that ends with them; 0: clients go on
 
     @staticmethod
-    def of(served: Served, which: Array) -> Seen:
+    def of(served: Served, which: Array, *, ends: bool = False) -> Seen:
         several = which[served.num_output[which] > 1]
         tpot = (served.last_token - served.first_token)[several] / (served.num_output[several] - 1)
-        return Seen(served.ttft[which], tpot, served.end_to_end[which], served.num_output[which])
+        seconds = float(served.last_token.max() - served.sent_at.min()) if ends else 0.0
+        return Seen(served.ttft[which], tpot, served.end_to_end[which], served.num_output[which], seconds)
 
     @property
     def tokens_per_second(self) -> float:
-        """Of clients that wait for nothing but answers: by Little's law, up to their number."""
-        return float(self.num_output.sum()) / float(self.end_to_end.sum())
+        """Of clients that wait for nothing but answers and go on: by Little's law, up to their number."""
+        return float(self.num_output.sum()) / (self.seconds or float(self.end_to_end.sum()))
 
 
 class Gain(NamedTuple):
@@ -201,7 +203,7 @@ class Trials:
             even = (replace(each, arrival=at) for each, at in zip(workload.requests, arrivals, strict=True))
             workload = replace(workload, requests=tuple(even))
         self.count += 1
-        after = Seen.of(system.serve(workload).clients, which)
+        after = Seen.of(system.serve(workload).clients, which, ends=before.seconds > 0)
         return [
             Gain(aim, gain, _error(aim, before, after), self._estimates(kernels, system, aim))
             for aim in self.numbers()
@@ -216,10 +218,11 @@ class Trials:
             if size < self._whole:  # the last ones do not see the requests after them
                 stayed = quantile(served.end_to_end[first], ENDED)
                 last = int(np.count_nonzero(served.sent_at[first] <= served.sent_at[first].max() - stayed))
-            start = min(self._warm, last // 2)
+            ends = size == self._whole and not self.forecast.steady_only
+            start = 0 if ends else min(self._warm, last // 2)
             which = first[start : max(last, start + 2 * BLOCKS)]
             workload = replace(self.forecast.workload, requests=self.forecast.workload.requests[:size])
-            self._memory[size] = workload, which, Seen.of(served, which)
+            self._memory[size] = workload, which, Seen.of(served, which, ends=ends)
         return self._memory[self._size]
 
     def _estimates(self, kernels: bool, system: System, aim: Aim) -> float:
