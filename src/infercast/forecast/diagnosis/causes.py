@@ -81,6 +81,8 @@ def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list
     if not most:
         found += [Cause(kind, name, _waiting(trials, kind)) for kind, name, _ in suspects[:1]]
     for kind, name, relaxed in suspects[:most]:
+        if kind == BURSTS and any(each.tried and each.share > WAITED for each in found):
+            continue  # a queue before something else
         gains = relaxed()
         if gains > log(1.0 + LEAST):
             found.append(Cause(kind, name, 1.0 - exp(-gains), tried=True))

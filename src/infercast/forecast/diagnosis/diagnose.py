@@ -29,7 +29,7 @@ from infercast.shown import Answer
 MOST_TRIALS = 8  # Of changes; causes have a few of their own
 WORTH = 0.05  # The least gain (a logarithm) that is worth a change of its price
 TRADE = 0.05  # A change makes nothing else worse by more than this, or than what it gains
-SHARP = 0.05  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
+SHARP = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
 NEARLY = 0.9  # Changes that may gain hardly more than the best so far are not tried
 SURE = 0.8  # Odds with which nothing has to change
 

@@ -23,7 +23,7 @@ from infercast.serve.record import Served
 
 LEAST_REQUESTS, TURNOVERS, FILLING_UP = 96, 6, 3
 """A trial has so many requests at least, and so many times those in the system at one time, after some that fill it."""
-BLOCKS, STUDENT = 8, 1.415  # Blocks that are left out in turn, and the standard errors of 80 % with so many
+BLOCKS, STUDENT = 8, 1.9  # Blocks left out in turn, and the standard errors of 80 % where neighbours are alike
 SMOOTH = 0.4 * np.linspace(-1, 1, 9)
 CAPACITY_NOISE = 0.015  # Standard error of the logarithm of a capacity, from other draws of the requests
 QUEUED = 0.5  # Share of TTFT that is spent in a queue from which on it is the latency that matters
@@ -122,7 +122,8 @@ class Gain(NamedTuple):
 def aim_of(forecast: Forecast) -> Aim:
     """The SLO's limit with least room; else the rate that can be served, tokens a second, or the latency that waits."""
     state, workload = forecast.state, forecast.workload
-    if state.word in (OVERLOADED, FILLING) and workload.rate is not None and not workload.in_turns:
+    is_short = state.word == FILLING and (state.capacity or 0.0) < (workload.rate or 0.0)
+    if (state.word == OVERLOADED or is_short) and workload.rate is not None and not workload.in_turns:
         return Aim(CAPACITY)
     if forecast.verdict is not None and (known := [each for each in forecast.verdict.limits if each.value]):
         limit = min(known, key=lambda each: each.headroom or 0.0).limit
