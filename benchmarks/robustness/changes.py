@@ -12,6 +12,7 @@ worth 1.2 times as much (of logarithms). Draws are the same for a ``--seed``.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import infercast
+from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.diagnosis.changes import GPUS, changes_of
 from infercast.forecast.diagnosis.diagnose import WORTH, Diagnosis, Remedy, diagnose_run, is_enough, is_fair, try_change
@@ -62,6 +64,11 @@ class Row(NamedTuple):
     better: str = ""  # Another change that is worth much more
 
     @property
+    def told(self) -> str:
+        said, low, high, full = (f"{each - 1:+.1%}" for each in (self.ratio, *self.ends, self.simulated))
+        return f"{self.said or 'none'} {said} ({low} to {high}), in full {full} {self.better}"
+
+    @property
     def holds(self) -> bool:
         low, high = self.ends
         return not self.said or abs(self.simulated - self.ratio) <= POINTS or low <= self.simulated <= high
@@ -78,64 +85,69 @@ def draws(seed: int) -> Iterator[Case]:
                 continue
 
 
+LENGTHS = ("256", "lognormal:700:0.9:16:4000", "2000"), ("32", "lognormal:180:0.8:4:1000", "300")
+LOADS = ("ttft_p99<400ms", "tpot_p95<20ms", "ttft_p99<1s,tpot_p95<30ms", "e2e_p90<4s")
+
+
 def _case(kind: str, random: Random) -> Case:
     model, gpu = random.choice(PLAIN)
     engine = random.choice(("vllm", "vllm", "sglang")) if kind in ("plain", "closed", "slo", "replicas") else "vllm"
-    lengths = {"input_lengths": random.choice(("256", "lognormal:700:0.9:16:4000", "2000")),
-               "output_lengths": random.choice(("32", "lognormal:180:0.8:4:1000", "300"))}  # fmt: skip
+    options, settings, router = _options(kind, engine, random)
+    chosen = engine_named(engine)
+    deployment = infercast.deploy(model, gpu, chosen.settings(settings), **options)
+    if kind == "pools":
+        decode = infercast.deploy(model, gpu, chosen.settings(settings), tensor_parallel_size=random.choice((1, 2)))
+        system = two_pools(deployment, decode, instances=(random.choice((1, 2)), 1))
+    else:
+        system = system_of(deployment, router)
+    workload, told = _load(kind, system, random)
+    slo = random.choice(LOADS) if kind == "slo" else None
+    more = " ".join(f"{name}={value}" for name, value in {**options, **settings}.items() if name != "engine")
+    return Case(kind, " ".join(f"{model} {gpu} {engine} {more} {router or ''} {told} {slo or ''}".split()), system,
+                workload, slo)  # fmt: skip
+
+
+def _options(kind: str, engine: str, random: Random) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+    """Options of `deploy`, settings of the engine, and the load balancer."""
     options: dict[str, Any] = {"engine": engine}
     settings: dict[str, Any] = {}
-    router, slo = None, None
     if kind == "pipeline":
         options["pipeline_parallel_size"] = random.choice((2, 4))
     if kind == "replicas":
         options["data_parallel_size"] = random.choice((2, 4, 8))
-        router = random.choice((None, "round_robin", "random"))
     if kind == "adapters":
         settings |= {"enable_lora": True, "max_loras": random.choice((1, 2, 4))}
     if kind == "drafts":
-        config = '{"method": "ngram", "num_speculative_tokens": %d}' % random.choice((2, 4))
-        settings |= {"speculative_config": config, "acceptance": "0.6"}
+        config = {"method": "ngram", "num_speculative_tokens": random.choice((2, 4))}
+        settings |= {"speculative_config": json.dumps(config), "acceptance": "0.6"}
     if kind == "offload":
         settings |= {"kv_offloading_size": 16.0, "enable_prefix_caching": True, "gpu_memory_utilization": 0.8}
     if kind in ("plain", "slo") and engine == "vllm" and random.random() < 0.4:
         settings |= {"max_num_seqs": random.choice((4, 8, 16, 32))}
     if kind in ("plain", "closed") and engine == "vllm" and random.random() < 0.2:
         settings |= {"gpu_memory_utilization": 0.6}
-    chosen = infercast.engines.base.engine_named(engine)
-    deployment = infercast.deploy(model, gpu, chosen.settings(settings), **options)
-    if kind == "pools":
-        tp = random.choice((1, 2))
-        decode = infercast.deploy(model, gpu, chosen.settings(settings), tensor_parallel_size=tp, engine=engine)
-        system = two_pools(deployment, decode, instances=(random.choice((1, 2)), 1))
-    else:
-        system = system_of(deployment, router)
-    count = random.choice((400, 800, None))
-    shape = synthetic_workload(rate=1.0, count=300, **lengths)
-    load = random.choice((0.3, 0.6, 0.8))
+    return options, settings, random.choice((None, "round_robin", "random")) if kind == "replicas" else None
+
+
+def _load(kind: str, system: System, random: Random) -> tuple[Workload, str]:
+    inputs, outputs = (random.choice(each) for each in LENGTHS)
+    lengths: dict[str, Any] = {"input_lengths": inputs, "output_lengths": outputs}
+    count, load = random.choice((400, 800, None)), random.choice((0.3, 0.6, 0.8))
     if kind == "closed" or (kind == "pipeline" and random.random() < 0.5):
         clients = random.choice((4, 16, 64, 200))
-        workload, told = (
-            synthetic_workload(concurrency=clients, count=max(400, 3 * clients), **lengths),
-            f"{clients} clients",
-        )
-    elif kind in ("sessions", "offload"):
-        rate = float(f"{0.1 * load * most_requests_per_second(system, shape):.2g}")
-        workload = session_workload(session_rate=rate, turns="geometric:6", turn_lengths="lognormal:120:0.8:4:2000",
-                                    think="exponential:5", count=count or 800, **lengths)  # fmt: skip
-        told = f"{rate:g} sessions/s"
-    else:
-        rate = float(f"{load * most_requests_per_second(system, shape):.2g}")
-        workload, told = synthetic_workload(rate=rate, count=count, **lengths), f"{rate:g}/s"
+        workload = synthetic_workload(concurrency=clients, count=max(400, 3 * clients), **lengths)
+        return workload, f"{clients} clients {inputs}/{outputs}"
+    rate = load * most_requests_per_second(system, synthetic_workload(rate=1.0, count=300, **lengths))
+    if kind in ("sessions", "offload"):
+        rate = float(f"{0.1 * rate:.2g}")
+        turns = {"turns": "geometric:6", "turn_lengths": "lognormal:120:0.8:4:2000", "think": "exponential:5"}
+        workload = session_workload(session_rate=rate, count=count or 800, **turns, **lengths)
+        return workload, f"{rate:g} sessions/s {inputs}/{outputs}"
+    rate = float(f"{rate:.2g}")
+    workload = synthetic_workload(rate=rate, count=count, **lengths)
     if kind == "adapters":
         workload = with_adapters(workload, Adapters(random.choice((8, 32)), 1.0, 1.0), seed=0)
-    if kind == "slo":
-        slo = random.choice(("ttft_p99<400ms", "tpot_p95<20ms", "ttft_p99<1s,tpot_p95<30ms", "e2e_p90<4s"))
-    more = " ".join(f"{name}={value}" for name, value in {**options, **settings}.items() if name != "engine")
-    words = (
-        f"{model} {gpu} {engine} {more} {router or ''} {told} {lengths['input_lengths']}/{lengths['output_lengths']}"
-    )
-    return Case(kind, f"{words} {slo or ''}".strip(), system, workload, slo)
+    return workload, f"{rate:g}/s {inputs}/{outputs}"
 
 
 def forecast_of(system: System, case: Case) -> Forecast:
@@ -198,11 +210,7 @@ def main(words: list[str] | None = None) -> int:
         row = judged(case, brute=asked.brute)
         rows.append(row)
         mark = "ok  " if row.holds and not row.better else "MISS"
-        said = (
-            f"{row.ratio - 1:+.1%} ({row.ends[0] - 1:+.1%} to {row.ends[1] - 1:+.1%}), in full {row.simulated - 1:+.1%}"
-        )
-        print(f"{mark} {time.process_time() - began:5.1f} s {row.kind}: {row.words}: {row.said or 'none'} {said} {row.better}",
-              flush=True)  # fmt: skip
+        print(f"{mark} {time.process_time() - began:5.1f} s {row.kind}: {row.words}: {row.told}", flush=True)
         if len(rows) >= asked.count:
             break
     told = [row for row in rows if row.said]

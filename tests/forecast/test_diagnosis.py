@@ -15,7 +15,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.system import System, system_of, two_pools
 from infercast.lazy_classes import replace
-from infercast.report.diagnosis import breaks_words, bottleneck_words, change_words, diagnosis_dict, next_words
+from infercast.report.diagnosis import bottleneck_words, breaks_words, change_words, diagnosis_dict, next_words
 from infercast.serve import Workload
 from infercast.serve.workload.classes import with_adapters
 from infercast.serve.workload.request import Adapters
