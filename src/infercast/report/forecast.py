@@ -12,7 +12,7 @@ from infercast.forecast.energy import Energy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase
 from infercast.forecast.result import Forecast, Verdict, prices_of
-from infercast.forecast.run import EngineLoad, PoolRun, SessionsRun, TierTransfer, drafts_of
+from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.system import BOTH, DECODE
 from infercast.hardware.server import Server
@@ -313,12 +313,13 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: Diagnosis | None
         *release_rows(deployment.engine),
         *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
+        *([] if forecast.link is None else [("TTFT", _ttft_words(forecast.link))]),
         ("load", f"{served}; {running.mean:,.1f} running{queue}"),
         ("SLO", _promise_words(forecast.verdict, POOLED if deployment.model.pools else EXAMPLE)),
         ("cost", _cost_words(forecast)),
         *diagnosis_rows(found),
         *named_first("doubt", doubts),
-        *_of_pools(forecast, "run it", _installed_and_run),
+        *named_first("run it", _started(forecast)),
         ("next", next_words(found)),
         ("more", MORE),
     ]
@@ -327,6 +328,22 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: Diagnosis | None
 def _installed_and_run(pool: PoolRun) -> str:
     package = package_of(pool.deployment.engine)
     return f"pip install {package} && {serve_command(pool.deployment, pool.role)}"
+
+
+def _started(forecast: Forecast) -> list[str]:
+    """Commands of all engines; two pools have a proxy before them."""
+    if forecast.link is None:
+        return [*map(_installed_and_run, forecast.pools)]
+    lines = [f"{pool.role}, {pool.pool.instances} x: {_installed_and_run(pool)}" for pool in forecast.pools]
+    return [*lines, "and a proxy that sends each prompt to the first pool, then to the second"]
+
+
+def _ttft_words(link: LinkRun) -> str:
+    """Its means by part."""
+    means = link.prompt.mean, link.wait.mean + link.transfer.mean, link.first_step.mean
+    prompt, moving, first = map(units.format_seconds, means)
+    parts = f"{prompt} in the prefill pool, then {moving} on the link, then {first} in the decode pool"
+    return f"{parts} on average; {link.name} is in use {units.format_percent(link.use)} of the run"
 
 
 def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) -> list[tuple[str, str]]:
