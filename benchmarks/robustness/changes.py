@@ -132,16 +132,16 @@ def _options(kind: str, engine: str, random: Random) -> tuple[dict[str, Any], di
 def _load(kind: str, system: System, random: Random) -> tuple[Workload, str]:
     inputs, outputs = (random.choice(each) for each in LENGTHS)
     lengths: dict[str, Any] = {"input_lengths": inputs, "output_lengths": outputs}
-    count, load = random.choice((400, 800, None)), random.choice((0.3, 0.6, 0.8))
+    count, load = random.choice((300, 600)), random.choice((0.3, 0.6, 0.8))
     if kind == "closed" or (kind == "pipeline" and random.random() < 0.5):
-        clients = random.choice((4, 16, 64, 200))
-        workload = synthetic_workload(concurrency=clients, count=max(400, 3 * clients), **lengths)
+        clients = random.choice((4, 16, 64, 150))
+        workload = synthetic_workload(concurrency=clients, count=max(300, 3 * clients), **lengths)
         return workload, f"{clients} clients {inputs}/{outputs}"
-    rate = load * most_requests_per_second(system, synthetic_workload(rate=1.0, count=300, **lengths))
+    rate = load * most_requests_per_second(system, synthetic_workload(rate=1.0, count=200, **lengths))
     if kind in ("sessions", "offload"):
         rate = float(f"{0.1 * rate:.2g}")
         turns = {"turns": "geometric:6", "turn_lengths": "lognormal:120:0.8:4:2000", "think": "exponential:5"}
-        workload = session_workload(session_rate=rate, count=count or 800, **turns, **lengths)
+        workload = session_workload(session_rate=rate, count=count, **turns, **lengths)
         return workload, f"{rate:g} sessions/s {inputs}/{outputs}"
     rate = float(f"{rate:.2g}")
     workload = synthetic_workload(rate=rate, count=count, **lengths)

@@ -18,15 +18,17 @@ from infercast.forecast.diagnosis.changes import (
     KV,
     LINK,
     PREFILL,
+    REUSE,
     ROUTER,
     ROUTERS,
     SEATS,
     SERVERS,
     SLOTS,
     STAGES,
+    WITH_PREFIXES,
     Change,
 )
-from infercast.forecast.diagnosis.growth import server_share
+from infercast.forecast.diagnosis.growth import most_running, server_share
 from infercast.forecast.diagnosis.trials import Aim, Trials, queued_share
 from infercast.forecast.intervals import Intervals, slowed
 from infercast.forecast.kernels import Phase
@@ -70,13 +72,13 @@ class Cause(NamedTuple):
         if not aim.is_rate:
             return f"{self.name}{bound}: {format_percent(self.share)} of {aim.name}"
         if self.tried:
-            return f"{self.name}: {format_percent(1.0 / (1.0 - self.share) - 1.0)} more {aim.name} without it"
+            return f"{self.name}: {format_percent(1.0 / (1.0 - self.share) - 1.0)} more {aim.name} without that"
         return f"{self.name}{bound}: {format_percent(self.share)} of the time"
 
 
 def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list[Cause]:
     """All that matter, the largest first; at most so many trials, without which the share of waiting stands for one."""
-    found = [*_kernels(trials, intervals), *_host(trials, intervals), *_of_two_pools(trials)]
+    found = [*_kernels(trials, intervals), *_of_two_pools(trials)]
     suspects = [*_relaxations(trials)]
     if not most:
         found += [Cause(kind, name, _waiting(trials, kind)) for kind, name, _ in suspects[:1]]
@@ -124,8 +126,11 @@ def responses(trials: Trials, intervals: Intervals | None) -> tuple[float, float
 
 
 def _kernels(trials: Trials, intervals: Intervals | None) -> Iterator[Cause]:
-    phases, (gpu, _) = phases_of(trials), responses(trials, intervals)
+    """Families of kernels by kind of step, and the host."""
+    phases, (gpu, host) = phases_of(trials), responses(trials, intervals)
     whole = sum(each.gpu_seconds for each in phases) or 1.0
+    if host >= LEAST:
+        yield Cause(HOST, "the host's CPU", min(host, MOST))
     for phase in phases:
         words = "steps with prompts" if phase.name == "prefill" else "decode steps"
         for family in phase.families:
@@ -137,12 +142,6 @@ def _kernels(trials: Trials, intervals: Intervals | None) -> Iterator[Cause]:
 def without(part: float, response: float) -> float:
     """The share of a result that is gone where a part of all times is, and the result grows so much with them."""
     return response * part if response <= 1.0 else 1.0 - (1.0 - min(part, MOST)) ** response
-
-
-def _host(trials: Trials, intervals: Intervals | None) -> Iterator[Cause]:
-    _, host = responses(trials, intervals)
-    if host >= LEAST:
-        yield Cause(HOST, "the host's CPU", min(host, MOST))
 
 
 def _of_two_pools(trials: Trials) -> Iterator[Cause]:
@@ -160,49 +159,42 @@ def _of_two_pools(trials: Trials) -> Iterator[Cause]:
             yield Cause(kind, name, min(share, MOST))
 
 
-Relaxed = Callable[[], float]
-
-
-def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Relaxed]]:
+def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]]]:
     """What counts say may bind, those first that bind hardest, and what goes without it gains."""
     forecast, system = trials.forecast, trials.forecast.system
-    pool, waits = forecast.pools[-1], forecast.waiting.peak > 0
-    replica, deployment = pool.pool.replica, pool.deployment
+    pool, waits, queued = forecast.pools[-1], forecast.waiting.peak > 0, queued_share(forecast)
+    replica, deployment, requests = pool.pool.replica, pool.deployment, forecast.workload.requests
+
+    def gained(changed: System) -> float:
+        return trials.gains(changed)[0].gain
 
     def relaxed(**values: object) -> float:
-        return trials.gains(_with(system, lambda each: replace(each, **values)))[0].gain  # type: ignore[arg-type]
+        return gained(_with(system, lambda each: replace(each, **values)))  # type: ignore[arg-type]
 
-    adapters = {request.adapter for request in forecast.workload.requests} - {None}
+    adapters = {request.adapter for request in requests} - {None}
     if replica.max_adapters is not None and len(adapters) > replica.max_adapters and replica.stages is None:
-        name = f"adapter slots: {replica.max_adapters} for {len(adapters)} adapters"
+        name = f"adapter slots, {replica.max_adapters} for {len(adapters)} adapters"
         yield SLOTS, name, lambda: relaxed(max_adapters=ENDLESS)
     if waits and (pool.kv_usage.peak >= FULL or pool.num_preemptions):
-        yield (
-            KV,
-            f"KV cache: {min(pool.kv_usage.peak, 1.0):.0%} full",
-            lambda: relaxed(num_blocks=8 * replica.num_blocks),
-        )
-    seats = getattr(deployment.settings, "most_running", deployment.settings.max_num_seqs)
-    if waits and max(record.running.peak for record in pool.records) >= FULL * seats:
-        name = deployment.engine.bounds[1]
+        name = f"KV cache, {format_percent(min(pool.kv_usage.peak, 1.0))} full"
+        yield KV, name, lambda: relaxed(num_blocks=8 * replica.num_blocks)
+    seats, name = most_running(pool), deployment.engine.bounds[1]
+    if waits and deployment.asked is not None and max(each.running.peak for each in pool.records) >= FULL * seats:
         more = Change((SEATS,), {name: 4 * seats})
-        if deployment.asked is not None:
-            yield SEATS, f"{name} {seats}: all in use", lambda: trials.gains(more.applied(system))[0].gain
-    if replica.stages is not None:
-        count = len(replica.stages)
-        yield (
-            STAGES,
-            "other pipeline stages",
-            lambda: trials.gains(_with(system, lambda each: _at_once(each, count)))[0].gain,
-        )
-    if len(forecast.pools[0].records) > 1 and (waits or queued_share(forecast) > WAITING / 3):
-        better = next(name for name in ROUTERS if name != forecast.router)
+        yield SEATS, f"{name} {seats}, all in use", lambda: gained(more.applied(system))
+    if (stages := replica.stages) is not None:
+        yield STAGES, "other pipeline stages", lambda: gained(_with(system, lambda each: _at_once(each, len(stages))))
+    shared = any(request.prefix for request in requests)
+    if shared and not replica.prefix_caching:
+        yield REUSE, "prompts that are computed again, without a prefix cache", lambda: relaxed(prefix_caching=True)
+    if len(forecast.pools[0].records) > 1 and (waits or shared or queued > WAITING / 3):
+        better = next(each for each in (*WITH_PREFIXES * shared, *ROUTERS) if each != forecast.router)
         name = f"the load balancer ({forecast.router})"
-        yield ROUTER, name, lambda: trials.gains(Change((ROUTER,), router=better).applied(system))[0].gain
+        yield ROUTER, name, lambda: gained(Change((ROUTER,), router=better).applied(system))
     if server_share(forecast) > BUSY:
         yield SERVERS, "the API server", lambda: relaxed(server=ServerCosts())
     is_open = forecast.workload.concurrency is None and not forecast.workload.in_turns
-    if trials.aim.quantity == "ttft" and is_open and queued_share(forecast) > WAITING:
+    if trials.aim.quantity == "ttft" and is_open and queued > WAITING:
         yield BURSTS, "bursts of arrivals", lambda: trials.gains(system, spread=True)[0].gain
 
 

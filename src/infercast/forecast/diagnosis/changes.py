@@ -128,7 +128,7 @@ def changes_of(forecast: Forecast) -> Iterator[Change]:
             continue
         if number == 0:
             yield from _formats(forecast)
-        yield from _settings(forecast, None if len(system.pools) == 1 else number)
+            yield from _settings(forecast)
         yield from _layouts(forecast, number)
 
 
@@ -154,10 +154,8 @@ def _of_command(forecast: Forecast) -> Iterator[Change]:
         yield Change((LINK,), link=fastest, kernels=False)
 
 
-def _settings(forecast: Forecast, pool: int | None) -> Iterator[Change]:
-    """Other values of one setting of the engine; of two pools, which share their settings, both are changed."""
-    if pool:
-        return
+def _settings(forecast: Forecast) -> Iterator[Change]:
+    """Other values of one setting of the engine, which both of two pools share."""
     deployment = forecast.deployment
     engine, settings = deployment.engine, deployment.settings
     tokens, sequences, _ = engine.bounds
@@ -195,7 +193,8 @@ def _sizes(forecast: Forecast) -> Iterator[Change]:
     if getattr(settings, "gpu_memory_utilization", 1.0) < UTILIZATION:
         yield Change((KV,), {"gpu_memory_utilization": UTILIZATION}, kernels=False)
     if hasattr(settings, "api_server_count") and deployment.over_http:
-        now = forecast.system.pools[0].replica.num_servers
+        first = forecast.system.pools[0]
+        now = max(first.engines.servers, first.replica.num_servers)
         for value in (2 * now, 4 * now):
             yield Change((SERVERS,), {"api_server_count": value}, kernels=False)
 

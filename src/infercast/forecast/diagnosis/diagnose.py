@@ -168,23 +168,18 @@ def _bounds(trials: Trials, causes: Sequence[Cause], intervals: Intervals | None
     for change in changes_of(trials.forecast):
         bound = sum(effects.get(kind, 0.0) for kind in change.eases if kind not in (GPU, TOKENS))
         bound += by_kernels(change) if GPU in change.eases else 0.0
-        if _is_size(trials, change):
+        if next(iter(change.values), "") in trials.forecast.deployment.engine.bounds[:2]:
             bound = _of_size(trials, change, effects)
         if bound > WORTH / 2:
             found.append((bound, change))
     return found
 
 
-def _is_size(trials: Trials, change: Change) -> bool:
-    return next(iter(change.values), "") in trials.forecast.deployment.engine.bounds[:2]
-
-
 def _of_size(trials: Trials, change: Change, effects: Mapping[str, float]) -> float:
     """What larger or smaller steps may gain: larger ones for prompts that wait, smaller ones for those beside them."""
-    forecast, (name, value) = trials.forecast, next(iter(change.values.items()))
+    forecast, value = trials.forecast, next(iter(change.values.values()))
     settings, is_tokens = forecast.deployment.settings, TOKENS in change.eases
     now = settings.max_num_batched_tokens if is_tokens else settings.max_num_seqs
-    del name
     large = max(step_share(pool) for pool in forecast.pools)
     if value > now:
         return large * queued_share(forecast) if is_tokens and large > LARGE_STEP else effects.get(SEATS, 0.0)

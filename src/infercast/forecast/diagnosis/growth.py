@@ -35,7 +35,7 @@ class Growth:
 
     def __init__(self, forecast: Forecast, pool: PoolRun) -> None:
         record = busiest(pool.records)
-        self._pool, self._timer = pool, pool.pool.timer
+        self._pool, self._timer, self._stages = pool, pool.pool.timer, pool.deployment.layout.pipeline
         requests = forecast.workload.requests
         self.output = float(np.mean([each.num_output for each in requests]))
         self.context = float(np.mean([each.num_input + each.num_output / 2 for each in requests]))
@@ -44,16 +44,17 @@ class Growth:
         decoding, prompts = record.decoding, record.prefilling
         self._longer = 1.0
         if decoding.steps and decoding.sequences:
-            now = self.step_alone(decoding.sequences / decoding.steps)
+            now = self.step_alone(self._stages * decoding.sequences / decoding.steps)
             self._longer = decoding.seconds / decoding.steps / now if now else 1.0
         span = record.span or forecast.duration
         served = forecast.requests_per_second * span / len(pool.records)
-        beside = self.step(prompts.sequences / prompts.steps) if prompts.steps else 0.0
-        self.prompt = max(prompts.seconds - 0.5 * prompts.steps * beside, 0.1 * prompts.seconds) / max(served, 1e-9)
+        beside = self.step(self._stages * prompts.sequences / prompts.steps) if prompts.steps else 0.0
+        own = max(prompts.seconds - 0.5 * prompts.steps * beside, 0.1 * prompts.seconds)
+        self.prompt = own / self._stages / max(served, 1e-9)
 
     def step_alone(self, sequences: float) -> float:
-        """Seconds of a decode step, by the timer."""
-        count = max(1, round(sequences))
+        """Seconds of a decode step, by the timer; stages of a pipeline work on as many at the same time."""
+        count = max(1, round(sequences / self._stages))
         context = int(self.context)
         estimate = self._timer.decode(count, count * context, lambda: [context] * count, 1)
         return max(float(estimate.gpu_seconds[0]), estimate.host.total)
@@ -81,14 +82,13 @@ def bindings(forecast: Forecast) -> list[Binding]:
     for pool in forecast.pools:
         role = "" if len(forecast.pools) == 1 else f"{pool.role} pool's "
         record, count = busiest(pool.records), len(pool.records)
-        settings = pool.deployment.settings
         if pool.role == PREFILL or forecast.tpot is None:
             busy = max((each.busy for each in pool.engines), default=0.0)
             if busy and not closed:
                 found.append(Binding(f"{role}prompts", forecast.requests_per_second / busy, "requests/s", busy))
             continue
         growth = Growth(forecast, pool)
-        seats = getattr(settings, "most_running", settings.max_num_seqs)
+        seats = most_running(pool)
         rooms = {f"{role}{pool.deployment.engine.bounds[1]}": (float(seats), record.running.peak / seats, "seats")}
         if record.running.area > 0 and record.kv_usage.area > 0:
             each = record.kv_usage.area / record.running.area
@@ -112,6 +112,12 @@ def _of_servers(forecast: Forecast) -> list[Binding]:
     if busy < 0.01 or forecast.workload.concurrency is not None:
         return []
     return [Binding("API server", forecast.requests_per_second / busy, "requests/s", min(busy, 1.0))]
+
+
+def most_running(pool: PoolRun) -> int:
+    """Sequences that a replica runs at once, at most."""
+    settings = pool.deployment.settings
+    return int(getattr(settings, "most_running", settings.max_num_seqs))
 
 
 def server_share(forecast: Forecast) -> float:
