@@ -58,6 +58,7 @@ class Row(NamedTuple):
     kind: str
     words: str
     said: str  # The change, or nothing
+    of: str  # What it makes better
     ratio: float
     ends: tuple[float, float]
     simulated: float
@@ -66,7 +67,7 @@ class Row(NamedTuple):
     @property
     def told(self) -> str:
         said, low, high, full = (f"{each - 1:+.1%}" for each in (self.ratio, *self.ends, self.simulated))
-        return f"{self.said or 'none'} {said} ({low} to {high}), in full {full} {self.better}"
+        return f"{self.said or 'none'} {self.of} {said} ({low} to {high}), in full {full} {self.better}"
 
     @property
     def holds(self) -> bool:
@@ -162,7 +163,7 @@ def judged(case: Case, *, brute: bool) -> Row:
     found = diagnose_run(before, forecast_intervals(before))
     remedy = found.remedy
     if remedy is None:
-        return Row(case.kind, case.words, "", 1.0, (1.0, 1.0), 1.0, _better(found) if brute else "")
+        return Row(case.kind, case.words, "", found.aim.name, 1.0, (1.0, 1.0), 1.0, _better(found) if brute else "")
     gain = remedy.gains[0]
     known = Trials(before, found.aim)
     if found.aim.quantity == CAPACITY:
@@ -171,7 +172,7 @@ def judged(case: Case, *, brute: bool) -> Row:
         after = forecast_of(remedy.system, case)
         simulated = Trials(after, found.aim).value(found.aim) / known.value(found.aim)
     better = _better(found) if brute else ""
-    return Row(case.kind, case.words, remedy.words, gain.ratio, gain.ends, simulated, better)
+    return Row(case.kind, case.words, remedy.words, found.aim.name, gain.ratio, gain.ends, simulated, better)
 
 
 def _better(found: Diagnosis) -> str:
@@ -228,14 +229,15 @@ def _table(rows: list[Row]) -> str:
         "# Changes as advised and as simulated\n\n`benchmarks/robustness/changes.py` draws deployments and applies the "
         f"change that each answer advises. {sum(row.holds for row in told)} of {len(told)} changes of {len(rows)} "
         f"deployments are within 3 points or the interval; the median is {sorted(off)[len(off) // 2]:.1%} off.\n\n"
-        "| kind | deployment | change | said | interval | in full | as said | much better |\n"
-        "| --- | --- | --- | --: | --: | --: | --- | --- |\n"
+        "| kind | deployment | change | of | said | interval | in full | as said | much better |\n"
+        "| --- | --- | --- | --- | --: | --: | --: | --- | --- |\n"
     )
-    lines = [
-        f"| {row.kind} | {row.words} | {row.said or 'none'} | {row.ratio - 1:+.1%} | {row.ends[0] - 1:+.1%} to "
-        f"{row.ends[1] - 1:+.1%} | {row.simulated - 1:+.1%} | {'yes' if row.holds else 'no'} | {row.better} |"
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        said, low, high, full = (f"{each - 1:+.1%}" for each in (row.ratio, *row.ends, row.simulated))
+        cells = (row.kind, row.words, row.said or "none", row.of, said, f"{low} to {high}", full,
+                 "yes" if row.holds else "no", row.better)  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
     return head + "\n".join([*lines, ""])
 
 

@@ -29,7 +29,7 @@ from infercast.shown import Answer
 MOST_TRIALS = 8  # Of changes; causes have a few of their own
 WORTH = 0.05  # The least gain (a logarithm) that is worth a change of its price
 TRADE = 0.05  # A change makes nothing else worse by more than this, or than what it gains
-SHARP = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
+MOST_AGAIN = 3  # Longer trials of the best change
 NEARLY = 0.9  # Changes that may gain hardly more than the best so far are not tried
 SURE = 0.8  # Odds with which nothing has to change
 
@@ -129,8 +129,9 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) ->
                 best = best_of(found, trials)
         if best is not None and is_enough(best, trials):
             break
-    while best is not None and best.gains[0].ratio * best.gains[0].chance > SHARP and trials.can_grow:
-        trials.longer()
+    for _ in range(MOST_AGAIN):
+        if best is None or not trials.can_grow_for(best.gains[0]):
+            break
         again = try_change(trials, best.change)
         found = [each for each in found if each is not best] + ([again] if again else [])
         best = best_of(found, trials)

@@ -26,6 +26,8 @@ LEAST_REQUESTS, TURNOVERS, FILLING_UP = 96, 6, 3
 BLOCKS, STUDENT = 8, 1.9  # Blocks left out in turn, and the standard errors of 80 % where neighbours are alike
 SMOOTH = 0.4 * np.linspace(-1, 1, 9)
 CAPACITY_NOISE = 0.015  # Standard error of the logarithm of a capacity, from other draws of the requests
+SHARP = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
+WAITING, LONG = 0.3, 3000  # A share of TTFT in queues, and requests on which a change of a busy engine is tried
 QUEUED = 0.5  # Share of TTFT that is spent in a queue from which on it is the latency that matters
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end time", "tokens": "output tokens/s"}
 CAPACITY, TOKENS = "capacity", "tokens"
@@ -156,13 +158,14 @@ class Trials:
         self._size = min(self._whole, self._warm + ceil(max(LEAST_REQUESTS, TURNOVERS * present)))
         self._memory: dict[int, tuple[Workload, Array, Seen]] = {}
 
-    @property
-    def can_grow(self) -> bool:
-        return self._size < self._whole and self.aim.quantity != CAPACITY
-
-    def longer(self) -> None:
-        """Further trials are of four times as many requests."""
-        self._size = min(self._whole, 4 * self._size)
+    def can_grow_for(self, gain: Gain) -> bool:
+        """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does."""
+        forecast, size = self.forecast, self._size
+        fills = forecast.state.capacity is not None or not forecast.steady.reached
+        fills |= self.aim.quantity == "ttft" and queued_share(forecast) > WAITING
+        if self.aim.quantity != CAPACITY and (fills or gain.ratio * gain.chance > SHARP):
+            self._size = min(self._whole, max(LONG if fills else 0, 4 * size))
+        return self._size > size
 
     def whole(self) -> None:
         """Further trials are of all requests of the run."""
