@@ -35,12 +35,12 @@ def same(facts: Callable[[Record], Any], plain: Callable[[Replica, Workload], Re
 
 def replica_of(timer: StepTimer, steps_under_way: int, **changes: Any) -> Replica:
     arguments: dict[str, Any] = {
-        "policy": FirstCome(64, 8),
+        "policy": FirstCome(max_num_batched_tokens=64, max_num_seqs=8),
         "num_blocks": 1000,
         "kv_shape": KvShape(4),
         **changes,
     }
-    return Replica(timer, steps_under_way=steps_under_way, **arguments)
+    return Replica(timer=timer, steps_under_way=steps_under_way, **arguments)
 
 
 both = pytest.mark.parametrize("steps_under_way", [1, 2])
@@ -123,7 +123,13 @@ def test_windows_are_given_back_in_the_order_of_their_sequences(same: Same, time
         Request(0.0, 1, 1),
         Request(0.0, 5, 1, (Segment(0, 5),)),
     )
-    replica = replica_of(timer, 1, policy=FirstCome(40, 16), num_blocks=21, kv_shape=KvShape(4, (3, 3, 0)))
+    replica = replica_of(
+        timer,
+        1,
+        policy=FirstCome(max_num_batched_tokens=40, max_num_seqs=16),
+        num_blocks=21,
+        kv_shape=KvShape(4, (3, 3, 0)),
+    )
     assert same(replica, Workload(requests)).num_cached.tolist() == [0, 0, 0, 0]
 
 
@@ -158,7 +164,7 @@ def test_windows_that_are_chunks_are_left_behind_as_wholes(
 ) -> None:
     requests = tuple(Request(0.2 * i, 5 + 3 * i, 40, (Segment(i % 2, 4),)) for i in range(8))
     shape = KvShape(4, (8, 0), chunked=True)
-    policy = FirstCome(64, 8, settles=settles)
+    policy = FirstCome(max_num_batched_tokens=64, max_num_seqs=8, settles=settles)
     replica = replica_of(timer, steps_under_way, policy=policy, num_blocks=90, kv_shape=shape)
     same(replica, Workload(requests))
 

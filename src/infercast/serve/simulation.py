@@ -10,11 +10,11 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Union
 
 from infercast.errors import InputError
-from infercast.lazy_classes import dataclass, field
+from infercast.lazy_classes import dataclass, field, fields
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
-from infercast.serve.plain import NotPlain, PlainLoop
+from infercast.serve.plain import OBEYED_HERE, NotPlain, PlainLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from infercast.serve.transfers import Transfers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Replica:
     """One engine: step costs, scheduling limits and KV cache size."""
 
@@ -240,15 +240,31 @@ def loop_of(
         progress=progress,
         watch=watch,
     )
-    if not (is_plain and loop.is_plain and scheduler.is_plain):
+    if not is_plain or not jump or observe is not None or watch is not None:
         return loop
     if isinstance(scheduler, Scheduler):
-        return PlainLoop(loop, scheduler, shares=shares)
-    if shares:
+        if scheduler.cache.is_plain and not _not_obeyed(replica, OBEYED_HERE):
+            return PlainLoop(loop, scheduler, shares=shares)
         return loop
-    from infercast.serve.plain_prefill import PlainPrefillLoop  # noqa: PLC0415 - one engine's
+    from infercast.serve import plain_prefill  # noqa: PLC0415 - one engine's
 
-    return PlainPrefillLoop(loop, scheduler)
+    if shares or _not_obeyed(replica, plain_prefill.OBEYED_HERE):
+        return loop
+    return plain_prefill.PlainPrefillLoop(loop, scheduler)
+
+
+def _not_obeyed(replica: Replica, obeyed: frozenset[str]) -> list[str]:
+    """Fields of a replica, its policy and the policy's rules that would change a run, and that a loop does not obey."""
+    policy = replica.policy
+    rules = policy.rules if isinstance(policy, PrefillFirst) else None
+    found = [
+        each.name
+        for of in (replica, policy)
+        for each in fields(of)
+        if each.name not in obeyed and getattr(of, each.name) != each.default
+    ]
+    defaults = {} if rules is None else rules._field_defaults
+    return found + [name for name in defaults if name not in obeyed and getattr(rules, name) != defaults[name]]
 
 
 def _timeline_of(replica: Replica) -> Timeline:

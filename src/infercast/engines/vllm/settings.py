@@ -201,7 +201,7 @@ LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Largest graph in tokens by architecture, where it exceeds vLLM's usual limit of twice the sequences or 512."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class EngineSettings(Chosen):
     """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
 

@@ -87,13 +87,6 @@ class Scheduler:
         self._decode_together = decode_together and drafts is None and not is_mixed
         self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
 
-    @property
-    def is_plain(self) -> bool:
-        """True if a request without a shared prefix runs from its start to its end, as long as there are blocks."""
-        special = self._has_parts or self._settles or not self._decode_together
-        by_rank = self.policy.by_priority or self.policy.long_prefill_token_threshold
-        return self._is_simple and self.policy.chunked_prefill and not (special or by_rank)
-
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""
         kind = Sequence if self.drafts is None else self.drafts.sequence_kind
