@@ -224,7 +224,8 @@ workload = synthetic_workload(
     rate=16.0, count=200, input_lengths="uniform:1:90", output_lengths="uniform:1:60",
     prefix_length=24, prefix_groups=5, seed=7,
 )
-record = simulate(Replica(constant_timer(0.0137), FirstCome(64, 16), 60, KvShape(8)), workload)
+limits = FirstCome(max_num_batched_tokens=64, max_num_seqs=16)
+record = simulate(Replica(timer=constant_timer(0.0137), policy=limits, num_blocks=60, kv_shape=KvShape(8)), workload)
 assert record.num_preemptions and record.num_cached.any()
 arrays = (record.sent_at, record.started_at, record.first_token, record.last_token, record.num_cached, *record.gaps)
 print(hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest())
