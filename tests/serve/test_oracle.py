@@ -1,4 +1,4 @@
-"""The engine against a plain one that takes every sequence, block and step by itself: equal to the last bit."""
+"""The engine against the reference that takes every sequence, block and step by itself: equal to the last bit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Same = Callable[[Replica, Workload], Record]
 
 
 @pytest.fixture(scope="session")
-def same(facts: Callable[[Record], Any], plain: Callable[[Replica, Workload], Record]) -> Same:
+def same(facts: Callable[[Record], Any], reference: Callable[[Replica, Workload], Record]) -> Same:
     """Serve a workload in all ways, which must agree; returns the record."""
 
     def check(replica: Replica, workload: Workload) -> Record:
-        record = plain(replica, workload)
+        record = reference(replica, workload)
         expected = facts(record)
         assert facts(simulate(replica, workload, jump=True)) == expected
         assert facts(simulate(replica, workload, jump=False)) == expected
@@ -51,10 +51,12 @@ both = pytest.mark.parametrize("steps_under_way", [1, 2])
     [("small", 800), ("tree", 400), ("pipeline", 240), ("crowd", 120), ("states", 240), ("stops", 400)],
 )
 @pytest.mark.parametrize("part", range(4))
-def test_every_step_of_random_engines(scenario: Any, facts: Any, plain: Any, kind: str, count: int, part: int) -> None:
+def test_every_step_of_random_engines(
+    scenario: Any, facts: Any, reference: Any, kind: str, count: int, part: int
+) -> None:
     preempting = finding = 0
     for seed in range(part, count, 4):  # an engine remembers what it met, so each run has its own
-        record = plain(*scenario(kind, seed))
+        record = reference(*scenario(kind, seed))
         expected = facts(record)
         for jump in (True, False):
             assert facts(simulate(*scenario(kind, seed), jump=jump)) == expected, (kind, seed, jump)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from infercast.errors import InputError
 from infercast.lazy_classes import dataclass, field, fields
@@ -90,33 +90,44 @@ def simulate(
     check_workload(replica, workload)
     shares = any(each.prefix for each in workload.requests)
     make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch, shares=shares)
-    is_plain, said = share_nothing(workload, or_prompts=True), list[Workload | None]()
-    while True:
+
+    def serve(is_plain: bool, go_on: GoOn | None) -> Record:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
         if go_on is not None:
-            further_from(clients, replica, [record], as_said(go_on, said))
-        loop = make(clients, record, is_plain=is_plain)
-        with no_garbage():
-            try:
-                for _ in loop.turns():
-                    pass
-                return record
-            except NotPlain:
-                is_plain = False
+            further_from(clients, replica, [record], go_on)
+        for _ in make(clients, record, is_plain=is_plain).turns():
+            pass
+        return record
+
+    return plainly(serve, go_on, is_plain=share_nothing(workload, or_prompts=True))
 
 
-def as_said(go_on: GoOn, said: list[Workload | None]) -> GoOn:
-    """To serve the same again: the answers that ``go_on`` gave before, and then its own, which are added to them."""
-    again = iter([*said])
+Result = TypeVar("Result")
 
-    def answer(*recorded: Any) -> Workload | None:
-        for each in again:
+
+def plainly(serve: Callable[[bool, GoOn | None], Result], go_on: GoOn | None, *, is_plain: bool) -> Result:
+    """What ``serve`` returns with fast loops or, if the run is `NotPlain`, from its start without them.
+
+    The second time it is told the answers that ``go_on`` gave before, and then further ones.
+    """
+    said = list[Workload | None]()
+
+    def again(*recorded: Any) -> Workload | None:
+        for each in before:
             return each
+        assert go_on is not None
         said.append(go_on(*recorded))
         return said[-1]
 
-    return answer
+    with no_garbage():
+        for may_be_plain in (True, False) if is_plain else (False,):
+            before = iter([*said])
+            try:
+                return serve(may_be_plain, None if go_on is None else again)
+            except NotPlain:
+                pass
+    raise AssertionError("`Loop` serves every run")
 
 
 def share_nothing(workload: Workload, *, or_prompts: bool = False) -> bool:
