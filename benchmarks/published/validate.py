@@ -36,7 +36,7 @@ def main() -> None:
         with runs_bar("simulating", len(runs)) as progress:
             compared = compare_published(runs, predictor=given.predictor, host=given.host, progress=progress)
     except InfercastError as error:
-        parser.error(str(error))
+        parser.exit(2, f"{error}\n")
     if given.plot is not None:
         write_whole(given.plot, [reliability_svg([promised(compared)])])
     if given.json:
