@@ -2,7 +2,7 @@
 
 There is no prefill phase and no decode phase: each sequence has ``num_computed`` tokens that catch up with its
 ``num_tokens``. Chunked prefill, prefix hits and recomputation after preemption are all the same rule. Sequences that
-have caught up decode together in a `Cohort`, which counts as one; all others are scheduled individually (*apart*). A
+have caught up decode together in a `Cohort`, counted as one; all others are scheduled individually (*apart*). A
 plan is in flight from its start until its result is processed.
 
 Features are components: the policy has limits, order and victims, `AdapterLimit` which requests may run together,
