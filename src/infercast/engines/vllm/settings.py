@@ -295,10 +295,10 @@ class ResolvedSettings(EngineSettings):
         rules = StateRules(
             exports=version.exports_states,
             renews=version.renews_states,
-            drop=not (version.knows_drafts and self.drafting is not None and self.drafting.method == MTP),
             past_attention=version.past_attention,
         )
-        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas)
+        known = version.knows_drafts and self.drafting is not None and self.drafting.method == MTP
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas, known)
 
     @property
     def tier(self) -> TierSettings | None:
