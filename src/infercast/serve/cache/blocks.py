@@ -64,9 +64,7 @@ class KvShape(NamedTuple):
     aligned: bool = False  # True: a step stores one state, reusable if it ends with a block. False: every block has one
     rules: StateRules = StateRules()
     retained: int = 0  # Tokens kept before a window: several prediction heads look back that much further
-    drafting: int | None = (
-        None  # The group that drafts: it and those like it drop the last block of a hit; None: all do
-    )
+    drafting: int | None = None  # The group that drafts, which with those like it drops the last block of a hit; or all
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -398,18 +396,8 @@ class BlockAllocation:
     def moved(self) -> BlockAllocation:
         """Move its blocks to a new allocation."""
         other = BlockAllocation(self.index, self.path, self.num_input, len(self.first))
-        for name in (
-            "beyond",
-            "earlier",
-            "exported",
-            "first",
-            "left_behind",
-            "length",
-            "named",
-            "num_states",
-            "spans",
-            "tails",
-        ):
+        kept = "beyond earlier exported first left_behind length named num_states spans tails"
+        for name in kept.split():
             setattr(other, name, getattr(self, name))
         self.hold_nothing()
         return other

@@ -104,7 +104,7 @@ class Lookup:
                 position = stop
 
     def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
-        """Window blocks that the same prompt continues from (``drops``: after a drop), and those before the ``marks``."""
+        """Window blocks that the same prompt continues from (``drops``: after a drop) and those before ``marks``."""
         size, count = self._shape.common_size, self._in_common[group]
         if group in self._shape.states:
             ends = {Ends(size, drops).last(holding.num_input + more) // size for more in range(-drops, 1)}
