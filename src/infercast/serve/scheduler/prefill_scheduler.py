@@ -91,6 +91,8 @@ class PrefillScheduler:
         self.policy, self.cache, self.drafts = policy, cache, drafts
         self.adapters = None if max_adapters is None else AdapterLimit(max_adapters, counts_base=True)
         cache.evicts_missing, cache.parts_answers = policy.rules.evicts_missing, policy.rules.parts_answers
+        if cache.host is not None:
+            cache.host.copies_paths, cache.host.counts_once = policy.rules.copies_paths, policy.rules.counts_once
         self.waiting: deque[DeclaredSequence] = deque() if policy.priorities is None else RankedQueue()
         self._num_queued = 0
         self._preempts = policy.priorities is not None and policy.priorities.preempts
