@@ -51,18 +51,18 @@ class Claim(NamedTuple):
 
 def ask(words: list[str]) -> Any:
     """What a command prints as JSON; an error is an answer, too."""
-    out, before = io.StringIO(), sys.argv
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["infercast", *words, "--json"]
     try:
         with (
             contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stderr(err),
             contextlib.suppress(SystemExit),
         ):
             run()
     finally:
         sys.argv = before
-    return json.loads(out.getvalue()) if out.getvalue() else {}
+    return json.loads(out.getvalue() or err.getvalue().splitlines()[-1])
 
 
 def numbers(answer: dict[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
 LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5  # The share of the capacity that is a light load, its requests and seed
 LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
-EDGE_HALVINGS = 4  # Between two points: a knee is known to a sixteenth of their distance
+EDGE = 1.03  # Factor between a load at which something still holds and one at which it does not
 
 Tell = Callable[[str], None]
 Decide = Callable[[Forecast], Forecast]
@@ -256,8 +256,7 @@ def sweep(
     if axis.is_load and workload is None:
         load[axis.name] = axis.values[0]
     asked = partial(deploy, model, gpu, settings, **options)
-    tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
-    decide = partial(replace, tariff=tariff, facility=facility or Facility())
+    decide = partial(replace, tariff=Tariff.of(price), facility=facility or Facility())
     with stage_progress(tell) as say:
         if axis.is_load:
             deployment = asked()
@@ -286,10 +285,9 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 
-    def run(value: float, only: Slo | None = None) -> Forecast:
-        load = at_load(workload, axis.name, value)
-        by = {"slo": slo} if only is None else {"slo": only, "medians": lambda: False}
-        return decide(simulate_system(system, load, capacity=capacity, **by))
+    @cache
+    def run(value: float) -> Forecast:
+        return decide(simulate_system(system, at_load(workload, axis.name, value), capacity=capacity, slo=slo))
 
     points: list[Point] = []
     for value, label in zip(axis.values, axis.labels, strict=True):
@@ -357,8 +355,8 @@ def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
     return simulate_system(system, Workload(light, rate=rate)).ttft.p50
 
 
-def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float, Slo], Forecast], whole: bool) -> Edge:
-    """The largest value up to which an SLO holds, without a gap; between two points by halving."""
+def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float], Forecast], whole: bool) -> Edge:
+    """The largest value up to which an SLO holds, without a gap, within 3 %; between two points by halving."""
     good: float | None = None
     for point in points:
         assert point.forecast is not None
@@ -367,12 +365,11 @@ def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float, Slo], Forecas
             good = point.number
             continue
         bad = point.number
-        for _ in range(0 if good is None else EDGE_HALVINGS):
-            assert good is not None
-            middle = round((good + bad) / 2) if whole else float(f"{(good + bad) / 2:.3g}")
+        while good is not None and bad > EDGE * good:
+            middle = round((good * bad) ** 0.5) if whole else float(f"{(good * bad) ** 0.5:.3g}")
             if middle in (good, bad):
                 break
-            good, bad = (middle, bad) if holds(run(middle, slo), slo) else (good, middle)
+            good, bad = (middle, bad) if holds(run(middle), slo) else (good, middle)
         return Edge(good, reached=True)
     return Edge(good, reached=False)
 
@@ -447,7 +444,10 @@ def save_energy(
 
     def simulate(numbers: Iterable[float]) -> str:
         found = run(vary=(name, [f"{number:g}" for number in numbers]))
-        points.update({float(point.number or 0.0): point for point in found.points})
+        for point in found.points:
+            if point.problem:  # No limit frees any memory
+                raise DoesNotFitError(point.problem)
+            points[float(point.number or 0.0)] = point
         return found.title
 
     title = simulate(values)

@@ -20,13 +20,12 @@ from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import served_headroom
-from infercast.forecast.steady import CLEAR, FAR_OUTGROWN, MISSED, second_half
+from infercast.forecast.steady import CLEAR, MISSED
 from infercast.forecast.system import System, system_of, two_pools
-from infercast.forecast.uncertainty import longest_taken
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Workload
 from infercast.serve.record import Served
-from infercast.serve.workload.synthetic import dealt_out, extended, synthetic_workload
+from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
 
 CLEARLY = 0.75
 """A run that is to decide its own length is of no interest where its first requests keep so little of a limit ..."""
@@ -241,41 +240,31 @@ class SimulationStage:
         rate = self.question.rate
         chosen = [(each, (self.rows[each].rate or rate) / rate) for each in candidates]
         self.say(f"{len(chosen)} intervals")
-        for row in self.workers.map(partial(_evaluate_at, question=self.question, intervals=True), chosen):
+        for row in self.workers.map(partial(evaluate_at, question=self.question, whole=True), chosen):
             self.rows[row.candidate] = replace(row, rate=self.rows[row.candidate].rate)
         return [self.rows[candidate] for candidate, _ in chosen]
 
 
-def _evaluate_at(asked: tuple[Candidate, float], question: Question, *, intervals: bool = False) -> Row:
+def evaluate_at(asked: tuple[Candidate, float], question: Question, *, whole: bool = False) -> Row:
+    """A candidate at a multiple of the rate, for the SLO alone or by the ``whole`` run of `simulate`."""
     candidate, factor = asked
-    return evaluate(candidate, question, factor=factor, intervals=intervals, whole_from=inf)
+    return evaluate(candidate, question, factor=factor, intervals=whole, whole_from=inf)
 
 
 def at_rate(stage: SimulationStage, candidate: Candidate, factor: float) -> Row:
     """Simulate a candidate at a multiple of the rate, for the SLO alone."""
-    (row,) = stage.workers.map(partial(_evaluate_at, question=stage.question), [(candidate, factor)])
+    (row,) = stage.workers.map(partial(evaluate_at, question=stage.question), [(candidate, factor)])
     return row
 
 
-def headroom_of(candidate: Candidate, question: Question, seconds: float = 0.0, factor: float = 1.0) -> float:
-    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty.
-
-    With ``seconds``, all that come in as many, at a multiple of the rate; 0 if they queue up. They are the same at
-    every rate: two results differ by what the rates do, more than by chance.
-    """
+def headroom_of(candidate: Candidate, question: Question) -> float:
+    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty."""
     try:
-        system, _, workload = _simulated_part(candidate, question.at_rate(factor))
-        if not seconds:
-            workload = replace(workload, requests=workload.requests[:SHORT], drawn=None)
-        elif workload.open_ended and workload.rate is not None:
-            count = max(len(workload.requests), round(seconds * workload.rate / factor))
-            workload = extended(workload, count, longest_taken(workload, system.pools[-1].replica))
-        served = system.serve(workload).clients
+        system, _, workload = _simulated_part(candidate, question)
+        few = replace(workload, requests=workload.requests[:SHORT], drawn=None)
+        return served_headroom(system.serve(few).clients, question.slo)[0]
     except InfercastError:
         return 0.0
-    chance = 6.0 * served.in_system_at(float(served.sent_at.max())) ** 0.5 / served.sent_at.size
-    queues_up = seconds > 0.0 and second_half(served)[0] > max(FAR_OUTGROWN, chance)
-    return 0.0 if queues_up and workload.rate is not None else served_headroom(served, question.slo)[0]
 
 
 def climb(

@@ -137,7 +137,7 @@ def plan(
         promised,
         gpus=gpus,
         engines=engines,
-        tariff=price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price),
+        tariff=Tariff.of(price),
         facility=facility,
         quantizations=quantizations,
         max_gpus=max_gpus,

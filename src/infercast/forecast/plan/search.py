@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, takewhile
-from math import exp, inf, log
+from math import exp, inf, log, sqrt
 from typing import TypeVar
 
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve, headroom_of
+from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, evaluate_at, halve
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
@@ -277,10 +277,11 @@ REACH = 2.0  # More expensive candidates, relative to the best, are not looked a
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
-TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is ...
-WIDE = 1.15  # ... or how far apart two are with the rate looked for between them
-RAMPS = 15.0  # Times that a request stays, on average, for which requests come in such a run
-SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
+TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+MOST_TRIES, BETWEEN, BELOW = 9, 1.03 / 0.97, 1.03
+"""Times that `simulate` is asked for a rate, at most, and how far apart two rates are in the end with the rate looked
+for between them; the second where the lower one is named."""
+STEEP = 3.0  # Headroom that is lost to a higher rate near the last that keeps the SLO, as logarithms
 
 
 def plan(
@@ -407,11 +408,12 @@ class _Search:
         """The best by the run of `simulate`; if that misses the SLO after all, the search goes on."""
         stage = self.stage
         while (best := stage.best()) is not None and not _is_shown(best):
-            (found,) = stage.look_closely([best.candidate])
-            if not found.holds and found.rate is not None:
-                row = at_rate(stage, best.candidate, SLOWED * found.rate / stage.question.rate)
-                stage.rows[best.candidate] = replace(row, rate=SLOWED * found.rate)
-            elif not found.holds:
+            if best.rate is not None:
+                rate = stage.question.rate
+                found = _brackets(stage, best.candidate, best.rate / rate, BELOW)
+                known = replace(best, figures=None, reason="keeps the SLO in short runs only")
+                stage.rows[best.candidate] = known if found is None else replace(found[2], rate=found[0] * rate)
+            elif not stage.look_closely([best.candidate])[0].holds:
                 _simulate(stage, self.options)
         return best
 
@@ -539,31 +541,52 @@ def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[C
 def _most_between(
     stage: SimulationStage, candidate: Candidate, low: float, high: float, row: Row | None = None
 ) -> float | None:
-    """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
+    """The most requests per second that keep the SLO, about between multiples of the rate; None if the least does not.
 
-    ``row``: the result at the least, where it is known. The same requests at other rates say which to try next.
+    ``row``: the result at the least, where it is known. Short runs say about where it is, and those of `simulate`
+    whether it is within 3 % of what is named.
     """
     row = row or at_rate(stage, candidate, low)
-    if not row.holds or row.figures is None:
+    if not row.holds:
         return None
-    task = partial(headroom_of, candidate, stage.question, RAMPS * row.figures.end_to_end.mean)
-    (first,) = stage.workers.map(task, [low])
-    if not first:
-        return low * stage.question.rate
-    start = _room(row, stage.question.least_odds)
-
-    def ask(now: float) -> float:
-        (found,) = stage.workers.map(task, [exp(now)])
-        return start + log(found / first) if found else -inf
-
-    return exp(_crossing(ask, log(low), log(high), start, TRIES, wide=WIDE)) * stage.question.rate
+    odds = stage.question.least_odds
+    found = _crossing(
+        lambda now: _room(at_rate(stage, candidate, exp(now)), odds), log(low), log(high), _room(row, odds), TRIES
+    )
+    rows = _brackets(stage, candidate, exp(found), BETWEEN)
+    return None if rows is None else float(f"{sqrt(rows[0] * rows[1]) * stage.question.rate:.3g}")
 
 
-def _crossing(
-    ask: Callable[[float], float], least: float, most: float, room: float, tries: int, wide: float = FINE
-) -> float:
+def _brackets(
+    stage: SimulationStage, candidate: Candidate, factor: float, apart: float
+) -> tuple[float, float, Row] | None:
+    """Two multiples of the rate, ``apart`` at most: the run of `simulate` (the row) keeps the SLO at the first alone.
+
+    They are looked for around ``factor``; None if the SLO is kept at no rate near that.
+    """
+    odds, good, bad, row = stage.question.least_odds, 0.0, inf, None
+    for _ in range(MOST_TRIES):
+        found = at_rate(stage, candidate, factor)
+        if found.figures is not None and found.headroom is not None and found.headroom > 1.0:  # else it is clear
+            (found,) = stage.workers.map(
+                partial(evaluate_at, question=stage.question, whole=True), [(candidate, factor)]
+            )
+        reached = factor * exp(_room(found, odds) / STEEP)
+        if found.holds:
+            good, row = factor, found
+            factor = max(good * apart, reached)
+        else:
+            bad = factor
+            factor = min(bad / apart, reached)
+        if row is not None and bad <= good * apart * (1.0 + 1e-9):
+            return good, bad, row
+        factor = factor if good < factor < bad else sqrt(good * bad)
+    return None
+
+
+def _crossing(ask: Callable[[float], float], least: float, most: float, room: float, tries: int) -> float:
     """Where ``room`` for more is used up, between logarithms of rates: the Illinois method, as room falls faster and
-    faster. It ends where a line leads to what was tried, or between two rates that differ by a factor of ``wide``.
+    faster. It ends where a line leads to what was tried, or between two rates that differ by a factor of `FINE`.
     """
     near, above, last, is_open = log(FINE) / 2, inf, 0, True
     room = max(room, 1e-9)
@@ -582,7 +605,7 @@ def _crossing(
             room, most, last, is_open = room / 2 if last < 0 else room, now, -1, False
         if not is_open:
             wanted = least + (most - least) * room / (room + above)
-        if (last > 0 and wanted - least <= near) or (not is_open and most - least <= log(wide)):
+        if (last > 0 and wanted - least <= near) or (not is_open and most - least <= log(FINE)):
             break
     return wanted
 
