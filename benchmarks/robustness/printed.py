@@ -132,7 +132,7 @@ def sweeps(rng: Random) -> Iterator[Claim]:
 def layouts(rng: Random) -> Iterator[Claim]:
     """Layouts of a number of GPUs."""
     model, gpu, lengths = rng.choice(MODELS), rng.choice(GPUS), ["--input-len", "300", "--output-len", "50"]
-    asked = [*load(rng)[:2], "-n", "40", *lengths]
+    asked = [*load(rng)[:2], *rng.choice([[], ["-n", "40"]]), *lengths]
     for row in ask(["layouts", model, "--gpu", gpu, "--gpus", "2", *asked]):
         if not row["fits"]:
             continue
@@ -140,7 +140,10 @@ def layouts(rng: Random) -> Iterator[Claim]:
                  for word in (f"--{kind}-parallel-size", f"{row[f'{kind}_parallel_size']}")]  # fmt: skip
         sizes += ["--enable-expert-parallel"] if row["enable_expert_parallel"] else []
         line = ["simulate", model, "--gpu", gpu, *asked, *sizes, "--allow-overload"]
-        yield Claim("layouts", shlex.join(line), numbers(row), numbers(ask(line)))
+        interval, found = "output_tokens_per_s_interval", ask(line)
+        yield Claim(
+            "layouts", shlex.join(line), *({**numbers(each), interval: each[interval]} for each in (row, found))
+        )
 
 
 def energy(rng: Random) -> Iterator[Claim]:

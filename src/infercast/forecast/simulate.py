@@ -24,6 +24,7 @@ from infercast.forecast.deploy import (
     resolve_workload,
 )
 from infercast.forecast.energy import Facility
+from infercast.forecast.intervals import jumps_over
 from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, link_run, outcome_of, part_of, pool_run
@@ -35,6 +36,8 @@ from infercast.serve.fleet.two_pools import prompts_of, receiving
 from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import Served
 from infercast.serve.workload.synthetic import continued, extended
+
+ROUGH = 2.0  # Times that errors of a run may be as large where each of its steps is simulated by itself
 
 
 def simulate(
@@ -137,7 +140,9 @@ def simulate_system(
     require_workload(workload)
     workload = system.as_served(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
-    ask = partial(steadiness.further_requests, slo=slo, medians=medians, rejects=rejects)
+    # A run without stretches to jump over, as of a pipeline, takes ten times as long.
+    rough = 1.0 if jumps_over(system) else ROUGH
+    ask = partial(steadiness.further_requests, slo=slo, medians=medians, rejects=rejects, rough=rough)
     while True:
         course = _Course(system, workload, most, ask, check)
         if run is None:

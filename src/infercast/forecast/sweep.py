@@ -163,6 +163,7 @@ class Point(Shown):
     holds: bool | None = None  # Whether the percentiles of the SLO hold
     headroom: float | None = None  # The smallest limit over its forecast: above 1 all hold
     per_hour: float | None = None  # Dollars that the GPUs cost an hour; None where no price is known
+    odds: float | None = None  # The probability that the SLO holds; None where it was not asked for
 
     def _words(self) -> str:
         return f"{self.label}: {self.problem or self.forecast!r}"
@@ -389,12 +390,16 @@ class Savings(Answer):
     free: Point  # The GPU without a limit
     best: Point | None  # The least energy at the wall of those that keep the SLO; None where none does
     slo: Slo | None = None
-    odds: float | None = None  # The probability that the best value keeps the SLO; None without one ...
-    least_odds: float = 0.0  # The required probability, from 0 to 1
+    least_odds: float = 0.0  # The required probability that the SLO holds, from 0 to 1
 
     def _words(self) -> str:
         best = "none" if self.best is None else self.best.label
         return f"{self.title} along {self.name}, best {best}"
+
+    @property
+    def odds(self) -> float | None:
+        """The probability that the best value keeps the SLO; None without one."""
+        return None if self.best is None else self.best.odds
 
     @property
     def saved(self) -> float:
@@ -447,17 +452,17 @@ def save_energy(
         for point in found.points:
             if point.problem:  # No limit frees any memory
                 raise DoesNotFitError(point.problem)
-            points[float(point.number or 0.0)] = point
+            judged = None if promise is None or point.forecast is None else judge(point.forecast, promise).odds
+            points[float(point.number or 0.0)] = replace(point, odds=judged)
         return found.title
 
     title = simulate(values)
-    judged = _Judged(promise, least_odds)
     for _ in range(HALVINGS):
-        between = _beside(points, judged.best(points))
+        between = _beside(points, _best(points, least_odds))
         if not between:
             break
         simulate(between)
-    best = judged.best(points)
+    best = _best(points, least_odds)
     if best is None and least_odds and points[own].holds:
         best = points[own]  # by the forecast it holds, though not as sure as was asked
     return Savings(
@@ -468,7 +473,6 @@ def save_energy(
         free=points[own],
         best=best,
         slo=promise,
-        odds=None if best is None else judged.odds(best),
         least_odds=least_odds,
     )
 
@@ -485,26 +489,11 @@ def drawn(point: Point) -> tuple[Energy, FacilityEnergy]:
     return energy, wall
 
 
-class _Judged:
-    """The best point by an SLO; odds take a few short simulations and are kept."""
-
-    def __init__(self, slo: Slo | None, least_odds: float) -> None:
-        self._slo, self._least, self._known = slo, least_odds, dict[float | None, float | None]()
-
-    def best(self, points: dict[float, Point]) -> Point | None:
-        """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
-        kept = [point for point in points.values() if point.holds is not False]
-        able = [point for point in kept if point.forecast is not None and point.forecast.state.is_steady]
-        able.sort(key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)))
-        sure = (point for point in able if not self._least or (self.odds(point) or 0.0) >= self._least)
-        return next(sure, None)
-
-    def odds(self, point: Point) -> float | None:
-        if self._slo is None or point.forecast is None:
-            return None
-        if point.number not in self._known:
-            self._known[point.number] = judge(point.forecast, self._slo).odds
-        return self._known[point.number]
+def _best(points: dict[float, Point], least_odds: float) -> Point | None:
+    """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
+    kept = [point for point in points.values() if point.holds is not False and (point.odds or 0.0) >= least_odds]
+    able = [point for point in kept if point.forecast is not None and point.forecast.state.is_steady]
+    return min(able, key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)), default=None)
 
 
 def _beside(points: dict[float, Point], best: Point | None) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, takewhile
-from math import exp, inf, log, sqrt
+from math import exp, inf, log
 from typing import TypeVar
 
 from infercast.engines.base import engine_named
@@ -276,12 +276,11 @@ ROOMIER = 1.05  # How much more headroom the winner must have in a short simulat
 REACH = 2.0  # More expensive candidates, relative to the best, are not looked at
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
-MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
-TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
-MOST_TRIES, BETWEEN, BELOW = 9, 1.03 / 0.97, 1.03
-"""Times that `simulate` is asked for a rate, at most, and how far apart two rates are in the end with the rate looked
-for between them; the second where the lower one is named."""
-STEEP = 3.0  # Headroom that is lost to a higher rate near the last that keeps the SLO, as logarithms
+MOST_TIMES = 4.0  # Between the ends of a range in which a rate is looked for
+TRIES, FINE = 5, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+NAMED, SAME_RATE = 0.03, 0.995  # How close a rate that is named is to the true one, and a share of it that is the same
+STEEP = 10.0  # Room that is lost to a rate that is higher by some factor, both as logarithms, at most
+SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
 
 def plan(
@@ -408,12 +407,11 @@ class _Search:
         """The best by the run of `simulate`; if that misses the SLO after all, the search goes on."""
         stage = self.stage
         while (best := stage.best()) is not None and not _is_shown(best):
-            if best.rate is not None:
-                rate = stage.question.rate
-                found = _brackets(stage, best.candidate, best.rate / rate, BELOW)
-                known = replace(best, figures=None, reason="keeps the SLO in short runs only")
-                stage.rows[best.candidate] = known if found is None else replace(found[2], rate=found[0] * rate)
-            elif not stage.look_closely([best.candidate])[0].holds:
+            (found,) = stage.look_closely([best.candidate])
+            if not found.holds and found.rate is not None:
+                row = at_rate(stage, best.candidate, SLOWED * found.rate / stage.question.rate)
+                stage.rows[best.candidate] = replace(row, rate=SLOWED * found.rate)
+            elif not found.holds:
                 _simulate(stage, self.options)
         return best
 
@@ -553,35 +551,31 @@ def _most_between(
     found = _crossing(
         lambda now: _room(at_rate(stage, candidate, exp(now)), odds), log(low), log(high), _room(row, odds), TRIES
     )
-    rows = _brackets(stage, candidate, exp(found), BETWEEN)
-    return None if rows is None else float(f"{sqrt(rows[0] * rows[1]) * stage.question.rate:.3g}")
+    return _named_rate(stage, candidate, exp(found) * stage.question.rate)
 
 
-def _brackets(
-    stage: SimulationStage, candidate: Candidate, factor: float, apart: float
-) -> tuple[float, float, Row] | None:
-    """Two multiples of the rate, ``apart`` at most: the run of `simulate` (the row) keeps the SLO at the first alone.
+def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float) -> float:
+    """A rate in three digits near this one: 3 % below it the run of `simulate` keeps the SLO, and 3 % above it not."""
+    question, ends = stage.question, [0.0, inf]  # The highest rate at which it does and the lowest at which it does not
 
-    They are looked for around ``factor``; None if the SLO is kept at no rate near that.
-    """
-    odds, good, bad, row = stage.question.least_odds, 0.0, inf, None
-    for _ in range(MOST_TRIES):
-        found = at_rate(stage, candidate, factor)
-        if found.figures is not None and found.headroom is not None and found.headroom > 1.0:  # else it is clear
-            (found,) = stage.workers.map(
-                partial(evaluate_at, question=stage.question, whole=True), [(candidate, factor)]
-            )
-        reached = factor * exp(_room(found, odds) / STEEP)
-        if found.holds:
-            good, row = factor, found
-            factor = max(good * apart, reached)
+    def room_at(now: float) -> float:
+        row = at_rate(stage, candidate, now / question.rate)
+        if row.holds or (row.headroom or 0.0) > 1.0:  # Else a shorter run misses it, and so would a longer one
+            task = partial(evaluate_at, question=question, whole=True)
+            (row,) = stage.workers.map(task, [(candidate, now / question.rate)])
+        ends[not row.holds] = now
+        return _room(row, question.least_odds)
+
+    for _ in range(TRIES):
+        rate = float(f"{rate:.3g}")
+        below, above = (1.0 - NAMED) * rate, (1.0 + NAMED) * rate
+        if ends[0] < below * SAME_RATE and (room := room_at(below)) <= 0.0:
+            rate = below / (1.0 + NAMED) * exp(room / STEEP)
+        elif ends[1] > above / SAME_RATE and (room := room_at(above)) > 0.0:
+            rate = above / (1.0 - NAMED) * exp(room / STEEP)
         else:
-            bad = factor
-            factor = min(bad / apart, reached)
-        if row is not None and bad <= good * apart * (1.0 + 1e-9):
-            return good, bad, row
-        factor = factor if good < factor < bad else sqrt(good * bad)
-    return None
+            break
+    return rate
 
 
 def _crossing(ask: Callable[[float], float], least: float, most: float, room: float, tries: int) -> float:
@@ -630,7 +624,7 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
         return row.rate
     if row.holds:
         capacity = row.figures.capacity if row.figures is not None else None
-        most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / stage.question.rate))
+        most = MOST_TIMES**3 if capacity is None else max(1.02, capacity / stage.question.rate)
         return _most_between(stage, row.candidate, 1.0, most, row)
     for times in range(1, 6):
         if (rate := _most_between(stage, row.candidate, MOST_TIMES**-times, MOST_TIMES ** (1 - times))) is not None:
