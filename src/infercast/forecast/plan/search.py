@@ -560,7 +560,8 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float) -> fl
 
     def room_at(now: float) -> float:
         row = at_rate(stage, candidate, now / question.rate)
-        if row.holds or (row.headroom or 0.0) > 1.0:  # Else a shorter run misses it, and so would a longer one
+        is_short = row.figures is not None and row.figures.state == "filling"
+        if row.holds or is_short or (row.headroom or 0.0) > 1.0:  # Else it is missed, and would be by a longer run
             task = partial(evaluate_at, question=question, whole=True)
             (row,) = stage.workers.map(task, [(candidate, now / question.rate)])
         ends[not row.holds] = now
