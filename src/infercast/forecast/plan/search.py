@@ -339,7 +339,9 @@ class _Search:
             stage.simulate(likely_front(self.options, best, stage.held))
             if _runner_up(stage, best) is None:
                 stage.simulate(self._of_another_kind(best.candidate))
-        self._settle()
+        settled = self._settle()
+        if settled is not None and settled.rate is not None:
+            self._tighten(settled.candidate, settled.rate)
         self._show()
         if (best := stage.best()) is not None:
             stage.say("the most requests per second")
@@ -414,6 +416,15 @@ class _Search:
             elif not found.holds:
                 _simulate(stage, self.options)
         return best
+
+    def _tighten(self, candidate: Candidate, rate: float) -> None:
+        """Show a candidate at the rate beyond which 3 % more are too many."""
+        stage, question = self.stage, self.stage.question
+        rate = (1.0 - NAMED / 2) * _named_rate(stage, candidate, rate, NAMED / 2)
+        task = partial(evaluate_at, question=question, whole=True)
+        (row,) = stage.workers.map(task, [(candidate, rate / question.rate)])
+        if row.holds:
+            stage.rows[candidate] = replace(row, rate=rate)
 
     def _show(self) -> None:
         """Choose what is shown, all of it with the figures of `simulate`."""
@@ -554,8 +565,10 @@ def _most_between(
     return _named_rate(stage, candidate, exp(found) * stage.question.rate)
 
 
-def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float) -> float:
-    """A rate in three digits near this one: 3 % below it the run of `simulate` keeps the SLO, and 3 % above it not."""
+def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near: float = NAMED) -> float:
+    """A rate in three digits: the run of `simulate` keeps the SLO at a rate that is lower by a share ``near``, and at
+    one that is higher by as much it does not.
+    """
     question, ends = stage.question, [0.0, inf]  # The highest rate at which it does and the lowest at which it does not
 
     def room_at(now: float) -> float:
@@ -569,11 +582,11 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float) -> fl
 
     for _ in range(TRIES):
         rate = float(f"{rate:.3g}")
-        below, above = (1.0 - NAMED) * rate, (1.0 + NAMED) * rate
+        below, above = (1.0 - near) * rate, (1.0 + near) * rate
         if ends[0] < below * SAME_RATE and (room := room_at(below)) <= 0.0:
-            rate = below / (1.0 + NAMED) * exp(room / STEEP)
+            rate = below / (1.0 + near) * exp(room / STEEP)
         elif ends[1] > above / SAME_RATE and (room := room_at(above)) > 0.0:
-            rate = above / (1.0 - NAMED) * exp(room / STEEP)
+            rate = above / (1.0 - near) * exp(room / STEEP)
         else:
             break
     return rate
