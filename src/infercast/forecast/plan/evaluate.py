@@ -32,6 +32,7 @@ CLEARLY = 0.75
 MISSES = 1.0
 """... or where it misses one by as many standard errors, if the SLO is to hold more likely than not: such odds take
 about as much room on the other side."""
+TOGETHER = 16  # Replicas of a larger fleet that are simulated, with their share of the requests
 KEPT = 1.15  # A headroom of the first requests with which a run goes on until it is that of `simulate`
 MOST_FORECASTS, MOST_CAPACITIES = 8, 4096  # Runs and capacities that are kept
 
@@ -65,14 +66,14 @@ class _Missed(Exception):  # noqa: N818 - an answer and no error
         self.room = room
 
 
-_forecasts: OrderedDict[Candidate, tuple[Question, Forecast, int, Stage]] = OrderedDict()
+_forecasts: OrderedDict[Candidate, tuple[Question, Forecast, float, Stage]] = OrderedDict()
 """The last runs of this process that kept their SLO: those shown are asked for their intervals later."""
 _capacities: dict[Candidate, tuple[Question, float]] = {}  # What candidates serve at most, at whichever rate
 
 
 def _forecast(
     candidate: Candidate, question: Question, whole_from: float, asked: Question
-) -> tuple[Forecast, int, Stage]:
+) -> tuple[Forecast, float, Stage]:
     """A run of a candidate, how many such parts it has, and how far it came; for a negative headroom always whole."""
     known = _forecasts.get(candidate)
     if known is not None and known[0] == question and (known[3] is Stage.SIMULATED or whole_from > 0.0):
@@ -116,17 +117,20 @@ def _forecast(
     return forecast, times, stage
 
 
-def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, int, Workload]:
+def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, float, Workload]:
     """What is simulated of a candidate, how many of it there are, and the requests of one.
 
     Replicas with copies that step together are too many to be simulated together: one of them gets its share of the
-    requests. All others are simulated behind the engine's load balancer.
+    requests. Of others as many as `TOGETHER` are simulated behind the engine's load balancer.
     """
     pools = candidate.pools
     units = [deployed(question.shared, pool.unit) for pool in pools]
     timers = [own_timer(question.shared, pool.unit) for pool in pools]
     if len(units) == 1:
         together = 1 if units[0].shares_experts else candidate.replicas
+        if together > TOGETHER and question.workload.open_ended and question.workload.rate is not None:
+            fleet = system_of(units[0], instances=TOGETHER, timer=timers[0])
+            return fleet, together / TOGETHER, question.at_rate(TOGETHER / together).workload
         system, times = system_of(units[0], instances=together, timer=timers[0]), candidate.replicas // together
     else:
         instances = pools[0].replicas, pools[1].replicas
@@ -157,6 +161,7 @@ class SimulationStage:
     rows: dict[Candidate, Row] = field(default_factory=dict)  # The latest result of each candidate
     short: dict[Candidate, float] = field(default_factory=dict)  # Headrooms in short simulations
     first: Row | None = None  # The first that kept the SLO, of requests for an answer at once; counts if no other does
+    shows_first: bool = True  # Whether that is still to be looked for
     num_left: int = 0  # Candidates that nothing is known of
     doing: str = "a list of candidates"
 
@@ -170,6 +175,7 @@ class SimulationStage:
         """Serve a few requests on the likeliest candidate, to have an answer soon."""
         workload, question = self.question.workload, self.question
         few = replace(workload, requests=workload.requests[:FIRST], drawn=None, open_ended=False)
+        self.shows_first = False
         row = evaluate(option.candidate, replace(question, workload=few, least_odds=0.0))
         self.first = row if row.holds else None
 
@@ -316,7 +322,7 @@ class Check(NamedTuple):
     num_output: int
     forecast: Forecast  # Of one of ``times`` equal parts, each of which gets its share of the requests
     intervals: Intervals
-    times: int = 1
+    times: float = 1
 
 
 def checks_of(question: Question, candidate: Candidate) -> list[Check]:
@@ -334,9 +340,9 @@ def checks_of(question: Question, candidate: Candidate) -> list[Check]:
     for share in SHARES:
         rate = float(f"{share * question.rate:.3g}")
         count = int(min(MOST, max(LEAST, SECONDS * rate)))
-        workload = synthetic_workload(rate=rate, count=count, input_lengths=num_input, output_lengths=num_output)
+        part, lengths = max(1, round(count / times)), {"input_lengths": num_input, "output_lengths": num_output}
         try:
-            forecast = simulate_system(system, workload if times == 1 else dealt_out(workload, times))
+            forecast = simulate_system(system, synthetic_workload(rate=rate / times, count=part, **lengths))
         except InfercastError:
             continue
         found.append(Check(rate, count, num_input, num_output, forecast, forecast_intervals(forecast), times))

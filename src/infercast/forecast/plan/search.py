@@ -11,7 +11,16 @@ from typing import TypeVar
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, evaluate_at, halve
+from infercast.forecast.plan.evaluate import (
+    FIRST,
+    LIKELY,
+    TOGETHER,
+    SimulationStage,
+    at_rate,
+    climb,
+    evaluate_at,
+    halve,
+)
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
@@ -114,7 +123,7 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
 def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
     name = engine_named(question.engines[0]).bounds[2]
     model = model_of(question.model, None, "auto", question.engines[0])
-    notes = [model.assumed] if model is not None and model.assumed else []
+    notes = [*question.left_out, *([model.assumed] if model is not None and model.assumed else [])]
     notes += [f"{name} is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
     if len(question.quantizations) > 1 or question.quantizations[0] is not None:
         notes.append("quantised weights change answers: check quality before you choose them")
@@ -123,6 +132,8 @@ def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
     if any(row.figures is not None and row.figures.source == "published" for row in rows):
         notes.append("some GPUs were not measured here: their numbers rest on published kernels and runs")
     notes += [note for name in question.gpus for note in load_gpu(name).announced_notes]
+    if any(row.figures is not None and row.candidate.replicas > TOGETHER for row in rows):
+        notes.append(f"of more than {TOGETHER} replicas, {TOGETHER} are simulated with their share of the requests")
     if question.network is not None and question.max_gpus > 8:
         notes.append(f"engines that span nodes are joined by {question.network}")
     return tuple(notes)
@@ -302,7 +313,7 @@ def plan(
         when = f"after {time_limit:g} s"
     except KeyboardInterrupt:
         when = "by an interrupt"
-        if not search.stage.held and search.stage.first is None:
+        if not search.options:
             raise
     return search.answer(when)
 
@@ -402,7 +413,7 @@ class _Search:
                 if question.goal.known is not None and sure:
                     gpu, likely = stem.units[0].gpu, [each for each in sure if each.estimate.headroom >= FIRST_HEADROOM]
                     self.sure[gpu] = min(self.sure.get(gpu, inf), *(self._value(each.candidate) for each in sure))
-                    if stage.first is None and likely:
+                    if stage.shows_first and likely:
                         stage.show_first(min(likely, key=lambda each: self._value(each.candidate)))
 
     def _settle(self) -> Row | None:
@@ -473,7 +484,12 @@ class _Search:
     def _why(self, rows: Sequence[Row], best: Row | None, runner_up: Row | None, *, cut: bool) -> str:
         question = self.stage.question
         if cut and (best is None or runner_up is None or runner_up.figures is None):
-            return f"The search was cut before {'anything' if best is None else 'anything else'} kept the SLO."
+            kept = f"The search was cut before {'anything' if best is None else 'anything else'} kept the SLO."
+            likely = [each for each in self.options if each.estimate.headroom >= SURE_HEADROOM]
+            if best is not None or not likely:
+                return kept
+            least = min(likely, key=lambda each: (self._value(each.candidate), -each.estimate.headroom))
+            return f"{kept} By a quick estimate {least.candidate} does, for {money(least.cost)}."
         if best is not None and runner_up is None and self.left:
             return "All others cost more."
         return why_none(question, rows) if best is None else why_lost(question, best, runner_up)
@@ -483,7 +499,11 @@ class _Search:
         stage = self.stage
         gpus = ", ".join(dict.fromkeys(stem.units[0].gpu for stem in self.waiting))
         unseen = f"{found.num_unseen:,} of {found.num_candidates:,} candidates were not looked at"
-        few = f"; the winner has served its first {FIRST} requests only" if found.winner is stage.first else ""
+        few = (
+            f"; the winner has served its first {FIRST} requests only"
+            if found.winner is not None and found.winner is stage.first
+            else ""
+        )
         if found.winner is not None and found.winner.stage is Stage.JUDGED:
             few = "; the winner's run ended when it was clear that it keeps the SLO"
         return (
