@@ -201,6 +201,14 @@ class Forecast(Plotted, SimulatedRun):
         return found
 
     @property
+    def intervals(self) -> Intervals:
+        """80 % intervals of latencies and rates, which take a few short simulations more."""
+        if "intervals" not in self.kept:
+            self.kept["intervals"] = forecast_intervals(self)
+        found: Intervals = self.kept["intervals"]
+        return found
+
+    @property
     def wall(self) -> FacilityEnergy | None:
         """The same at the wall, with servers and building; None where the power of the GPUs is not known."""
         energy = self.energy
@@ -215,12 +223,12 @@ class Forecast(Plotted, SimulatedRun):
 
     def promised(self, slo: Slo | str, intervals: Intervals | None = None) -> Forecast:
         """The same forecast with the verdict on an SLO such as ``ttft_p99<1s,tpot_p95<40ms``."""
-        return replace(self, verdict=judge(self, slo, intervals))
+        return replace(self, verdict=judge(self, slo, intervals or self.intervals))
 
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
         """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
         write = renderers().function_of("forecast:forecast_dict")
-        written: dict[str, Any] = write(self, forecast_intervals(self) if intervals else None)
+        written: dict[str, Any] = write(self, self.intervals if intervals else None)
         return written
 
     def per_request(self) -> dict[str, Array]:

@@ -257,7 +257,6 @@ LAYOUT_FIELDS = (
         kind=lambda cost: None if cost.problem else cost.kind,
         level=lambda cost: LEVEL,
         mean=lambda values: format_seconds(values.mean),
-        rates=lambda cost: None if cost.problem else cost.output_tokens_per_second_interval,
         ends=lambda ends: None if ends is None else list(ends),
     ),
     *(Field(each.key, each.data) for each in (*quantities.PROMISES, *quantities.COSTS, *quantities.ENERGIES)),
