@@ -10,19 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any
-
-import uvicorn
+from typing import TYPE_CHECKING, Any
 
 from infercast import __version__
 from infercast.emulate.emulator import Call, Emulator, Stream
 from infercast.emulate.prompts import encode, encode_chat
-from infercast.errors import InputError
+from infercast.errors import InputError, need
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.forecast.system import PROXY_ROUTER, system_of
 from infercast.serve.workload.distributions import parse_lengths
 from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Problem, read_document
-from infercast.web.server import listen_on
+
+if TYPE_CHECKING:
+    import uvicorn
 
 LARGEST_BODY = 32 * 1024 * 1024
 MOST_CHOICES = 128
@@ -320,6 +320,10 @@ async def _reply(send: Send, body: Any, status: int = 200, kind: bytes = b"appli
 
 def make_server(emulator: Emulator, names: Sequence[str], host: str, port: int) -> tuple[uvicorn.Server, Any]:
     """The application in uvicorn, and the socket that it listens to."""
+    import uvicorn  # noqa: PLC0415 - the names of this module are public, and these packages optional
+
+    from infercast.web.server import listen_on  # noqa: PLC0415
+
     hosts = () if host in ANY_ADDRESS else (*LOCAL_HOSTS, host)
     config = uvicorn.Config(
         Server(emulator, names, hosts), ws="none", lifespan="off", log_level="warning", access_log=False, backlog=8192,
@@ -354,6 +358,7 @@ def emulator(
     >>> with emulator("qwen3-0.6b", "h200-sxm", speed=10) as url:  # doctest: +SKIP
     ...     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
     """
+    need("emulator", "web")
     deployment = deploy(model, gpu, **options)
     system = system_of(deployment, PROXY_ROUTER if replicas > 1 else None, instances=replicas)
     emulated = Emulator(system, parse_lengths(answer_lengths, "answer_lengths"), speed=speed, seed=seed)

@@ -8,11 +8,12 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing import TYPE_CHECKING, Any
 
 from infercast.bundled import read_data
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST_BODY = 512 * 1024
 BODY_SECONDS = 10.0  # in which the whole body must have come
