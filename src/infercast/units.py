@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -128,6 +129,14 @@ def _three_digits(value: float) -> str:
         return "0"
     decimals = max(0, 2 - math.floor(math.log10(_rounded(value))))
     return f"{value:,.{decimals}f}"
+
+
+def json_text(value: Any, **layout: Any) -> str:
+    """JSON of plain data; null in place of a number that has no value, or no end, which JSON does not know."""
+    try:
+        return json.dumps(value, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(finite(value), **layout)
 
 
 def finite(value: Any) -> Any:

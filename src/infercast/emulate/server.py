@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from infercast.errors import InputError, need
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.forecast.system import PROXY_ROUTER, system_of
 from infercast.serve.workload.distributions import parse_lengths
+from infercast.units import json_text
 from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Problem, read_document
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ class Form:
         name = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{number:012x}"
         self._common = {"id": name, "created": int(time.time()), "model": model}
         chunks = "chat.completion.chunk" if kind == "chat" else "text_completion"
-        self._head = f'data: {json.dumps({**self._common, "object": chunks})[:-1]}, "choices":['
+        self._head = f'data: {json_text({**self._common, "object": chunks})[:-1]}, "choices":['
 
     def chunk(self, stream: Stream) -> str:
         """The next event of an answer; a chat begins with the role."""
         is_first, text = not stream.num_taken, stream.take()
         if self.kind == "generate":
-            return f"data: {json.dumps(self._generated(stream))}\n\n"
+            return f"data: {json_text(self._generated(stream))}\n\n"
         ended = f'"{reason}"' if (reason := stream.finish_reason) else "null"
         begin, end = f'{self._head}{{"index":{stream.choice},', f'"logprobs":null,"finish_reason":{ended}}}]}}\n\n'
         if self.kind == "text":
@@ -94,7 +94,7 @@ class Form:
         return f'{role}{begin}"delta":{{"content":"{text}"}},{end}'
 
     def last(self, call: Call, *, with_usage: bool) -> str:
-        usage = f'{self._head}],"usage":{json.dumps(_usage(call))}}}\n\n' if with_usage else ""
+        usage = f'{self._head}],"usage":{json_text(_usage(call))}}}\n\n' if with_usage else ""
         return f"{usage}data: [DONE]\n\n"
 
     def whole(self, call: Call) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def _error(message: str, kind: str, status: int) -> dict[str, Any]:
 
 
 async def _reply(send: Send, body: Any, status: int = 200, kind: bytes = b"application/json") -> None:
-    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    text = body if isinstance(body, bytes) else json_text(body).encode()
     headers = [(b"content-type", kind), (b"content-length", str(len(text)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from infercast.report import manifests
 from infercast.report.deployment import repository_of
 from infercast.report.files import write_whole
 from infercast.report.plan import candidates_csv
-from infercast.units import MILLI, format_percent, format_seconds
+from infercast.units import MILLI, format_percent, format_seconds, json_text
 
 KEYS = {"p50": "median", "p99": "p99", "mean": "mean"}  # as the benchmark names them
 
@@ -35,7 +34,7 @@ def bench_script(checks: Sequence[Check], commands: Commands, model: str, title:
         name = f"rate-{check.rate:g}.json"
         text += scripts["bench_run"].format(bench=bench, flags=commands.bench_flags.format(name=name), **values)
     forecasts = {f"{check.rate:g}": _rows(check, commands.bench_end_to_end) for check in checks}
-    return text + str(scripts["bench_compare"]).format(forecasts=json.dumps(forecasts))
+    return text + str(scripts["bench_compare"]).format(forecasts=json_text(forecasts))
 
 
 def _rows(check: Check, end_to_end: str) -> list[tuple[str, float, float, float, str]]:
