@@ -342,8 +342,9 @@ def summarise_phases(
 
 
 def host_bound_share(phases: Sequence[Phase]) -> float:
-    seconds = sum(phase.seconds for phase in phases)
-    return sum(phase.host_bound_seconds for phase in phases) / seconds if seconds else 0.0
+    """Share of the time of all stages in which their GPUs waited within steps."""
+    whole = sum(phase.whole for phase in phases)
+    return sum(phase.host_bound_seconds for phase in phases) / whole if whole else 0.0
 
 
 def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
