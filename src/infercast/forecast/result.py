@@ -12,7 +12,7 @@ from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hou
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
 from infercast.forecast.kernels import FamilyShare, Phase, host_bound_share
-from infercast.forecast.run import SimulatedRun
+from infercast.forecast.run import FULL, SimulatedRun
 from infercast.forecast.slo import (
     FRACTIONS,
     NAMES,
@@ -34,8 +34,7 @@ from infercast.units import MILLI, format_odds, format_percent, format_seconds
 if TYPE_CHECKING:
     import pandas
 
-FULL = 0.95  # Share of the KV cache from which on it is what limits ...
-HELD_BY_HOST = 0.5  # ... and share of step time in which GPUs wait for their host from which on that is.
+HELD_BY_HOST = 0.5  # Share of step time in which GPUs wait for their host from which on that is.
 
 
 @dataclass(frozen=True, slots=True)

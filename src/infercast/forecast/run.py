@@ -10,10 +10,11 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast.kernels import Phase, summarise_phases, weakest_source
+from infercast.forecast.kernels import Phase, host_bound_share, summarise_phases, weakest_source
 from infercast.forecast.slo import Array, Percentiles, percentiles
 from infercast.forecast.steady import CUT, FILLING, OVERLOADED, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
+from infercast.hardware.gpu import is_left_open
 from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.lower import DRAFT_PREFIX
 from infercast.predict.estimate import kind_of
@@ -23,9 +24,12 @@ from infercast.serve.record import Served
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
+from infercast.units import format_seconds
 
 SHOWN_TURNS = 10
 VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")  # Kernels of the target with a row for every draft
+FULL = 0.95  # Share of the KV cache from which on it is what limits
+WEIGHS, QUEUED = 0.05, 0.1  # Shares of time, and of clients, from which on something is worth a word
 TARGET, VERIFY, DRAFT = "target", "verify", "draft"
 
 
@@ -381,6 +385,34 @@ def pool_run(
         prefix_hit_rate=float(sum(record.num_cached.sum() for record in records)) / num_input,
         num_preemptions=sum(record.num_preemptions for record in records),
         tier=tier_run(pool.deployment, records, num_input, duration),
+    )
+
+
+def assumed_of(pools: Sequence[PoolRun], state: State) -> str:
+    """What is not known of the deployment and weighs on whether it keeps up, with the option that says it."""
+    found = []
+    for pool in pools:
+        gpu, joined = pool.deployment.gpu, pool.deployment.layout.tensor
+        families = [family for phase in pool.phases for family in phase.families]
+        if is_left_open(gpu, joined) and any(each.family == "collective" and each.share > WEIGHS for each in families):
+            found.append("PCIe crosses two sockets, as is assumed without --pcie-topology")
+        if not state.is_steady and pool.deployment.has_default_host and host_bound_share(pool.phases) > WEIGHS:
+            found.append("the host is the default one, as is assumed without --host")
+    return " and ".join(dict.fromkeys(found))
+
+
+def queue_of(pools: Sequence[PoolRun], workload: Workload, seen: Outcome) -> str:
+    """Who waits in a closed loop, where many of its clients do."""
+    waiting, running = (sum(getattr(pool, name).mean for pool in pools) for name in ("waiting", "running"))
+    if workload.concurrency is None or waiting < QUEUED * (waiting + running):
+        return ""
+    full = max(pools, key=lambda pool: pool.waiting.mean)
+    seats = full.deployment.settings.max_num_seqs * len(full.records)
+    why = f"max_num_seqs has {seats:,} seats" if full.running.peak >= seats else "prompts wait for their turn"
+    why = "the KV cache is full" if full.kv_usage.peak >= FULL else why
+    return (
+        f"of {workload.concurrency:,} clients {running:,.0f} are served and {waiting:,.0f} wait at a time "
+        f"({why}); TTFT is {format_seconds(seen.ttft.mean)} on average"
     )
 
 

@@ -24,7 +24,7 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import Outcome, Stays, link_run, outcome_of, part_of, pool_run
+from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome_of, part_of, pool_run, queue_of
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.uncertainty import longest_taken
@@ -134,11 +134,13 @@ def simulate_system(
     both = [run.clients] if len(run.records) == 1 else [Served(records) for records in run.records]
     stays = [Stays(each, window, workload.rate if part else None) for each in both]
     pools = zip(system.pools, _within(run, part), stays, strict=True)
+    runs = tuple(pool_run(pool, records, workload, seen.duration, stay) for pool, records, stay in pools)
+    state = state._replace(assumed=assumed_of(runs, state), queue=queue_of(runs, workload, seen))
     return Forecast(
         **{field.name: getattr(seen, field.name) for field in fields(Outcome)},
         workload=workload,
         system=system,
-        pools=tuple(pool_run(pool, records, workload, seen.duration, stay) for pool, records, stay in pools),
+        pools=runs,
         link=link_run(system, run, workload, seen.duration),
         clients=run.clients,
         state=state,

@@ -12,7 +12,7 @@ from infercast.forecast.deploy import estimate_notes
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, host_bound_share
 from infercast.forecast.result import Forecast
-from infercast.forecast.steady import OVERLOADED, State, SteadyState
+from infercast.forecast.steady import BACKLOGGED, OVERLOADED, State, SteadyState
 from infercast.forecast.uncertainty import borrowed_share, is_older
 from infercast.report.quantities import LEAST, around
 from infercast.report.terminal import RenderableType, Section, pick, styled
@@ -33,7 +33,7 @@ def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[s
     return {
         "state": state.word,
         "capacity_requests_per_s": state.capacity,
-        "saturated": state.saturation is not None,
+        "saturated": state.word in (BACKLOGGED, OVERLOADED),
         "saturation_requests_per_s": state.capacity if state.saturation else None,
         "steady_state": {
             **pick(steady, "reached", requests_needed="num_needed"),

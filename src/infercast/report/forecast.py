@@ -11,8 +11,8 @@ from infercast.engines.base import package_of
 from infercast.forecast.energy import Energy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, host_bound_share
-from infercast.forecast.result import FULL, HELD_BY_HOST, Forecast, Verdict, bottleneck, largest_family, prices_of
-from infercast.forecast.run import EngineLoad, PoolRun, SessionsRun, TierTransfer, drafts_of
+from infercast.forecast.result import HELD_BY_HOST, Forecast, Verdict, bottleneck, largest_family, prices_of
+from infercast.forecast.run import FULL, EngineLoad, PoolRun, SessionsRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.steady import OVERLOADED
 from infercast.forecast.system import BOTH, DECODE

@@ -57,11 +57,12 @@ class Question(NamedTuple):
     def asked(self) -> dict[str, Any]:
         return {"steady": self.steady, "slo": self.slo}
 
-    def refuse_overload(self, forecast: Forecast) -> None:
-        """A saturated run has no steady latencies to print."""
+    def refuse_overload(self, forecast: Forecast, side: str = "") -> None:
+        """A saturated run has no steady latencies to print; ``side``: which it is of two."""
         saturation = forecast.saturation
         if saturation is not None and not self.allow_overload:
-            raise SaturatedError(f"{saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
+            unknown = "".join(f"say {word}, " for word in saturation.assumed.split() if word.startswith("--"))
+            raise SaturatedError(f"{side}{saturation.sentence}; {unknown}lower --rate, add GPUs, or pass --allow-overload")
 
     def decide(self, forecast: Forecast, intervals: Intervals | None = None) -> Forecast:
         """The forecast held against what is promised, with the prices that were asked for."""
@@ -100,7 +101,7 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
     ):
         with simulation_bar(len(question.workload.requests)) as progress:
             runs.append(watch_run(system, question.workload, progress=progress, **question.asked))
-        question.refuse_overload(runs[-1].forecast)
+        question.refuse_overload(runs[-1].forecast, ("as asked it is ", f"with {changes.text} it is ")[len(runs) - 1])
         runs[-1] = replace(runs[-1], forecast=question.decide(runs[-1].forecast))
     pair, names = (runs[0], runs[1]), AS_ASKED
     if changes.is_engine_alone:
