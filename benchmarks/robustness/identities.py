@@ -42,9 +42,13 @@ def draw(rng: Random) -> list[str]:
         )
     )
     lengths = rng.choice(
-        (["--input-len", "600", "--output-len", "40"], ["--input-len", "lognormal:900:0.8:16:6000", "--output-len", "60"],
-         ["--input-len", "uniform:20:2000", "--output-len", "uniform:1:80"], ["--output-len", "1"])
-    )  # fmt: skip
+        (
+            ["--input-len", "600", "--output-len", "40"],
+            ["--input-len", "lognormal:900:0.8:16:6000", "--output-len", "60"],
+            ["--input-len", "uniform:20:2000", "--output-len", "uniform:1:80"],
+            ["--output-len", "1"],
+        )
+    )
     count = [] if rng.random() < 0.15 and load[0] != "--arrival" else ["-n", f"{rng.choice((30, 120, 300))}"]
     words = ["simulate", model, "--gpu", gpu, *load, *lengths, *count, "--max-model-len", "8k", "--allow-overload"]
     kinds = (
@@ -107,7 +111,7 @@ def broken(found: dict[str, Any], words: list[str]) -> list[str]:
     for path, value in numbers(found):
         checks.holds(f"{path} is a number", math.isfinite(value), value)
     if "breakdown" in found:
-        _breakdown(checks, found["breakdown"], found["forecast"] if "forecast" in found else found)
+        _breakdown(checks, found["breakdown"], found.get("forecast", found))
     for forecast in forecasts(found):
         _forecast(checks, forecast, words)
     if "explained" in found:
@@ -140,25 +144,48 @@ def forecasts(found: Any) -> Iterator[dict[str, Any]]:
 
 
 def _forecast(checks: Checks, found: dict[str, Any], words: list[str]) -> None:
+    _stays(checks, found, words)
+    _pools(checks, found)
+    _latencies(checks, found)
+    _phases(checks, found)
+    _energy(checks, found)
+    _money(checks, found)
+    rate = found["requests_per_s"]
+    checks.same("tokens per GPU", found["output_tokens_per_s_per_gpu"] * found["gpus"], found["output_tokens_per_s"])
+    for name in ("slo_attainment", "slo_odds"):
+        checks.share(name, found[name])
+    if found["slo_attainment"] is not None:
+        checks.same("goodput", found["goodput_requests_per_s"], found["slo_attainment"] * rate)
+    if (drafts := found["speculation"]) is not None:
+        checks.holds("accepted <= drafted", drafts["accepted_tokens_per_s"] <= drafts["drafted_tokens_per_s"], drafts)
+    if (sessions := found.get("sessions")) is not None:
+        checks.share("waiting in sessions", sessions["waiting_share"])
+        checks.share("found in sessions", sessions["prefix_hit_rate"])
+
+
+def _stays(checks: Checks, found: dict[str, Any], words: list[str]) -> None:
+    """Little's law, of everyone who was sent and has no last token yet."""
     steady, link = found["steady_only"], found["link"]
+    rate, there = found["requests_per_s"], found["running"]["mean"] + found["waiting"]["mean"]
     within = STEADY if steady else EXACT
-    rate, end_to_end = found["requests_per_s"], found["end_to_end_ms"]
-    there = found["running"]["mean"] + found["waiting"]["mean"]
     if link is not None:
         there += rate * (link["wait_ms"]["mean"] + link["transfer_ms"]["mean"]) / 1e3
-    checks.same(
-        "running + waiting = rate x time", there, rate * end_to_end["mean"] / 1e3, max(within, 1e-3 * bool(link))
-    )
+        within = max(within, 1e-3)
+        parts = sum(link[f"{name}_ms"]["mean"] for name in ("prompt", "wait", "transfer", "first_step"))
+        checks.share("link in use", link["use"])
+        if not steady:
+            checks.same("TTFT by parts", parts, found["ttft_ms"]["mean"])
+    checks.same("running + waiting = rate x time", there, rate * found["end_to_end_ms"]["mean"] / 1e3, within)
     clients = int(words[words.index("--concurrency") + 1]) if "--concurrency" in words else 0
-    if clients and steady and not link and "--think" not in words and "--turns" not in words:
+    if clients and steady and not link and "--turns" not in words:
         checks.same("running + waiting = clients", there, clients)
-    checks.same("tokens per GPU", found["output_tokens_per_s_per_gpu"] * found["gpus"], found["output_tokens_per_s"])
-    for level in ("running", "waiting", "kv_usage"):
-        for owner in (found, *found["pools"]):
-            checks.holds(
-                f"{level} on average <= peak", owner[level]["mean"] <= owner[level]["peak"] + 1e-9, owner[level]
-            )
+
+
+def _pools(checks: Checks, found: dict[str, Any]) -> None:
     for owner in (found, *found["pools"]):
+        for level in ("running", "waiting", "kv_usage"):
+            mean, peak = owner[level]["mean"], owner[level]["peak"]
+            checks.holds(f"{level} on average <= peak", mean <= peak + 1e-9, mean, peak)
         checks.share("kv_usage", owner["kv_usage"]["peak"])
         for name in ("prefix_hit_rate", "tier_hit_rate"):
             checks.share(name, owner[name])
@@ -167,29 +194,12 @@ def _forecast(checks: Checks, found: dict[str, Any], words: list[str]) -> None:
         checks.same("engines' running", sum(each["running"] for each in engines), pool["running"]["mean"])
         checks.same("engines' requests", sum(each["requests"] for each in engines), found["workload"]["requests"])
         checks.same("engines' preemptions", sum(each["preemptions"] for each in engines), pool["preemptions"])
-        seats = pool["deployment"]["max_num_seqs"] * len(engines)
-        checks.holds("running <= max_num_seqs", pool["running"]["peak"] <= seats, pool["running"], seats)
+        own = pool["deployment"]
+        seats = own.get("max_num_seqs", own.get("max_running_requests")) * len(engines)
+        checks.holds("running <= seats", pool["running"]["peak"] <= seats, pool["running"], seats)
     for engine in found["engines"]:
         for name in ("busy", "kv_peak", "prefix_hit_rate"):
             checks.share(f"engine's {name}", engine[name])
-    if link is not None:
-        checks.share("link in use", link["use"])
-        parts = sum(link[f"{name}_ms"]["mean"] for name in ("prompt", "wait", "transfer", "first_step"))
-        if not steady:
-            checks.same("TTFT by parts", parts, found["ttft_ms"]["mean"])
-    _latencies(checks, found)
-    _phases(checks, found)
-    _energy(checks, found)
-    _money(checks, found)
-    for name in ("slo_attainment", "slo_odds"):
-        checks.share(name, found[name])
-    if found["slo_attainment"] is not None:
-        checks.same("goodput", found["goodput_requests_per_s"], found["slo_attainment"] * rate)
-    if (drafts := found["speculation"]) is not None:
-        checks.holds("accepted <= drafted", drafts["accepted_tokens_per_s"] <= drafts["drafted_tokens_per_s"] + 1e-9, drafts)
-    if (sessions := found.get("sessions")) is not None:
-        checks.share("waiting in sessions", sessions["waiting_share"])
-        checks.share("found in sessions", sessions["prefix_hit_rate"])
 
 
 def _latencies(checks: Checks, found: dict[str, Any]) -> None:

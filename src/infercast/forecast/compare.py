@@ -14,7 +14,7 @@ from infercast.forecast.slo import Array
 from infercast.forecast.system import PREFILL, busiest
 from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.serve.step import StepShape
-from infercast.units import NOTHING, format_percent, format_seconds
+from infercast.units import NOTHING, format_many, format_percent, format_seconds
 
 HOST = "GPU waits for host"
 ON_THE_WAY = "host and the way to it"
@@ -248,7 +248,7 @@ def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideB
         else:
             if any(side.deployment.drafting is not None for side in (first, second)):
                 shape = StepShape([1] * count, shape.computed, count)  # one token of each, which both can do
-            title = f"{count:,} sequence{'s' if count > 1 else ''} decoding after {shape.computed[0]:,} tokens"
+            title = f"{format_many(count, 'sequence')} decoding after {shape.computed[0]:,} tokens"
         costs = (estimate_shape(first.deployment, shape), estimate_shape(second.deployment, shape))
         steps.append(SameStep(title, shape, costs))
     return SideBySide((first, second), tuple(steps))
@@ -347,9 +347,10 @@ def _decoding(first: Side, second: Side) -> Iterator[str]:
     before, after = first.kind("decode"), second.kind("decode")
     if before is not None and after is not None:
         if abs(after.decoding / before.decoding - 1.0) >= 5 * MATTERS:
+            one, other = (format_many(each.steps, "step") for each in (after, before))
             yield _sentence(
-                f"{second.subject} decodes {after.decoding:,.1f} sequences a step in {_steps(after.steps)}, "
-                f"{first.subject} {before.decoding:,.1f} in {_steps(before.steps)}."
+                f"{second.subject} decodes {after.decoding:,.1f} sequences a step in {one}, "
+                f"{first.subject} {before.decoding:,.1f} in {other}."
             )
         if abs(after.padding - before.padding) >= APART:
             yield (
@@ -361,7 +362,3 @@ def _decoding(first: Side, second: Side) -> Iterator[str]:
             f"The GPU waits within steps in {format_percent(second.host_bound)} of their time {second.place} and in "
             f"{format_percent(first.host_bound)} {first.place}."
         )
-
-
-def _steps(count: int) -> str:
-    return f"{count:,} step{'s' if count != 1 else ''}"

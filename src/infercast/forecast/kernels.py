@@ -27,7 +27,7 @@ from infercast.serve.fleet.two_pools import taken_in
 from infercast.serve.record import PhaseTotals
 from infercast.serve.step import DraftShape, StepShape
 from infercast.shown import Plotted
-from infercast.units import format_seconds
+from infercast.units import format_many, format_seconds
 
 MOST_SEQUENCES = 2**20
 
@@ -150,9 +150,8 @@ class StepCost(Plotted):
         return self.joules / self.seconds
 
     def _words(self) -> str:
-        return (
-            f"{self.num_tokens:,} tokens in {format_seconds(self.seconds)}, {len(self.kernels)} kernels, {self.launch}"
-        )
+        kernels = format_many(len(self.kernels), "kernel")
+        return f"{format_many(self.num_tokens, 'token')} in {format_seconds(self.seconds)}, {kernels}, {self.launch}"
 
     @property
     def kind(self) -> str:

@@ -29,7 +29,7 @@ from infercast.forecast.slo import (
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.shown import Answer, Plotted, renderers
-from infercast.units import MILLI, format_odds, format_percent, format_seconds
+from infercast.units import MILLI, format_figure, format_many, format_odds, format_percent, format_seconds
 
 if TYPE_CHECKING:
     import pandas
@@ -208,8 +208,8 @@ class Forecast(Plotted, SimulatedRun):
     def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
         return (
-            f"{self.title}, {len(self.workload.requests):,} requests: TTFT p50 "
-            f"{format_seconds(self.ttft.p50)}{each}, {self.output_tokens_per_second:,.0f} output tokens/s"
+            f"{self.title}, {format_many(len(self.workload.requests), 'request')}: TTFT p50 "
+            f"{format_seconds(self.ttft.p50)}{each}, {format_figure(self.output_tokens_per_second)} output tokens/s"
         )
 
     def promised(self, slo: Slo | str, intervals: Intervals | None = None) -> Forecast:

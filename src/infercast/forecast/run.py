@@ -24,7 +24,7 @@ from infercast.serve.record import Served
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
-from infercast.units import format_seconds
+from infercast.units import format_many, format_seconds
 
 SHOWN_TURNS = 10
 VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")  # Kernels of the target with a row for every draft
@@ -408,10 +408,10 @@ def queue_of(pools: Sequence[PoolRun], workload: Workload, seen: Outcome) -> str
         return ""
     full = max(pools, key=lambda pool: pool.waiting.mean)
     seats = full.deployment.settings.max_num_seqs * len(full.records)
-    why = f"max_num_seqs has {seats:,} seats" if full.running.peak >= seats else "prompts wait for their turn"
+    why = f"max_num_seqs is {seats:,}" if full.running.peak >= seats else "prompts wait for their turn"
     why = "the KV cache is full" if full.kv_usage.peak >= FULL else why
     return (
-        f"of {workload.concurrency:,} clients {running:,.0f} are served and {waiting:,.0f} wait at a time "
+        f"of {format_many(workload.concurrency, 'client')} {running:,.0f} are served and {waiting:,.0f} wait at a time "
         f"({why}); TTFT is {format_seconds(seen.ttft.mean)} on average"
     )
 
@@ -475,7 +475,8 @@ class SimulatedRun(Outcome):
         """One sentence: whether the deployment keeps up, and which requests the numbers cover."""
         count = len(self.workload.requests)
         if self.state.word == FILLING:
-            limit = f"; cut at {count:,} requests" if self.steady.stopped == CUT else f" ({count:,} requests)"
+            requests = format_many(count, "request")
+            limit = f"; cut at {requests}" if self.steady.stopped == CUT else f" ({requests})"
             enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
             grow = "Latencies grow with the length of the run, so there are no cost and no odds."
             return f"{self.state.sentence}{limit}{enough}. {grow}"
@@ -483,7 +484,8 @@ class SimulatedRun(Outcome):
             return f"{self.state.sentence}. There are no cost and no odds."
         cut = " The run reached its limit before its medians were known to a few per cent." if self.was_cut else ""
         if self.window is None:
-            return f"{self.state.sentence}. Numbers are of all {count:,} requests, ramp-up and drain included.{cut}"
+            all_of = f"all {count:,} requests" if count > 1 else "the one request"
+            return f"{self.state.sentence}. Numbers are of {all_of}, ramp-up and drain included.{cut}"
         return f"{self.state.sentence}. Numbers are of {self.steady.num_requests:,} requests of the steady state.{cut}"
 
     @property

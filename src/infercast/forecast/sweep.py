@@ -44,6 +44,7 @@ from infercast.hardware.gpu import MEGA
 from infercast.serve import Workload
 from infercast.serve.workload.synthetic import redrawn_with, scaled
 from infercast.shown import Answer, Plotted, Shown
+from infercast.units import format_many
 
 RATE, CONCURRENCY = "rate", "concurrency"
 MOST_VALUES = 200  # A longer list is a mistake more often than a question
@@ -559,11 +560,11 @@ class BreakEven(NamedTuple):
     def sentence(self) -> str:
         drafting, first, last = self.drafting, self.points[0], self.points[-1]
         what = (
-            f"{drafting.title[:1].upper()}{drafting.title[1:]} with {drafting.num_drafts} "
-            f"draft{'s' if drafting.num_drafts > 1 else ''} a step and {drafting.acceptance.length:.2f} tokens accepted"
+            f"{drafting.title[:1].upper()}{drafting.title[1:]} with {format_many(drafting.num_drafts, 'draft')} "
+            f"a step and {drafting.acceptance.length:.2f} tokens accepted"
         )
         best = max(self.points, key=lambda point: point.speed_up)
-        most = f"at most {best.speed_up:.2f} times as many tokens/s, with {_clients(best.clients)}"
+        most = f"at most {best.speed_up:.2f} times as many tokens/s, with {format_many(best.clients, 'client')}"
         if self.clients is not None:
             rates = [point.plain.output_tokens_per_second for point in self.points]
             rate = np.interp(log(self.clients), [log(point.clients) for point in self.points], rates)
@@ -572,10 +573,11 @@ class BreakEven(NamedTuple):
                 f"tokens/s: {most}, and {last.speed_up:.2f} times with {last.clients:,}."
             )
         if last.speed_up > 1.0:
-            return f"{what} pays at every load up to {_clients(last.clients)}: {most}, {last.speed_up:.2f} times there."
+            return f"{what} pays at every load up to {format_many(last.clients, 'client')}: {most}, {last.speed_up:.2f} times there."
         if first.speed_up <= 1.0 and best.speed_up <= 1.0:
             return f"{what} does not pay at any load: {most}."
-        return f"{what} pays at some loads only: {most}, and {last.speed_up:.2f} times with {last.clients:,} clients."
+        clients = format_many(last.clients, "client")
+        return f"{what} pays at some loads only: {most}, and {last.speed_up:.2f} times with {clients}."
 
 
 def break_even(
@@ -596,7 +598,7 @@ def break_even(
     points = []
     for number in clients:
         if tell is not None:
-            tell(f"{number:,} clients")
+            tell(format_many(number, "client"))
         points.append(_point(number, plain, drafted, workload(number)))
     first = points[0].drafted
     words = first.workload.description
@@ -610,7 +612,3 @@ def _point(clients: int, plain: Deployment, drafted: Deployment, load: Workload)
     if len(drafting.workload.requests) > len(without.workload.requests):
         without = simulate(plain, replace(drafting.workload, open_ended=False), steady=drafting.steady_only)
     return LoadPoint(clients, without, drafting)
-
-
-def _clients(count: int) -> str:
-    return "one client" if count == 1 else f"{count:,} clients"

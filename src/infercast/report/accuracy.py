@@ -19,7 +19,7 @@ from infercast.lab.validate.published.compare import PublishedComparison, summar
 from infercast.lab.validate.published.run import PublishedRun
 from infercast.report.quantities import declared
 from infercast.report.terminal import Grid, Section, at, cells, pick, record, styled
-from infercast.units import MILLI, format_percent
+from infercast.units import MILLI, format_many, format_percent
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
 TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
@@ -373,7 +373,8 @@ def _group_cells(members: Sequence[PublishedComparison]) -> tuple[str, ...]:
 def _published_row(each: PublishedComparison) -> tuple[str, ...]:
     run, workload = each.run, each.run.workload
     mean_input = sum(request.num_input for request in workload.requests) / len(workload.requests)
-    clients = f"{workload.concurrency} clients" if workload.concurrency else f"{len(workload.requests):,} requests"
+    count = workload.concurrency or len(workload.requests)
+    clients = format_many(count, "client" if workload.concurrency else "request")
     cells = [run.run_id.rpartition("#")[2], run.gpu, GROUPS["model"](run), run.layout, f"{clients} x {mean_input:,.0f}"]
     for quantity in TIMES:
         cells += _pair_cells(getattr(each, quantity))

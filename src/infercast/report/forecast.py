@@ -219,9 +219,8 @@ def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
     ]
     if tier.num_loaded:
         wait = units.format_seconds(tier.mean_wait)
-        rows.append(
-            ("KV loads", f"{tier.num_loaded:,} requests waited {wait} each, from the lookup to their first step")
-        )
+        loaded = units.format_many(tier.num_loaded, "request")
+        rows.append(("KV loads", f"{loaded} waited {wait} each, from the lookup to their first step"))
     if tier.num_refused:
         rows.append(
             ("KV stores", f"{tier.num_refused:,} times there was no room: the tier is too small for its copies")
@@ -298,18 +297,19 @@ def _deployed(pool: PoolRun) -> str:
 def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]]:
     """What a newcomer asks after the latencies, a line each."""
     running, waiting = forecast.running, forecast.waiting
-    tokens = f"{forecast.output_tokens_per_second:,.0f} {_result(forecast)}s/s"
-    queue = f", {waiting.mean:,.1f} waiting" if waiting.mean >= 0.05 else ""
-    tokens += f" ({quantities.format_rates(intervals.output_tokens_per_second)})"
-    served = f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
+    tokens = f"{units.format_figure(forecast.output_tokens_per_second)} {_result(forecast)}s/s"
+    queue = f", {units.format_figure(waiting.mean)} waiting" if waiting.mean >= 0.05 else ""
+    low, high = map(units.format_figure, intervals.output_tokens_per_second)
+    tokens += f" ({low} to {high})" if low != high else ", as many as come"
     deployment, changes = forecast.deployment, brief_changes(forecast)
+    served = tokens if deployment.model.pools else f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
     doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
     assumed = dict.fromkeys(pool.deployment.model.assumed for pool in forecast.pools)
     return [
         *release_rows(deployment.engine),
         *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
-        ("load", f"{served}; {running.mean:,.1f} running{queue}"),
+        ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
         ("SLO", _promise_words(forecast.verdict, "e2e_p99<1s" if deployment.model.pools else EXAMPLE)),
         ("cost", _cost_words(forecast)),
         ("bottleneck", quantities.bound_words(bottleneck(forecast))),
@@ -537,7 +537,9 @@ def latency_cells(values: Percentiles | None) -> list[str]:
 
 def phase_title(pool: PoolRun, phase: Phase) -> str:
     words = TAKING_IN if pool.role == DECODE and phase.name == "prefill" else TITLES[phase.name]
-    return f"{words}: {phase.steps:,} steps, {units.format_seconds(phase.seconds / phase.steps)} each"
+    return (
+        f"{words}: {units.format_many(phase.steps, 'step')}, {units.format_seconds(phase.seconds / phase.steps)} each"
+    )
 
 
 def phase_cells(phase: Phase) -> list[list[str]]:

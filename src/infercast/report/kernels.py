@@ -21,7 +21,16 @@ from infercast.report.forecast import latency_cells
 from infercast.report.quantities import LATENCIES, declared, document
 from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, at, cells, pick, record
 from infercast.serve import Workload
-from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
+from infercast.units import (
+    MICRO,
+    MILLI,
+    format_joules,
+    format_many,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_watts,
+)
 
 PICO = 1e-12
 STEP_TIMES = {
@@ -176,7 +185,7 @@ def _run_table(breakdown: Breakdown) -> RenderableType:
     rows.append(_run_row(breakdown.host.name, breakdown.host.seconds, breakdown.whole))
     idle = breakdown.idle_seconds
     rows.append(("no request in the system", "", "", "", *_total(idle, breakdown.whole)))
-    steps = [f"{breakdown.steps[kind]:,} {kind} step{'' if breakdown.steps[kind] == 1 else 's'}" for kind in KINDS]
+    steps = [format_many(breakdown.steps[kind], f"{kind} step") for kind in KINDS]
     shown = [row for row in rows if not row[0].startswith("  ") or row[-1] != format_percent(0.0)]
     return Grid(("", *steps, "all", "share"), shown)
 

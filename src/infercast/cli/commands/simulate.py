@@ -62,7 +62,8 @@ class Question(NamedTuple):
         saturation = forecast.saturation
         if saturation is not None and not self.allow_overload:
             unknown = "".join(f"say {word}, " for word in saturation.assumed.split() if word.startswith("--"))
-            raise SaturatedError(f"{side}{saturation.sentence}; {unknown}lower --rate, add GPUs, or pass --allow-overload")
+            ways = f"{unknown}lower --rate, add GPUs, or pass --allow-overload"
+            raise SaturatedError(f"{side}{saturation.sentence}; {ways}")
 
     def decide(self, forecast: Forecast, intervals: Intervals | None = None) -> Forecast:
         """The forecast held against what is promised, with the prices that were asked for."""
