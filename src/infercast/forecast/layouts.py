@@ -78,7 +78,8 @@ class LayoutCost(Shown):
         what = f"{self.layout.gpus} x {self.gpu.name}, {self.layout}"
         if self.problem or self.ttft is None:
             return f"{what}: {self.problem or 'cannot keep up'}"
-        return f"{what}: TTFT {format_seconds(self.ttft.mean)}, {format_figure(self.output_tokens_per_second)} output tokens/s"
+        tokens = format_figure(self.output_tokens_per_second)
+        return f"{what}: TTFT {format_seconds(self.ttft.mean)}, {tokens} output tokens/s"
 
     @property
     def kind(self) -> str:

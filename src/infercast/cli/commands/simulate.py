@@ -116,7 +116,7 @@ def _explain(question: Question, system: System) -> None:
     """The run, where its time went, and the files that show it."""
     from infercast.forecast.explain.breakdown import break_down  # noqa: PLC0415 - most runs need none of it
     from infercast.forecast.explain.step_log import watch_run  # noqa: PLC0415
-    from infercast.report.kernels import breakdown_dict, render_breakdown  # noqa: PLC0415
+    from infercast.report.kernels import breakdown_dict, render_breakdown, render_parts  # noqa: PLC0415
 
     with simulation_bar(len(question.workload.requests)) as progress:
         run = watch_run(system, question.workload, progress=progress, **question.asked)
@@ -130,11 +130,16 @@ def _explain(question: Question, system: System) -> None:
         found = forecast_dict(run.forecast, intervals)
         return found if parts is None else {**found, "breakdown": breakdown_dict(parts)}
 
-    def tables(render: Callable[..., list[Any]] = render_forecast) -> list[Any]:
+    def tables() -> list[Any]:
         more = [] if parts is None else render_breakdown(run.forecast.workload, parts)
-        return [*render(run.forecast, intervals), *more]
+        return [*render_forecast(run.forecast, intervals), *more]
 
-    print_result(question.form, document, tables, brief=partial(tables, brief_forecast))
+    def brief() -> list[Any]:
+        """Where time goes, below what it is of."""
+        first = brief_forecast(run.forecast, intervals)
+        return first if parts is None else [*first[:2], *render_parts(parts)]
+
+    print_result(question.form, document, tables, brief=brief)
 
 
 @with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)
