@@ -573,7 +573,8 @@ class BreakEven(NamedTuple):
                 f"tokens/s: {most}, and {last.speed_up:.2f} times with {last.clients:,}."
             )
         if last.speed_up > 1.0:
-            return f"{what} pays at every load up to {format_many(last.clients, 'client')}: {most}, {last.speed_up:.2f} times there."
+            clients = format_many(last.clients, "client")
+            return f"{what} pays at every load up to {clients}: {most}, {last.speed_up:.2f} times there."
         if first.speed_up <= 1.0 and best.speed_up <= 1.0:
             return f"{what} does not pay at any load: {most}."
         clients = format_many(last.clients, "client")
