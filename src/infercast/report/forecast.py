@@ -421,7 +421,6 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
             for latency in quantities.LATENCIES
         },
         **{each.key: each.data(forecast) for each in quantities.RESULTS},
-        "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,  # 1.0 drops this name of ..._per_gpu
         **decision_fields(forecast),
         **{each.key: each.data(forecast) for each in quantities.ENERGIES},
         "energy": forecast.energy and _energy_dict(forecast.energy),
