@@ -1,4 +1,4 @@
-"""Every format of weights that a release lists is known: it is read, taken as the nearest one, or refused with a reason."""
+"""Every format of weights that a release lists is read, taken as the nearest one, or refused with a reason."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from infercast.bundled import DATA
 from infercast.engines.base import engine_named
-from infercast.errors import UnknownNameError, UnsupportedModelError
+from infercast.errors import UnsupportedModelError
 from infercast.forecast.deploy import load_model
 
 
@@ -18,19 +18,15 @@ def listed(engine: str) -> list[str]:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_no_listed_format_is_unknown(engine: str) -> None:
-    names = listed(engine)
-    assert len(names) > 20
-
-    def known(name: str) -> None:
+    names, refused = listed(engine), {}
+    for name in names:
         try:
             load_model("qwen3-30b-a3b", quantization=name, engine=engine_named(engine))
-        except UnknownNameError as problem:
-            raise AssertionError(name) from problem
         except UnsupportedModelError as problem:
-            assert "names a way to store weights" in str(problem) or " is for " in str(problem)
-
-    for name in names:
-        known(name)
+            refused[name] = f"{problem}"
+    assert len(names) > 20
+    assert len(refused) < 10
+    assert all("names a way to store weights" in each or " is for " in each for each in refused.values())
 
 
 def test_what_stands_for_a_format_is_said() -> None:
