@@ -85,7 +85,7 @@ def slo_title(verdict: Verdict) -> str:
     failing = [str(each.limit) for each in verdict.limits if each.headroom is not None and each.headroom <= 1.0]
     if verdict.holds:
         return "SLO: holds"
-    return f"SLO: fails by {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
+    return f"SLO: fails on {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
 
 
 def promise_rows(forecast: Forecast) -> list[tuple[str, str]]:

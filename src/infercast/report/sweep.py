@@ -508,7 +508,7 @@ def replica_rows(plan: DayPlan) -> list[tuple[str, str]]:
     ttft, tpot = (curve.percentile(name, "p99", most) for name in ("ttft", "tpot"))
     return [
         ("SLO", f"{plan.slo}; goal {plan.goal}"),
-        ("at the SLO", f"{curve.rate_at(most):.3g} requests/s, {most:,.0f} requests in it: TTFT p99 "
+        ("at the SLO", f"{curve.rate_at(most):.3g} requests/s with {most:,.0f} requests at a time: TTFT p99 "
          f"{format_seconds(ttft)}, TPOT p99 {format_seconds(tpot)}"),
         ("at most", f"{curve.full_rate:.3g} requests/s"),
         ("a request", f"{each}, plus {service.fixed * 1e3:.3g} ms, on a full replica"),

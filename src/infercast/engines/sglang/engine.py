@@ -541,7 +541,7 @@ def known_before(version: Version) -> list[str]:
 
 def _tier(settings: ResolvedSglang) -> str:
     size, ratio = settings.hicache_size, settings.hicache_ratio
-    return f"{size:,} GB of host memory a GPU" if size else f"{ratio:g} times as large in host memory"
+    return f"{size:,} GB of host memory per GPU" if size else f"{ratio:g} times as large in host memory"
 
 
 class Sglang(Engine):

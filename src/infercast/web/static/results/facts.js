@@ -35,7 +35,7 @@ export function costBody(view) {
       ? element(
           "p",
           { class: "card-note source" },
-          `Price: $${plain(price.usd_per_gpu_hour)} per ${price.gpu} and hour, ${price.provider}, ${price.kind}, ${price.date}`,
+          `Price: $${plain(price.usd_per_gpu_hour)} per GPU-hour of ${price.gpu}, ${price.provider}, ${price.kind}, ${price.date}`,
         )
       : null,
   );
