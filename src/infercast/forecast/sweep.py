@@ -8,6 +8,7 @@ are found next to the best points by halving.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
@@ -304,7 +305,9 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     parts = workload.description.split(", ")  # the rate varies, so it is left out
     return Sweep(
         title=_title(points),
-        workload=", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS),
+        workload=_served(
+            ", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS), points
+        ),
         axis=axis,
         points=tuple(points),
         slo=slo,
@@ -342,7 +345,15 @@ def _along_setting(
         prices.append(_price(points[-1]))
     # Where the GPU itself changes there is not one price.
     common = prices[0] if len(set(prices)) == 1 else None
-    return Sweep(_title(points), workload.description, axis, tuple(points), slo, common)
+    return Sweep(_title(points), _served(workload.description, points), axis, tuple(points), slo, common)
+
+
+def _served(words: str, points: Sequence[Point]) -> str:
+    """The load in words, with the requests that rows have: a run goes on until its numbers have settled."""
+    counts = {len(point.forecast.workload.requests) for point in points if point.forecast is not None}
+    if len(counts) < 2:
+        return words
+    return re.sub(r"^[\d,]+ requests", f"{min(counts):,} to {max(counts):,} requests a row", words)
 
 
 def _price(point: Point) -> GpuPrice | None:

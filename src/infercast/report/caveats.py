@@ -93,8 +93,7 @@ def caveats(forecast: Forecast) -> list[str]:
     if forecast.link is not None:
         sentences.append("No transfer between two pools was measured: the link is taken from its data sheet.")
     sentences.append(
-        "Every request produces as many tokens as the workload says; stop strings and failed requests are not "
-        "modelled."
+        "Every request produces as many tokens as the workload says; stop strings and failed requests are not modelled."
     )
     if forecast.state.word == OVERLOADED:
         sentences.append("The deployment is overloaded: latencies only reflect how long the run was.")

@@ -292,9 +292,10 @@ def render_layouts(layouts: Layouts) -> list[RenderableType]:
         ]
         if saturated:
             parts.append(styled(f"  cannot keep up with the arrivals: {', '.join(saturated)}", style="dim"))
-        refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
+        refused = [cost for cost in own if cost.problem]
         if refused:
-            parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
+            told = ", ".join(f"{cost.layout} ({cost.layout.gpus})" for cost in refused)
+            parts.append(styled(f"  does not fit: {told}: {refused[0].problem}", style="dim"))
     parts += [Paragraph(note, style="dim") for note in (*notes(layouts), FORECASTS)]
     return parts
 
