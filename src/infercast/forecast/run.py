@@ -12,7 +12,7 @@ from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.kernels import Phase, host_bound_share, summarise_phases, weakest_source
 from infercast.forecast.slo import Array, Percentiles, percentiles
-from infercast.forecast.steady import CUT, FILLING, OVERLOADED, State, SteadyState
+from infercast.forecast.steady import CUT, FILLING, LONG, OVERLOADED, STABLE, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
 from infercast.hardware.gpu import is_left_open
 from infercast.lazy_classes import NamedTuple, dataclass
@@ -29,6 +29,7 @@ from infercast.units import format_many, format_seconds
 SHOWN_TURNS = 10
 VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")  # Kernels of the target with a row for every draft
 FULL = 0.95  # Share of the KV cache from which on it is what limits
+NEAR = 0.85  # Share of what can be served from which on the queue takes long to settle
 WEIGHS, QUEUED = 0.05, 0.1  # Shares of time, and of clients, from which on something is worth a word
 TARGET, VERIFY, DRAFT = "target", "verify", "draft"
 
@@ -483,10 +484,19 @@ class SimulatedRun(Outcome):
         if self.state.word == OVERLOADED:
             return f"{self.state.sentence}. There are no cost and no odds."
         cut = " The run reached its limit before its medians were known to a few per cent." if self.was_cut else ""
+        if self.is_short:
+            cut += f" So near to saturation {count:,} requests show too low latencies: leave --num-requests out."
         if self.window is None:
             all_of = f"all {count:,} requests" if count > 1 else "the one request"
             return f"{self.state.sentence}. Numbers are of {all_of}, ramp-up and drain included.{cut}"
         return f"{self.state.sentence}. Numbers are of {self.steady.num_requests:,} requests of the steady state.{cut}"
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a longer run would show longer latencies, because a queue near saturation takes long to settle."""
+        state, count = self.state, len(self.workload.requests)
+        near = state.offered is not None and state.capacity is not None and state.offered > NEAR * state.capacity
+        return near and state.word == STABLE and not self.workload.open_ended and count < LONG
 
     @property
     def was_cut(self) -> bool:

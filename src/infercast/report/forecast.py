@@ -266,7 +266,8 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
     """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
     state, pools = forecast.state, forecast.deployment.model.pools
-    told = state.sentence if state.is_steady and not forecast.was_cut else forecast.headline
+    is_plain = state.is_steady and not (forecast.was_cut or forecast.is_short)
+    told = state.sentence if is_plain else forecast.headline
     rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in quantities.latencies_of(forecast)
             if each.name in BRIEF and values is not None and not (pools and each.name == "ttft")]  # fmt: skip
     table = Grid(
