@@ -12,7 +12,7 @@ from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hou
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
 from infercast.forecast.kernels import FamilyShare, Phase, host_bound_share
-from infercast.forecast.run import SimulatedRun
+from infercast.forecast.run import FULL, SimulatedRun
 from infercast.forecast.slo import (
     FRACTIONS,
     NAMES,
@@ -29,13 +29,12 @@ from infercast.forecast.slo import (
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.shown import Answer, Plotted, renderers
-from infercast.units import MILLI, format_odds, format_percent, format_seconds
+from infercast.units import MILLI, format_figure, format_many, format_odds, format_percent, format_seconds
 
 if TYPE_CHECKING:
     import pandas
 
-FULL = 0.95  # Share of the KV cache from which on it is what limits ...
-HELD_BY_HOST = 0.5  # ... and share of step time in which GPUs wait for their host from which on that is.
+HELD_BY_HOST = 0.5  # Share of step time in which GPUs wait for their host from which on that is.
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +216,8 @@ class Forecast(Plotted, SimulatedRun):
     def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
         return (
-            f"{self.title}, {len(self.workload.requests):,} requests: TTFT p50 "
-            f"{format_seconds(self.ttft.p50)}{each}, {self.output_tokens_per_second:,.0f} output tokens/s"
+            f"{self.title}, {format_many(len(self.workload.requests), 'request')}: TTFT p50 "
+            f"{format_seconds(self.ttft.p50)}{each}, {format_figure(self.output_tokens_per_second)} output tokens/s"
         )
 
     def promised(self, slo: Slo | str, intervals: Intervals | None = None) -> Forecast:

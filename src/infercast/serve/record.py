@@ -433,7 +433,10 @@ class Served:
         return picked
 
     def first(self, count: int) -> Served:
-        """What clients saw of the first requests; and between tokens, until the last of these was sent."""
+        """What clients saw of the first requests; and between tokens, until the last of these was sent.
+
+        Where none came before that, as all were sent at once: until the last of these ended.
+        """
         if count == self.sent_at.size:
             return self
         part = copy(self)
@@ -441,6 +444,7 @@ class Served:
             setattr(part, name, getattr(self, name)[:count])
         ended, gaps, counts = self.timed_gaps
         inside = ended <= part.sent_at.max()
+        inside = inside if inside.any() else ended <= part.last_token.max()
         part.timed_gaps = ended[inside], gaps[inside], counts[inside]
         return part
 
