@@ -94,6 +94,7 @@ def simulate(
     while True:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
+        clients.listen([record])
         if go_on is not None:
             further_from(clients, replica, [record], as_said(go_on, said))
         loop = make(clients, record, is_plain=is_plain)
