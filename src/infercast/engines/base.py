@@ -592,7 +592,7 @@ def require_fit(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu
     if longest == 0:
         raise DoesNotFitError(
             f"{config.name} ({config.weights.name}) does not fit on {where}: weights, activations and graphs need "
-            f"{format_bytes(memory.needed)} of {format_bytes(memory.usable)} usable a GPU; {remedy}"
+            f"{format_bytes(memory.needed)} per GPU, above the {format_bytes(memory.usable)} that are usable; {remedy}"
         )
     raise DoesNotFitError(
         f"one sequence of max_model_len {settings.max_model_len} does not fit in the KV cache of {config.name} on "

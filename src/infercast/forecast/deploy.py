@@ -419,8 +419,10 @@ def for_engine(settings: Settings, engine: Engine, name: str) -> tuple[Settings,
     return other.settings({theirs: value for theirs, value in given.items() if value is not None}), other
 
 
-def random_requests(given: Mapping[str, Any], longest: int, default_count: int | None = None) -> Workload:
-    """Requests by options of these names, with default lengths clipped to what the model allows."""
+def random_requests(
+    given: Mapping[str, Any], longest: int, default_count: int | None = None, named: int | None = None
+) -> Workload:
+    """Requests by options of these names, with default lengths clipped to what the model allows, ``named`` so."""
     arrival = given["arrival"]
     rates = given["rate"], given["concurrency"], given.get("session_rate")
     if not any(each is not None for each in rates) and arrival != "burst":
@@ -439,7 +441,7 @@ def random_requests(given: Mapping[str, Any], longest: int, default_count: int |
     in_turns = given.get("turns") is not None
     workload = _sessions(given, common) if in_turns else synthetic_workload(**common)
     if is_clipped:
-        workload = replace(workload, description=f"{workload.description}{CLIPPED}{longest:,}")
+        workload = replace(workload, description=f"{workload.description}{CLIPPED}{named or longest:,}")
     return without_too_long(workload, longest) if given.get("too_long") == "skip" else workload
 
 

@@ -172,7 +172,12 @@ def system_half_widths(
 
     base = run() if before is None else np.log(results(before))
     by_link = 0.0 if system.wire is None else run(link=exp(uncertainty.EIGHTY * uncertainty.LINK_SPREAD)) - base
-    return Widths(run(gpu=True) - base, run(host=True) - base, chance, by_link)
+    return Widths(_filled(run(gpu=True) - base), _filled(run(host=True) - base), chance, _filled(by_link))
+
+
+def _filled(moved: Array | float) -> Array:
+    """A latency that later requests have and the first ones do not is taken to move like the one that moves most."""
+    return np.where(np.isnan(moved), np.nanmax(np.abs(moved)), moved)
 
 
 def _num_before_end(served: Served, count: int) -> int:

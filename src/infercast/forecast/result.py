@@ -28,7 +28,7 @@ from infercast.forecast.slo import (
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.shown import Answer, Plotted, renderers
-from infercast.units import MILLI, format_odds, format_percent, format_seconds
+from infercast.units import MILLI, format_figure, format_many, format_odds, format_percent, format_seconds
 
 if TYPE_CHECKING:
     import pandas
@@ -197,6 +197,14 @@ class Forecast(Plotted, SimulatedRun):
         return found
 
     @property
+    def intervals(self) -> Intervals:
+        """80 % intervals of latencies and rates, which take a few short simulations more."""
+        if "intervals" not in self.kept:
+            self.kept["intervals"] = forecast_intervals(self)
+        found: Intervals = self.kept["intervals"]
+        return found
+
+    @property
     def wall(self) -> FacilityEnergy | None:
         """The same at the wall, with servers and building; None where the power of the GPUs is not known."""
         energy = self.energy
@@ -205,18 +213,18 @@ class Forecast(Plotted, SimulatedRun):
     def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
         return (
-            f"{self.title}, {len(self.workload.requests):,} requests: TTFT p50 "
-            f"{format_seconds(self.ttft.p50)}{each}, {self.output_tokens_per_second:,.0f} output tokens/s"
+            f"{self.title}, {format_many(len(self.workload.requests), 'request')}: TTFT p50 "
+            f"{format_seconds(self.ttft.p50)}{each}, {format_figure(self.output_tokens_per_second)} output tokens/s"
         )
 
     def promised(self, slo: Slo | str, intervals: Intervals | None = None) -> Forecast:
         """The same forecast with the verdict on an SLO such as ``ttft_p99<1s,tpot_p95<40ms``."""
-        return replace(self, verdict=judge(self, slo, intervals))
+        return replace(self, verdict=judge(self, slo, intervals or self.intervals))
 
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
         """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
         write = renderers().function_of("forecast:forecast_dict")
-        written: dict[str, Any] = write(self, forecast_intervals(self) if intervals else None)
+        written: dict[str, Any] = write(self, self.intervals if intervals else None)
         return written
 
     def per_request(self) -> dict[str, Array]:

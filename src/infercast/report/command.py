@@ -29,7 +29,7 @@ from infercast.report.terminal import (
     on_screen,
     styled,
 )
-from infercast.units import format_seconds
+from infercast.units import format_figure, format_seconds
 
 SHOWN_EFFECTS = 4  # of a change, the largest; JSON has all
 BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
@@ -162,7 +162,7 @@ def _row(served: ServedLoad) -> tuple[str, ...]:
         else:
             ends = format_interval(band.low.p99, band.high.p99)
             cells += [format_seconds(values.p50), format_seconds(values.p99), ends]
-    return (*cells, f"{forecast.output_tokens_per_second:,.0f}", forecast.state.word)
+    return (*cells, format_figure(forecast.output_tokens_per_second), forecast.state.word)
 
 
 def _render_advice(explained: Explained, advised: Advised) -> list[RenderableType]:

@@ -83,7 +83,7 @@ def slo_title(verdict: Verdict) -> str:
     failing = [str(each.limit) for each in verdict.limits if each.headroom is not None and each.headroom <= 1.0]
     if verdict.holds:
         return "SLO: holds"
-    return f"SLO: fails by {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
+    return f"SLO: fails on {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
 
 
 def promise_rows(forecast: Forecast) -> list[tuple[str, str]]:
@@ -217,9 +217,8 @@ def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
     ]
     if tier.num_loaded:
         wait = units.format_seconds(tier.mean_wait)
-        rows.append(
-            ("KV loads", f"{tier.num_loaded:,} requests waited {wait} each, from the lookup to their first step")
-        )
+        loaded = units.format_many(tier.num_loaded, "request")
+        rows.append(("KV loads", f"{loaded} waited {wait} each, from the lookup to their first step"))
     if tier.num_refused:
         rows.append(
             ("KV stores", f"{tier.num_refused:,} times there was no room: the tier is too small for its copies")
@@ -271,7 +270,8 @@ def _diagnosed(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
     """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
     state, pools = forecast.state, forecast.deployment.model.pools
-    told = state.sentence if state.is_steady and not forecast.was_cut else forecast.headline
+    is_plain = state.is_steady and not (forecast.was_cut or forecast.is_short)
+    told = state.sentence if is_plain else forecast.headline
     rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in quantities.latencies_of(forecast)
             if each.name in BRIEF and values is not None and not (pools and each.name == "ttft")]  # fmt: skip
     table = Grid(
@@ -302,11 +302,12 @@ def _deployed(pool: PoolRun) -> str:
 def brief_rows(forecast: Forecast, intervals: Intervals, found: Diagnosis | None = None) -> list[tuple[str, str]]:
     """What a newcomer asks after the latencies, a line each."""
     running, waiting = forecast.running, forecast.waiting
-    tokens = f"{forecast.output_tokens_per_second:,.0f} {_result(forecast)}s/s"
-    queue = f", {waiting.mean:,.1f} waiting" if waiting.mean >= 0.05 else ""
-    tokens += f" ({quantities.format_rates(intervals.output_tokens_per_second)})"
-    served = f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
+    tokens = f"{units.format_figure(forecast.output_tokens_per_second)} {_result(forecast)}s/s"
+    queue = f", {units.format_figure(waiting.mean)} waiting" if waiting.mean >= 0.05 else ""
+    low, high = map(units.format_figure, intervals.output_tokens_per_second)
+    tokens += f" ({low} to {high})" if low != high else ", as many as come"
     deployment, found = forecast.deployment, found or diagnosis_of(forecast, intervals)
+    served = tokens if deployment.model.pools else f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
     doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
     assumed = dict.fromkeys(pool.deployment.model.assumed for pool in forecast.pools)
     return [
@@ -314,7 +315,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: Diagnosis | None
         *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
         *([] if forecast.link is None else [("TTFT", _ttft_words(forecast.link))]),
-        ("load", f"{served}; {running.mean:,.1f} running{queue}"),
+        ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
         ("SLO", _promise_words(forecast.verdict, POOLED if deployment.model.pools else EXAMPLE)),
         ("cost", _cost_words(forecast)),
         *diagnosis_rows(found),
@@ -399,7 +400,6 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
             for latency in quantities.LATENCIES
         },
         **{each.key: each.data(forecast) for each in quantities.RESULTS},
-        "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,  # 1.0 drops this name of ..._per_gpu
         **decision_fields(forecast),
         **{each.key: each.data(forecast) for each in quantities.ENERGIES},
         "energy": forecast.energy and _energy_dict(forecast.energy),
@@ -516,7 +516,9 @@ def latency_cells(values: Percentiles | None) -> list[str]:
 
 def phase_title(pool: PoolRun, phase: Phase) -> str:
     words = TAKING_IN if pool.role == DECODE and phase.name == "prefill" else TITLES[phase.name]
-    return f"{words}: {phase.steps:,} steps, {units.format_seconds(phase.seconds / phase.steps)} each"
+    return (
+        f"{words}: {units.format_many(phase.steps, 'step')}, {units.format_seconds(phase.seconds / phase.steps)} each"
+    )
 
 
 def phase_cells(phase: Phase) -> list[list[str]]:

@@ -36,6 +36,7 @@ from infercast.report.terminal import (
 from infercast.units import (
     MILLI,
     format_dollars,
+    format_figure,
     format_gpus,
     format_joules,
     format_odds,
@@ -151,7 +152,7 @@ def _winner(row: Row) -> list[tuple[str, str]]:
     rows += _drawn_rows(figures)
     rows += [("TTFT", _latency(figures, "ttft")), ("TPOT", _latency(figures, "tpot"))]
     within = f"{figures.goodput:,.2f} requests/s within the SLO"
-    rows.append(("throughput", f"{figures.output_tokens_per_second:,.0f} output tokens/s, {within}"))
+    rows.append(("throughput", f"{format_figure(figures.output_tokens_per_second)} output tokens/s, {within}"))
     if row.rate is not None:
         rows.append(("most requests/s", f"{row.rate:.3g} within the SLO"))
     if figures.odds is not None:
@@ -271,7 +272,6 @@ LAYOUT_FIELDS = (
         kind=lambda cost: None if cost.problem else cost.kind,
         level=lambda cost: LEVEL,
         mean=lambda values: format_seconds(values.mean),
-        rates=lambda cost: None if cost.problem else cost.output_tokens_per_second_interval,
         ends=lambda ends: None if ends is None else list(ends),
     ),
     *(Field(each.key, each.data) for each in (*quantities.PROMISES, *quantities.COSTS, *quantities.ENERGIES)),
@@ -305,9 +305,10 @@ def render_layouts(layouts: Layouts) -> list[RenderableType]:
         ]
         if saturated:
             parts.append(styled(f"  cannot keep up with the arrivals: {', '.join(saturated)}", style="dim"))
-        refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
+        refused = [cost for cost in own if cost.problem]
         if refused:
-            parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
+            told = ", ".join(f"{cost.layout} ({cost.layout.gpus})" for cost in refused)
+            parts.append(styled(f"  does not fit: {told}: {refused[0].problem}", style="dim"))
     parts += [Paragraph(note, style="dim") for note in (*notes(layouts), FORECASTS)]
     return [*parts, Facts([("next", choice_of(layouts))])]
 

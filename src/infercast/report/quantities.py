@@ -189,7 +189,7 @@ def ends_ms(ends: tuple[float, float] | None) -> list[float] | None:
 
 def format_rates(ends: tuple[float, float]) -> str:
     """Two rates to three digits or more: ``2,207 to 2,233``, ``76.3 to 180``, ``1.64 to 2.05``."""
-    low, high = (f"{end:,.{2 if end < 10 else 1 if end < 100 else 0}f}" for end in ends)
+    low, high = map(units.format_figure, ends)
     return f"{low} to {high}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import isnan, log2, nan
 from textwrap import fill
 from typing import Any
@@ -36,7 +37,15 @@ from infercast.report.terminal import (
     record,
     styled,
 )
-from infercast.units import format_dollars, format_joules, format_odds, format_percent, format_seconds
+from infercast.units import (
+    format_dollars,
+    format_figure,
+    format_joules,
+    format_many,
+    format_odds,
+    format_percent,
+    format_seconds,
+)
 
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
 SHORT = {RATE: "rate", CONCURRENCY: "clients"}
@@ -54,12 +63,22 @@ SPECULATION_COLUMNS = columns(
 )
 BINS = 144  # marks across a chart
 LABELS = 8
+DAY = 24.0  # hours
+
+
+def _per_day(name: str, day: PolicyDay) -> float | None:
+    """What traffic of any length would take in a day of it."""
+    value: float | None = getattr(day, name)
+    return None if value is None else value * DAY / day.hours
+
+
 POLICY_FIELDS = declared(
     "policies",
     least=lambda day: float(day.ready.min()),
     mean=lambda day: float(day.paid.mean()),
     most=lambda day: float(day.paid.max()),
     worst=lambda day: day.use_of_limits.max(),
+    **{f"{name}_per_day": partial(_per_day, name) for name in ("cost", "gpu_kwh", "wall_kwh", "usd_electricity")},
 )
 
 
@@ -474,9 +493,9 @@ def title_of(plan: DayPlan) -> str:
 
 def answer_of(plan: DayPlan) -> str:
     fixed = plan.policies[0]
-    cost = "" if fixed.cost is None else f", {dollars(fixed.cost)} per day"
+    cost = "" if fixed.cost is None else f", {dollars(fixed.cost)} {_how_long(fixed)}"
     count = plan.smallest_fleet
-    words = f"The smallest fixed fleet for {plan.goal} is {count} {'replica' if count == 1 else 'replicas'}{cost}."
+    words = f"The smallest fixed fleet for {plan.goal} is {format_many(count, 'replica')}{cost}."
     reaching = [each for each in plan.policies if each.keeps(plan.goal)]
     best = min(reaching, key=lambda each: each.gpu_hours, default=fixed)
     if best is not fixed:
@@ -484,6 +503,10 @@ def answer_of(plan: DayPlan) -> str:
         words += f" {best.policy.capitalize()} replicas reach the goal with {format_percent(saved)} fewer GPU hours."
     failing = [each.policy for each in plan.policies if not each.keeps(plan.goal)]
     return words + (f" Not reached by: {', '.join(failing)}." if failing else "")
+
+
+def _how_long(day: PolicyDay) -> str:
+    return "per day" if abs(day.hours - DAY) < 1.0 else f"for the {format_figure(day.hours)} hours of the trace"
 
 
 def day_charts(plan: DayPlan, most: int = BINS) -> list[Chart]:
@@ -506,7 +529,7 @@ def replica_rows(plan: DayPlan) -> list[tuple[str, str]]:
     ttft, tpot = (curve.percentile(name, "p99", most) for name in ("ttft", "tpot"))
     return [
         ("SLO", f"{plan.slo}; goal {plan.goal}"),
-        ("at the SLO", f"{curve.rate_at(most):.3g} requests/s, {most:,.0f} requests in it: TTFT p99 "
+        ("at the SLO", f"{curve.rate_at(most):.3g} requests/s with {most:,.0f} requests at a time: TTFT p99 "
          f"{format_seconds(ttft)}, TPOT p99 {format_seconds(tpot)}"),
         ("at most", f"{curve.full_rate:.3g} requests/s"),
         ("a request", f"{each}, plus {service.fixed * 1e3:.3g} ms, on a full replica"),
@@ -537,5 +560,5 @@ def energy_rows(plan: DayPlan) -> list[tuple[str, str]]:
     rows = [("kWh", f"at the wall, of servers and building; of the GPU boards alone: {drawn}")]
     if all(day.usd_electricity is not None for day in plan.policies):
         costs = ", ".join(f"{day.policy} {dollars(day.usd_electricity)}" for day in plan.policies)
-        rows.append(("electricity", f"{costs} per day"))
+        rows.append(("electricity", f"{costs} {_how_long(plan.policies[0])}"))
     return rows

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.engines.base import Deployment, Engine, engine_named, engine_of
+from infercast.engines.base import Deployment, Engine, engine_of
 from infercast.engines.settings import NOT_MODELLED, READ, REFUSED
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.forecast.command.advice import Advised, advise
-from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, known_flags, read_flags
-from infercast.forecast.command.pasted import Pasted, started_engine, the_command
+from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, known_flags
+from infercast.forecast.command.pasted import Pasted, read_command
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
 from infercast.forecast.diagnosis.changes import label_of
@@ -375,16 +375,13 @@ def explain_command(
 
     Without a ``workload``, requests ``like`` these random ones (or the default ones) come at a light and a heavy rate.
     With an ``slo``, forecasts have a verdict and advice is ranked by headroom. ``service`` names one of several
-    commands in the text. ``engine`` selects a release; the default is the engine that the text starts. ``given`` are
-    further options of `deploy`.
+    commands in the text. ``engine`` selects a release; the default is the one that the text names, or the newest with
+    all of its flags. ``given`` are further options of `deploy`.
     """
-    chosen = started_engine(text) if engine is None else engine_named(engine)
-    pasted = the_command(text, chosen.commands, service)
-    is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
-    reading = read_flags(pasted.words, chosen, strict=is_certain)
+    chosen, pasted, reading, why = read_command(text, engine, service)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     bench = " ".join(chosen.commands.bench[-2:])
-    notes = [BENCHMARKED] if bench and bench in " ".join(text.split()) else []
+    notes = ([why] if why else []) + ([BENCHMARKED] if bench and bench in " ".join(text.split()) else [])
     if (cut := pasted.environment.get(chosen.commands.layer_partition)) is not None:
         given = {**given, "pp_layer_partition": cut}
         notes.append(f"{chosen.commands.layer_partition} cuts the layers into stages of {cut}")

@@ -45,6 +45,10 @@ class Reading:
     flags: tuple[Flag, ...]
 
     @property
+    def refused(self) -> list[str]:
+        return [f"--{flag.name}" for flag in self.flags if flag.status == REFUSED]
+
+    @property
     def options(self) -> dict[str, Any]:
         return {flag.field: flag.value for flag in self.flags if flag.field in OF_DEPLOY}
 

@@ -62,7 +62,7 @@ class Figures:
         return kept and not self.beyond
 
 
-def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool = False) -> Figures:
+def figures_of(forecast: Forecast, slo: Slo, times: float = 1, *, intervals: bool = False) -> Figures:
     """Results of ``times`` equal forecasts."""
     rooms = {limit.name: limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits}
     tightest = min(rooms, key=lambda name: rooms[name])
@@ -90,7 +90,7 @@ def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool 
     )
 
 
-def power_draw_of(forecast: Forecast, times: int = 1) -> PowerDraw | None:
+def power_draw_of(forecast: Forecast, times: float = 1) -> PowerDraw | None:
     """Power of ``times`` equal forecasts; None where the power of a GPU is not known."""
     energy, wall = forecast.energy, forecast.wall
     if energy is None or wall is None:
