@@ -25,7 +25,15 @@ import infercast
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.diagnosis.changes import GPUS, changes_of
-from infercast.forecast.diagnosis.diagnose import WORTH, Diagnosis, Remedy, diagnose_run, is_enough, is_fair, try_change
+from infercast.forecast.diagnosis.diagnose import (
+    WORTH,
+    Remedy,
+    RunDiagnosis,
+    diagnose_run,
+    is_enough,
+    is_fair,
+    try_change,
+)
 from infercast.forecast.diagnosis.trials import CAPACITY, Trials
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import Forecast
@@ -175,7 +183,7 @@ def judged(case: Case, *, brute: bool) -> Row:
     return Row(case.kind, case.words, remedy.words, found.aim.name, gain.ratio, gain.ends, simulated, better)
 
 
-def _better(found: Diagnosis) -> str:
+def _better(found: RunDiagnosis) -> str:
     """A change of the same price or less that is worth much more on all requests of the run."""
     known = Trials(found.forecast, found.aim)
     known.whole()

@@ -51,7 +51,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Diagnosis(Answer):
+class RunDiagnosis(Answer):
     """What limits a run and what would change that."""
 
     forecast: Forecast
@@ -70,7 +70,7 @@ class Diagnosis(Answer):
 
 def diagnose_run(
     forecast: Forecast, intervals: Intervals | None = None, *, trials: bool = True, most: int = MOST_TRIALS
-) -> Diagnosis:
+) -> RunDiagnosis:
     """Causes, the best change and the limits ahead; without ``trials`` from the run's own counts alone."""
     attempt = Trials(forecast)
     verdict = forecast.verdict
@@ -78,7 +78,7 @@ def diagnose_run(
     causes = causes_of(attempt, intervals, most=3 if trials else 0)
     tried = _tried(attempt, _bounds(attempt, causes, intervals), most) if trials and not kept else []
     best, ahead = best_of(tried, attempt), tuple(bindings(forecast))
-    return Diagnosis(forecast, attempt.aim, tuple(causes), best, tuple(tried), ahead, kept, attempt.count)
+    return RunDiagnosis(forecast, attempt.aim, tuple(causes), best, tuple(tried), ahead, kept, attempt.count)
 
 
 def bottleneck(forecast: Forecast) -> str:

@@ -62,7 +62,7 @@ class Aim(NamedTuple):
         near = 0 if self.percentile is None else 1 + int(np.argmin([abs(each - self.percentile) for each in known]))
         return first + near
 
-    def of(self, seen: Seen) -> float | None:
+    def of(self, seen: RequestTimes) -> float | None:
         """Its value for some requests; None where none of them has it."""
         if self.quantity == TOKENS:
             return seen.tokens_per_second
@@ -76,7 +76,7 @@ class Aim(NamedTuple):
         return float(np.exp(np.log(np.maximum(np.quantile(values, around), 1e-12)).mean()))
 
 
-class Seen(NamedTuple):
+class RequestTimes(NamedTuple):
     """What some requests of a run saw."""
 
     ttft: Array
@@ -86,11 +86,11 @@ class Seen(NamedTuple):
     seconds: float = 0.0  # Of a run that ends with them; 0: clients go on
 
     @staticmethod
-    def of(served: Served, which: Array, *, ends: bool = False) -> Seen:
+    def of(served: Served, which: Array, *, ends: bool = False) -> RequestTimes:
         several = which[served.num_output[which] > 1]
         tpot = (served.last_token - served.first_token)[several] / (served.num_output[several] - 1)
         seconds = float(served.last_token.max() - served.sent_at.min()) if ends else 0.0
-        return Seen(served.ttft[which], tpot, served.end_to_end[which], served.num_output[which], seconds)
+        return RequestTimes(served.ttft[which], tpot, served.end_to_end[which], served.num_output[which], seconds)
 
     @property
     def tokens_per_second(self) -> float:
@@ -156,7 +156,7 @@ class Trials:
         begin = forecast.steady_window[0] if forecast.steady.reached else float(sent.min())
         self._warm = min(int(np.count_nonzero(sent < begin)), ceil(FILLING_UP * present))
         self._size = min(self._whole, self._warm + ceil(max(LEAST_REQUESTS, TURNOVERS * present)))
-        self._memory: dict[int, tuple[Workload, Array, Seen]] = {}
+        self._memory: dict[int, tuple[Workload, Array, RequestTimes]] = {}
 
     def can_grow_for(self, gain: Gain) -> bool:
         """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does."""
@@ -207,14 +207,14 @@ class Trials:
             even = (replace(each, arrival=at) for each, at in zip(workload.requests, arrivals, strict=True))
             workload = replace(workload, requests=tuple(even))
         self.count += 1
-        after = Seen.of(system.serve(workload).clients, which, ends=before.seconds > 0)
+        after = RequestTimes.of(system.serve(workload).clients, which, ends=before.seconds > 0)
         return [
             Gain(aim, gain, _error(aim, before, after), self._estimates(kernels, system, aim))
             for aim in self.numbers()
             if (gain := _gain(aim, before, after)) is not None
         ]
 
-    def _requests(self) -> tuple[Workload, Array, Seen]:
+    def _requests(self) -> tuple[Workload, Array, RequestTimes]:
         """The first requests of the run, which of them count, and what these saw in the run."""
         if self._size not in self._memory:
             served, size = self.forecast.clients, self._size
@@ -226,7 +226,7 @@ class Trials:
             start = 0 if ends else min(self._warm, last // 2)
             which = first[start : max(last, start + 2 * BLOCKS)]
             workload = replace(self.forecast.workload, requests=self.forecast.workload.requests[:size])
-            self._memory[size] = workload, which, Seen.of(served, which, ends=ends)
+            self._memory[size] = workload, which, RequestTimes.of(served, which, ends=ends)
         return self._memory[self._size]
 
     def _estimates(self, kernels: bool, system: System, aim: Aim) -> float:
@@ -238,14 +238,14 @@ class Trials:
         return 0.5 * (prompts if aim.quantity == "ttft" else decodes)
 
 
-def _gain(aim: Aim, before: Seen, after: Seen) -> float | None:
+def _gain(aim: Aim, before: RequestTimes, after: RequestTimes) -> float | None:
     first, second = aim.of(before), aim.of(after)
     if not first or not second:
         return None
     return log(second / first) if aim.is_rate else log(first / second)
 
 
-def _error(aim: Aim, before: Seen, after: Seen) -> float:
+def _error(aim: Aim, before: RequestTimes, after: RequestTimes) -> float:
     count, parts = before.ttft.size, []
     if count < 2 * BLOCKS:
         return 1.0
@@ -254,7 +254,7 @@ def _error(aim: Aim, before: Seen, after: Seen) -> float:
     for block in range(BLOCKS):
         kept = blocks != block
         pair = [
-            Seen(each.ttft[kept], each.tpot[kept[several]], each.end_to_end[kept], each.num_output[kept])
+            RequestTimes(each.ttft[kept], each.tpot[kept[several]], each.end_to_end[kept], each.num_output[kept])
             for each in (before, after)
         ]
         parts.append(_gain(aim, *pair) or 0.0)
