@@ -17,6 +17,7 @@ from infercast.report.terminal import pick
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 POOLED = "e2e_p99<1s"
 SHOWN = 3  # Limits that break first
+MOST_IN_REFUSAL = 3  # Changes of each price that are tried before a refusal
 WORTH_WORDS = 0.1  # Shares and changes of other numbers from which on they are told
 
 
@@ -114,6 +115,15 @@ def _binding_words(each: Binding, useless: set[str]) -> str:
     number = f"{each.load:,.0f}" if each.load >= 100 or each.unit == "clients" else f"{each.load:.3g}"
     more = "; more would not help" if each.kind in useless else ""
     return f"{each.name} at {number} {each.unit} ({units.format_percent(each.share)} in use{more})"
+
+
+def serving_words(forecast: Forecast) -> str:
+    """For a refusal of more than can be served: the change that would serve it, or the most of it."""
+    found = diagnose_run(forecast, most=MOST_IN_REFUSAL)
+    if found.remedy is None or found.aim.quantity != CAPACITY:
+        return ""
+    gain = found.remedy.gains[0]
+    return f"take {found.remedy.words} (about {(value_before(found, gain) or 0.0) * gain.ratio:.3g} requests/s), "
 
 
 def next_words(found: RunDiagnosis) -> str:
