@@ -218,6 +218,8 @@ def main(words: list[str] | None = None) -> int:
         began = time.process_time()
         row = judged(case, brute=asked.brute)
         rows.append(row)
+        if asked.out:
+            asked.out.write_text(_table(rows), encoding="utf-8")
         mark = "ok  " if row.holds and not row.better else "MISS"
         print(f"{mark} {time.process_time() - began:5.1f} s {row.kind}: {row.words}: {row.told}", flush=True)
         if len(rows) >= asked.count:
@@ -225,14 +227,12 @@ def main(words: list[str] | None = None) -> int:
     told = [row for row in rows if row.said]
     kept, missed = sum(row.holds for row in told), sum(bool(row.better) for row in rows)
     print(f"{len(rows)} deployments, {len(told)} changes; as said {kept} of {len(told)}; much better ones {missed}")
-    if asked.out:
-        asked.out.write_text(_table(rows), encoding="utf-8")
     return int(kept < 0.95 * len(told))
 
 
 def _table(rows: list[Row]) -> str:
     told = [row for row in rows if row.said]
-    off = [abs(log(row.simulated / row.ratio)) for row in told]
+    off = [abs(log(row.simulated / row.ratio)) for row in told] or [0.0]
     head = (
         "# Changes as advised and as simulated\n\n`benchmarks/robustness/changes.py` draws deployments and applies the "
         f"change that each answer advises. {sum(row.holds for row in told)} of {len(told)} changes of {len(rows)} "

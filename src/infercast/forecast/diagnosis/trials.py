@@ -27,7 +27,8 @@ BLOCKS, STUDENT = 8, 1.9  # Blocks left out in turn, and the standard errors of 
 SMOOTH = 0.4 * np.linspace(-1, 1, 9)
 CAPACITY_NOISE = 0.015  # Standard error of the logarithm of a capacity, from other draws of the requests
 SHARP = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
-WAITING, LONG = 0.3, 3000  # A share of TTFT in queues, and requests on which a change of a busy engine is tried
+WAITING, BUSY, LONG = 0.3, 600, 3000
+"""A share of TTFT in queues, and of an engine that is so busy the requests of a trial, and of the last one."""
 QUEUED = 0.5  # Share of TTFT that is spent in a queue from which on it is the latency that matters
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end time", "tokens": "output tokens/s"}
 CAPACITY, TOKENS = "capacity", "tokens"
@@ -155,16 +156,18 @@ class Trials:
         present, self._whole = in_system(served), len(forecast.workload.requests)
         begin = forecast.steady_window[0] if forecast.steady.reached else float(sent.min())
         self._warm = min(int(np.count_nonzero(sent < begin)), ceil(FILLING_UP * present))
-        self._size = min(self._whole, self._warm + ceil(max(LEAST_REQUESTS, TURNOVERS * present)))
+        # A busy engine takes long to fill up.
+        self._fills = forecast.state.capacity is not None or not forecast.steady.reached
+        self._fills |= self.aim.quantity == "ttft" and queued_share(forecast) > WAITING
+        least = max(BUSY if self._fills else LEAST_REQUESTS, TURNOVERS * present)
+        self._size = min(self._whole, self._warm + ceil(least))
         self._memory: dict[int, tuple[Workload, Array, RequestTimes]] = {}
 
     def can_grow_for(self, gain: Gain) -> bool:
         """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does."""
-        forecast, size = self.forecast, self._size
-        fills = forecast.state.capacity is not None or not forecast.steady.reached
-        fills |= self.aim.quantity == "ttft" and queued_share(forecast) > WAITING
-        if self.aim.quantity != CAPACITY and (fills or gain.ratio * gain.chance > SHARP):
-            self._size = min(self._whole, max(LONG if fills else 0, 4 * size))
+        size = self._size
+        if self.aim.quantity != CAPACITY and (self._fills or gain.ratio * gain.chance > SHARP):
+            self._size = min(self._whole, max(LONG if self._fills else 0, 4 * size))
         return self._size > size
 
     def whole(self) -> None:
