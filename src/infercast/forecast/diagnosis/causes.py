@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import exp, log
 
+from infercast.errors import InfercastError
 from infercast.forecast.diagnosis.changes import (
     BURSTS,
     DECODE,
@@ -84,7 +85,10 @@ def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list
     for kind, name, relaxed in suspects[:most]:
         if kind == BURSTS and any(each.tried and each.share > WAITED for each in found):
             continue  # a queue before something else
-        gains = relaxed()
+        try:
+            gains = relaxed()
+        except InfercastError:  # the engine would refuse it
+            continue
         if gains > log(1.0 + LEAST):
             found.append(Cause(kind, name, 1.0 - exp(-gains), tried=True))
         elif kind in (SEATS, KV):
