@@ -441,7 +441,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             "disable_overlap_schedule": not config.holder.get("async_scheduling", True),
             "enable_mixed_chunk": bool(config.holder.get("mixed_chunk")),
             **stated,
-            "engine": MEASURED,
+            "engine": f"sglang@{release}" if (release := config.word("sglang", "")) else MEASURED,
         }
     )
     tokens = config.at_least("max_total_num_tokens", 1)
@@ -451,6 +451,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         with_those_blocks=replace(settings, max_total_tokens=tokens),
         blocks_were_set=settings.max_total_tokens is not None,
         tensor_parallel_size=arguments.get("tp_size", int) if "tp_size" in arguments else 1,
+        over_http=bool(config.holder.get("api_server")),
         model={
             "quantization": config.word("quant", "") or None,
             "kv_cache_dtype": config.word("kv_cache_dtype"),
