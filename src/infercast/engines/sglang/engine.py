@@ -635,9 +635,13 @@ class Sglang(Engine):
 
 
 def _release(name: str) -> Sglang:
-    measured = name in (MEASURED, MEASURED_AGAIN)
-    note = f"scheduling by its source, costs as in {MEASURED.partition('@')[2]}"
-    return Sglang(name=name, note="" if measured else note, is_measured=measured, flags=FLAGS)
+    first = MEASURED.partition("@")[2]
+    notes = {
+        MEASURED: "",
+        MEASURED_AGAIN: f"scheduling by its source, host times as measured on it, kernels on {first}",
+    }
+    note = notes.get(name, f"scheduling by its source, costs as in {first}")
+    return Sglang(name=name, note=note, is_measured=name in notes, flags=FLAGS)
 
 
 RELEASES = {name: _release(name) for name in ENGINES}
