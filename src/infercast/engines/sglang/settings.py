@@ -43,7 +43,7 @@ def rules_of(engine: str) -> PrefillRules:
     return PrefillRules(**facts_of(engine, "rules"))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class SglangSettings(Chosen):
     """What a user passes to ``sglang.launch_server``; None means the engine's default for the GPU and the model."""
 

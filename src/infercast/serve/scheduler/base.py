@@ -276,7 +276,7 @@ def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, las
 # Policy of engines whose steps mix prefill and decode (vLLM).
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstCome:
     """First come, first served, in steps that mix prefill and decode; the last started is preempted first."""
 
@@ -413,7 +413,7 @@ class Priorities(NamedTuple):
     threshold: int = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillFirst:
     """Prefill first, with at most one chunked prompt; the sequence with the fewest output tokens is retracted first."""
 

@@ -124,13 +124,6 @@ class PrefillScheduler:
             found = [each for batch in self._batches for each in batch.started()]
         return found if self.cut is None else [*found, self.cut]
 
-    @property
-    def is_plain(self) -> bool:
-        """True if a request without a shared prefix runs from its start to its end, as long as there are pages."""
-        policy, parts = self.policy, (self.drafts, self.adapters, self.cache.host, self.policy.priorities)
-        special = self._is_ring or policy.mixed_chunk or policy.tries_always
-        return self.cache.caching and not special and all(each is None for each in parts)
-
     def add(self, index: int, request: Request) -> None:
         page, num_input = self.cache.page, request.num_input
         room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
