@@ -59,6 +59,7 @@ def is_run(mode: str, version: str) -> bool:
     needed = {"pipeline-v1": not rules.v2_for_all, "states-all": rules.writes_every_state}
     needed["states-export"] = rules.exports_states
     needed["own-interval"] = rules.own_interval
+    needed["drafts-groups"] = rules.knows_drafts and not rules.hashes_ahead
     needed["adaptive"] = rules.threshold_exempts_single_request  # came with the same release
     return needed.get(mode, True) and (mode != "retention" or rules.sparse_windows)
 
@@ -133,12 +134,15 @@ class Case:
             size = min(self.block_sizes, default=self.block_size)
             kept = 0 if self.chunklocal else retained
             sizes = tuple(self.block_sizes)
+            rules = StateRules(matches_all=release.sparse_windows)
             kinds = {"block_sizes": sizes, "chunked": self.chunklocal, "retained": kept, "drafting": drafting}
+            kinds |= {"rules": rules}
             return KvShape(size, self.windows, **kinds)
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
             held = (len(self.windows) - len(tokens)) * (1 + drafts)
-            return KvShape(self.block_size, tokens, state_blocks=held, retained=retained)
+            rules = StateRules(matches_all=release.sparse_windows)
+            return KvShape(self.block_size, tokens, state_blocks=held, retained=retained, rules=rules)
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
         extra = drafts * len(states)
@@ -147,6 +151,7 @@ class Case:
             exports=aligned and self.checkpoints > 0,
             renews=release.renews_states,
             past_attention=release.past_attention,
+            matches_all=release.sparse_windows,
         )
         kept = {"states": states, "aligned": aligned, "rules": rules, "retained": retained, "drafting": drafting}
         return KvShape(self.block_size, windows, state_blocks=extra, **kept)

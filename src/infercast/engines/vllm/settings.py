@@ -296,6 +296,7 @@ class ResolvedSettings(EngineSettings):
             exports=version.exports_states,
             renews=version.renews_states,
             past_attention=version.past_attention,
+            matches_all=version.sparse_windows,
         )
         known = version.knows_drafts and self.drafting is not None and self.drafting.method == MTP
         return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas, known)
