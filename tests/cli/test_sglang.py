@@ -44,7 +44,7 @@ def test_a_name_with_and_without_version(answered: Any) -> None:
 
 def test_a_later_release_has_its_own_rules(answered: Any) -> None:
     run = answered(*SERVED, "--engine", "sglang@0.5.23", "--full")
-    assert "scheduling by its source, the hierarchical cache and costs as in 0.5.16" in run.out
+    assert "scheduling by its source, costs as in 0.5.16" in run.out
     assert "sglang@0.5.23" in run.out
 
 

@@ -10,10 +10,10 @@ from infercast import Deployment, __version__
 from infercast.calibrate.learn import calibrate
 from infercast.calibrate.result import Asked
 from infercast.cli.options import Context, deployment_of, is_given, with_options
-from infercast.cli.outputs import Form, print_result, stages_bar
+from infercast.cli.outputs import Form, note, print_result, stages_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
-from infercast.forecast.calibration import write_calibration
+from infercast.forecast.calibration import doubts_of, write_calibration
 from infercast.forecast.command.flags import Point
 from infercast.forecast.command.pasted import read_command, text_of
 from infercast.forecast.deploy import load_device
@@ -40,6 +40,8 @@ def command(ctx: Context, *, out: Path, form: Form, **given: Any) -> None:
     with stages_bar() as tell:
         found = calibrate(started, given["results"], asked=asked, version=__version__, tell=tell or (lambda _: None))
     write_whole(out, [write_calibration(found)])
+    for doubt in doubts_of(found):
+        note(doubt)
     print_result(
         form,
         lambda: {**calibration_dict(found), "written": str(out)},
