@@ -101,7 +101,7 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 
         elif kind == "sizes":
             case.block_sizes = tuple(size if each else rng.choice([2, 4]) * size for each in case.windows)
         case.is_async = rng.random() < 0.7
-        if rules_of(version).sparse_windows and kind != "chunks":
+        if rules_of(version).has(Rule.SPARSE_WINDOWS) and kind != "chunks":
             case.retention = rng.choice([0, 0, 0, None, 8 * size])
     elif mode == "drafts-states-off":
         case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
