@@ -66,7 +66,6 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "measure": ("--out", "OUT"),
     "trace": ("collections:OrderedDict", "--input", "8x64", "--gpu", "h200-sxm"),
     "fit": ("FOLDER", "--out", "OUT.npz"),
-    "evaluate": ("FOLDER",),
 }
 NUMBERS = (
     "0",

@@ -64,6 +64,9 @@ ADDED = {
     "joules_per_request watt_hours_per_million_output_tokens wall_watts wall_joules_per_output_token "
     "wall_watt_hours_per_million_output_tokens usd_electricity_per_hour usd_electricity_per_million_output_tokens "
     "grams_co2_per_million_output_tokens",
+    "diagnosis.": "of bottleneck change options before ratio ratio_interval gpus usd_per_hour simulations next",
+    "diagnosis.causes[].": "kind name share tried bound_by",
+    "diagnosis.breaks_first[].": "name load unit used",
     "energy.": "joules joules_interval joules_per_output_token_interval idle_watts_per_gpu limit_watts_per_gpu source",
     "energy.parts[].": "part joules share",
     "energy.pools[].": "gpus watts_per_gpu peak_watts_per_gpu",

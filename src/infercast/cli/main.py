@@ -78,6 +78,10 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 
 def _answer(arguments: list[str]) -> None:
     # At once: a plan takes a second to load, and minutes to search.
+    if arguments[:1] == ["plan"]:
+        import signal  # noqa: PLC0415 - others do without
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # It, too, gives the best so far
     if arguments[:1] == ["plan"] and sys.stderr.isatty() and not {"-h", "--help"} & {*arguments}:
         print("infercast: searching; Ctrl-C gives the best so far", file=sys.stderr, flush=True)
     gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run

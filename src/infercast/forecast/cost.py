@@ -162,6 +162,11 @@ class Tariff:
         if self.provider is not None or self.spot or self.file is not None:
             raise InputError("price_per_gpu_hour is the whole price; leave out provider, spot and prices")
 
+    @staticmethod
+    def of(price: Tariff | float | None) -> Tariff:
+        """The prices that a program asks for: dollars per GPU and hour, or which list."""
+        return price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
+
     def price(self, gpu: str, facility: Facility | None = None) -> GpuPrice | None:
         """Price per hour of one GPU in a facility; None if not known."""
         found = price_of(gpu, provider=self.provider, spot=self.spot, file=self.file, per_gpu_hour=self.per_gpu_hour)

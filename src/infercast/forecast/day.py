@@ -259,7 +259,7 @@ def plan_day(
     if not isinstance(traffic, autoscaling.Traffic):
         traffic = autoscaling.traffic_of(resolve_workload(traffic, {}, deployment.settings.max_model_len))
     slo, goal = parse_slo(slo) if isinstance(slo, str) else slo, goal or autoscaling.Goal()
-    tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
+    tariff = Tariff.of(price)
     system, lag = system_of(deployment), start or autoscaling.start_up(deployment)
     with stage_progress(tell) as say:
         say("one replica at several loads")

@@ -53,7 +53,7 @@ USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
 LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5  # The share of the capacity that is a light load, its requests and seed
 LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
-EDGE_HALVINGS = 4  # Between two points: a knee is known to a sixteenth of their distance
+EDGE = 1.03  # Factor between a load at which something still holds and one at which it does not
 
 Tell = Callable[[str], None]
 Decide = Callable[[Forecast], Forecast]
@@ -165,6 +165,7 @@ class Point(Shown):
     holds: bool | None = None  # Whether the percentiles of the SLO hold
     headroom: float | None = None  # The smallest limit over its forecast: above 1 all hold
     per_hour: float | None = None  # Dollars that the GPUs cost an hour; None where no price is known
+    odds: float | None = None  # The probability that the SLO holds; None where it was not asked for
 
     def _words(self) -> str:
         return f"{self.label}: {self.problem or self.forecast!r}"
@@ -258,8 +259,7 @@ def sweep(
     if axis.is_load and workload is None:
         load[axis.name] = axis.values[0]
     asked = partial(deploy, model, gpu, settings, **options)
-    tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
-    decide = partial(replace, tariff=tariff, facility=facility or Facility())
+    decide = partial(replace, tariff=Tariff.of(price), facility=facility or Facility())
     with stage_progress(tell) as say:
         if axis.is_load:
             deployment = asked()
@@ -288,10 +288,9 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 
-    def run(value: float, only: Slo | None = None) -> Forecast:
-        load = at_load(workload, axis.name, value)
-        by = {"slo": slo} if only is None else {"slo": only, "medians": lambda: False}
-        return decide(simulate_system(system, load, capacity=capacity, **by))
+    @cache
+    def run(value: float) -> Forecast:
+        return decide(simulate_system(system, at_load(workload, axis.name, value), capacity=capacity, slo=slo))
 
     points: list[Point] = []
     for value, label in zip(axis.values, axis.labels, strict=True):
@@ -369,8 +368,8 @@ def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
     return simulate_system(system, Workload(light, rate=rate)).ttft.p50
 
 
-def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float, Slo], Forecast], whole: bool) -> Edge:
-    """The largest value up to which an SLO holds, without a gap; between two points by halving."""
+def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float], Forecast], whole: bool) -> Edge:
+    """The largest value up to which an SLO holds, without a gap, within 3 %; between two points by halving."""
     good: float | None = None
     for point in points:
         assert point.forecast is not None
@@ -379,12 +378,11 @@ def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float, Slo], Forecas
             good = point.number
             continue
         bad = point.number
-        for _ in range(0 if good is None else EDGE_HALVINGS):
-            assert good is not None
-            middle = round((good + bad) / 2) if whole else float(f"{(good + bad) / 2:.3g}")
+        while good is not None and bad > EDGE * good:
+            middle = round((good * bad) ** 0.5) if whole else float(f"{(good * bad) ** 0.5:.3g}")
             if middle in (good, bad):
                 break
-            good, bad = (middle, bad) if holds(run(middle, slo), slo) else (good, middle)
+            good, bad = (middle, bad) if holds(run(middle), slo) else (good, middle)
         return Edge(good, reached=True)
     return Edge(good, reached=False)
 
@@ -404,12 +402,16 @@ class Savings(Answer):
     free: Point  # The GPU without a limit
     best: Point | None  # The least energy at the wall of those that keep the SLO; None where none does
     slo: Slo | None = None
-    odds: float | None = None  # The probability that the best value keeps the SLO; None without one ...
-    least_odds: float = 0.0  # The required probability, from 0 to 1
+    least_odds: float = 0.0  # The required probability that the SLO holds, from 0 to 1
 
     def _words(self) -> str:
         best = "none" if self.best is None else self.best.label
         return f"{self.title} along {self.name}, best {best}"
+
+    @property
+    def odds(self) -> float | None:
+        """The probability that the best value keeps the SLO; None without one."""
+        return None if self.best is None else self.best.odds
 
     @property
     def saved(self) -> float:
@@ -459,17 +461,20 @@ def save_energy(
 
     def simulate(numbers: Iterable[float]) -> str:
         found = run(vary=(name, [f"{number:g}" for number in numbers]))
-        points.update({float(point.number or 0.0): point for point in found.points})
+        for point in found.points:
+            if point.problem:  # No limit frees any memory
+                raise DoesNotFitError(point.problem)
+            judged = None if promise is None or point.forecast is None else judge(point.forecast, promise).odds
+            points[float(point.number or 0.0)] = replace(point, odds=judged)
         return found.title
 
     title = simulate(values)
-    judged = _Judged(promise, least_odds)
     for _ in range(HALVINGS):
-        between = _beside(points, judged.best(points))
+        between = _beside(points, _best(points, least_odds))
         if not between:
             break
         simulate(between)
-    best = judged.best(points)
+    best = _best(points, least_odds)
     if best is None and least_odds and points[own].holds:
         best = points[own]  # by the forecast it holds, though not as sure as was asked
     return Savings(
@@ -480,7 +485,6 @@ def save_energy(
         free=points[own],
         best=best,
         slo=promise,
-        odds=None if best is None else judged.odds(best),
         least_odds=least_odds,
     )
 
@@ -497,26 +501,11 @@ def drawn(point: Point) -> tuple[Energy, FacilityEnergy]:
     return energy, wall
 
 
-class _Judged:
-    """The best point by an SLO; odds take a few short simulations and are kept."""
-
-    def __init__(self, slo: Slo | None, least_odds: float) -> None:
-        self._slo, self._least, self._known = slo, least_odds, dict[float | None, float | None]()
-
-    def best(self, points: dict[float, Point]) -> Point | None:
-        """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
-        kept = [point for point in points.values() if point.holds is not False]
-        able = [point for point in kept if point.forecast is not None and point.forecast.state.is_steady]
-        able.sort(key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)))
-        sure = (point for point in able if not self._least or (self.odds(point) or 0.0) >= self._least)
-        return next(sure, None)
-
-    def odds(self, point: Point) -> float | None:
-        if self._slo is None or point.forecast is None:
-            return None
-        if point.number not in self._known:
-            self._known[point.number] = judge(point.forecast, self._slo).odds
-        return self._known[point.number]
+def _best(points: dict[float, Point], least_odds: float) -> Point | None:
+    """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
+    kept = [point for point in points.values() if point.holds is not False and (point.odds or 0.0) >= least_odds]
+    able = [point for point in kept if point.forecast is not None and point.forecast.state.is_steady]
+    return min(able, key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)), default=None)
 
 
 def _beside(points: dict[float, Point], best: Point | None) -> list[float]:

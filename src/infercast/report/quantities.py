@@ -18,7 +18,6 @@ from infercast.lazy_classes import NamedTuple
 from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named, record
 
 LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
-BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
 TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
 MEDIANS = {"ttft": "TTFT p50", "tpot": "TPOT p50"}
 PARTS = {"kernels": "kernels", "host": "your host", "release": "the release", "luck": "luck"}
@@ -157,11 +156,6 @@ def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:
 
 def around(part: float) -> str:
     return f"+-{100 * part:.0f} %"
-
-
-def bound_words(text: str) -> str:
-    """A bottleneck with the GPU's limits as people call them."""
-    return next((text.replace(short, long) for short, long in BOUND_WORDS.items() if text.endswith(short)), text)
 
 
 def render_alone(intervals: Intervals) -> list[RenderableType]:

@@ -11,14 +11,13 @@ from typing import Any
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.result import bottleneck
 from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, Point, Savings, Sweep, drawn, joules_of
 from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
+from infercast.report.diagnosis import diagnosis_of, diagnosis_rows, next_words
 from infercast.report.files import csv_lines
-from infercast.report.forecast import brief_changes
-from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, bound_words, declared, document
+from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, declared, document
 from infercast.report.terminal import (
     SCREEN,
     Chart,
@@ -111,7 +110,8 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
     rows = [row for row in summary_rows(sweep) if row[0] not in ("SLO", "price")]
     if runs := [point.forecast for point in points if point.forecast is not None]:
         last = next((run for run in reversed(runs) if run.state.is_steady), runs[-1])
-        rows += [("bottleneck", bound_words(bottleneck(last))), *named_first("change", brief_changes(last))]
+        found = diagnosis_of(last, None)
+        rows += [*diagnosis_rows(found)[:2], ("next", next_words(found))]
         rows += named_first("doubt", [*brief_doubts(last.source, "", None), HOST_DOUBT][:2])
     return [*parts, Section("Where it bends" if sweep.axis.is_load else "Best values", Facts([*rows, ("more", MORE)]))]
 
@@ -299,7 +299,16 @@ def render_savings(found: Savings) -> list[RenderableType]:
         TextCharts(_charts(found)),
         Section("Answer", styled(fill(sentence_of(found), NARROW))),
         *([] if found.slo is None else [Section("Held against", Facts(held))]),
+        Facts([("next", _next_saving(found))]),
     ]
+
+
+def _next_saving(found: Savings) -> str:
+    """The one thing to do with the answer."""
+    if found.best is None or found.best is found.free or found.saved < WORTH:
+        return "nothing to set; `infercast simulate --slo` says what limits it"
+    flag = "-pl" if found.name == POWER else "-lgc"
+    return f"nvidia-smi {flag} {_label(found.best)} on every GPU"
 
 
 def sentence_of(found: Savings) -> str:
@@ -378,8 +387,19 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
         Section("With and without drafts", FittingTable(SPECULATION_COLUMNS, found.points)),
         TextCharts(break_even_charts(found)),
         Section("Where it stops paying", styled(found.sentence, style="bold")),
+        Facts([("next", _next_drafts(found))]),
         caveat_section(_caveats(found)),
     ]
+
+
+def _next_drafts(found: BreakEven) -> str:
+    """Whether to draft."""
+    best = max(found.points, key=lambda point: point.speed_up)
+    if best.speed_up <= 1.0:
+        return "leave speculative decoding out"
+    if found.clients is None:
+        return "measure the acceptance of your own requests, and give it with --acceptance"
+    return f"draft where fewer than {found.clients:,.0f} requests run at the same time, and not above"
 
 
 def _caveats(found: BreakEven) -> list[str]:
@@ -461,6 +481,7 @@ def render_day(plan: DayPlan) -> list[RenderableType]:
         TextCharts(day_charts(plan), columns=1),
         Section("One replica", Facts(replica_rows(plan))),
         Section("Rests on", Facts(basis_rows(plan))),
+        Facts([("next", "--export-autoscaler FILE writes the rules of the autoscaler")]),
         caveat_section(day_caveats(plan)),
     ]
 

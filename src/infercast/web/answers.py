@@ -71,7 +71,7 @@ Handler = Callable[[Mapping[str, Any], Tell], Answer]
 QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
 MOST_COMPARED = 4
 KEPT_RUNS = 4  # runs that are kept, since their intervals, files or details may be asked for next
-OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
+OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions", "promise")
 _runs: dict[str | None, Watched] = {}
 _intervals: dict[str | None, Intervals] = {}
 
@@ -579,7 +579,7 @@ def run_of(asked: page.Asked) -> Watched:
         return _runs[key]
     system, workload = page.system_asked(asked), page.workload_of(asked)
     capacity = page.capacity_known(asked, system, workload)
-    run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity)
+    run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity, slo=asked.slo)
     if key is not None:
         _runs[key] = run
         while len(_runs) > KEPT_RUNS:
@@ -599,7 +599,7 @@ def intervals_of(asked: page.Asked, run: Watched) -> Intervals:
 
 
 def run_key(asked: page.Asked) -> str | None:
-    """What a run depends on: neither the SLO nor prices; None for a dropped config, of which nothing is kept."""
+    """What a run depends on: everything but prices; None for a dropped config, of which nothing is kept."""
     if asked.config is not None:
         return None
     return json.dumps({field.name: asked.state[field.name] for field in page.FIELDS if field.group in OF_RUNS})

@@ -623,7 +623,7 @@ class Sglang(Engine):
 
 
 def _release(name: str) -> Sglang:
-    note = f"scheduling by its source, the hierarchical cache and costs as in {MEASURED.partition('@')[2]}"
+    note = f"scheduling by its source, costs as in {MEASURED.partition('@')[2]}"
     return Sglang(name=name, note="" if name == MEASURED else note, is_measured=name == MEASURED, flags=FLAGS)
 
 

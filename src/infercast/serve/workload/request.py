@@ -132,7 +132,7 @@ def check_too_long(how: str) -> None:
 def refuse_too_long(workload: Workload, longest: int) -> None:
     """Raise if a request exceeds ``longest`` tokens, with the number of such requests."""
     for index, request in enumerate(workload.requests):
-        if _tokens(request) > longest:
+        if request.num_input + request.num_output > longest:
             count = sum(_tokens(each) > longest for each in workload.requests)
             raise InputError(
                 f"request {index} needs {request.num_input} input + {request.num_output} output tokens, above "
