@@ -589,7 +589,7 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near:
     """A rate in three digits: the run of `simulate` keeps the SLO at a rate that is lower by a share ``near``, and at
     one that is higher by as much it does not.
     """
-    question, ends = stage.question, [0.0, inf]  # The highest rate at which it does and the lowest at which it does not
+    question, ends = stage.question, [(0.0, 0.0), (inf, 0.0)]  # The highest rate with room, and the lowest without
 
     def room_at(now: float) -> float:
         row = at_rate(stage, candidate, now / question.rate)
@@ -597,19 +597,21 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near:
         if row.holds or is_short or (row.headroom or 0.0) > 1.0:  # Else it is missed, and would be by a longer run
             task = partial(evaluate_at, question=question, whole=True)
             (row,) = stage.workers.map(task, [(candidate, now / question.rate)])
-        ends[not row.holds] = now
-        return _room(row, question.least_odds)
+        room = _room(row, question.least_odds)
+        ends[not row.holds] = now, max(room, -near * STEEP)
+        return room
 
     for _ in range(TRIES):
-        rate = float(f"{rate:.3g}")
         below, above = (1.0 - near) * rate, (1.0 + near) * rate
-        if ends[0] < below * SAME_RATE and (room := room_at(below)) <= 0.0:
+        if ends[0][0] < below * SAME_RATE and (room := room_at(below)) <= 0.0:
             rate = below / (1.0 + near) * exp(room / STEEP)
-        elif ends[1] > above / SAME_RATE and (room := room_at(above)) > 0.0:
+        elif ends[1][0] > above / SAME_RATE and (room := room_at(above)) > 0.0:
             rate = above / (1.0 - near) * exp(room / STEEP)
         else:
             break
-    return rate
+    (low, room), (high, missed) = ends
+    found = exp((log(high) * room - log(low) * missed) / (room - missed)) if low and high < inf and room else rate
+    return float(f"{found:.3g}")
 
 
 def _crossing(ask: Callable[[float], float], least: float, most: float, room: float, tries: int) -> float:
