@@ -92,7 +92,6 @@ def test_a_trace(infercast: Any, tmp_path: Path) -> None:
         (("--objective", "speed"), "objective"),
         (("--vary", "max_num_seqs"), "--vary"),
         (("--vary", "speed=1,2"), "speed"),
-        (("--gpu", "p100", "--provider", "lambda"), "price"),
         (("--max-gpus", 0), "max_gpus"),
         (("--engine", "nobody"), "engine"),
         (("--odds", 2), "odds"),
@@ -110,6 +109,8 @@ def test_a_gpu_without_a_price_is_left_out(answered: Any) -> None:
     assert found["winner"] == answered(*SMALL, "--json").json["winner"]
     assert found["notes"][0].startswith("gb200 is left out: no price of gb200 is known")
     assert "gb200 is left out" in answered(*words).out
+    words = [each if each != "h100-sxm" else "gb200" for each in SMALL]
+    assert "no price of gb200 is known" in answered(*words).sentence
 
 
 def test_what_ends_a_process_gives_the_best_so_far(infercast: Any) -> None:

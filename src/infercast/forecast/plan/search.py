@@ -288,7 +288,7 @@ REACH = 2.0  # More expensive candidates, relative to the best, are not looked a
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Between the ends of a range in which a rate is looked for
-TRIES, FINE = 5, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
 NAMED, SAME_RATE = 0.03, 0.995  # How close a rate that is named is to the true one, and a share of it that is the same
 STEEP = 10.0  # Room that is lost to a rate that is higher by some factor, both as logarithms, at most
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
@@ -578,11 +578,15 @@ def _most_between(
     row = row or at_rate(stage, candidate, low)
     if not row.holds:
         return None
-    odds = stage.question.least_odds
-    found = _crossing(
-        lambda now: _room(at_rate(stage, candidate, exp(now)), odds), log(low), log(high), _room(row, odds), TRIES
-    )
-    return _named_rate(stage, candidate, exp(found) * stage.question.rate)
+    start = _room(row, stage.question.least_odds)
+    task = partial(evaluate_at, question=replace(stage.question, least_odds=0.0))
+
+    def ask(now: float) -> float:
+        (found,) = stage.workers.map(task, [(candidate, exp(now))])
+        room = start + log(max(found.headroom or 0.0, 1e-12) / (row.headroom or 1.0))
+        return room if found.holds else min(room, -log(FINE) / 2)
+
+    return _named_rate(stage, candidate, exp(_crossing(ask, log(low), log(high), start, TRIES)) * stage.question.rate)
 
 
 def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near: float = NAMED) -> float:
@@ -592,11 +596,8 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near:
     question, ends = stage.question, [(0.0, 0.0), (inf, 0.0)]  # The highest rate with room, and the lowest without
 
     def room_at(now: float) -> float:
-        row = at_rate(stage, candidate, now / question.rate)
-        is_short = row.figures is not None and row.figures.state == "filling"
-        if row.holds or is_short or (row.headroom or 0.0) > 1.0:  # Else it is missed, and would be by a longer run
-            task = partial(evaluate_at, question=question, whole=True)
-            (row,) = stage.workers.map(task, [(candidate, now / question.rate)])
+        task = partial(evaluate_at, question=question, whole=True)
+        (row,) = stage.workers.map(task, [(candidate, now / question.rate)])
         room = _room(row, question.least_odds)
         ends[not row.holds] = now, max(room, -near * STEEP)
         return room
