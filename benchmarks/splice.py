@@ -12,6 +12,7 @@ several GPUs alone: forests and offsets, and so all estimates, stay.
 """
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Container
 from pathlib import Path
@@ -19,10 +20,13 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from infercast.lab.fit.samples import Key, Sample, read_samples, sweep_samples
-from infercast.lab.fit.tables import FILES, _version_order
-from infercast.lab.fit.train import fit_artifact, origin_of, table_hashes
+sys.path.insert(0, str(Path(__file__).parents[0]))
+
+from infercast.lab.fit.samples import Key, Sample, sweep_samples
+from infercast.lab.fit.tables import _version_order
+from infercast.lab.fit.train import fit_artifact, origin_of
 from infercast.predict.fitted import POOLED, Entry, Forest, load_artifact, read_manifest, save_artifact
+from training.tables import FILES, read_samples, table_hashes
 
 
 def main() -> None:

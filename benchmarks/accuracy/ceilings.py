@@ -7,6 +7,7 @@ is added to theirs. Every GPU and engine weighs the same, however many rows it h
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.hardware import Gpu, load_gpu
 from infercast.lab.fit.rows import Rows
 from infercast.lab.fit.samples import group_hashes, is_left_out
 from infercast.lab.fit.sweeps import read_sweep, sweep_folders
-from infercast.lab.fit.tables import FILES, read_table
 from infercast.lab.fit.train import HELD_OUT_SHARE, Settings, boost
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import tensor_rate_of
@@ -29,6 +31,7 @@ from infercast.predict.families import FAMILIES, families_of, family_of
 from infercast.predict.fitted import POOLED, Entry, path_beside, save_artifact
 from infercast.predict.identity import SWEEP
 from infercast.predict.roofline import launch_floor, limit_seconds, limits_of
+from training.tables import FILES, read_table
 
 Array = npt.NDArray[Any]
 

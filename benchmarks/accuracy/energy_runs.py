@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 
 from publishers import as_published
@@ -37,11 +38,11 @@ from infercast.forecast.simulate import simulate as forecast_of
 from infercast.forecast.system import System
 from infercast.lab.validate.compare import compare_joules, deployment_of, energy_of_record
 from infercast.lab.validate.measured import WARM_UP, read_measured
-from infercast.lab.validate.published.compare import started, system_for
-from infercast.lab.validate.published.run import PublishedRun, RowReader
-from infercast.lab.validate.published.table import read_collected
 from infercast.serve import Request, simulate
 from infercast.serve.workload.synthetic import workload_from_requests
+from published.compare import started, system_for
+from published.run import PublishedRun, RowReader
+from published.table import read_collected
 
 MOST_WATTS = 2000.0
 """No board draws more; a row that says so had its log read wrongly."""

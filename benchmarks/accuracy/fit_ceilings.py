@@ -13,8 +13,11 @@ import tempfile
 from pathlib import Path
 
 from ceilings import QUANTILE, fit_ceilings, leave_out, read_measured
-from infercast.lab.fit.tables import FILES
-from infercast.lab.fit.train import origin_of, sweep_hashes, table_hashes
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from infercast.lab.fit.train import origin_of, sweep_hashes
+from training.tables import FILES, table_hashes
 
 
 def main() -> None:

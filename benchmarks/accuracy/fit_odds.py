@@ -11,6 +11,7 @@ are scored: the mean logarithm of the odds of what came true, and how far bucket
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -18,12 +19,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.forecast.uncertainty import EIGHTY, is_at_once
 from infercast.lab.validate.compare import validate
 from infercast.lab.validate.measured import read_measured, shipped_runs
-from infercast.lab.validate.published.compare import compare_published
-from infercast.lab.validate.published.table import read_published
-from infercast.lab.validate.reliability import LATENCIES, LIMITS, PUBLISHED, RATE, Promises, reliability, worst_of
+from infercast.lab.validate.reliability import LATENCIES, LIMITS, RATE, Promises, reliability, worst_of
+from published.compare import compare_published
+from published.report import LATENCIES as PUBLISHED
+from published.table import read_published
 
 FREEDOMS = (np.inf, 10, 5, 4, 3, 2.5, 2, 1.5)
 SLOWER = tuple(np.arange(0, 0.61, 0.05).round(2).tolist())

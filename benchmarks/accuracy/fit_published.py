@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.engines.base import engine_named
-from infercast.lab.validate.published.compare import compare_published, set_up
-from infercast.lab.validate.published.run import PublishedRun
-from infercast.lab.validate.published.table import read_published
 from infercast.predict.families import collective
 from infercast.serve import simulate
+from published.compare import compare_published, set_up
+from published.run import PublishedRun
+from published.table import read_published
 
 PATHS, TOKENS = (0.0, 2e-3, 4e-3, 6e-3), (0.0, 2e-6, 4e-6, 6e-6)
 SKEWS = (0.0, 0.5e-6, 0.8e-6, 1.2e-6, 1.6e-6, 2e-6, 3e-6)

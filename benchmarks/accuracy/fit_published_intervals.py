@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 from publishers import as_published
 from shorten import shortened, weighed
@@ -26,9 +27,9 @@ from infercast.forecast.estimate import read_rows
 from infercast.forecast.intervals import LEVEL, MOST_REQUESTS, MOST_STEP_BY_STEP, jumps_over, slowed
 from infercast.forecast.system import busiest
 from infercast.forecast.uncertainty import Spread, is_older, kernel_widths, widened
-from infercast.lab.validate.published.compare import started, system_for
-from infercast.lab.validate.published.run import PublishedRun, RowReader
-from infercast.lab.validate.published.table import read_collected
+from published.compare import started, system_for
+from published.run import PublishedRun, RowReader
+from published.table import read_collected
 
 STEP = 1.1
 """What is made longer by this factor to see what moves."""

@@ -26,9 +26,22 @@ from typing import Any
 import numpy as np
 import pandas
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.hardware import load_gpu
 from infercast.lab.fit.anchoring import FEWEST
-from infercast.lab.fit.evaluate import (
+from infercast.lab.fit.rows import LEFT_OUT, Rows
+from infercast.lab.fit.samples import Key, Sample, key_of, sample_of
+from infercast.lab.fit.tables import WHOLE_TOKENS, takes_whole_tokens
+from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured, fit_pooled, pools_of
+from infercast.predict.anchors import learn
+from infercast.predict.fitted import POOLED, Artifact
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import Learned
+from neighbours import Neighbours
+from points import read_points
+from roofline_baselines import Scaled
+from training.evaluate import (
     Scored,
     _chosen_rows,
     _estimated,
@@ -38,17 +51,7 @@ from infercast.lab.fit.evaluate import (
     _scored,
     summarise,
 )
-from infercast.lab.fit.rows import LEFT_OUT, Rows
-from infercast.lab.fit.samples import Key, Sample, key_of, read_samples, sample_of
-from infercast.lab.fit.tables import FILES, WHOLE_TOKENS, takes_whole_tokens
-from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured, fit_pooled, pools_of
-from infercast.predict.anchors import learn
-from infercast.predict.fitted import POOLED, Artifact
-from infercast.predict.identity import kernel_profile
-from infercast.predict.learned import Learned
-from neighbours import Neighbours
-from points import read_points
-from roofline_baselines import Scaled
+from training.tables import FILES, read_samples
 
 FAMILIES = ("gemm", "attention_prefill", "attention_decode", "moe")
 DIES = {"h100-sxm": "h200-sxm", "h200-sxm": "h100-sxm"}

@@ -1,18 +1,20 @@
-"""Our own errors on the same splits, by the functions behind `infercast fit` and `infercast evaluate`."""
+"""Our own errors on the same splits, by the functions behind `infercast fit` and `benchmarks/training/evaluate.py`."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas
 
-from infercast.lab.fit.evaluate import score
-from infercast.lab.fit.samples import read_samples
-from infercast.lab.fit.tables import FILES
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.lab.fit.train import fit_artifact
 from infercast.predict.fitted import Artifact, load_artifact
 from infercast.predict.identity import kernel_profile
 from splits import COLUMNS, FAMILIES, GPUS, UNSEEN
+from training.evaluate import score
+from training.tables import FILES, read_samples
 
 Statistics = dict[str, dict[str, float]]
 """For each column of the table: rows, mean, median and 90th percentile of the error."""

@@ -3,6 +3,7 @@
 Tables do not say which kernel ran, so tiles are guessed by one rule: the fewest rows that hold ``m``, 128 columns.
 """
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -12,13 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.hardware import load_gpu
 from infercast.lab.fit.rows import LEFT_OUT, Rows
 from infercast.lab.fit.samples import group_hashes, key_of
-from infercast.lab.fit.tables import FILES, read_table
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.op import tensor_rate_of
 from infercast.predict.roofline import Roofline
+from training.tables import FILES, read_table
 
 Array = npt.NDArray[Any]
 Kernel = tuple[str, str]
@@ -28,7 +31,7 @@ TILE_ROWS, TILE_COLUMNS, QUERY_TILE = (16, 32, 64, 128), 128, 128
 CATEGORY = 16.0
 """Octaves between two values of what is not a size: no neighbour is looked for on the other side."""
 SERVED = 512
-"""As in `infercast evaluate`: GEMM figures are over n and k of at least this."""
+"""As in `benchmarks/training/evaluate.py`: GEMM figures are over n and k of at least this."""
 
 
 @dataclass(frozen=True)

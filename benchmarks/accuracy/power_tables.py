@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.errors import FileFormatError
 from infercast.hardware import load_gpu
-from infercast.lab.fit.sparse_tables import lengths_of, module_calls, parts
 from infercast.lab.fit.tables import MOE_FORMATS, UNGATED
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
 from infercast.models.mixers.latent import LatentAttention
@@ -41,6 +43,7 @@ from infercast.ops import (
 from infercast.ops.op import quantise
 from infercast.ops.recurrent import GATED_DELTA, MAMBA2
 from infercast.predict.metered import copies_of, tabled_calls
+from training.sparse_tables import lengths_of, module_calls, parts
 
 Array = npt.NDArray[Any]
 

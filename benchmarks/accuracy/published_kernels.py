@@ -22,17 +22,18 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 from publishers import as_published
 
 from infercast.forecast.estimate import read_rows
 from infercast.forecast.kernels import decode_shape, prefill_shape, step_calls
 from infercast.hardware import load_gpu
-from infercast.lab.validate.published.compare import set_up
-from infercast.lab.validate.published.run import RowReader
-from infercast.lab.validate.published.table import read_collected
 from infercast.ops import Gemm, MoE
 from infercast.predict.roofline import MOVING, launch_floor, pipes_of
+from published.compare import set_up
+from published.run import RowReader
+from published.table import read_collected
 
 LOOSE, EACH = 0.2, 250
 """The error from which on a row counts less, and rows of each size of product that are looked at."""

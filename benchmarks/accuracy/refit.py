@@ -4,7 +4,7 @@
     python benchmarks/accuracy/refit.py measurements gemm fp8
 
 Other models of the artefact keep their forests, so their physics must be what it was:
-benchmarks/regression/predictions.py shows what moved. A whole fit (`infercast fit`) gives the same models.
+benchmarks/regression/predictions.py shows what moved. A whole fit (`benchmarks/training/fit.py`) gives the same models.
 """
 
 from __future__ import annotations

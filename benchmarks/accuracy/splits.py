@@ -1,4 +1,4 @@
-"""What is fitted on and what is tested on: the splits of `infercast evaluate`, for everybody."""
+"""What is fitted on and what is tested on: the splits of `benchmarks/training/evaluate.py`, for everybody."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

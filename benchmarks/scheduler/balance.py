@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import vllm_tree as tree
 
-from infercast.engines.vllm.versions import engine_version
+from infercast.engines.vllm.versions import Rule, engine_version
 from infercast.serve.fleet.router import PUBLISH_SECONDS, Engines, Loads, make_policy
 from infercast.serve.workload.clients import Delivery
 from infercast.serve.workload.request import Request
@@ -43,7 +43,7 @@ def draw(version: str, seed: int) -> dict[str, Any]:
         start = now + rng.choice([0.001, wait * rng.random()])
         rows.append([round(now, 6), round(start, 6), round(start + rng.expovariate(1 / length), 6)])
     usage = [[round(rng.random(), 3) for _ in range(count)] for _ in range(floor(now / PUBLISH_SECONDS) + 2)]
-    publishes = rng.random() < 0.8 or engine_version(f"vllm@{version}").weighs_cache
+    publishes = rng.random() < 0.8 or engine_version(f"vllm@{version}").has(Rule.WEIGHS_CACHE)
     return {"version": version, "count": count, "requests": rows, "usage": usage, "publishes": publishes}
 
 
@@ -55,7 +55,7 @@ def ours(case: dict[str, Any]) -> Iterator[int]:
     engines = Engines(
         count,
         publish_counts=case["publishes"],
-        weighs_cache=engine_version(f"vllm@{case['version']}").weighs_cache,
+        weighs_cache=engine_version(f"vllm@{case['version']}").has(Rule.WEIGHS_CACHE),
         usage=lambda engine: float(case["usage"][period][engine]),
     )
     choose, loads = make_policy("vllm", engines), Loads(count, times)
@@ -74,7 +74,8 @@ def real(case: dict[str, Any]) -> Iterator[int]:
     from vllm.v1.engine.core_client import DPLBAsyncMPClient  # noqa: PLC0415 - `vllm_tree.use` has to come first
 
     rows, count = case["requests"], case["count"]
-    weighs, engines = engine_version(f"vllm@{case['version']}").weighs_cache, [bytes([k]) for k in range(count)]
+    weighs = engine_version(f"vllm@{case['version']}").has(Rule.WEIGHS_CACHE)
+    engines = [bytes([k]) for k in range(count)]
     clients = []
     for index in range(count):
         client = object.__new__(DPLBAsyncMPClient)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scheduling_cases import LONGEST, STATE, Case, conversations, most_blocks, short_requests, with_stops
 
-from infercast.engines.vllm.versions import rules_of
+from infercast.engines.vllm.versions import Rule, rules_of
 from infercast.serve.speculation import ACCEPTED, MATCHED, Draws, Speculation
 
 MODES = {
@@ -52,9 +52,9 @@ def drafts_of(case: Case) -> tuple[Speculation, Draws]:
     fields = {key: value for key, value in case.speculation.items() if key != "method"}
     fields["by_batch"] = tuple(map(tuple, fields["by_batch"]))
     rules = rules_of(case.version)
-    if rules.hashes_ahead and fields["drops_block"] and case.caching and not case.tier_blocks:
+    if rules.has(Rule.HASHES_AHEAD) and fields["drops_block"] and case.caching and not case.tier_blocks:
         fields |= {"drops_block": False, "hash_ahead": fields["read_ahead"] or 1}
-    fields |= {"acceptance": tuple(fields["acceptance"]), "names_results": rules.names_results}
+    fields |= {"acceptance": tuple(fields["acceptance"]), "names_results": rules.has(Rule.NAMES_RESULTS)}
     speculation = Speculation(**fields)
     return speculation, AnyDraws(speculation)
 
@@ -96,9 +96,9 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 
         case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
         case.block_size = size = rng.choice([8, 16, 32])  # a state is no smaller than a step with all its drafts
         case.states, case.is_async = "align", method != "ngram" and rng.random() < 0.7
-        case.checkpoints = int(rules_of(version).exports_states and rng.random() < 0.4)
+        case.checkpoints = int(rules_of(version).has(Rule.EXPORTS_STATES) and rng.random() < 0.4)
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, 2 * size)
-        if rules_of(version).sparse_windows and rng.random() < 0.2:
+        if rules_of(version).has(Rule.SPARSE_WINDOWS) and rng.random() < 0.2:
             case.retention = rng.choice([None, size, 4 * size])
     case.speculation = _speculation(rng, version, mode, method, seqs)
     case.max_num_batched_tokens += case.speculation["slots_taken"] * seqs

@@ -49,9 +49,9 @@ class Ours:
     def __init__(self, case: Case, rules: PrefillRules = OLDEST_RULES) -> None:
         first = min(FIRST_RATIO * case.conservativeness, 1.0)
         policy = PrefillFirst(
-            case.max_running_requests,
-            case.chunked_prefill_size,
-            case.max_prefill_tokens,
+            max_running_requests=case.max_running_requests,
+            chunked_prefill_size=case.chunked_prefill_size,
+            max_prefill_tokens=case.max_prefill_tokens,
             mixed_chunk=case.mixed and case.chunked_prefill_size is not None,
             order="longest_match" if case.longest_match else "arrival",
             first_ratio=first,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from drafting_cases import drafts_of
 from scheduling_cases import Case
 
-from infercast.engines.vllm.versions import engine_version
+from infercast.engines.vllm.versions import Rule, engine_version
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.scheduler.drafts import Drafts
@@ -48,34 +48,34 @@ class Ours:
             case.num_blocks - 1,
             case.shape,
             caching=case.caching,
-            sparse_windows=version.sparse_windows and case.retention is not None,
+            sparse_windows=version.has(Rule.SPARSE_WINDOWS) and case.retention is not None,
             retained_every=case.retention or 0,
             drops_last=speculation is not None and speculation.drops_block,
             ahead=0 if speculation is None else speculation.hash_ahead,
         )
         limits = FirstCome(
-            case.max_num_batched_tokens,
-            case.max_num_seqs,
-            case.threshold,
-            case.chunked,
-            case.scheduled_tokens,
-            case.adaptive,
-            case.prefill_interval,
+            max_num_batched_tokens=case.max_num_batched_tokens,
+            max_num_seqs=case.max_num_seqs,
+            long_prefill_token_threshold=case.threshold,
+            chunked_prefill=case.chunked,
+            max_num_scheduled_tokens=case.scheduled_tokens,
+            adaptive_threshold=case.adaptive,
+            prefill_interval=case.prefill_interval,
             waits_for_tokens=not case.is_async,
             decode_stride=case.pipeline if case.is_async and case.v2_runner else 1,
-            threshold_exempts_single_request=version.threshold_exempts_single_request,
-            settles=version.settles,
-            allow_partial_block=not version.needs_whole_blocks,
-            last_token_own_step=version.parts_last,
-            skipped_queue_separate=version.skipped_queue_separate,
+            threshold_exempts_single_request=version.has(Rule.THRESHOLD_EXEMPTS_SINGLE_REQUEST),
+            settles=version.has(Rule.FREES_ON_COMPLETION),
+            allow_partial_block=not version.has(Rule.NEEDS_WHOLE_BLOCKS),
+            last_token_own_step=version.has(Rule.PARTS_LAST),
+            skipped_queue_separate=version.has(Rule.SKIPPED_QUEUE_SEPARATE),
             watermark=case.watermark,
             reserves_prompts=case.reserves_prompts,
             by_priority=case.by_priority,
-            steps_over=version.steps_over,
-            goes_on=version.goes_on,
-            counts_running=version.counts_running,
-            skips_unreadable=version.skips_unreadable,
-            own_interval=version.own_interval,
+            steps_over=version.has(Rule.STEPS_OVER),
+            goes_on=version.has(Rule.GOES_ON),
+            counts_running=version.has(Rule.COUNTS_RUNNING),
+            skips_unreadable=version.has(Rule.SKIPS_UNREADABLE),
+            own_interval=version.has(Rule.OWN_INTERVAL),
         )
         drafts = None
         self.num_planned = 0

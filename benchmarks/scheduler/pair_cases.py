@@ -6,6 +6,8 @@ import drafting_cases
 import scheduling_cases
 from scheduling_cases import Case
 
+from infercast.engines.vllm.versions import Rule
+
 MODES = {
     "priority-drafts": "priorities and speculative decoding",
     "lora-drafts": "a bound on adapters in a step and speculative decoding",
@@ -36,7 +38,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
     case.mode = mode
     if first == "pipeline":
         case.pipeline = rng.choice([2, 3, 4])
-        case.v2_runner = scheduling_cases.rules_of(version).v2_for_all or rng.random() < 0.5
+        case.v2_runner = scheduling_cases.rules_of(version).has(Rule.V2_FOR_ALL) or rng.random() < 0.5
     if first == "priority":
         case.by_priority = True
     if "lora" in (first, second):

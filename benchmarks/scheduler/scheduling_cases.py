@@ -4,7 +4,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from infercast.engines.vllm.versions import rules_of
+from infercast.engines.vllm.versions import Rule, rules_of
 from infercast.serve.cache.blocks import STATE_WINDOW, KvShape, StateRules
 
 MODES = {
@@ -56,11 +56,11 @@ STATE = -1
 def is_run(mode: str, version: str) -> bool:
     """Whether a version has the mode: the V1 model runner with asynchronous pipelines, all states, sparse windows."""
     rules = rules_of(version)
-    needed = {"pipeline-v1": not rules.v2_for_all, "states-all": rules.writes_every_state}
-    needed["states-export"] = rules.exports_states
-    needed["own-interval"] = rules.own_interval
-    needed["adaptive"] = rules.threshold_exempts_single_request  # came with the same release
-    return needed.get(mode, True) and (mode != "retention" or rules.sparse_windows)
+    needed = {"pipeline-v1": not rules.has(Rule.V2_FOR_ALL), "states-all": rules.has(Rule.WRITES_EVERY_STATE)}
+    needed["states-export"] = rules.has(Rule.EXPORTS_STATES)
+    needed["own-interval"] = rules.has(Rule.OWN_INTERVAL)
+    needed["adaptive"] = rules.has(Rule.THRESHOLD_EXEMPTS_SINGLE_REQUEST)  # came with the same release
+    return needed.get(mode, True) and (mode != "retention" or rules.has(Rule.SPARSE_WINDOWS))
 
 
 @dataclass
@@ -126,11 +126,15 @@ class Case:
         """The cache as our scheduler has it."""
         drafts = self.speculation["num_drafts"] if self.speculation else 0
         retained = max(0, self.speculation.get("read_ahead", 0) - 1) if self.speculation else 0
+        release, method = rules_of(self.version), self.speculation and self.speculation["method"]
+        last = max((number for number, window in enumerate(self.windows) if window != STATE), default=0)
+        drafting = last if method == "mtp" and release.has(Rule.KNOWS_DRAFTS) and len(self.windows) > 1 else None
         if self.block_sizes or self.chunklocal:
             size = min(self.block_sizes, default=self.block_size)
             kept = 0 if self.chunklocal else retained
             sizes = tuple(self.block_sizes)
-            return KvShape(size, self.windows, block_sizes=sizes, chunked=self.chunklocal, retained=kept)
+            kinds = {"block_sizes": sizes, "chunked": self.chunklocal, "retained": kept, "drafting": drafting}
+            return KvShape(size, self.windows, **kinds)
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
             held = (len(self.windows) - len(tokens)) * (1 + drafts)
@@ -138,15 +142,13 @@ class Case:
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
         extra = drafts * len(states)
-        aligned, release = self.states == "align", rules_of(self.version)
-        drafts_known = self.speculation is not None and self.speculation["method"] == "mtp" and release.knows_drafts
+        aligned = self.states == "align"
         rules = StateRules(
             exports=aligned and self.checkpoints > 0,
-            renews=release.renews_states,
-            drop=not drafts_known,
-            past_attention=release.past_attention,
+            renews=release.has(Rule.RENEWS_STATES),
+            past_attention=release.has(Rule.PAST_ATTENTION),
         )
-        kept = {"states": states, "aligned": aligned, "rules": rules, "retained": retained}
+        kept = {"states": states, "aligned": aligned, "rules": rules, "retained": retained, "drafting": drafting}
         return KvShape(self.block_size, windows, state_blocks=extra, **kept)
 
     def as_dict(self) -> dict[str, Any]:
@@ -187,7 +189,9 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 
     elif "states" in mode:
         case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
         case.states = {"states-off": "none", "states-all": "all", "states-align": "align"}.get(mode, "")
-        case.states = case.states or rng.choice(["all", "align"] if rules_of(version).writes_every_state else ["align"])
+        case.states = case.states or rng.choice(
+            ["all", "align"] if rules_of(version).has(Rule.WRITES_EVERY_STATE) else ["align"]
+        )
         case.caching, case.is_async = mode != "states-off", mode != "sync-states"
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
     _schedule_by_priority(case, rng, window)
@@ -243,11 +247,11 @@ def _in_any_order(case: Case, rng: random.Random) -> None:
     case.is_async, case.by_priority = rng.random() < 0.7, rng.random() < 0.2
     case.caching = case.states != "" or rng.random() < 0.9
     case.threshold = rng.choice([0, 0, 0, 7, 50]) if case.states == "" else 0
-    if rng.random() < 0.2 and rules_of(case.version).sparse_windows and case.mode != "chunks":
+    if rng.random() < 0.2 and rules_of(case.version).has(Rule.SPARSE_WINDOWS) and case.mode != "chunks":
         case.retention = rng.choice([None, 4 * size, 16 * size])
     if rng.random() < 0.2:
         case.pipeline = rng.choice([2, 3, 4])
-        case.v2_runner = rules_of(case.version).v2_for_all or rng.random() < 0.5
+        case.v2_runner = rules_of(case.version).has(Rule.V2_FOR_ALL) or rng.random() < 0.5
 
 
 def label(case: Case, rng: random.Random) -> None:
@@ -278,7 +282,7 @@ def _vary(case: Case, rng: random.Random, window: int) -> None:
     case.threshold = rng.choice([0, 0, 0, 7, 50])
     if case.mode.startswith("stops") and rng.random() < 0.3:
         case.pipeline, case.is_async = rng.choice([2, 3, 4]), True
-        case.v2_runner = rules_of(case.version).v2_for_all or rng.random() < 0.5
+        case.v2_runner = rules_of(case.version).has(Rule.V2_FOR_ALL) or rng.random() < 0.5
     if case.mode == "watermark" or (case.mode == "unreserved" and rng.random() < 0.3):
         case.watermark = rng.choice([0.01, 0.05, 0.1, 0.3])
     case.reserves_prompts = case.mode != "unreserved"

@@ -28,7 +28,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from infercast.engines.vllm.versions import rules_of
+from infercast.engines.vllm.versions import Rule, rules_of
 
 OWN, ANSWERED = 10_000_000_000, 20_000_000_000
 """Where token numbers begin that belong to one request alone."""
@@ -181,7 +181,7 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
     for group, size in zip(groups, case.block_sizes, strict=False):
         group.kv_cache_spec = replace(group.kv_cache_spec, block_size=size)
     rules, method = rules_of(case.version), (case.speculation or {}).get("method")
-    if (method == "mtp" and rules.knows_drafts) or (method == "eagle" and rules.hashes_ahead):
+    if (method == "mtp" and rules.has(Rule.KNOWS_DRAFTS)) or (method == "eagle" and rules.has(Rule.HASHES_AHEAD)):
         # Layers of the drafts come last, and are like the last of the target.
         groups[max(number for number, window in enumerate(case.windows) if window != STATE)].is_eagle_group = True
     blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[*tensors], kv_cache_groups=groups)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.forecast.system import System
-from infercast.lab.validate.published.compare import results_of
-from infercast.lab.validate.published.run import PublishedRun
 from infercast.serve.record import Served
+from published.compare import results_of
+from published.run import PublishedRun
 
 Array = npt.NDArray[Any]
 TURNS, LEAST = 5, 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -14,15 +15,17 @@ from publishers import as_published
 from reasons import reason_of
 from shorten import shortened, weighed
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.errors import InfercastError, InputError
 from infercast.forecast.estimate import read_rows
 from infercast.forecast.system import System
 from infercast.lab.validate.compare import Comparison
-from infercast.lab.validate.published.compare import PublishedComparison, compare_run, started, system_for
-from infercast.lab.validate.published.run import OPEN, PublishedRun, RowReader
-from infercast.lab.validate.published.table import known_model, read_collected
 from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.synthetic import workload_from_requests
+from published.compare import PublishedComparison, compare_run, started, system_for
+from published.run import OPEN, PublishedRun, RowReader
+from published.table import known_model, read_collected
 
 QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throughput"}
 SAME = ("infercast_gpu", "concurrency_or_rate", "ttft_p50", "ttft_mean_ms", "tpot_mean_ms", "itl_p50", "output_tok_s")

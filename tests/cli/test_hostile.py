@@ -26,7 +26,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def is_quick(words: list[str]) -> bool:
     """Neither a library's import nor all measured runs: those take seconds when they are right."""
-    if {"--report", "--measurements", "--anchors"} & set(words) or words[0] in ("measure", "fit", "evaluate"):
+    if {"--report", "--measurements", "--anchors"} & set(words) or words[0] in ("measure", "fit"):
         return False
     return words[0] != "validate" or any(Path(word).is_file() for word in words)
 

@@ -105,8 +105,18 @@ class Toy(Engine):
         return ToyHostModel(host)
 
     def replica(self, deployment: Deployment, settings: ToyResolved, timer: StepTimer, warmed_up: bool) -> Replica:
-        policy = FirstCome(settings.max_num_batched_tokens, settings.max_num_seqs, prompts_first=True)
-        return Replica(timer, policy, deployment.memory.num_blocks, deployment.memory.kv.shape, steps_under_way=1)
+        policy = FirstCome(
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            prompts_first=True,
+        )
+        return Replica(
+            timer=timer,
+            policy=policy,
+            num_blocks=deployment.memory.num_blocks,
+            kv_shape=deployment.memory.kv.shape,
+            steps_under_way=1,
+        )
 
 
 TOY = Toy(

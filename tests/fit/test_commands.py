@@ -1,4 +1,4 @@
-"""``infercast fit`` and ``infercast evaluate`` as users call them."""
+"""``infercast fit`` as users call it, and the errors of what it wrote."""
 
 import hashlib
 import json
@@ -8,18 +8,24 @@ import pytest
 
 from infercast.cli.main import run
 from infercast.predict.fitted import read_manifest
+from training import evaluate
 
 
 @pytest.fixture
 def infercast(monkeypatch, capsys):
-    """Run a command; returns its exit code, output and errors."""
+    """Run a command, or the script that scores; returns its exit code, output and errors."""
 
     def call(*words):
-        monkeypatch.setattr(sys, "argv", ["infercast", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            run()
+        scores = words[0] == "evaluate"
+        monkeypatch.setattr(sys, "argv", [*(["evaluate.py", *words[1:]] if scores else ["infercast", *words])])
+        sys.argv[:] = map(str, sys.argv)
+        code = 0
+        try:
+            (evaluate.main if scores else run)()
+        except SystemExit as ended:
+            code = ended.code
         captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
+        return code, captured.out, captured.err
 
     return call
 

@@ -5,7 +5,6 @@ import pytest
 
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
-from infercast.lab.fit.evaluate import score
 from infercast.lab.fit.samples import read_samples
 from infercast.lab.fit.train import Settings, boost, fit_artifact
 from infercast.ops import Gemm, MoE
@@ -13,6 +12,7 @@ from infercast.ops.op import norm
 from infercast.predict.families.gemm import GEMM
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned
+from training.evaluate import score
 
 M = np.array([1, 16, 64, 1024])
 

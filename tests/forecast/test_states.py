@@ -12,7 +12,12 @@ from infercast.serve.workload.synthetic import synthetic_workload
 
 SERVICE = 0.5
 """Seconds of a step. One request of one input and one output token is served at a time."""
-SERVER = Replica(constant_timer(SERVICE), FirstCome(1, 1), num_blocks=2, steps_under_way=1)
+SERVER = Replica(
+    timer=constant_timer(SERVICE),
+    policy=FirstCome(max_num_batched_tokens=1, max_num_seqs=1),
+    num_blocks=2,
+    steps_under_way=1,
+)
 
 
 def workload(kind: str, utilisation: float, count: int, seed: int = 0) -> Workload:

@@ -1,4 +1,4 @@
-"""Random engines and workloads, the plain engine, and all that a run leaves behind in a form that can be compared."""
+"""Random engines and workloads, the reference engine, and what a run leaves behind in a form that can be compared."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ def timer() -> StepTimer:
 
 
 @pytest.fixture(scope="session")
-def plain_cache() -> Any:
+def reference_cache() -> Any:
     """The module of the cache block by block."""
-    return _load("plain_cache.py")
+    return _load("reference_cache.py")
 
 
 @pytest.fixture(scope="session")
-def plain_engine() -> Any:
-    """The class of the plain engine."""
-    return _load("plain_engine.py")["Engine"]
+def reference_engine() -> Any:
+    """The class of the reference engine."""
+    return _load("reference_engine.py")["Engine"]
 
 
 @pytest.fixture(scope="session")
-def plain() -> Callable[[Replica, Workload], Record]:
-    """The plain engine's simulation."""
-    simulate: Callable[[Replica, Workload], Record] = _load("plain_engine.py")["simulate"]
+def reference() -> Callable[[Replica, Workload], Record]:
+    """The reference engine's simulation."""
+    simulate: Callable[[Replica, Workload], Record] = _load("reference_engine.py")["simulate"]
     return simulate
 
 
 @pytest.fixture(scope="session")
-def plain_fleet() -> Callable[[Pool, Workload], list[Record]]:
-    """The simulation of several plain engines."""
-    simulate: Callable[[Pool, Workload], list[Record]] = _load("plain_fleet.py")["simulate_fleet"]
+def reference_fleet() -> Callable[[Pool, Workload], list[Record]]:
+    """The simulation of several reference engines."""
+    simulate: Callable[[Pool, Workload], list[Record]] = _load("reference_fleet.py")["simulate_fleet"]
     return simulate
 
 

@@ -17,7 +17,13 @@ from infercast.serve.workload.request import Request, Workload
 
 
 def replica_of(timer: StepTimer, most: int | None) -> Replica:
-    return Replica(timer, FirstCome(64, 8), 1000, KvShape(4), max_adapters=most)
+    return Replica(
+        timer=timer,
+        policy=FirstCome(max_num_batched_tokens=64, max_num_seqs=8),
+        num_blocks=1000,
+        kv_shape=KvShape(4),
+        max_adapters=most,
+    )
 
 
 def test_a_request_for_another_adapter_waits_and_is_passed(timer: StepTimer) -> None:

@@ -18,12 +18,12 @@ WINDOWS = [(0,), (0, 0), (6,), (0, 5), (0, 4, 9), (3, 3, 0), (2, 0, 1)]
 class Both:
     """Two caches that must answer alike, and the sequences in them."""
 
-    def __init__(self, rng: Random, plain: Any, windows: tuple[int, ...]) -> None:
+    def __init__(self, rng: Random, reference: Any, windows: tuple[int, ...]) -> None:
         shape = KvShape(rng.randint(1, 5), windows, state_blocks=rng.choice([0, 0, 1]))
         options = {"caching": rng.random() < 0.9, "sparse_windows": rng.random() < 0.3}
         size = rng.randint(8, 60) * len(windows)
         self.rng, self.shape = rng, shape
-        self.spans, self.blocks = KvCache(size, shape, **options), plain(size, shape, **options)
+        self.spans, self.blocks = KvCache(size, shape, **options), reference(size, shape, **options)
         self.numbers = count()
         self.requests: list[Request] = []
         self.holdings: list[tuple[BlockAllocation, Any]] = []
@@ -116,8 +116,8 @@ class Both:
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
-def test_spans_are_as_good_as_blocks(plain_cache: Any, windows: tuple[int, ...]) -> None:
+def test_spans_are_as_good_as_blocks(reference_cache: Any, windows: tuple[int, ...]) -> None:
     for seed in range(25):
-        both = Both(Random(f"{windows} {seed}"), plain_cache["PlainCache"], windows)
+        both = Both(Random(f"{windows} {seed}"), reference_cache["ReferenceCache"], windows)
         for _ in range(120):
             both.operate()

@@ -25,7 +25,12 @@ def by_tokens(shape: StepShape, steps: int = 1) -> StepEstimate:
 def run(
     requests: tuple[Request, ...], *, prefill: int = 1, decode: int = 1, rate: float = 1e9, **workload: Any
 ) -> Handover:
-    replica = Replica(by_tokens, FirstCome(512, 64), num_blocks=4000, steps_under_way=1)
+    replica = Replica(
+        timer=by_tokens,
+        policy=FirstCome(max_num_batched_tokens=512, max_num_seqs=64),
+        num_blocks=4000,
+        steps_under_way=1,
+    )
     pools = (Pool(same_engines(replica, engines)) for engines in (prefill, decode))
     link = Link(rate, decode * rate, latency=0.5)
     return simulate_disaggregated(*pools, link, lambda tokens: 10.0 * tokens, Workload(requests, **workload))
@@ -80,7 +85,12 @@ def random_run(use: float, *, prefill: int = 4, decode: int = 4, prompt: int = 1
     slowest = min(prefill, decode)
     arrivals = np.cumsum(np.random.default_rng(3).exponential(transfer / (use * slowest), count))
     requests = tuple(Request(float(arrival), prompt, 1) for arrival in arrivals)
-    replica = Replica(constant_timer(1e-5), FirstCome(4096, 64), num_blocks=40_000, steps_under_way=1)
+    replica = Replica(
+        timer=constant_timer(1e-5),
+        policy=FirstCome(max_num_batched_tokens=4096, max_num_seqs=64),
+        num_blocks=40_000,
+        steps_under_way=1,
+    )
     pools = (Pool(same_engines(replica, engines), "round_robin") for engines in (prefill, decode))
     link = Link(bytes_per_second, decode * bytes_per_second)
     return simulate_disaggregated(*pools, link, lambda tokens: 10.0 * tokens, Workload(requests)), transfer
@@ -118,7 +128,13 @@ def test_a_slow_prompt_does_not_hold_up_the_link() -> None:
 
 @pytest.mark.parametrize(("servers", "taken_in"), [(1, 3.0), (2, 1.5)])
 def test_the_first_pool_takes_requests_in_as_one_engine_does(servers: int, taken_in: float) -> None:
-    replica = Replica(by_tokens, FirstCome(512, 64), num_blocks=4000, steps_under_way=1, server=ServerCosts(0.5))
+    replica = Replica(
+        timer=by_tokens,
+        policy=FirstCome(max_num_batched_tokens=512, max_num_seqs=64),
+        num_blocks=4000,
+        steps_under_way=1,
+        server=ServerCosts(0.5),
+    )
     pools = Pool(same_engines(replica, 2), servers=servers), Pool(same_engines(replica, 1))
     workload = Workload((Request(0.0, 100, 2),) * 6)
     done = simulate_disaggregated(*pools, Link(1e9, 1e9), lambda tokens: 10.0 * tokens, workload)
@@ -131,7 +147,15 @@ def test_a_run_that_goes_on_is_the_run_of_all_requests() -> None:
     first = synthetic_workload(rate=3.0, count=60, input_lengths="uniform:1:90", output_lengths="uniform:1:9")
     whole = continued(first, 200, 1000)
     assert whole is not None
-    following, replica = iter([whole, None]), Replica(by_tokens, FirstCome(512, 64), num_blocks=4000, steps_under_way=2)
+    following, replica = (
+        iter([whole, None]),
+        Replica(
+            timer=by_tokens,
+            policy=FirstCome(max_num_batched_tokens=512, max_num_seqs=64),
+            num_blocks=4000,
+            steps_under_way=2,
+        ),
+    )
     pools, link = (Pool(same_engines(replica, 2)), Pool(same_engines(replica, 2))), Link(1e4, 2e4, latency=0.5)
     at_once, in_parts = (
         simulate_disaggregated(*pools, link, lambda tokens: 10.0 * tokens, load, go_on=go_on)

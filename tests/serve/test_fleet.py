@@ -19,8 +19,12 @@ POLICIES = ("vllm", "round_robin", "least_loaded", "prefix_aware")
 
 
 def replica_of(timer: StepTimer, **changes: Any) -> Replica:
-    arguments: dict[str, Any] = {"policy": FirstCome(256, 16), "num_blocks": 4000, **changes}
-    return Replica(timer, **arguments)
+    arguments: dict[str, Any] = {
+        "policy": FirstCome(max_num_batched_tokens=256, max_num_seqs=16),
+        "num_blocks": 4000,
+        **changes,
+    }
+    return Replica(timer=timer, **arguments)
 
 
 def serve(replica: Replica, workload: Workload, engines: int, policy: str = "least_loaded") -> Served:
@@ -66,7 +70,7 @@ def test_two_engines_serve_twice_as_many() -> None:
 def test_uneven_requests_wait_less_behind_a_router_that_looks() -> None:
     # Every other request is long: taking turns sends all long ones to the same engine.
     requests = tuple(Request(0.45 * index, 10, 400 if index % 2 else 5) for index in range(80))
-    replica = replica_of(constant_timer(0.01), policy=FirstCome(256, 4))
+    replica = replica_of(constant_timer(0.01), policy=FirstCome(max_num_batched_tokens=256, max_num_seqs=4))
     turns, looking = (serve(replica, Workload(requests), 2, policy) for policy in ("round_robin", "least_loaded"))
     assert looking.ttft.mean() < 0.7 * turns.ttft.mean()
 

@@ -1,4 +1,4 @@
-"""Engines behind routers against plain engines: what looks ahead must not see what it could not know."""
+"""Engines behind routers against reference engines: what looks ahead must not see what it could not know."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def fleet(replica: Replica, workload: Workload, seed: int) -> tuple[Pool, Worklo
 
 
 @pytest.mark.parametrize(("kind", "count"), [("small", 200), ("tree", 100), ("pipeline", 40), ("crowd", 40)])
-def test_every_engine_of_random_fleets(scenario: Any, facts: Any, plain_fleet: Any, kind: str, count: int) -> None:
+def test_every_engine_of_random_fleets(scenario: Any, facts: Any, reference_fleet: Any, kind: str, count: int) -> None:
     for seed in range(count):
-        expected = [facts(record) for record in plain_fleet(*fleet(*scenario(kind, seed), seed))]
+        expected = [facts(record) for record in reference_fleet(*fleet(*scenario(kind, seed), seed))]
         served = [facts(record) for record in simulate_fleet(*fleet(*scenario(kind, seed), seed))]
         assert served == expected, (kind, seed)
 
@@ -45,7 +45,7 @@ def two_pools(replica: Replica, workload: Workload, seed: int) -> Handover:
 
 @pytest.mark.parametrize(("kind", "count"), [("small", 100), ("crowd", 20)])
 def test_two_pools_of_plain_engines(
-    scenario: Any, facts: Any, plain_engine: Any, monkeypatch: pytest.MonkeyPatch, kind: str, count: int
+    scenario: Any, facts: Any, reference_engine: Any, monkeypatch: pytest.MonkeyPatch, kind: str, count: int
 ) -> None:
     def run(seed: int) -> list[Any]:
         replica, workload = scenario(kind, seed)
@@ -59,7 +59,7 @@ def test_two_pools_of_plain_engines(
     quick = [run(seed) for seed in range(count)]
     monkeypatch.setattr(
         "infercast.serve.simulation.loop_of",
-        lambda replica, clients, record, **_: plain_engine(replica, clients, record),
+        lambda replica, clients, record, **_: reference_engine(replica, clients, record),
     )
     for seed, served in enumerate(quick):
         assert served == run(seed), (kind, seed)

@@ -29,8 +29,8 @@ def serve(
     prefill_interval: int = 1,
     **changes: Any,
 ) -> Served:
-    policy = FirstCome(256, 16, prefill_interval=prefill_interval)
-    replica = Replica(by_tokens, policy, num_blocks=4000, steps_under_way=1, **changes)
+    policy = FirstCome(max_num_batched_tokens=256, max_num_seqs=16, prefill_interval=prefill_interval)
+    replica = Replica(timer=by_tokens, policy=policy, num_blocks=4000, steps_under_way=1, **changes)
     pool = Pool(same_engines(replica, engines), "round_robin", lockstep=True, shared=shared)
     return Served(simulate_fleet(pool, Workload(requests)))
 

@@ -13,8 +13,8 @@ def first_tokens(every: int, *, jump: bool = True) -> list[float]:
     """When first tokens come of a request that decodes for long, and of one that comes meanwhile."""
     base = replica(HostCost(), 1.0)
     engine = Replica(
-        timer=base.timer, policy=PrefillFirst(8), num_blocks=10_000, prefix_caching=False, steps_under_way=1,
-        poll_interval=every,
+        timer=base.timer, policy=PrefillFirst(max_running_requests=8), num_blocks=10_000,
+        prefix_caching=False, steps_under_way=1, poll_interval=every,
     )  # fmt: skip
     record = simulate(engine, Workload((Request(0.0, 4, 60), Request(5.5, 4, 4))), jump=jump)
     return record.first_token.tolist()

@@ -36,12 +36,26 @@ def visits(count: int, groups: int, *, seed: int = 0, rate: float = 8.0, longest
 
 
 def mixing(num_blocks: int = 400, offload: Offload | None = TIER, **options: int) -> Replica:
-    return Replica(timer, FirstCome(2048, 64), num_blocks, offload=offload, **options)
+    return Replica(
+        timer=timer,
+        policy=FirstCome(max_num_batched_tokens=2048, max_num_seqs=64),
+        num_blocks=num_blocks,
+        offload=offload,
+        **options,
+    )
 
 
 def prefill_first(num_blocks: int = 6400, offload: Offload | None = TIER) -> Replica:
-    policy = PrefillFirst(64, 2048, 16384, order="arrival", first_ratio=0.7, least_ratio=0.1, ratio_decay=0.001)
-    return Replica(timer, policy, num_blocks, KvShape(1), offload=offload)
+    policy = PrefillFirst(
+        max_running_requests=64,
+        chunked_prefill_size=2048,
+        max_prefill_tokens=16384,
+        order="arrival",
+        first_ratio=0.7,
+        least_ratio=0.1,
+        ratio_decay=0.001,
+    )
+    return Replica(timer=timer, policy=policy, num_blocks=num_blocks, kv_shape=KvShape(1), offload=offload)
 
 
 @pytest.fixture(scope="module")

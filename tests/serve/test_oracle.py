@@ -1,4 +1,4 @@
-"""The engine against a plain one that takes every sequence, block and step by itself: equal to the last bit."""
+"""The engine against the reference that takes every sequence, block and step by itself: equal to the last bit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Same = Callable[[Replica, Workload], Record]
 
 
 @pytest.fixture(scope="session")
-def same(facts: Callable[[Record], Any], plain: Callable[[Replica, Workload], Record]) -> Same:
+def same(facts: Callable[[Record], Any], reference: Callable[[Replica, Workload], Record]) -> Same:
     """Serve a workload in all ways, which must agree; returns the record."""
 
     def check(replica: Replica, workload: Workload) -> Record:
-        record = plain(replica, workload)
+        record = reference(replica, workload)
         expected = facts(record)
         assert facts(simulate(replica, workload, jump=True)) == expected
         assert facts(simulate(replica, workload, jump=False)) == expected
@@ -35,12 +35,12 @@ def same(facts: Callable[[Record], Any], plain: Callable[[Replica, Workload], Re
 
 def replica_of(timer: StepTimer, steps_under_way: int, **changes: Any) -> Replica:
     arguments: dict[str, Any] = {
-        "policy": FirstCome(64, 8),
+        "policy": FirstCome(max_num_batched_tokens=64, max_num_seqs=8),
         "num_blocks": 1000,
         "kv_shape": KvShape(4),
         **changes,
     }
-    return Replica(timer, steps_under_way=steps_under_way, **arguments)
+    return Replica(timer=timer, steps_under_way=steps_under_way, **arguments)
 
 
 both = pytest.mark.parametrize("steps_under_way", [1, 2])
@@ -51,10 +51,12 @@ both = pytest.mark.parametrize("steps_under_way", [1, 2])
     [("small", 800), ("tree", 400), ("pipeline", 240), ("crowd", 120), ("states", 240), ("stops", 400)],
 )
 @pytest.mark.parametrize("part", range(4))
-def test_every_step_of_random_engines(scenario: Any, facts: Any, plain: Any, kind: str, count: int, part: int) -> None:
+def test_every_step_of_random_engines(
+    scenario: Any, facts: Any, reference: Any, kind: str, count: int, part: int
+) -> None:
     preempting = finding = 0
     for seed in range(part, count, 4):  # an engine remembers what it met, so each run has its own
-        record = plain(*scenario(kind, seed))
+        record = reference(*scenario(kind, seed))
         expected = facts(record)
         for jump in (True, False):
             assert facts(simulate(*scenario(kind, seed), jump=jump)) == expected, (kind, seed, jump)
@@ -123,7 +125,13 @@ def test_windows_are_given_back_in_the_order_of_their_sequences(same: Same, time
         Request(0.0, 1, 1),
         Request(0.0, 5, 1, (Segment(0, 5),)),
     )
-    replica = replica_of(timer, 1, policy=FirstCome(40, 16), num_blocks=21, kv_shape=KvShape(4, (3, 3, 0)))
+    replica = replica_of(
+        timer,
+        1,
+        policy=FirstCome(max_num_batched_tokens=40, max_num_seqs=16),
+        num_blocks=21,
+        kv_shape=KvShape(4, (3, 3, 0)),
+    )
     assert same(replica, Workload(requests)).num_cached.tolist() == [0, 0, 0, 0]
 
 
@@ -158,7 +166,7 @@ def test_windows_that_are_chunks_are_left_behind_as_wholes(
 ) -> None:
     requests = tuple(Request(0.2 * i, 5 + 3 * i, 40, (Segment(i % 2, 4),)) for i in range(8))
     shape = KvShape(4, (8, 0), chunked=True)
-    policy = FirstCome(64, 8, settles=settles)
+    policy = FirstCome(max_num_batched_tokens=64, max_num_seqs=8, settles=settles)
     replica = replica_of(timer, steps_under_way, policy=policy, num_blocks=90, kv_shape=shape)
     same(replica, Workload(requests))
 

@@ -105,10 +105,10 @@ def test_names_are_equal_exactly_if_all_tokens_so_far_are(
 
 
 @pytest.mark.parametrize("block_size", range(1, 6))
-def test_random_prompts_share_the_blocks_that_they_share_by_name(plain_cache: Any, block_size: int) -> None:
+def test_random_prompts_share_the_blocks_that_they_share_by_name(reference_cache: Any, block_size: int) -> None:
     rng = Random(block_size)
     for _ in range(200):
-        paths, names = Names(block_size), plain_cache["PrefixNames"](block_size)
+        paths, names = Names(block_size), reference_cache["PrefixNames"](block_size)
         same: dict[object, object] = {}
         asked: list[tuple[tuple[int, int], ...]] = [()]
         for _ in range(rng.randint(2, 30)):

@@ -41,7 +41,7 @@ def timer(shape: StepShape, steps: int = 1) -> StepEstimate:
 def engine(**changes: Any) -> Replica:
     policy = FirstCome(**{"max_num_batched_tokens": 256, "max_num_seqs": 12, **changes.pop("policy", {})})
     others: dict[str, Any] = {"num_blocks": 400, "kv_shape": KvShape(16), "launch_spread": 0.1, **changes}
-    return Replica(timer, policy, request_path_seconds=0.002, token_turn_seconds=1e-4, **others)
+    return Replica(timer=timer, policy=policy, request_path_seconds=0.002, token_turn_seconds=1e-4, **others)
 
 
 def prefill_first(**changes: Any) -> Replica:

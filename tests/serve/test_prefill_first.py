@@ -307,7 +307,13 @@ def test_an_answer_that_was_declared_too_long_is_cut_to_what_can_be() -> None:
 
 
 def test_requests_that_can_never_start_or_declare_too_little_are_refused() -> None:
-    replica = Replica(constant_timer(1.0), PrefillFirst(8), 100, KvShape(1), max_model_len=4096)
+    replica = Replica(
+        timer=constant_timer(1.0),
+        policy=PrefillFirst(max_running_requests=8),
+        num_blocks=100,
+        kv_shape=KvShape(1),
+        max_model_len=4096,
+    )
     with pytest.raises(InputError, match="request 0 needs 102 KV blocks"):
         simulate(replica, Workload((ask(90, 10),)))
     simulate(replica, Workload((ask(88, 10),)))
@@ -316,7 +322,13 @@ def test_requests_that_can_never_start_or_declare_too_little_are_refused() -> No
 
 
 def test_times_of_tokens_where_prompts_hold_up_those_who_decode() -> None:
-    replica = Replica(constant_timer(1.0), PrefillFirst(8), 100, KvShape(1), steps_under_way=1)
+    replica = Replica(
+        timer=constant_timer(1.0),
+        policy=PrefillFirst(max_running_requests=8),
+        num_blocks=100,
+        kv_shape=KvShape(1),
+        steps_under_way=1,
+    )
     requests = ask(4, 4), Request(1.5, 4, 2)
     record = simulate(replica, Workload(requests))
     # Prompt, token; then the prompt of the second, and both decode.

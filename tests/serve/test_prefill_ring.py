@@ -37,7 +37,7 @@ def steps(ring: PrefillScheduler, num_batches: int, count: int) -> list[Any]:
 
 
 def ring_of(*lengths: tuple[int, int], num_batches: int = 2, most: int = 8) -> PrefillScheduler:
-    policy = PrefillFirst(most, chunked_prefill_size=100, first_ratio=0.0, least_ratio=0.0)
+    policy = PrefillFirst(max_running_requests=most, chunked_prefill_size=100, first_ratio=0.0, least_ratio=0.0)
     ring = PrefillScheduler(policy, RadixCache(1000, KvShape(1)), num_batches=num_batches)
     for index, (num_input, num_output) in enumerate(lengths):
         ring.add(index, Request(0.0, num_input, num_output))

@@ -13,8 +13,15 @@ from infercast.serve.workload.request import Request, Workload
 
 def serve(*requests: Request, max_num_seqs: int = 8, num_blocks: int = 8, seconds: float = 1.0) -> Record:
     """One step after the other, each a second long; blocks of four tokens."""
-    limits = FirstCome(100, max_num_seqs)
-    replica = Replica(constant_timer(seconds), limits, num_blocks, KvShape(4), prefix_caching=False, steps_under_way=1)
+    limits = FirstCome(max_num_batched_tokens=100, max_num_seqs=max_num_seqs)
+    replica = Replica(
+        timer=constant_timer(seconds),
+        policy=limits,
+        num_blocks=num_blocks,
+        kv_shape=KvShape(4),
+        prefix_caching=False,
+        steps_under_way=1,
+    )
     return simulate(replica, Workload(requests))
 
 

@@ -13,8 +13,8 @@ from infercast.serve.workload.request import Segment
 def cached(*prefixes: int, sparse: bool, every: int = 0) -> list[int]:
     """Tokens that each of some requests finds, which share so many tokens and come one after the other."""
     replica = Replica(
-        constant_timer(0.001),
-        FirstCome(1024, 8, settles=True),
+        timer=constant_timer(0.001),
+        policy=FirstCome(max_num_batched_tokens=1024, max_num_seqs=8, settles=True),
         num_blocks=1000,
         kv_shape=KvShape(4, (0, 8)),
         sparse_windows=sparse,

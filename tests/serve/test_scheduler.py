@@ -24,7 +24,12 @@ def scheduler_of(
     steps_under_way: int = 1,
 ) -> Scheduler:
     """Blocks of four tokens, and these requests in the queue."""
-    limits = FirstCome(budget, max_num_seqs, threshold, chunked)
+    limits = FirstCome(
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        long_prefill_token_threshold=threshold,
+        chunked_prefill=chunked,
+    )
     scheduler = Scheduler(limits, KvCache(num_blocks, KvShape(4), caching=caching), steps_under_way)
     for index, request in enumerate(requests):
         scheduler.add(index, request)
@@ -374,7 +379,12 @@ def test_a_block_of_an_answer_is_found_when_its_last_token_is_known() -> None:
 
 @pytest.mark.parametrize(("spares", "alone"), [(False, 4), (True, 10)])
 def test_a_threshold_may_spare_a_request_that_is_alone(spares: bool, alone: int) -> None:
-    limits = FirstCome(64, 8, long_prefill_token_threshold=4, threshold_exempts_single_request=spares)
+    limits = FirstCome(
+        max_num_batched_tokens=64,
+        max_num_seqs=8,
+        long_prefill_token_threshold=4,
+        threshold_exempts_single_request=spares,
+    )
     scheduler = Scheduler(limits, KvCache(100, KvShape(4)))
     scheduler.add(0, ask(10, 5))
     assert tokens(planned(scheduler)) == {0: alone}
@@ -385,7 +395,7 @@ def test_a_threshold_may_spare_a_request_that_is_alone(spares: bool, alone: int)
 
 def test_windows_may_move_on_by_processed_tokens() -> None:
     # With a window of 5, token 8 looks at nothing before token 4; the step that computes the prompt still does.
-    limits = FirstCome(64, 8, settles=True)
+    limits = FirstCome(max_num_batched_tokens=64, max_num_seqs=8, settles=True)
     scheduler = Scheduler(limits, KvCache(100, KvShape(4, (5,))))
     scheduler.add(0, ask(8, 3))
     first = planned(scheduler)
@@ -397,7 +407,11 @@ def test_windows_may_move_on_by_processed_tokens() -> None:
 
 
 def test_a_sequence_may_skip_the_steps_in_between() -> None:
-    scheduler = Scheduler(FirstCome(64, 8, decode_stride=3), KvCache(100, KvShape(4)), steps_under_way=4)
+    scheduler = Scheduler(
+        FirstCome(max_num_batched_tokens=64, max_num_seqs=8, decode_stride=3),
+        KvCache(100, KvShape(4)),
+        steps_under_way=4,
+    )
     scheduler.add(0, ask(4, 5))
     steps = []
     for _ in range(4):

@@ -82,10 +82,10 @@ def test_sessions_of_one_turn_are_plain_requests(scenario: Any, concurrency: int
         assert [*map(times_of, served[0])] == [*map(times_of, served[1])], seed
 
 
-def test_every_step_of_random_conversations(scenario: Any, facts: Any, plain: Any) -> None:
+def test_every_step_of_random_conversations(scenario: Any, facts: Any, reference: Any) -> None:
     finding = 0
     for seed in range(200):
-        record = plain(*scenario("talk", seed))
+        record = reference(*scenario("talk", seed))
         expected = facts(record)
         for jump in (True, False):
             assert facts(simulate(*scenario("talk", seed), jump=jump)) == expected, (seed, jump)

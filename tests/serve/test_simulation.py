@@ -24,7 +24,7 @@ def replica_of(steps_under_way: int = 2, *, policy: FirstCome | None = None, **c
     """Every step takes a second; blocks of four tokens."""
     arguments: dict[str, Any] = {"num_blocks": 100, "kv_shape": KvShape(4), **changes}
     policy = policy or FirstCome(max_num_batched_tokens=1000, max_num_seqs=8)
-    return Replica(constant_timer(1.0), policy, steps_under_way=steps_under_way, **arguments)
+    return Replica(timer=constant_timer(1.0), policy=policy, steps_under_way=steps_under_way, **arguments)
 
 
 def serve(replica: Replica, *requests: Request, concurrency: int | None = None) -> Record:
@@ -107,7 +107,7 @@ def test_an_idle_engine_starts_at_once(steps_under_way: int) -> None:
 def test_three_prompts_in_chunks(steps_under_way: int) -> None:
     # Budget 4. Until 1: 4 of the first. Until 2: its other 2 and 2 of the second. Until 3: one token of the first,
     # the last of the second, both of the third.
-    replica = replica_of(steps_under_way, policy=FirstCome(4, 8))
+    replica = replica_of(steps_under_way, policy=FirstCome(max_num_batched_tokens=4, max_num_seqs=8))
     record = serve(replica, Request(0.0, 6, 2), Request(0.0, 3, 1), Request(0.0, 2, 1))
     assert times(record) == [(0.0, 2.0, 3.0), (1.0, 3.0, 3.0), (2.0, 3.0, 3.0)]
 
@@ -124,7 +124,7 @@ def test_a_preempted_request_pauses(steps_under_way: int) -> None:
 
 @both
 def test_requests_of_the_same_moment_keep_their_order(steps_under_way: int) -> None:
-    replica = replica_of(steps_under_way, policy=FirstCome(100, 1))
+    replica = replica_of(steps_under_way, policy=FirstCome(max_num_batched_tokens=100, max_num_seqs=1))
     record = serve(replica, *(Request(0.5, 3, 1) for _ in range(4)))
     assert record.started_at.tolist() == [0.5, 1.5, 2.5, 3.5]
 
@@ -205,7 +205,7 @@ def test_every_group_of_layers_counts_when_a_request_is_too_large_for_the_cache(
 
 
 def test_without_chunked_prefill_a_request_above_the_budget_is_refused() -> None:
-    replica = replica_of(policy=FirstCome(10, 8, chunked_prefill=False))
+    replica = replica_of(policy=FirstCome(max_num_batched_tokens=10, max_num_seqs=8, chunked_prefill=False))
     serve(replica, Request(0.0, 9, 2))
     assert refused(replica, Request(0.0, 9, 3)) == (
         "request 0 may compute 11 tokens in one step, above max_num_batched_tokens 10; "
@@ -224,7 +224,8 @@ workload = synthetic_workload(
     rate=16.0, count=200, input_lengths="uniform:1:90", output_lengths="uniform:1:60",
     prefix_length=24, prefix_groups=5, seed=7,
 )
-record = simulate(Replica(constant_timer(0.0137), FirstCome(64, 16), 60, KvShape(8)), workload)
+limits = FirstCome(max_num_batched_tokens=64, max_num_seqs=16)
+record = simulate(Replica(timer=constant_timer(0.0137), policy=limits, num_blocks=60, kv_shape=KvShape(8)), workload)
 assert record.num_preemptions and record.num_cached.any()
 arrays = (record.sent_at, record.started_at, record.first_token, record.last_token, record.num_cached, *record.gaps)
 print(hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest())

@@ -16,8 +16,8 @@ from infercast.serve.workload.request import Request, Workload
 
 def pipeline(shares: tuple[float, ...], **limits: Any) -> Replica:
     return Replica(
-        constant_timer(0.1),
-        FirstCome(1, 64, waits_for_tokens=True, **limits),
+        timer=constant_timer(0.1),
+        policy=FirstCome(max_num_batched_tokens=1, max_num_seqs=64, waits_for_tokens=True, **limits),
         num_blocks=1000,
         steps_under_way=len(shares),
         stages=shares,
@@ -59,8 +59,8 @@ def test_stages_in_turn_never_overlap() -> None:
 
 def test_an_engine_that_plans_ahead_keeps_its_stages_busy_with_as_many_batches() -> None:
     # Two sequences, one token a step: each is in every other step, and both stages always have one of them.
-    limits = FirstCome(1, 64, decode_stride=2)
-    replica = Replica(constant_timer(0.1), limits, 1000, steps_under_way=3, stages=(0.5, 0.5))
+    limits = FirstCome(max_num_batched_tokens=1, max_num_seqs=64, decode_stride=2)
+    replica = Replica(timer=constant_timer(0.1), policy=limits, num_blocks=1000, steps_under_way=3, stages=(0.5, 0.5))
     record = simulate(replica, Workload((Request(0.0, 1, 50), Request(0.0, 1, 50))))
     assert record.tpot.tolist() == pytest.approx([0.1, 0.1])
     alone = simulate(replica, Workload((Request(0.0, 1, 50),)))
@@ -92,10 +92,10 @@ def test_no_sequence_is_in_two_steps_at_once() -> None:
 
 def test_prompts_come_first_where_an_engine_says_so() -> None:
     plans: list[tuple[int, ...]] = []
-    limits = FirstCome(8, 64, prompts_first=True)
+    limits = FirstCome(max_num_batched_tokens=8, max_num_seqs=64, prompts_first=True)
     requests = (Request(0.0, 8, 5), Request(0.0, 8, 5), Request(0.0, 8, 5))
     simulate(
-        Replica(constant_timer(0.1), limits, 1000, steps_under_way=1),
+        Replica(timer=constant_timer(0.1), policy=limits, num_blocks=1000, steps_under_way=1),
         Workload(requests),
         jump=False,
         observe=lambda _, plan: plans.append(tuple(plan.new_tokens)),

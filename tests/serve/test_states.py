@@ -17,7 +17,7 @@ EVERY = KvShape(4, (STATE_WINDOW, 0), states=(0,))
 
 def scheduler_of(shape: KvShape, tokens: int = 32, **rules: bool) -> Scheduler:
     cache = KvCache(100, shape, sparse_windows=rules.get("settles", False))
-    return Scheduler(FirstCome(tokens, 8, **rules), cache, 1)  # type: ignore[arg-type]
+    return Scheduler(FirstCome(max_num_batched_tokens=tokens, max_num_seqs=8, **rules), cache, 1)  # type: ignore[arg-type]
 
 
 def step(scheduler: Scheduler) -> list[tuple[int, int, int]]:
@@ -94,9 +94,9 @@ def test_the_state_before_a_prompt_s_end_takes_a_block_more_and_is_found() -> No
 
 
 def test_a_prompt_that_arrives_computed_is_not_cut() -> None:
-    policy = FirstCome(64, 8).for_decode_pool()
+    policy = FirstCome(max_num_batched_tokens=64, max_num_seqs=8).for_decode_pool()
     assert policy.align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 30
-    assert FirstCome(64, 8).align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 28
+    assert FirstCome(max_num_batched_tokens=64, max_num_seqs=8).align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 28
 
 
 def test_an_aligned_sequence_holds_one_state_and_the_one_its_step_began_with() -> None:

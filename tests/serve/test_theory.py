@@ -19,7 +19,12 @@ from infercast.serve.workload.request import Request, Workload
 SERVICE = 0.5
 """Seconds of a step. One request of one input and one output token is served at a time: a server with fixed times."""
 
-ONE_SERVER = Replica(constant_timer(SERVICE), FirstCome(1, 1), num_blocks=2, steps_under_way=1)
+ONE_SERVER = Replica(
+    timer=constant_timer(SERVICE),
+    policy=FirstCome(max_num_batched_tokens=1, max_num_seqs=1),
+    num_blocks=2,
+    steps_under_way=1,
+)
 
 
 def serve(arrivals: npt.NDArray[Any], replica: Replica = ONE_SERVER) -> Record:
@@ -95,7 +100,9 @@ def test_the_number_in_the_system_is_the_rate_times_the_time_in_it() -> None:
 
 def test_littles_law_holds_for_a_batch_too(timer: StepTimer) -> None:
     workload = Workload(tuple(Request(0.2 * i, 3 + i % 11, 1 + i % 17) for i in range(300)))
-    record = simulate(Replica(timer, FirstCome(16, 4), num_blocks=200), workload)
+    record = simulate(
+        Replica(timer=timer, policy=FirstCome(max_num_batched_tokens=16, max_num_seqs=4), num_blocks=200), workload
+    )
     assert number_in_system_area(record) == pytest.approx(np.sum(record.end_to_end), rel=1e-9)
 
 
@@ -115,14 +122,27 @@ def test_the_running_gauge_is_the_sum_over_the_steps() -> None:
         areas.append(plan.num_sequences * float(by_batch(plan.shape).gpu_seconds[0]))
 
     workload = Workload(tuple(Request(0.3 * i, 5 + i % 7, 1 + i % 9) for i in range(100)))
-    record = simulate(Replica(by_batch, FirstCome(16, 4), num_blocks=200), workload, jump=False, observe=add)
+    record = simulate(
+        Replica(timer=by_batch, policy=FirstCome(max_num_batched_tokens=16, max_num_seqs=4), num_blocks=200),
+        workload,
+        jump=False,
+        observe=add,
+    )
     assert record.running.area == pytest.approx(sum(areas))
 
 
 def test_the_running_gauge_is_the_time_that_requests_spend_running() -> None:
     # Nobody pauses between his first step and his last token: no preemption, no budget that runs out.
     workload = Workload(tuple(Request(0.3 * i, 5 + i % 7, 1 + i % 9) for i in range(100)))
-    record = simulate(Replica(constant_timer(0.25), FirstCome(1000, 4), 200, steps_under_way=1), workload)
+    record = simulate(
+        Replica(
+            timer=constant_timer(0.25),
+            policy=FirstCome(max_num_batched_tokens=1000, max_num_seqs=4),
+            num_blocks=200,
+            steps_under_way=1,
+        ),
+        workload,
+    )
     assert record.running.area == pytest.approx(np.sum(record.last_token - record.started_at))
 
 

@@ -90,7 +90,13 @@ def steps_of(host: HostCost, gpu_seconds: float) -> StepTimer:
 
 
 def replica(host: HostCost, gpu_seconds: float, steps_under_way: int = 2, **changes: float) -> Replica:
-    return Replica(steps_of(host, gpu_seconds), FirstCome(100, 8), 100, steps_under_way=steps_under_way, **changes)  # type: ignore[arg-type]
+    return Replica(
+        timer=steps_of(host, gpu_seconds),
+        policy=FirstCome(max_num_batched_tokens=100, max_num_seqs=8),
+        num_blocks=100,
+        steps_under_way=steps_under_way,
+        **changes,
+    )  # type: ignore[arg-type]
 
 
 def test_an_idle_request_waits_for_the_launching_of_the_step_after_its_own() -> None:
@@ -159,7 +165,12 @@ def test_a_cold_engine_holds_tokens_back_once() -> None:
     # the host waits for that step before it hands out the tokens of the first.
     requests = tuple(Request(0.0, 50, 3) for _ in range(30))
     cold = WarmupCosts(largest_graph=64, max_num_batched_tokens=600, max_num_seqs=16)
-    engine = Replica(steps_of(HostCost(), 1.0), FirstCome(600, 32), 200, first_uses=cold)
+    engine = Replica(
+        timer=steps_of(HostCost(), 1.0),
+        policy=FirstCome(max_num_batched_tokens=600, max_num_seqs=32),
+        num_blocks=200,
+        first_uses=cold,
+    )
     cold_run, warm_run = (np.sort(simulate(engine, Workload(requests)).first_token) for _ in range(2))
     assert (cold_run[0], warm_run[0]) == (2.0, 1.0)
     assert np.all(cold_run >= warm_run)

@@ -208,13 +208,6 @@ def test_anchors_correct_the_kernels_of_one_gpu_and_engine(validate: Any, docume
     assert "these files are of vllm on h100-sxm, vllm on h200-sxm: validate one at a time" in err
 
 
-def test_anchors_are_for_measured_runs_not_for_published_ones(validate: Any, tmp_path: Path) -> None:
-    (tmp_path / "runs.csv").write_text("gpu\n")
-    code, _, err = validate(tmp_path / "runs.csv", "--anchors", tmp_path)
-    assert code == 2
-    assert "takes only --predictor" in err
-
-
 def test_the_command_says_which_host_it_took(validate: Any, document: Any, write: Any, tmp_path: Path) -> None:
     path, host = write(document), tmp_path / "host.json"
     host.write_text(json.dumps({"python": {"dict_loop_20k_us": {"p50": 4000.0}}}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 
 from infercast import __version__
 from infercast.errors import InfercastError
+from infercast.units import json_text
 
 VARIABLE = "_INFERCAST_COMPLETE"  # set by a shell's completion script, which then runs the program itself
 
@@ -128,5 +128,5 @@ def _fail(kind: str, sentence: str, as_json: bool, details: Mapping[str, object]
     """Say what is wrong on standard error, in the form that was asked for, and end with code 2."""
     sentence = sentence.replace("\r", " ").replace("\n", " ")  # it may quote what spans several lines
     error = {"type": kind, "message": sentence, **details}
-    print(json.dumps({"error": error}) if as_json else f"infercast: {sentence}", file=sys.stderr)
+    print(json_text({"error": error}) if as_json else f"infercast: {sentence}", file=sys.stderr)
     sys.exit(2)

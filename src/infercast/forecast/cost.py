@@ -135,9 +135,9 @@ class GpuPrice:
 
     @property
     def description(self) -> str:
-        """``$4.00 per h200-sxm and hour: verda, on demand, 2026-08-22 (median of 11 providers)``."""
+        """``$4.00 per GPU-hour of h200-sxm: verda, on demand, 2026-08-22 (median of 11 providers)``."""
         middle = f" (median of {self.providers} providers)" if self.providers > 1 else ""
-        return f"{format_dollars(self.per_hour)} per {self.gpu} and hour: {self.whose}{middle}"
+        return f"{format_dollars(self.per_hour)} per GPU-hour of {self.gpu}: {self.whose}{middle}"
 
     @property
     def whose(self) -> str:

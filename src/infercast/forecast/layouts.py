@@ -40,7 +40,7 @@ from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.shown import Answer, Shown
-from infercast.units import format_seconds
+from infercast.units import format_figure, format_seconds
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256  # The default load: clients of a closed loop, and tokens of requests
 
@@ -71,7 +71,8 @@ class LayoutCost(Shown):
         what = f"{self.layout.gpus} x {self.gpu.name}, {self.layout}"
         if self.problem or self.ttft is None:
             return f"{what}: {self.problem or 'cannot keep up'}"
-        return f"{what}: TTFT {format_seconds(self.ttft.mean)}, {self.output_tokens_per_second:,.0f} output tokens/s"
+        tokens = format_figure(self.output_tokens_per_second)
+        return f"{what}: TTFT {format_seconds(self.ttft.mean)}, {tokens} output tokens/s"
 
     @property
     def kind(self) -> str:

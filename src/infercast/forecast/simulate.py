@@ -27,7 +27,7 @@ from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import jumps_over
 from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import Outcome, link_run, outcome_of, part_of, pool_run
+from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome_of, part_of, pool_run, queue_of
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.uncertainty import longest_taken
@@ -158,12 +158,18 @@ def simulate_system(
         workload, run = extended(workload, count, longest_taken(workload, system.pools[-1].replica)), None
     part = part_of(steady_state, state, steady, workload.open_ended)
     seen = outcome_of(run.clients, part, workload)
-    pools = zip(system.pools, _within(run, part), strict=True)
+    start = float(run.clients.sent_at.min())
+    window = (start, start + seen.duration) if part is None else (start + part.begin, start + part.end)
+    both = [run.clients] if len(run.records) == 1 else [Served(records) for records in run.records]
+    stays = [Stays(each, window, workload.rate if part else None) for each in both]
+    pools = zip(system.pools, _within(run, part), stays, strict=True)
+    runs = tuple(pool_run(pool, records, workload, seen.duration, stay) for pool, records, stay in pools)
+    state = state._replace(assumed=assumed_of(runs, state), queue=queue_of(runs, workload, seen))
     return Forecast(
         **{field.name: getattr(seen, field.name) for field in fields(Outcome)},
         workload=workload,
         system=system,
-        pools=tuple(pool_run(pool, records, workload, seen.duration) for pool, records in pools),
+        pools=runs,
         link=link_run(system, run, workload, seen.duration),
         clients=run.clients,
         state=state,

@@ -26,6 +26,7 @@ from infercast.forecast.uncertainty import Batches, redraw
 from infercast.lazy_classes import NamedTuple
 from infercast.serve import Record, Replica, Request, Workload, simulate
 from infercast.serve.record import Served
+from infercast.units import format_seconds
 
 BINS = 100  # Equal stretches of the time in which requests arrive
 RESIDENCES = 5  # Least length of a steady part in residence times; a shorter one depends on how it began
@@ -303,6 +304,8 @@ class State(NamedTuple):
     capacity: float | None = None  # Requests a second that can be served; None if the run shows it is above what comes
     offered: float | None = None  # Requests a second that arrive; None without a steady rate
     to_clear: float = 0.0  # Seconds from the last arrival until the queue is empty
+    assumed: str = ""  # What decides about it and is not known, with the option that says it
+    queue: str = ""  # How many clients of a closed loop wait, and why, if many do
 
     @property
     def saturation(self) -> State | None:
@@ -318,18 +321,21 @@ class State(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        word = f"{self.word} if {self.assumed}" if self.assumed else self.word
         if self.saturation is not None:
             return (
-                f"overloaded: {_three_digits(self.offered)} requests/s arrive but only about "
+                f"{word}: {_three_digits(self.offered)} requests/s arrive but only about "
                 f"{_three_digits(self.capacity)} requests/s can be served, so the queue grows without end and "
                 "latencies have no steady value"
             )
         most = "" if self.capacity is None else f"; up to about {_three_digits(self.capacity)} requests/s can be served"
+        if self.queue:
+            return f"queued{word.removeprefix(self.word)}: {self.queue}"
         if self.word == STABLE:
-            return f"stable: requests are served as fast as they come{most}"
+            return f"{word}: requests are served as fast as they come{most}"
         if self.word == FILLING:
-            return f"filling: the run ended before the number of requests in the system stopped growing{most}"
-        return f"{self.word}: the queue takes {self.to_clear:,.3g} s to clear after the last request{most}"
+            return f"{word}: the run ended before the number of requests in the system stopped growing{most}"
+        return f"{word}: the queue takes {format_seconds(self.to_clear)} to clear after the last request{most}"
 
 
 def _three_digits(rate: float | None) -> str:

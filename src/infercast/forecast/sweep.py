@@ -8,6 +8,7 @@ are found next to the best points by halving.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
@@ -44,6 +45,7 @@ from infercast.hardware.gpu import MEGA
 from infercast.serve import Workload
 from infercast.serve.workload.synthetic import redrawn_with, scaled
 from infercast.shown import Answer, Plotted, Shown
+from infercast.units import format_many
 
 RATE, CONCURRENCY = "rate", "concurrency"
 MOST_VALUES = 200  # A longer list is a mistake more often than a question
@@ -302,7 +304,9 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     parts = workload.description.split(", ")  # the rate varies, so it is left out
     return Sweep(
         title=_title(points),
-        workload=", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS),
+        workload=_served(
+            ", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS), points
+        ),
         axis=axis,
         points=tuple(points),
         slo=slo,
@@ -340,7 +344,15 @@ def _along_setting(
         prices.append(_price(points[-1]))
     # Where the GPU itself changes there is not one price.
     common = prices[0] if len(set(prices)) == 1 else None
-    return Sweep(_title(points), workload.description, axis, tuple(points), slo, common)
+    return Sweep(_title(points), _served(workload.description, points), axis, tuple(points), slo, common)
+
+
+def _served(words: str, points: Sequence[Point]) -> str:
+    """The load in words, with the requests that rows have: a run goes on until its numbers have settled."""
+    counts = {len(point.forecast.workload.requests) for point in points if point.forecast is not None}
+    if len(counts) < 2:
+        return words
+    return re.sub(r"^[\d,]+ requests", f"{min(counts):,} to {max(counts):,} requests a row", words)
 
 
 def _price(point: Point) -> GpuPrice | None:
@@ -548,11 +560,11 @@ class BreakEven(NamedTuple):
     def sentence(self) -> str:
         drafting, first, last = self.drafting, self.points[0], self.points[-1]
         what = (
-            f"{drafting.title[:1].upper()}{drafting.title[1:]} with {drafting.num_drafts} "
-            f"draft{'s' if drafting.num_drafts > 1 else ''} a step and {drafting.acceptance.length:.2f} tokens accepted"
+            f"{drafting.title[:1].upper()}{drafting.title[1:]} with {format_many(drafting.num_drafts, 'draft')} "
+            f"a step and {drafting.acceptance.length:.2f} tokens accepted"
         )
         best = max(self.points, key=lambda point: point.speed_up)
-        most = f"at most {best.speed_up:.2f} times as many tokens/s, with {_clients(best.clients)}"
+        most = f"at most {best.speed_up:.2f} times as many tokens/s, with {format_many(best.clients, 'client')}"
         if self.clients is not None:
             rates = [point.plain.output_tokens_per_second for point in self.points]
             rate = np.interp(log(self.clients), [log(point.clients) for point in self.points], rates)
@@ -561,10 +573,12 @@ class BreakEven(NamedTuple):
                 f"tokens/s: {most}, and {last.speed_up:.2f} times with {last.clients:,}."
             )
         if last.speed_up > 1.0:
-            return f"{what} pays at every load up to {_clients(last.clients)}: {most}, {last.speed_up:.2f} times there."
+            clients = format_many(last.clients, "client")
+            return f"{what} pays at every load up to {clients}: {most}, {last.speed_up:.2f} times there."
         if first.speed_up <= 1.0 and best.speed_up <= 1.0:
             return f"{what} does not pay at any load: {most}."
-        return f"{what} pays at some loads only: {most}, and {last.speed_up:.2f} times with {last.clients:,} clients."
+        clients = format_many(last.clients, "client")
+        return f"{what} pays at some loads only: {most}, and {last.speed_up:.2f} times with {clients}."
 
 
 def break_even(
@@ -585,7 +599,7 @@ def break_even(
     points = []
     for number in clients:
         if tell is not None:
-            tell(f"{number:,} clients")
+            tell(format_many(number, "client"))
         points.append(_point(number, plain, drafted, workload(number)))
     first = points[0].drafted
     words = first.workload.description
@@ -599,7 +613,3 @@ def _point(clients: int, plain: Deployment, drafted: Deployment, load: Workload)
     if len(drafting.workload.requests) > len(without.workload.requests):
         without = simulate(plain, replace(drafting.workload, open_ended=False), steady=drafting.steady_only)
     return LoadPoint(clients, without, drafting)
-
-
-def _clients(count: int) -> str:
-    return "one client" if count == 1 else f"{count:,} clients"

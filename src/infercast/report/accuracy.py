@@ -1,9 +1,8 @@
-"""Forecasts compared with measured and published runs: errors, interval coverage and SLO reliability."""
+"""Forecasts compared with measured runs: errors, interval coverage and SLO reliability."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from math import sqrt
@@ -12,13 +11,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from infercast.forecast.intervals import LEVEL
 from infercast.lab.validate import reliability
 from infercast.lab.validate.compare import Comparison, LoadErrors, RunComparison, Validation
-from infercast.lab.validate.published.compare import PublishedComparison, summarise
-from infercast.lab.validate.published.run import PublishedRun
 from infercast.report.quantities import declared
-from infercast.report.terminal import Grid, Section, at, cells, pick, record, styled
+from infercast.report.terminal import Grid, Section, at, cells, pick, record
 from infercast.units import MILLI, format_percent
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
@@ -39,10 +35,6 @@ COUNTED = (
     ("Tokens cached", "cached_tokens", ",.0f"), ("Tokens from host memory", "loaded_tokens", ",.0f"),
     ("Joules per output token", JOULES, ".3g"),
 )  # fmt: skip
-PUBLISHED_PAIRS = {
-    "ttft_ms": ("ttft", MILLI), "tpot_ms": ("tpot", MILLI), "end_to_end_ms": ("end_to_end", MILLI),
-    "output_tokens_per_s": ("output_tokens_per_second", 1.0),
-}  # fmt: skip
 
 
 def render_reliability(groups: Sequence[reliability.Reliability]) -> RenderableType:
@@ -127,9 +119,28 @@ FILE_FIELDS = declared("files", signed=signed_percent)
 
 def render_validation(validation: Validation) -> list[RenderableType]:
     parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
-    medians = Grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     # Of runs with arrivals over time, where single requests differ.
     scattered = [run for run in validation.runs if run.scatter and not (run.parts and run.parts.is_static)]
+    return [
+        *parts,
+        Section(
+            "Request by request: absolute error, and rank correlations",
+            Grid(*cells(SCATTER_FIELDS, scattered), text_columns=2, notes_at=(0,)),
+        ),
+        Section("Which part is off: median error", _parts_grid(validation)),
+        *_load_sections(validation),
+        *render_totals(validation),
+        render_reliability(reliability.reliability_of(validation.runs)),
+        Section(
+            "Order of configurations: rank correlation of measured and predicted",
+            Grid(*cells(ORDER_FIELDS, reliability.orders_of(validation.runs))),
+        ),
+    ]
+
+
+def render_totals(validation: Validation) -> list[RenderableType]:
+    """Errors and coverage of all runs together, which come first on a screen."""
+    medians = Grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
     joules = f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
@@ -139,23 +150,11 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         ("all", _coverage_cells(validation)),
     ]
     return [
-        *parts,
-        Section(
-            "Request by request: absolute error, and rank correlations",
-            Grid(*cells(SCATTER_FIELDS, scattered), text_columns=2, notes_at=(0,)),
-        ),
-        Section("Which part is off: median error", _parts_grid(validation)),
-        *_load_sections(validation),
         Section(f"Median absolute error{left_out}", medians),
         *([] if error is None else [Text(joules)]),
         Section(
             "Measured values inside the 80 % intervals of forecasts, and their mean half width",
             Grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in covered], notes_at=(0,)),
-        ),
-        render_reliability(reliability.reliability_of(validation.runs)),
-        Section(
-            "Order of configurations: rank correlation of measured and predicted",
-            Grid(*cells(ORDER_FIELDS, reliability.orders_of(validation.runs))),
         ),
     ]
 
@@ -231,11 +230,11 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             {
                 **pick(run, "file kind label"),
                 "requests": asdict(run.scatter) if run.scatter else None,
-                **{key: _pair(at(path)(run), scale) for key, (path, scale) in RUN_PAIRS.items()},
+                **{key: pair_dict(at(path)(run), scale) for key, (path, scale) in RUN_PAIRS.items()},
             }
             for run in validation.runs
         ],
-        "kv_blocks": [{"file": name, **(_pair(pair) or {})} for name, pair in validation.kv_blocks if pair],
+        "kv_blocks": [{"file": name, **(pair_dict(pair) or {})} for name, pair in validation.kv_blocks if pair],
         "files": [record(FILE_FIELDS, each) | {"host": validation.hosts.get(each.file)} for each in files],
         "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
         "reliability": {each.about.replace(" ", "_"): reliability_dict(each) for each in promises},
@@ -283,7 +282,7 @@ def _median_row(validation: Validation, kind: str | None) -> tuple[str, ...]:
     return (kind or "all", f"{count}", *map(_percent, errors))
 
 
-def _pair(pair: Comparison | None, scale: float = 1.0, error: str = "ape") -> dict[str, Any] | None:
+def pair_dict(pair: Comparison | None, scale: float = 1.0, error: str = "ape") -> dict[str, Any] | None:
     if pair is None:
         return None
     plain = {"measured": pair.measured / scale, "predicted": pair.predicted / scale, error: getattr(pair, error)}
@@ -298,117 +297,3 @@ RUN_PAIRS = {
     "prompts_ms": ("parts.prompts", MILLI), "decode_step_ms": ("parts.decode_step", MILLI),
     "cached_tokens": ("cached_tokens", 1.0), "loaded_tokens": ("loaded_tokens", 1.0), JOULES: (JOULES, 1.0),
 }  # fmt: skip
-
-
-GROUPS: dict[str, Callable[[PublishedRun], str]] = {
-    "GPU": lambda run: run.gpu,
-    "model": lambda run: run.model.rpartition("/")[2],
-    "layout": lambda run: run.layout,
-    "source": lambda run: run.source,
-}
-TIMES = ("ttft", "tpot")
-
-
-def render_published(compared: Sequence[PublishedComparison]) -> list[RenderableType]:
-    columns = ("run", "GPU", "model", "layout", "load", "TTFT ms", "error", "80 %", "TPOT ms", "error", "80 %")
-    rows = [_published_row(each) for each in compared if not each.problem]
-    parts: list[RenderableType] = [
-        Section(
-            "Runs: mean measured > mean predicted, and its 80 % interval",
-            Grid(columns, rows, text_columns=5, notes_at=(0, 2)),
-        )
-    ]
-    refused = [f"{each.run.run_id}: {each.problem}" for each in compared if each.problem]
-    if refused:
-        parts.append(Section("Not simulated", styled("\n".join(refused))))
-    assumed = Counter(text for each in compared if not each.problem for text in each.run.assumptions)
-    if assumed:
-        lines = "\n".join(f"{text} ({count:,})" for text, count in assumed.most_common())
-        parts.append(Section("Assumed, and in how many runs", styled(lines)))
-    parts += [Section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
-    return [*parts, render_reliability([reliability.reliability_of_published(compared)])]
-
-
-def published_dict(compared: Sequence[PublishedComparison]) -> dict[str, Any]:
-    return {
-        "runs": [_published_dict(each) for each in compared],
-        **{
-            f"by_{name.lower()}": [
-                {name.lower(): value, **_summaries(members)} for value, members in _groups(name, compared).items()
-            ]
-            for name in GROUPS
-        },
-        "interval_level": LEVEL,
-        "reliability": reliability_dict(reliability.reliability_of_published(compared)),
-        "summary": {**_summaries(compared), "runs": len(compared)},
-    }
-
-
-def _groups(name: str, compared: Sequence[PublishedComparison]) -> dict[str, list[PublishedComparison]]:
-    groups: dict[str, list[PublishedComparison]] = {}
-    for each in compared:
-        groups.setdefault(GROUPS[name](each.run), []).append(each)
-    return groups
-
-
-def _group_grid(name: str, compared: Sequence[PublishedComparison]) -> RenderableType:
-    of_each = ("mean", "p90", "bias", "in 80 %", "half width")
-    columns = (name, "runs", "TTFT median", *of_each, "TPOT median", *of_each)
-    rows = [(value, *_group_cells(members)) for value, members in _groups(name, compared).items()]
-    return Grid(columns, [*rows, ("all", *_group_cells(compared))])
-
-
-def _group_cells(members: Sequence[PublishedComparison]) -> tuple[str, ...]:
-    cells = [f"{len(members)}"]
-    for quantity in TIMES:
-        summary = summarise(members, quantity)
-        if summary is None:
-            cells += ["-"] * 6
-        else:
-            cells += [format_percent(value) for value in (summary.median, summary.mean, summary.p90)]
-            cells += [f"{100 * summary.bias:+.1f} %", f"{100 * summary.inside:.0f} %", f"{100 * summary.width:.0f} %"]
-    return tuple(cells)
-
-
-def _published_row(each: PublishedComparison) -> tuple[str, ...]:
-    run, workload = each.run, each.run.workload
-    mean_input = sum(request.num_input for request in workload.requests) / len(workload.requests)
-    clients = f"{workload.concurrency} clients" if workload.concurrency else f"{len(workload.requests):,} requests"
-    cells = [run.run_id.rpartition("#")[2], run.gpu, GROUPS["model"](run), run.layout, f"{clients} x {mean_input:,.0f}"]
-    for quantity in TIMES:
-        cells += _pair_cells(getattr(each, quantity))
-    return tuple(cells)
-
-
-def _pair_cells(pair: Comparison | None) -> list[str]:
-    if pair is None or pair.interval is None:
-        return ["-", "-", "-"]
-    digits = 0 if pair.measured >= 100 * MILLI else 1 if pair.measured >= 10 * MILLI else 2
-    measured, predicted, low, high = (
-        f"{seconds / MILLI:,.{digits}f}" for seconds in (pair.measured, pair.predicted, *pair.interval)
-    )
-    return [f"{measured} > {predicted}", f"{100 * pair.error:+,.0f} %", f"{low} to {high}"]
-
-
-def _summaries(members: Sequence[PublishedComparison]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for quantity in (*TIMES, "end_to_end"):
-        summary = summarise(members, quantity)
-        found[quantity] = None
-        if summary is not None:
-            coverage = {"interval_coverage": "inside", "interval_half_width_mean": "width"}
-            found[quantity] = pick(summary, "count median mean p90 bias", **coverage)
-    return found
-
-
-def _published_dict(each: PublishedComparison) -> dict[str, Any]:
-    pairs = {key: (getattr(each, name), scale) for key, (name, scale) in PUBLISHED_PAIRS.items()}
-    return {
-        **pick(each.run, "run_id source gpu model layout"),
-        **{
-            key: None if pair is None or pair.interval is None else _pair(pair, scale, "error")
-            for key, (pair, scale) in pairs.items()
-        },
-        "assumptions": list(each.run.assumptions),
-        "problem": each.problem or None,
-    }

@@ -138,13 +138,6 @@ class Loop:
         self.is_ahead = False  # True while the yielded clock is speculative: valid only if no request arrives earlier
         self._step_seconds = 1e-6  # Duration of the last decode step
 
-    @property
-    def is_plain(self) -> bool:
-        """True if steps follow from the scheduler alone."""
-        parts = (self.transfers, self.first_uses, self.observe, self.watch)
-        is_usual = self.jump and self.looks.is_always and self.steps_under_way == 2 and type(self.timeline) is Timeline
-        return is_usual and all(each is None for each in parts)
-
     def turns(self) -> Iterator[float]:
         """Yield the clock before each turn, for drivers of several engines; ends when no client will send again."""
         scheduler, timeline, clients, looks = self.scheduler, self.timeline, self.clients, self.looks
@@ -178,6 +171,7 @@ class Loop:
     def take_in_requests(self, add: Callable[[int, Request], None]) -> float | None:
         """Queue the requests that have arrived (``add``); returns when the next one will."""
         clients, record, clock = self.clients, self.record, self.timeline.clock
+        clients.move_to(clock)
         while (arrival := clients.next_arrival) is not None and arrival <= clock:
             index, request, sent = clients.pop()
             add(index, request)

@@ -28,6 +28,27 @@ Ahead = tuple[Numbers, StepEstimate, Repetitions, int, Flying]
 """Repetitions of a step that are timed but not launched: also the blocks held in the first, and the step before."""
 
 
+# Fields of a `Replica` and of its policy that a fast loop obeys, or that mean nothing without another one that makes a
+# run take `Loop`. With another value in any other field it is `Loop`'s, which obeys all.
+OBEYED = frozenset(
+    {
+        *("timer", "policy", "num_blocks", "kv_shape", "max_model_len", "max_output", "launch_spread"),
+        *("settle_seconds", "request_path_seconds", "request_token_seconds", "server", "num_servers", "tells_load"),
+        *("wake_up_seconds", "token_path_seconds", "token_turn_seconds"),
+        *("sparse_windows", "retained_every", "stages_in_turn"),  # of windows, and of pipelines
+    }
+)
+"""By both fast loops."""
+OBEYED_HERE = OBEYED | {
+    *("max_num_batched_tokens", "max_num_seqs", "max_num_scheduled_tokens", "watermark", "reserves_prompts"),
+    *("prefix_caching", "settles"),  # the latter differs with windows, or in pipelines
+    *("adaptive_threshold", "threshold_exempts_single_request"),  # of a threshold
+    *("allow_partial_block", "last_token_own_step"),  # of aligned states
+    *("skipped_queue_separate", "counts_running", "skips_unreadable"),  # of adapters, and of drafts
+    *("steps_over", "goes_on", "own_interval"),  # of priorities, and of an interval
+}
+
+
 class NotPlain(Exception):  # noqa: N818 - nothing is wrong
     """A run that takes more than this: blocks have run out, or an answer is reused before its end."""
 
@@ -93,7 +114,8 @@ class PlainLoop:
     def add(self, index: int, request: Request) -> None:
         known, output = request.num_input, request.num_output
         blocks = BlockAllocation(index, self.cache.path(request), known, 1) if self.shares else None
-        self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output, blocks))
+        most = output if request.declared is None and not request.stops else request.most_output
+        self.waiting.append((index, known, output, min(most, self.longest - known) > output, blocks))
 
     def _settle(self, held: int) -> None:
         """Allocate what has been counted, before others look for blocks or leave theirs."""

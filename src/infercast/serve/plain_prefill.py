@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from infercast.serve.loop import MOST_STEPS, Loop
-from infercast.serve.plain import NotPlain
+from infercast.serve.plain import OBEYED, NotPlain
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
 from infercast.serve.scheduler.admission import DeclaredSequence
 from infercast.serve.scheduler.base import Plan
@@ -25,6 +25,17 @@ Flying = tuple[float, float, int, Sequences | None, Sequences, Sequences]
 """A step in flight: end, seconds to process it, tokens, which are first and last, and whether some are both."""
 Ahead = tuple[Numbers, StepEstimate, Repetitions, int]
 """Repetitions of a step that are timed but not launched, and the pages held in the first."""
+
+
+OBEYED_HERE = OBEYED | {
+    *("max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "order", "max_prompts", "rules"),
+    *("first_ratio", "least_ratio", "ratio_decay", "max_reserved_output", "ignores_end"),
+    *("retraction_headroom", "parts_answers"),  # of requests that are retracted, and of prompts that share
+    *("evicts_missing", "spares_page", "skips_ending", "reserves_fixed", "refreshes_waiting", "retries_alone"),
+    *("clears_ended", "counts_rows", "stops_when_spent"),
+    *("sorts_drafts", "keeps_answers"),  # of drafts
+}
+"""As in `infercast.serve.plain`, with the fields of the policy's rules."""
 
 
 class PlainPrefillLoop:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from infercast.errors import InputError
-from infercast.lazy_classes import dataclass, field
+from infercast.lazy_classes import dataclass, field, fields
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
-from infercast.serve.plain import NotPlain, PlainLoop
+from infercast.serve.plain import OBEYED_HERE, NotPlain, PlainLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from infercast.serve.transfers import Transfers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Replica:
     """One engine: step costs, scheduling limits and KV cache size."""
 
@@ -90,33 +90,45 @@ def simulate(
     check_workload(replica, workload)
     shares = any(each.prefix for each in workload.requests)
     make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch, shares=shares)
-    is_plain, said = share_nothing(workload, or_prompts=True), list[Workload | None]()
-    while True:
+
+    def serve(is_plain: bool, go_on: GoOn | None) -> Record:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
+        clients.listen([record])
         if go_on is not None:
-            further_from(clients, replica, [record], as_said(go_on, said))
-        loop = make(clients, record, is_plain=is_plain)
-        with no_garbage():
-            try:
-                for _ in loop.turns():
-                    pass
-                return record
-            except NotPlain:
-                is_plain = False
+            further_from(clients, replica, [record], go_on)
+        for _ in make(clients, record, is_plain=is_plain).turns():
+            pass
+        return record
+
+    return plainly(serve, go_on, is_plain=share_nothing(workload, or_prompts=True))
 
 
-def as_said(go_on: GoOn, said: list[Workload | None]) -> GoOn:
-    """To serve the same again: the answers that ``go_on`` gave before, and then its own, which are added to them."""
-    again = iter([*said])
+Result = TypeVar("Result")
 
-    def answer(*recorded: Any) -> Workload | None:
-        for each in again:
+
+def plainly(serve: Callable[[bool, GoOn | None], Result], go_on: GoOn | None, *, is_plain: bool) -> Result:
+    """What ``serve`` returns with fast loops or, if the run is `NotPlain`, from its start without them.
+
+    The second time it is told the answers that ``go_on`` gave before, and then further ones.
+    """
+    said = list[Workload | None]()
+
+    def again(*recorded: Any) -> Workload | None:
+        for each in before:
             return each
+        assert go_on is not None
         said.append(go_on(*recorded))
         return said[-1]
 
-    return answer
+    with no_garbage():
+        for may_be_plain in (True, False) if is_plain else (False,):
+            before = iter([*said])
+            try:
+                return serve(may_be_plain, None if go_on is None else again)
+            except NotPlain:
+                pass
+    raise AssertionError("`Loop` serves every run")
 
 
 def share_nothing(workload: Workload, *, or_prompts: bool = False) -> bool:
@@ -240,15 +252,31 @@ def loop_of(
         progress=progress,
         watch=watch,
     )
-    if not (is_plain and loop.is_plain and scheduler.is_plain):
+    if not is_plain or not jump or observe is not None or watch is not None:
         return loop
     if isinstance(scheduler, Scheduler):
-        return PlainLoop(loop, scheduler, shares=shares)
-    if shares:
+        if scheduler.cache.is_plain and not _not_obeyed(replica, OBEYED_HERE):
+            return PlainLoop(loop, scheduler, shares=shares)
         return loop
-    from infercast.serve.plain_prefill import PlainPrefillLoop  # noqa: PLC0415 - one engine's
+    from infercast.serve import plain_prefill  # noqa: PLC0415 - one engine's
 
-    return PlainPrefillLoop(loop, scheduler)
+    if shares or _not_obeyed(replica, plain_prefill.OBEYED_HERE):
+        return loop
+    return plain_prefill.PlainPrefillLoop(loop, scheduler)
+
+
+def _not_obeyed(replica: Replica, obeyed: frozenset[str]) -> list[str]:
+    """Fields of a replica, its policy and the policy's rules that would change a run, and that a loop does not obey."""
+    policy = replica.policy
+    rules = policy.rules if isinstance(policy, PrefillFirst) else None
+    found = [
+        each.name
+        for of in (replica, policy)
+        for each in fields(of)
+        if each.name not in obeyed and getattr(of, each.name) != each.default
+    ]
+    defaults = {} if rules is None else rules._field_defaults
+    return found + [name for name in defaults if name not in obeyed and getattr(rules, name) != defaults[name]]
 
 
 def _timeline_of(replica: Replica) -> Timeline:

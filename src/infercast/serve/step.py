@@ -180,7 +180,7 @@ class GroupTimer(Protocol):
         """Consecutive decode steps of ``count`` sequences with ``computed`` context tokens in total."""
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """One step of the decode batch with the sequences in ``beside``, ``num_first`` of which sample a token too."""
+        """One step of the decode batch with the sequences in ``beside``, ``num_first`` of which sample, too."""
 
 
 class _ByShape:

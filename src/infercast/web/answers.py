@@ -49,7 +49,7 @@ from infercast.report.sweep import day_dict, savings_dict, sweep_dict
 from infercast.report.terminal import pick
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.workload.distributions import ARRIVAL_KINDS
-from infercast.units import MILLI, finite
+from infercast.units import MILLI, json_text
 from infercast.web import state as page
 from infercast.web.state import FIELDS, NAMES, NUMBER, SWITCH, WHOLE, Field
 
@@ -326,7 +326,7 @@ def title_of(forecast: Forecast) -> str:
 
 
 def _json(document: Mapping[str, Any]) -> str:
-    return json.dumps(finite(document), indent=2) + "\n"
+    return json_text(document, indent=2) + "\n"
 
 
 def charts_of(run: Watched) -> dict[str, Any]:
@@ -471,7 +471,7 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
         "command": command_of(asked, run),
         "final": final,
         "requests": len(run.forecast.workload.requests),
-        "forecast": finite(forecast_dict(run.forecast, intervals)),
+        "forecast": forecast_dict(run.forecast, intervals),
         "memory": memory_of(asked),
         **charts_of(run),
     }

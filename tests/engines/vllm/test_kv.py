@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 import pytest
 
 from infercast.engines.vllm.kv_cache import ALIGN, KvShape, StateBlocks, kv_layout
-from infercast.engines.vllm.versions import rules_of
+from infercast.engines.vllm.versions import Rule, rules_of
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import Cache
@@ -158,7 +158,7 @@ def test_blocks_of_one_size_for_those_who_count_in_them():
 )
 def test_which_layers_leave_a_state_within_a_step(model: str, release: str, exports: bool) -> None:
     """As `get_kv_cache_spec` of vLLM's layers has it: Mamba2, and Kimi-K3's with FlashKDA."""
-    rules = StateRules(exports=rules_of(release).exports_states)
+    rules = StateRules(exports=rules_of(release).has(Rule.EXPORTS_STATES))
     states = StateBlocks(ALIGN, rules=rules)
     layout = ParallelLayout(8 if model == "kimi-k3" else 1)
     assert kv_layout(read_model(model), layout, 16, states=states).shape.rules.exports == exports

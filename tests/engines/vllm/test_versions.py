@@ -10,7 +10,7 @@ from infercast import deploy
 from infercast.engines.base import DEFAULT_ENGINE, engine_named, newest, package_of
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.speculation import drafting_of
-from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, engine_version
+from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, Rule, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.command.flags import known_flags
 from infercast.forecast.deploy import load_model
@@ -41,9 +41,13 @@ def test_what_was_not_measured_says_so() -> None:
 
 def test_rules_hold_from_a_release_on() -> None:
     assert engine_version(OLD) == EngineVersion()
-    assert [engine_version(f"vllm@0.{minor}").settles for minor in (25, 26, 32)] == [False, True, True]
+    assert [engine_version(f"vllm@0.{minor}").has(Rule.FREES_ON_COMPLETION) for minor in (25, 26, 32)] == [
+        False,
+        True,
+        True,
+    ]
     assert [engine_version(f"vllm@0.{minor}").largest_step for minor in (27, 28, 31)] == [8192, 16_384, 16_384]
-    assert [engine_version(f"vllm@0.{minor}").prefers_humming for minor in (31, 32)] == [False, True]
+    assert [engine_version(f"vllm@0.{minor}").has(Rule.PREFERS_HUMMING) for minor in (31, 32)] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``infercast fit`` and ``infercast evaluate``: learn kernel efficiencies, and report their errors."""
+"""``infercast fit``: learn kernel efficiencies from measured tables."""
 
 from __future__ import annotations
 
@@ -8,43 +8,17 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
-from infercast.errors import InputError, UnknownNameError, need, require
+from infercast.errors import InputError, need
 from infercast.forecast.option_table import own_options
 from infercast.hardware import load_gpu
-from infercast.predict.fitted import load_artifact
-from infercast.predict.identity import kernel_profile
-from infercast.predict.learned import default_artifact
-from infercast.report.terminal import Grid, RenderableType, Section, styled
-from infercast.units import format_percent
+from infercast.report.terminal import styled
 
-
-def render_evaluation(result: dict[str, Any]) -> list[RenderableType]:
-    """One table a family: every GPU, then its dtypes."""
-    parts: list[RenderableType] = []
-    for family, scores in result["families"].items():
-        rows = []
-        for gpu, statistics in scores["gpus"].items():
-            rows.append((gpu, *_cells(statistics)))
-            rows += [(f"  {dtype}", *_cells(inner)) for dtype, inner in statistics["by_dtype"].items()]
-        parts.append(Section(family, Grid(("GPU", "rows", "mean", "median", "p90", "in interval"), rows)))
-    return [
-        *parts,
-        Section("All", Grid(("", "rows", "mean", "median", "p90", "in interval"), [("", *_cells(result["overall"]))])),
-    ]
-
-
-def _cells(statistics: dict[str, Any]) -> tuple[str, ...]:
-    errors = (format_percent(statistics[name]) for name in ("mape", "median_ape", "p90_ape", "coverage80"))
-    return (f"{statistics['rows']:,}", *errors)
-
-
-FAMILIES: tuple[str, ...] = read_data("lab/fit.toml")["families"]
-TIERS = ("measured", "few-shot", "sibling", "unseen")
+FAMILIES = tuple(read_data("lab/fit.toml")["columns"])
 
 
 @with_options(own_options("fit", families=", ".join(FAMILIES)))
 def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given: Any) -> None:
-    need("fitting and scoring", "fit")
+    need("fitting", "fit")
     from infercast.lab.fit import train  # noqa: PLC0415 - only this command needs it
     from infercast.lab.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
     from infercast.lab.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
@@ -79,31 +53,6 @@ def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given
         lines.append(f"left out of models for other GPUs: {slow:,} rows of groups that take over twice their physics")
     document = {"written": names, "models": len(fitted), "rows": rows, "left_out": slow, "bytes": size}
     print_result(form, lambda: document, lambda: [styled("\n".join(lines))])
-
-
-@with_options(own_options("evaluate", families=", ".join(FAMILIES)))
-def evaluate(*, data: Path, artifact: Path | None, tier: str | None, anchors: int, form: Form, **given: Any) -> None:
-    need("fitting and scoring", "fit")
-    from infercast.lab.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
-
-    if tier is not None and tier not in TIERS:
-        raise UnknownNameError("tier", tier, TIERS)
-    require(anchors >= 1, "--anchors", "be at least 1", anchors)
-    _need_folder(data, "DATA")
-    with stages_bar() as tell:
-        if tell is not None:
-            tell("scoring")
-        result = score(
-            data,
-            load_artifact(artifact) if artifact is not None else default_artifact(),
-            kernel_profile(),
-            families=known_names("family", given["families"] or "", FAMILIES) or FAMILIES,
-            gpus=_gpus(given["gpus"]),
-            tier=tier,
-            in_sample=given["in_sample"],
-            anchors=anchors,
-        )
-    print_result(form, dict, render_evaluation, result, rows="families")
 
 
 def _need_folder(path: Path, what: str) -> None:

@@ -1,4 +1,4 @@
-"""``infercast validate``: forecasts compared with measured runs, published runs and profiles."""
+"""``infercast validate``: forecasts compared with measured runs and profiles."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from infercast.hardware import gpu_from_driver_name
 from infercast.lab.validate.compare import validate
 from infercast.lab.validate.kernels import ProfileComparison, compare_profiles, summarise
 from infercast.lab.validate.measured import MeasuredFile, read_measured, shipped_runs
-from infercast.lab.validate.published.compare import compare_published
-from infercast.lab.validate.published.table import read_published
-from infercast.lab.validate.reliability import reliability_of, reliability_of_published
+from infercast.lab.validate.reliability import reliability_of
 from infercast.predict.roofline import Predictor
 from infercast.report import accuracy
 from infercast.report.files import check_writable, write_whole
@@ -71,15 +69,6 @@ def profiles_list(profiles: Sequence[ProfileComparison]) -> list[dict[str, Any]]
     ]
 
 
-def validate_published(files: list[Path], *, predictor: str, host: str | None, plot: Path | None, form: Form) -> None:
-    runs = [run for path in files for run in read_published(path)]
-    with runs_bar("simulating", len(runs)) as progress:
-        compared = compare_published(runs, predictor=predictor, host=host, progress=progress)
-    if plot is not None:
-        write_whole(plot, [accuracy.reliability_svg([reliability_of_published(compared)])])
-    print_result(form, accuracy.published_dict, accuracy.render_published, compared, rows="runs")
-
-
 def _predictor(files: Sequence[MeasuredFile], name: str, anchors: Path | None, gpu: str | None) -> str | Predictor:
     if anchors is None:
         return name
@@ -101,16 +90,6 @@ def command(
     if plot is not None:
         check_writable(plot, "--plot", (".svg",))
     files = files or shipped_runs(engine)
-    tables = [path for path in files if path.suffix == ".csv"]
-    if tables:
-        if len(tables) < len(files):
-            raise InputError(
-                "tables of published runs (.csv) and files of measured runs are validated one kind at a time"
-            )
-        if any(given[name] for name in ("model_config", "gpu", "anchors", "warmed_up", "real_weights", "kernels")):
-            raise InputError("a table of published runs takes only --predictor, --host, --plot and --json")
-        validate_published(tables, predictor=given["predictor"], host=host, plot=plot, form=form)
-        return
     measured = [read_measured(path) for path in files]
     common = {name: given[name] for name in ("model_config", "gpu", "real_weights")}
     common["predictor"] = _predictor(measured, given["predictor"], given["anchors"], given["gpu"])
@@ -124,4 +103,5 @@ def command(
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
         parts += render_profiles(profiles)
-    print_result(form, lambda: document, lambda: parts, rows="runs")
+    totals = accuracy.render_totals(validation)
+    print_result(form, lambda: document, lambda: parts, rows="runs", brief=lambda: [*totals, *parts])

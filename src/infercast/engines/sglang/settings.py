@@ -37,7 +37,7 @@ def rules_of(engine: str) -> PrefillRules:
     return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= version})
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class SglangSettings(Chosen):
     """What a user passes to ``sglang.launch_server``; None means the engine's default for the GPU and the model."""
 

@@ -35,7 +35,15 @@ from infercast.engines.vllm.kv_cache import (
 )
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory, weight_waits, with_adapters
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, redundant_experts, resolve
-from infercast.engines.vllm.versions import ENGINES, MEASURED, MEASURED_AGAIN, NEWEST, EngineVersion, engine_version
+from infercast.engines.vllm.versions import (
+    ENGINES,
+    MEASURED,
+    MEASURED_AGAIN,
+    NEWEST,
+    EngineVersion,
+    Rule,
+    engine_version,
+)
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, fields, replace
@@ -50,7 +58,7 @@ from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.tiers import Offload
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
-from infercast.units import AUTO, GIB
+from infercast.units import AUTO, GIB, format_many
 
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Fields read from ``--compilation-config``."""
@@ -183,19 +191,19 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         waits_for_tokens=(stages > 1 and not settings.async_scheduling)
         or not (drafting is None or drafting.asynchronous),
         decode_stride=stages if settings.async_scheduling and is_v2 else 1,
-        threshold_exempts_single_request=version.threshold_exempts_single_request,
-        settles=version.settles,
-        allow_partial_block=not version.needs_whole_blocks,
-        last_token_own_step=version.parts_last,
-        skipped_queue_separate=version.skipped_queue_separate,
+        threshold_exempts_single_request=version.has(Rule.THRESHOLD_EXEMPTS_SINGLE_REQUEST),
+        settles=version.has(Rule.FREES_ON_COMPLETION),
+        allow_partial_block=not version.has(Rule.NEEDS_WHOLE_BLOCKS),
+        last_token_own_step=version.has(Rule.PARTS_LAST),
+        skipped_queue_separate=version.has(Rule.SKIPPED_QUEUE_SEPARATE),
         watermark=settings.watermark,
         reserves_prompts=settings.scheduler_reserve_full_isl,
         by_priority=settings.scheduling_policy == "priority",
-        steps_over=version.steps_over,
-        goes_on=version.goes_on,
-        counts_running=version.counts_running,
-        skips_unreadable=version.skips_unreadable,
-        own_interval=version.own_interval,
+        steps_over=version.has(Rule.STEPS_OVER),
+        goes_on=version.has(Rule.GOES_ON),
+        counts_running=version.has(Rule.COUNTS_RUNNING),
+        skips_unreadable=version.has(Rule.SKIPS_UNREADABLE),
+        own_interval=version.has(Rule.OWN_INTERVAL),
     )
     return Replica(
         timer=timer,
@@ -221,16 +229,16 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         max_adapters=settings.max_loras if settings.enable_lora else None,
-        tells_load=version.weighs_cache,
+        tells_load=version.has(Rule.WEIGHS_CACHE),
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
         speculation=None
         if drafting is None
         else drafting.speculation(
-            slots_by_step=version.slots_by_step,
+            slots_by_step=version.has(Rule.SLOTS_BY_STEP),
             pads_new=True,
-            pads_first=version.pads_first,
-            names_results=version.names_results,
+            pads_first=version.has(Rule.PADS_FIRST),
+            names_results=version.has(Rule.NAMES_RESULTS),
             **_keys_of_blocks(drafting, settings),
         ),
     )
@@ -238,7 +246,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
 
 def _keys_of_blocks(drafting: Drafting, settings: ResolvedSettings) -> dict[str, Any]:
     """Keys that cover what a drafter reads after a block, of which none is then dropped, where a release has them."""
-    ahead = settings.version.hashes_ahead and settings.enable_prefix_caching and settings.tier is None
+    ahead = settings.version.has(Rule.HASHES_AHEAD) and settings.enable_prefix_caching and settings.tier is None
     asked = read_object(settings.speculative_config or "{}", "--speculative-config")
     if not ahead or not drafting.drops_block or asked.get("disable_lookahead_block_hashes"):
         return {}
@@ -282,7 +290,7 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
     if resolved.mamba_cache_mode == ALIGN and resolved.version.deltas_unit and _scans_by_flashinfer(model, gpu):
         least, resolved = lcm(least, resolved.version.deltas_unit), replace(resolved, exports_deltas=True)
     size = hybrid_block_size(model, layout, least, resolved.state_blocks)
-    if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:
+    if resolved.mamba_cache_mode == ALIGN and resolved.version.has(Rule.NEEDS_WHOLE_BLOCKS):
         tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
         check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)
     resolved = replace(resolved, block_size=size)
@@ -353,8 +361,8 @@ class Vllm(Engine):
     def describe(self, settings: ResolvedSettings) -> str:
         tier = settings.tier
         return (
-            f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences per step; "
-            f"max_model_len {settings.max_model_len:,}; "
+            f"up to {settings.max_num_batched_tokens:,} tokens, "
+            f"{format_many(settings.max_num_seqs, 'sequence')} per step; max_model_len {settings.max_model_len:,}; "
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}"
             + ("" if tier is None else f"; {tier.num_bytes / GIB:,.4g} GiB of KV cache in host memory")
         )

@@ -22,7 +22,7 @@ from functools import cache, partial
 
 from infercast.bundled import read_data
 from infercast.engines.base import Configuration, ExpertLaunches
-from infercast.engines.vllm.versions import EngineVersion
+from infercast.engines.vllm.versions import EngineVersion, Rule
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import UNPADDED, Multiples
@@ -145,14 +145,14 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
 
 def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
     """True if a release runs another kernel than the measured one."""
-    humming = version.prefers_humming and gpu.compute_capability == "9.0"
+    humming = version.has(Rule.PREFERS_HUMMING) and gpu.compute_capability == "9.0"
     if isinstance(op, MoE):
         return humming and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == MARLIN
     if isinstance(op, Gemm):
         return humming and (op.weight_dtype or op.dtype) in ON_HOPPER
     if isinstance(op, Collective):
         tabled = REDUCED_BY_FLASHINFER.get(gpu.compute_capability, ())
-        return version.flashinfer_all_reduce and op.kind == "all_reduce" and op.gpus in tabled
+        return version.has(Rule.FLASHINFER_ALL_REDUCE) and op.kind == "all_reduce" and op.gpus in tabled
     return False
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from infercast.engines.memory import KvLayout, host_link
 from infercast.engines.speculation import MTP
-from infercast.engines.vllm.versions import EngineVersion
+from infercast.engines.vllm.versions import EngineVersion, Rule
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple, replace
@@ -81,6 +81,7 @@ class StateBlocks(NamedTuple):
     drafts: int = 0  # States per sequence beyond the current one: after each draft that may be rejected
     rules: StateRules = StateRules()
     exported: bool = False  # All kernels store a state before the end of a step, if the release has such kernels
+    knows_drafts: bool = False  # The drafter's layers are known to be the last
 
 
 ONE_STATE = StateBlocks()  # One per sequence, never reused
@@ -107,7 +108,7 @@ class States(NamedTuple):
         """Whether prefix caching is on, by request or by default."""
         if asked is not None:
             return asked
-        return not self.kept or (self.beside_tokens and version.caches_states)
+        return not self.kept or (self.beside_tokens and version.has(Rule.CACHES_STATES))
 
     def mode(self, asked: str, caching: bool, version: EngineVersion) -> str:
         """How states are cached; ``none`` also means that the user did not choose."""
@@ -115,7 +116,7 @@ class States(NamedTuple):
             raise UnknownNameError("mamba_cache_mode", asked, MODES)
         if not (self.kept and caching):
             return NONE
-        can_write = self.every_block and version.writes_every_state
+        can_write = self.every_block and version.has(Rule.WRITES_EVERY_STATE)
         return ALL if can_write and asked != ALIGN else ALIGN
 
 
@@ -209,7 +210,7 @@ def offload_of(
             f"kv_transfer_config: block_size {size} is no multiple of the {shape.block_size} tokens of a block"
         )
     factor, gpus = size // shape.block_size, layout.tensor * layout.pipeline
-    copies = 1 if latent and version.shares_latent and layout.pipeline == 1 else gpus
+    copies = 1 if latent and version.has(Rule.SHARES_LATENT) and layout.pipeline == 1 else gpus
     taken = -(-block_bytes * copies * factor // version.host_page) * version.host_page
     num_blocks = int(asked.num_bytes) // taken
     if num_blocks < 1:
@@ -233,9 +234,9 @@ def offload_of(
 def tier_rules(version: EngineVersion, method: str | None = None) -> dict[str, bool]:
     """Rules of a release for a tier, with drafts by a method."""
     same = ("holders_first", "spares_under_way", "stores_ends", "offers_again", "reserves_drafts")
-    rules = {name: getattr(version, name) for name in same}
-    rules |= {"by_request": version.recency_by_request, "by_position": version.recency_by_position}
-    return rules | {"keeps_last": version.tier_keeps_last and method != MTP}
+    rules = {name: version.has(Rule(name)) for name in same}
+    rules |= {"by_request": version.has(Rule.RECENCY_BY_REQUEST), "by_position": version.has(Rule.RECENCY_BY_POSITION)}
+    return rules | {"keeps_last": version.has(Rule.TIER_KEEPS_LAST) and method != MTP}
 
 
 def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
@@ -364,7 +365,12 @@ def kv_layout(
     page_bytes = max(kind.page_bytes for _, kind in members)
     groups = _groups([(position, _equal_pages(kind, page_bytes)) for position, kind in members])
     most = max(sum(position in held for position in positions) for _, positions in groups)
-    return KvLayout(_shape([kind for kind, _ in groups], block_size, states), most * page_bytes)
+    shape = _shape([kind for kind, _ in groups], block_size, states)
+    if states.knows_drafts and num_drafting:
+        shown = [positions for kind, positions in groups if kind.cache.bytes_per_token or states.mode != NONE]
+        last = next(number for number, positions in enumerate(shown) if config.layers - 1 in positions)
+        shape = shape._replace(drafting=last)
+    return KvLayout(shape, most * page_bytes)
 
 
 def hybrid_block_size(

@@ -21,7 +21,7 @@ from infercast.engines.vllm.host import compiles_kernels
 from infercast.engines.vllm.kernels import INDEXED, expert_multiples
 from infercast.engines.vllm.kv_cache import States, kv_layout, runs_v2
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
-from infercast.engines.vllm.versions import MEASURED, engine_version
+from infercast.engines.vllm.versions import MEASURED, Rule, engine_version
 from infercast.errors import DoesNotFitError, InputError, require
 from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple
@@ -314,12 +314,12 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
 
 def _samples_apart(config: ModelConfig, settings: ResolvedSettings) -> bool:
     """Releases whose V2 runner keeps counts of tokens, and that were seen to count it all."""
-    return settings.version.reserves_graphs and runs_v2(config, settings.version)
+    return settings.version.has(Rule.RESERVES_GRAPHS) and runs_v2(config, settings.version)
 
 
 def _profiles_graphs(config: ModelConfig, settings: ResolvedSettings) -> bool:
     """The release with measured memory profiled the graphs of its V1 runner, but not those of V2."""
-    return settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))
+    return settings.version.has(Rule.RESERVES_GRAPHS) and runs_v2(config, engine_version(MEASURED))
 
 
 @lru_cache

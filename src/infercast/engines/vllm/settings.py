@@ -11,7 +11,7 @@ from infercast.engines.settings import check_counts, check_sizes, version_of
 from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.kernels import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.kv_cache import BACKENDS, NONE, StateBlocks, States, TierSettings, tier_settings
-from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version, fact_before, with_defaults
+from infercast.engines.vllm.versions import NEWEST, EngineVersion, Rule, engine_version, fact_before, with_defaults
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
 from infercast.lazy_classes import asdict, dataclass
@@ -201,7 +201,7 @@ LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Largest graph in tokens by architecture, where it exceeds vLLM's usual limit of twice the sequences or 512."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class EngineSettings(Chosen):
     """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
 
@@ -293,12 +293,12 @@ class ResolvedSettings(EngineSettings):
     def state_blocks(self) -> StateBlocks:
         drafts, version = 0 if self.drafting is None else self.drafting.num_drafts, self.version
         rules = StateRules(
-            exports=version.exports_states,
-            renews=version.renews_states,
-            drop=not (version.knows_drafts and self.drafting is not None and self.drafting.method == MTP),
-            past_attention=version.past_attention,
+            exports=version.has(Rule.EXPORTS_STATES),
+            renews=version.has(Rule.RENEWS_STATES),
+            past_attention=version.has(Rule.PAST_ATTENTION),
         )
-        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas)
+        known = version.has(Rule.KNOWS_DRAFTS) and self.drafting is not None and self.drafting.method == MTP
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas, known)
 
     @property
     def tier(self) -> TierSettings | None:
@@ -334,7 +334,7 @@ class ResolvedSettings(EngineSettings):
         """Tokens between cached windows and states; 0: only where useful, None: everywhere."""
         asked = self.prefix_cache_retention_interval
         if asked is None:
-            return 0 if self.version.sparse_windows else None
+            return 0 if self.version.has(Rule.SPARSE_WINDOWS) else None
         return None if asked == DENSE else int(asked)
 
     @property
@@ -347,7 +347,7 @@ class ResolvedSettings(EngineSettings):
         if self.max_cudagraph_capture_size is not None:
             return capture_sizes(self.max_cudagraph_capture_size, self.max_num_batched_tokens)
         largest = min(2 * self.max_num_seqs * self.width, self.most_graph_tokens)
-        beside = self.max_num_seqs if self.version.captures_max_num_seqs else None
+        beside = self.max_num_seqs if self.version.has(Rule.CAPTURES_MAX_NUM_SEQS) else None
         sizes = capture_sizes(largest, self.max_num_batched_tokens, beside if self.drafting is None else None)
         return sizes if self.drafting is None else self._sizes_to_verify(sizes, beside)
 
@@ -371,12 +371,12 @@ class ResolvedSettings(EngineSettings):
     @property
     def graphs(self) -> Graphs:
         drafts_by_v2 = self.drafting is not None and self.drafting.v2_runner
-        has_holes = drafts_by_v2 and not self.version.captures_max_num_seqs
+        has_holes = drafts_by_v2 and not self.version.has(Rule.CAPTURES_MAX_NUM_SEQS)
         return Graphs(self.capture_sizes, self.max_num_seqs, self.cudagraph_mode, self.width, has_holes)
 
     def most_under_way(self, stages: int) -> int:
         """Tokens in flight that a request's blocks must hold beyond its window."""
-        steps = self.steps_under_way(stages, v2_runner=True) if self.version.settles else 1
+        steps = self.steps_under_way(stages, v2_runner=True) if self.version.has(Rule.FREES_ON_COMPLETION) else 1
         return steps * self.max_num_batched_tokens
 
     def steps_under_way(self, stages: int, *, v2_runner: bool) -> int:
@@ -425,13 +425,14 @@ def resolve(
     sizes = settings.cudagraph_capture_sizes
     states = states or States()
     caching = states.caches_prefixes(settings.enable_prefix_caching, version)
+    has_large_graphs = version.has(Rule.LARGE_GRAPHS) and gpu.architecture in DATACENTER_BLACKWELL
     filled_in: dict[str, Any] = {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": max_num_seqs,
         "max_model_len": max_model_len,
         "block_size": settings.block_size or block_size,
         "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or LARGEST_GRAPHS.get(architecture),
-        "most_graph_tokens": 1024 if version.large_graphs and gpu.architecture in DATACENTER_BLACKWELL else 512,
+        "most_graph_tokens": 1024 if has_large_graphs else 512,
         "cudagraph_capture_sizes": None if sizes is None else tuple(sorted(set(sizes))),
         "enable_prefix_caching": caching,
         "mamba_cache_mode": states.mode(settings.mamba_cache_mode, caching, version),
@@ -453,7 +454,7 @@ def _is_small(gpu: str, engine: str) -> bool:
     """True if a GPU's default step is that of small ones, whatever its memory."""
     if "a100" in gpu:
         return not fact_before("large_a100", version_of(engine), otherwise=False)
-    return gpu == "gb10" and not engine_version(engine).large_steps_gb10
+    return gpu == "gb10" and not engine_version(engine).has(Rule.LARGE_STEPS_GB10)
 
 
 def _check_scheduled(settings: EngineSettings, tokens: int, max_num_seqs: int, drafting: Drafting | None) -> None:
@@ -461,7 +462,7 @@ def _check_scheduled(settings: EngineSettings, tokens: int, max_num_seqs: int, d
     scheduled, taken = settings.max_num_scheduled_tokens, 0 if drafting is None else drafting.slots_taken
     if scheduled is None:
         return
-    if taken and engine_version(settings.engine).slots_by_step:
+    if taken and engine_version(settings.engine).has(Rule.SLOTS_BY_STEP):
         raise InputError("max_num_scheduled_tokens with a draft model is not modelled; leave one of the two out")
     if scheduled > (left := tokens - taken * max_num_seqs):
         raise InputError(f"max_num_scheduled_tokens {scheduled} is above the {left} that max_num_batched_tokens leaves")

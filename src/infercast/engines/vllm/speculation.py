@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines import speculation as drafts
-from infercast.engines.vllm.versions import EngineVersion
+from infercast.engines.vllm.versions import EngineVersion, Rule
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_object
@@ -134,8 +134,8 @@ def drafting_of(
     """What a release does with a config; ``acceptance`` as a user writes it, overriding the config's own."""
     asked = read_config(text, target)
     method, num_drafts = asked.method, asked.num_drafts
-    is_sync = (method == drafts.NGRAM and not version.ngram_async) or (
-        method == drafts.DRAFT_MODEL and not version.v2_for_all
+    is_sync = (method == drafts.NGRAM and not version.has(Rule.NGRAM_ASYNC)) or (
+        method == drafts.DRAFT_MODEL and not version.has(Rule.V2_FOR_ALL)
     )
     if layout.pipeline > 1:
         _check_pipeline(method, is_sync=is_sync or not asynchronous)
@@ -157,12 +157,12 @@ def drafting_of(
         tensor,
         match=drafts.MATCH_SHARE if looked_up else 1.0,
         by_batch=asked.by_batch,
-        v2_runner=version.v2_for_all
+        v2_runner=version.has(Rule.V2_FOR_ALL)
         or (v2_target and method in drafts.BY_HEADS and target.architecture not in V2_FAILS),
         asynchronous=asynchronous and not is_sync,
         lookahead=0 if looked_up else num_drafts,
         drops_block=method in drafts.BY_HEADS,
-        read_ahead=num_drafts if version.reads_ahead and min(heads, num_drafts) > 1 else 0,
+        read_ahead=num_drafts if version.has(Rule.READS_AHEAD) and min(heads, num_drafts) > 1 else 0,
         slots_taken=1 if method == drafts.DRAFT_MODEL else 0,
         note=note,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum, auto
 from functools import cache
 from typing import Any
 
@@ -23,64 +24,87 @@ ALWAYS = ("settings", "step_tokens", "options", "small_tiles", "sequence_ms")
 _FACTS: dict[str, list[dict[str, Any]]] = read_data("engines/vllm/older.toml")
 
 
-class EngineVersion(NamedTuple):
-    """The rules of one release. Defaults are those of the oldest one; later changes are facts in the file."""
+class Rule(StrEnum):
+    """What a release may do; ``releases.toml`` has since or until when, and where it was read."""
 
-    threshold_exempts_single_request: bool = False  # ``long_prefill_token_threshold`` is not for a request alone
-    settles: bool = False  # Sliding windows advance by completed, not scheduled tokens, with room for those in flight
-    sparse_windows: bool = False
+    THRESHOLD_EXEMPTS_SINGLE_REQUEST = auto()  # ``long_prefill_token_threshold`` is not for a request alone
+    FREES_ON_COMPLETION = auto()
+    """Sliding windows advance by completed, not scheduled tokens, with room for those in flight."""
+    SPARSE_WINDOWS = auto()
     """Sliding window layers cache blocks only before a prompt's end and where two prompts were seen to diverge."""
-    captures_max_num_seqs: bool = False  # A graph is captured for exactly ``max_num_seqs`` tokens, whatever the grid
-    large_graphs: bool = False  # Graphs go up to 1,024 tokens on datacentre Blackwell, not 512
-    largest_step: int = 8192  # Default tokens per step of a server on GPUs with 160 GiB and more
-    caches_states: bool = False  # Prefix caching is on by default for models with recurrent states too
-    writes_every_state: bool = True  # Some models' kernels write a state at every block's end (mode ``all``)
-    needs_whole_blocks: bool = True  # In ``align`` mode, a step must have room for a whole block
-    exports_states: bool = False
+    CAPTURES_MAX_NUM_SEQS = auto()  # A graph is captured for exactly ``max_num_seqs`` tokens, whatever the grid
+    LARGE_GRAPHS = auto()  # Graphs go up to 1,024 tokens on datacentre Blackwell, not 512
+    CACHES_STATES = auto()  # Prefix caching is on by default for models with recurrent states too
+    WRITES_EVERY_STATE = auto()  # Some models' kernels write a state at every block's end (mode ``all``)
+    NEEDS_WHOLE_BLOCKS = auto()  # In ``align`` mode, a step must have room for a whole block
+    EXPORTS_STATES = auto()
     """In ``align`` mode, kernels of some layers store the last useful state before the end of a prompt's last step."""
-    renews_states: bool = False  # In ``align`` mode, a prompt's last useful state is new in every step that uses it
-    knows_drafts: bool = False  # Layer groups that MTP drafts with are known; others drop no block of a prefix hit
-    past_attention: bool = True  # In ``align`` mode with drafts, a state is looked up one block past attention's hit
-    parts_last: bool = False  # In ``align`` mode, the last token of a prompt that ends with a block has its own step
-    reads_ahead: bool = False  # Prediction heads read that many prompt tokens ahead, which prefill steps leave for them
-    weighs_cache: bool = False
+    RENEWS_STATES = auto()  # In ``align`` mode, a prompt's last useful state is new in every step that uses it
+    KNOWS_DRAFTS = auto()  # Layer groups that MTP drafts with are known; others drop no block of a prefix hit
+    PAST_ATTENTION = auto()  # In ``align`` mode with drafts, a state is looked up one block past attention's hit
+    PARTS_LAST = auto()  # In ``align`` mode, the last token of a prompt that ends with a block has its own step
+    READS_AHEAD = auto()  # Prediction heads read that many prompt tokens ahead, which prefill steps leave for them
+    WEIGHS_CACHE = auto()
     """Load balancing: requests in flight are a lower bound, waiting ones weigh by KV usage, dense engines count too."""
-    slots_by_step: bool = False  # Budget taken by a draft model is per sequence in the step, not per ``max_num_seqs``
-    pads_first: bool = False  # A request that starts with one token gets padding drafts even as the first of a step
-    latent_unit: int = 16  # Block sizes of latent attention in models with recurrent states are multiples of this
-    holders_first: bool = False  # Waiting requests that hold KV blocks loaded from host memory go before all others
-    spares_under_way: bool = False
+    SLOTS_BY_STEP = auto()  # Budget taken by a draft model is per sequence in the step, not per ``max_num_seqs``
+    PADS_FIRST = auto()  # A request that starts with one token gets padding drafts even as the first of a step
+    HOLDERS_FIRST = auto()  # Waiting requests that hold KV blocks loaded from host memory go before all others
+    SPARES_UNDER_WAY = auto()
     """With host offloading, a request with a step in flight is not preempted: its blocks would not be free at once."""
-    stores_ends: bool = False  # What a finished request has not yet stored in host memory is stored with the next step
-    recency_by_request: bool = False
+    STORES_ENDS = auto()  # What a finished request has not yet stored in host memory is stored with the next step
+    RECENCY_BY_REQUEST = auto()
     """KV blocks on the host count as used, and offers to store them count, at a request's end, not at every lookup."""
-    recency_by_position: bool = False  # ... and at a request's first use while it runs, its last blocks less recently
-    reserves_drafts: bool = False  # A request's blocks are loaded only if those of a step with drafts are free as well
-    tier_keeps_last: bool = False  # EAGLE's layers are not known as such, so that no block is left out of host memory
+    RECENCY_BY_POSITION = auto()  # ... and at a request's first use while it runs, its last blocks less recently
+    RESERVES_DRAFTS = auto()  # A request's blocks are loaded only if those of a step with drafts are free as well
+    TIER_KEEPS_LAST = auto()  # EAGLE's layers are not known as such, so that no block is left out of host memory
+    SHARES_LATENT = auto()  # In host memory, blocks of latent attention, equal on all GPUs, are kept once
+    V2_FOR_ALL = auto()  # Every model uses the V2 runner, whose pipelines schedule before results are known ...
+    RESERVES_GRAPHS = auto()  # The V2 model runner also reserves CUDA graph memory before it counts KV blocks
+    FLASHINFER_ALL_REDUCE = auto()  # FlashInfer's all-reduce runs for sizes in its table
+    STEPS_OVER = auto()  # With priorities: a preempted request without work makes the next one skip its turn
+    SKIPPED_QUEUE_SEPARATE = auto()  # Requests that wait for an adapter slot queue apart, ahead of preempted ones
+    PREFERS_HUMMING = auto()  # Humming's kernels take precedence over Marlin's on Hopper
+    HASHES_AHEAD = auto()  # Block keys cover what EAGLE and MTP read after a block; no block of a hit is dropped
+    NAMES_RESULTS = auto()  # With drafts, blocks are cached with a step's result even without steps planned ahead
+    OFFERS_AGAIN = auto()  # A request that starts again offers all its blocks to host memory again
+    GOES_ON = auto()  # With priorities: others are scheduled after a request preempted for its own blocks
+    COUNTS_RUNNING = auto()  # Adapters of all running requests take slots, not only of those in the step
+    SKIPS_UNREADABLE = auto()  # A request whose chunk would be too small for prediction heads is overtaken
+    NGRAM_ASYNC = auto()  # Steps are planned ahead with n-gram lookup, too
+    LARGE_STEPS_GB10 = auto()  # GB10 has the default step of GPUs with as much memory
+    OWN_INTERVAL = auto()  # ``prefill_schedule_interval`` is for engines outside of lockstep, too
+
+
+OLDEST = frozenset(
+    {
+        Rule.WRITES_EVERY_STATE,
+        Rule.NEEDS_WHOLE_BLOCKS,
+        Rule.PAST_ATTENTION,
+        Rule.STEPS_OVER,
+        Rule.SKIPPED_QUEUE_SEPARATE,
+        Rule.LARGE_STEPS_GB10,
+    }
+)
+"""The rules of the oldest release; a later one adds some and drops some."""
+
+
+class EngineVersion(NamedTuple):
+    """One release: the rules that it has, and its numbers."""
+
+    rules: frozenset[Rule] = OLDEST
+    largest_step: int = 8192  # Default tokens per step of a server on GPUs with 160 GiB and more
+    latent_unit: int = 16  # Block sizes of latent attention in models with recurrent states are multiples of this
     host_page: int = 1  # Blocks in host memory are padded to a multiple of this many bytes
-    shares_latent: bool = False  # In host memory, blocks of latent attention, equal on all GPUs, are kept once
-    v2_for_all: bool = False  # Every model uses the V2 runner, whose pipelines schedule before results are known ...
     v2_experts: tuple[str, ...] = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")
     """... before, only models without experts and states, and these architectures with experts."""
-    reserves_graphs: bool = False  # The V2 model runner also reserves CUDA graph memory before it counts KV blocks
-    flashinfer_all_reduce: bool = False  # FlashInfer's all-reduce runs for sizes in its table
-    steps_over: bool = True  # With priorities: a preempted request without work makes the next one skip its turn
-    skipped_queue_separate: bool = True  # Requests that wait for an adapter slot queue apart, ahead of preempted ones
-    prefers_humming: bool = False  # Humming's kernels take precedence over Marlin's on Hopper
-    hashes_ahead: bool = False  # Block keys cover what EAGLE and MTP read after a block; no block of a hit is dropped
-    names_results: bool = False  # With drafts, blocks are cached with a step's result even without steps planned ahead
-    offers_again: bool = False  # A request that starts again offers all its blocks to host memory again
-    goes_on: bool = False  # With priorities: others are scheduled after a request preempted for its own blocks
-    counts_running: bool = False  # Adapters of all running requests take slots, not only of those in the step
-    skips_unreadable: bool = False  # A request whose chunk would be too small for prediction heads is overtaken
-    ngram_async: bool = False  # Steps are planned ahead with n-gram lookup, too
     deltas_unit: int = 0
     """Block sizes of gated delta nets whose prompts FlashInfer scans are multiples of this, and it exports states."""
-    large_steps_gb10: bool = True  # GB10 has the default step of GPUs with as much memory
-    own_interval: bool = False  # ``prefill_schedule_interval`` is for engines outside of lockstep, too
+
+    def has(self, rule: Rule) -> bool:
+        return rule in self.rules
 
     def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:
-        return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))
+        return self.has(Rule.V2_FOR_ALL) or (not has_states and (not has_experts or architecture in self.v2_experts))
 
 
 _CHANGES: list[tuple[Version, str, Any]] = sorted(
@@ -93,8 +117,15 @@ _CHANGES: list[tuple[Version, str, Any]] = sorted(
 
 
 def rules_of(version: str) -> EngineVersion:
-    until = numbers(version)
-    return EngineVersion(**{rule: value for since, rule, value in _CHANGES if since <= until})
+    until, rules, others = numbers(version), {*OLDEST}, dict[str, Any]()
+    for since, name, value in _CHANGES:
+        if since > until:
+            continue
+        if type(value) is bool:
+            (rules.add if value else rules.discard)(Rule(name))
+        else:
+            others[name] = value
+    return EngineVersion(frozenset(rules), **others)
 
 
 ENGINES = {f"vllm@{version}": rules_of(version) for version in _DATA["releases"]}

@@ -6,8 +6,9 @@ from enum import Enum
 from typing import Any
 
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
+from infercast.forecast.diagnosis.diagnose import bottleneck
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.result import Forecast, bottleneck, counted, odds, value_of
+from infercast.forecast.result import Forecast, counted, odds, value_of
 from infercast.forecast.slo import Percentiles, Slo, attainment
 from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout

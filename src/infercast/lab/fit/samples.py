@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,8 @@ import numpy as np
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
 from infercast.lab.fit.rows import LEFT_OUT, Array, Rows
-from infercast.lab.fit.sparse_tables import MODULE_FAMILIES, SPARSE_FAMILIES
 from infercast.lab.fit.sweeps import read_sweep, sweep_folders
-from infercast.lab.fit.tables import FILES, read_table
+from infercast.lab.fit.tables import FILES, TABLES, read_table
 from infercast.ops import Attention
 from infercast.predict.families import FAMILIES, family_of
 from infercast.predict.families.gemm import product_variant
@@ -61,7 +60,7 @@ def is_usual(family: str, residual: Array, group: Array) -> Array:
     return np.asarray(middles[which] <= TWICE)
 
 
-FAMILY_OF_TABLE = {"quantise": "memory_bound", **SPARSE_FAMILIES, **MODULE_FAMILIES}
+FAMILY_OF_TABLE: dict[str, str] = TABLES["family_of"]
 ALL_ENGINES = ("scan", "convolution")  # Families whose readers choose among all engines: some kernels are in one alone
 
 
@@ -84,14 +83,21 @@ class Sample:
 Key = tuple[str, str, str, str]  # (family, gpu, engine, variant)
 
 
-def read_samples(folder: Path, families: Sequence[str], gpus: Sequence[str] | None = None) -> dict[Key, Sample]:
+def read_samples(
+    folder: Path,
+    families: Sequence[str],
+    gpus: Sequence[str] | None = None,
+    *,
+    files: Mapping[str, str] = FILES,
+    read: Callable[[Path, str], Iterator[Rows]] = read_table,
+) -> dict[Key, Sample]:
     """All rows of a data folder, with physics and features, by key."""
     parts: dict[Key, list[Sample]] = defaultdict(list)
     for family in families:
-        path = folder / FILES[family]
+        path = folder / files[family]
         if not path.exists():
             raise FileFormatError(path, f"is missing: {family} needs it")
-        for rows in read_table(path, family):
+        for rows in read(path, family):
             if not is_left_out(rows) and (gpus is None or rows.gpu in gpus):
                 parts[key_of(rows)].append(sample_of(rows))
     if not parts:

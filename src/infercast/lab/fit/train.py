@@ -116,8 +116,8 @@ def _medians(chosen: Array, values: Array, leaves: int) -> Array:
 PACKAGES = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
 
 
-def table_hashes(folder: Path, families: Sequence[str]) -> dict[str, str]:
-    paths = {FILES[family]: folder / FILES[family] for family in families}
+def table_hashes(folder: Path, families: Sequence[str], *, files: Mapping[str, str] = FILES) -> dict[str, str]:
+    paths = {files[family]: folder / files[family] for family in families}
     return {name: file_hash(path) for name, path in paths.items() if path.exists()}
 
 

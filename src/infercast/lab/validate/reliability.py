@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from infercast.forecast.uncertainty import odds_within
 from infercast.lab.validate.compare import FEWEST_RANKED, Comparison, RunComparison, rank_correlation
-from infercast.lab.validate.published.compare import PublishedComparison
 
 # Promises ("TTFT p95 stays below 1.2 times its forecast") held against measured runs, in buckets of like odds.
 
@@ -84,7 +83,6 @@ def worst_of(buckets: Iterable[Bucket]) -> float | None:
 
 LATENCIES = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95")
 RATE = "output_tokens_per_second"
-PUBLISHED = ("ttft", "tpot", "end_to_end")
 RANKED = (RATE, "ttft_p50", "ttft_p99", "tpot_p50")
 
 
@@ -116,22 +114,19 @@ def reliability_of(runs: Sequence[RunComparison]) -> tuple[Reliability, ...]:
     # Most SLOs limit these two.
     limits = [(run.ttft_p99, run.tpot_p95, run.slower) for run in runs if run.tpot_p95 is not None]
     pairs = [both(promises_of(first, slower), promises_of(later, slower)) for first, later, slower in limits]
-    found = [_of([each for run in members for each in _promises(run, LATENCIES)], name) for name, members in groups]
-    return (*found, _of(pairs, "two limits"))
+    found = [reliability_in(promises_in(members, LATENCIES), name) for name, members in groups]
+    return (*found, reliability_in(pairs, "two limits"))
 
 
-def reliability_of_published(compared: Iterable[PublishedComparison]) -> Reliability:
-    """The same of published runs, of which means are known."""
-    return _of([promise for each in compared for promise in _promises(each, PUBLISHED)], "all")
-
-
-def _of(promises: list[Promises], name: str) -> Reliability:
+def reliability_in(promises: Sequence[Promises], name: str) -> Reliability:
     return Reliability(name, len(promises), reliability(together(promises)))
 
 
-def _promises(run: RunComparison | PublishedComparison, latencies: Iterable[str]) -> list[Promises]:
+def promises_in(runs: Iterable[Any], latencies: Sequence[str]) -> list[Promises]:
+    """Of runs with a `Comparison` for each of these names, those about its interval."""
     return [
         promises_of(pair, run.slower, is_rate=name == RATE)
+        for run in runs
         for name in (*latencies, RATE)
         if (pair := getattr(run, name)) is not None and pair.half_width is not None
     ]

@@ -18,7 +18,6 @@ from infercast.serve import simulation
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
-from infercast.serve.plain import NotPlain
 from infercast.serve.record import Record
 from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
@@ -134,7 +133,11 @@ class RunningPool:
         return self.engines[heapq.heappop(self._busy)[1]]
 
     def route(self) -> None:
-        """Send the next request to an engine."""
+        """Send the next request to an engine, unless an API server has still to work on it."""
+        arrival = self.next_delivery
+        self._arrivals.move_to(arrival)
+        if self.next_delivery > arrival:
+            return
         arrival = self.next_delivery
         index, request, sent = self._arrivals.pop()
         delivery = Delivery(sent, index, arrival, request)
@@ -220,25 +223,24 @@ def simulate_fleet(
     ``go_on`` may add requests when the last one is sent.
     """
     simulation.check_workload(pool.replicas[0], workload)
-    shares, answered, said = any(each.prefix for each in workload.requests), 0, list[Workload | None]()
-    is_plain = simulation.share_nothing(workload, or_prompts=True)
-    while True:
+    shares = any(each.prefix for each in workload.requests)
+
+    def serve(is_plain: bool, go_on: simulation.GoOn | None) -> list[Record]:
         clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
         running = RunningPool(pool, len(workload.requests), clients, watch, is_plain=is_plain, shares=shares)
         records = [engine.record for engine in running.engines]
+        clients.listen(records)
         if go_on is not None:
-            simulation.further_from(clients, pool.replicas[0], records, simulation.as_said(go_on, said))
-        try:
-            with simulation.no_garbage():
-                for _, index, time in running.serve(apart=not (clients.wait_for_answers or pool.lockstep)):
-                    clients.answer(time, index)
-                    answered += 1
-                    if progress is not None and answered % TELL_EVERY == 0:
-                        progress(answered, time)
-                running.close()
-            return records
-        except NotPlain:
-            is_plain = False
+            simulation.further_from(clients, pool.replicas[0], records, go_on)
+        served = running.serve(apart=not (clients.wait_for_answers or pool.lockstep))
+        for answered, (_, index, time) in enumerate(served, 1):
+            clients.answer(time, index)
+            if progress is not None and answered % TELL_EVERY == 0:
+                progress(answered, time)
+        running.close()
+        return records
+
+    return simulation.plainly(serve, go_on, is_plain=simulation.share_nothing(workload, or_prompts=True))
 
 
 def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool | None:

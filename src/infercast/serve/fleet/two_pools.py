@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from math import inf
 from typing import Any
 
@@ -20,15 +20,14 @@ from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.serve import step
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
-from infercast.serve.plain import NotPlain
 from infercast.serve.record import Record
 from infercast.serve.simulation import (
+    GoOn,
     Replica,
-    as_said,
     check_workload,
     clients_of,
     further_from,
-    no_garbage,
+    plainly,
     share_nothing,
 )
 from infercast.serve.workload.request import Request, Workload
@@ -122,6 +121,9 @@ class Transfers:
         """Add a transfer that completes then."""
         heapq.heappush(self._received, (received, index))
 
+    def move_to(self, time: float) -> None:
+        """When a transfer completes is known as soon as it begins."""
+
     def pop(self) -> tuple[int, Request, float]:
         """Remove the earliest transfer."""
         received, index = heapq.heappop(self._received)
@@ -171,31 +173,42 @@ def simulate_disaggregated(
     progress: Progress | None = None,
     watch: Sequence[Sequence[StepObserver]] = (),
     go_on: Callable[[Handover], Workload | None] | None = None,
-    *,
-    is_plain: bool = True,
 ) -> Handover:
     """Serve a workload; ``sequence_bytes`` returns the KV bytes of a number of tokens.
 
     ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. ``go_on`` may
-    add requests when the last one is sent; without it no part of the run can be summed up. ``is_plain``: as far as is
-    known, blocks do not run out.
+    add requests when the last one is sent; without it no part of the run can be summed up.
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
-    requests, answered, size_of, said = [*workload.requests], 0, cache(sequence_bytes), list[Workload | None]()
-    more = None if go_on is None else as_said(go_on, said)
+    serve = partial(_serve, prefill, decode, link, cache(sequence_bytes), workload, progress, watch)
+    return plainly(serve, go_on, is_plain=share_nothing(workload))
+
+
+def _serve(
+    prefill: Pool,
+    decode: Pool,
+    link: Link,
+    size_of: Callable[[int], float],
+    workload: Workload,
+    progress: Progress | None,
+    watch: Sequence[Sequence[StepObserver]],
+    is_plain: bool,
+    go_on: GoOn | None,
+) -> Handover:
+    requests, answered = [*workload.requests], 0
     of_prefill, of_decode = watch or ((), ())
     clients = clients_of(prefill.replicas[0], prompts_of(workload), prefill.servers)
     transfers = Transfers(requests)
-    is_plain = is_plain and share_nothing(workload)
     first = RunningPool(prefill, len(requests), clients, of_prefill, is_plain=is_plain)
     second = RunningPool(decode, len(requests), transfers, of_decode, turned_into=receiving, is_plain=is_plain)
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
+    clients.listen(prompts_by)
     wire, times = Wire(link, len(first.engines)), np.full((3, len(requests)), np.nan)
 
     def further(_: Sequence[Record]) -> Workload | None:
         nonlocal times
-        if more is None or (longer := more(Handover(prompts_by, tokens_by, *times))) is None:
+        if go_on is None or (longer := go_on(Handover(prompts_by, tokens_by, *times))) is None:
             return None
         check_workload(receiving(decode.replicas[0]), longer)
         times = np.pad(times, ((0, 0), (0, len(longer.requests) - len(requests))), constant_values=np.nan)
@@ -203,31 +216,26 @@ def simulate_disaggregated(
         return prompts_of(longer)
 
     together = clients.wait_for_answers or prefill.lockstep or decode.lockstep
-    if more is not None:
+    if go_on is not None:
         further_from(clients, prefill.replicas[0], [*prompts_by, *tokens_by], further)
-    try:
-        with no_garbage():
-            while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
-                # A transfer begins once every engine's clock has reached it, so none can be ready before.
-                if pool is None or wire.next_ready <= pool.furthest_behind:
-                    index, moments = wire.send()
-                    times[:, index] = moments
-                    transfers.put(index, moments[2])
-                    continue
-                engine, until = pool.next_engine(), 0.0 if together else first.next_delivery
-                if pool is second and until:
-                    until = min(until, second.next_delivery, wire.next_ready, first.furthest_behind)
-                for index, time in pool.take_turn(engine, until):
-                    if pool is first:
-                        wire.put(engine.number, index, time, size_of(requests[index].num_input))
-                        continue
-                    clients.answer(time, index)
-                    answered += 1
-                    if progress is not None and answered % TELL_EVERY == 0:
-                        progress(answered, time)
-            first.close()
-            second.close()
-    except NotPlain:
-        again, pools = None if go_on is None else as_said(go_on, said), (prefill, decode, link, sequence_bytes)
-        return simulate_disaggregated(*pools, workload, progress, watch, again, is_plain=False)
+    while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
+        # A transfer begins once every engine's clock has reached it, so none can be ready before.
+        if pool is None or wire.next_ready <= pool.furthest_behind:
+            index, moments = wire.send()
+            times[:, index] = moments
+            transfers.put(index, moments[2])
+            continue
+        engine, until = pool.next_engine(), 0.0 if together else first.next_delivery
+        if pool is second and until:
+            until = min(until, second.next_delivery, wire.next_ready, first.furthest_behind)
+        for index, time in pool.take_turn(engine, until):
+            if pool is first:
+                wire.put(engine.number, index, time, size_of(requests[index].num_input))
+                continue
+            clients.answer(time, index)
+            answered += 1
+            if progress is not None and answered % TELL_EVERY == 0:
+                progress(answered, time)
+    first.close()
+    second.close()
     return Handover(prompts_by, tokens_by, *times)

@@ -276,7 +276,7 @@ def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, las
 # Policy of engines whose steps mix prefill and decode (vLLM).
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstCome:
     """First come, first served, in steps that mix prefill and decode; the last started is preempted first."""
 
@@ -397,6 +397,9 @@ class PrefillRules(NamedTuple):
     """With drafts, too, the sequence with the fewest output tokens is retracted first, not the last of the batch."""
     keeps_answers: bool = False  # Accepted drafts beyond the end of an answer are not cached
     stops_when_spent: bool = False  # No prompt is tried once a step's tokens are spent
+    copies_paths: bool = False
+    """A node is copied to the host with all above it that are not there yet, and the host evicts what is missing."""
+    counts_once: bool = False  # Copies to the host count a request once for each node, from its first chunk on
 
 
 OLDEST_RULES = PrefillRules()
@@ -410,7 +413,7 @@ class Priorities(NamedTuple):
     threshold: int = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillFirst:
     """Prefill first, with at most one chunked prompt; the sequence with the fewest output tokens is retracted first."""
 

@@ -2,7 +2,7 @@
 
 There is no prefill phase and no decode phase: each sequence has ``num_computed`` tokens that catch up with its
 ``num_tokens``. Chunked prefill, prefix hits and recomputation after preemption are all the same rule. Sequences that
-have caught up decode together in a `Cohort`, which counts as one; all others are scheduled individually (*apart*). A
+have caught up decode together in a `Cohort`, counted as one; all others are scheduled individually (*apart*). A
 plan is in flight from its start until its result is processed.
 
 Features are components: the policy has limits, order and victims, `AdapterLimit` which requests may run together,
@@ -86,13 +86,6 @@ class Scheduler:
         is_mixed = self._deep or policy.prompts_first or in_turn
         self._decode_together = decode_together and drafts is None and not is_mixed
         self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
-
-    @property
-    def is_plain(self) -> bool:
-        """True if a request without a shared prefix runs from its start to its end, as long as there are blocks."""
-        special = self._has_parts or self._settles or not self._decode_together
-        by_rank = self.policy.by_priority or self.policy.long_prefill_token_threshold
-        return self._is_simple and self.policy.chunked_prefill and not (special or by_rank)
 
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""

@@ -37,7 +37,7 @@ export function costBody(view) {
           "p",
           { class: "card-note source" },
           Number.isFinite(price.usd_per_gpu_hour)
-            ? `Price: $${plain(price.usd_per_gpu_hour)} per ${price.gpu} and hour, ${price.provider}, ${price.kind}, ${price.date}`
+            ? `Price: $${plain(price.usd_per_gpu_hour)} per GPU-hour of ${price.gpu}, ${price.provider}, ${price.kind}, ${price.date}`
             : `No price of ${price.gpu} is known; give one under Prices.`,
         )
       : null,

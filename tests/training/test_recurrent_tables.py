@@ -5,11 +5,12 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.lab.fit.samples import is_left_out, key_of, read_samples, sample_of, sweep_samples
+from infercast.lab.fit.samples import is_left_out, key_of, sample_of, sweep_samples
 from infercast.lab.fit.sweeps import read_sweep
-from infercast.lab.fit.tables import RECURRENT_FILES, SOURCES, read_table
 from infercast.lab.measure.cases import ON_REQUEST, sweep_cases
 from infercast.ops import Scan, ShortConvolution
+from training.recurrent_tables import RECURRENT_FILES, SOURCES
+from training.tables import read_samples, read_table
 
 ROW = {"num_k_heads": 16, "head_k_dim": 128, "num_v_heads": 32, "head_v_dim": 128, "d_conv": 4, "phase": "context"}
 STATE_SPACE = {"n_groups": 8, "d_state": 128, "nheads": 64, "head_dim": 64, "chunk_size": 128, "phase": "context"}

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.cli import main
 from infercast.errors import FileFormatError
-from infercast.lab.validate.published.compare import compare_published, set_up, summarise
-from infercast.lab.validate.published.run import read_server_flags
-from infercast.lab.validate.published.table import read_published
+from published import validate
+from published.compare import compare_published, set_up, summarise
+from published.run import read_server_flags
+from published.table import read_published
 
 ROW = {
     "run_id": "someone#1", "source": "someone", "engine_version": "0.18.0", "gpu": "H100",
@@ -158,10 +158,12 @@ def test_the_command(table: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -
     path = table(ROW)
 
     def call(*words: object) -> tuple[Any, str, str]:
-        monkeypatch.setattr(sys, "argv", ["infercast", "validate", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main.run()
-        return (end.value.code or 0, *capsys.readouterr())
+        monkeypatch.setattr(sys, "argv", ["validate.py", *map(str, words)])
+        try:
+            validate.main()
+        except SystemExit as end:
+            return (end.code, *capsys.readouterr())
+        return (0, *capsys.readouterr())
 
     code, out, _ = call(path, "--predictor", "roofline", "--json")
     assert code == 0
@@ -188,9 +190,9 @@ def test_the_command(table: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -
     }
     low, high = result["runs"][0]["ttft_ms"]["interval"]
     assert low < result["runs"][0]["ttft_ms"]["predicted"] < high
-    code, out, _ = call(path, "--predictor", "roofline", "--full")
+    code, out, _ = call(path, "--predictor", "roofline")
     assert code == 0
     assert "Absolute error by layout" in out
-    code, _, err = call(path, "--gpu", "l4")
+    code, _, err = call(path.with_name("none.csv"))
     assert code == 2
-    assert "takes only --predictor, --host, --plot and --json" in err
+    assert "none.csv" in err

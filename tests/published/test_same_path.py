@@ -8,10 +8,10 @@ import pytest
 from infercast import deploy
 from infercast.engines.base import Deployment, engine_named
 from infercast.forecast.command.explain import explain_command
-from infercast.lab.validate.published.compare import TRAINED_ROUTING, set_up
-from infercast.lab.validate.published.run import RowReader
-from infercast.lab.validate.published.table import read_collected
 from infercast.serve import Request, Workload, simulate
+from published.compare import TRAINED_ROUTING, set_up
+from published.run import RowReader
+from published.table import read_collected
 
 ROW = {
     "source_repo": "someone/runs", "precision": "bf16", "load_kind": "closed loop", "quality": "A", "num_gpus": "1",

@@ -20,7 +20,7 @@ from infercast.forecast.command.flags import Reading
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
-NAMES = read_data("lab/published.toml")
+NAMES = read_data(Path(__file__).with_name("names.toml"))
 GPUS: dict[str, str] = NAMES["gpus"]
 FORMATS = {name: ours for ours, names in NAMES["formats"].items() for name in names}
 

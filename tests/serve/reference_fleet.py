@@ -1,4 +1,4 @@
-"""Several plain engines behind a router: the one that is furthest behind takes the next turn, request by request."""
+"""Several reference engines behind a router: the one furthest behind takes the next turn, request by request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infercast.serve.record import Record
 from infercast.serve.workload.clients import Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
 
-Engine: Any = run_path(str(Path(__file__).with_name("plain_engine.py")))["Engine"]
+Engine: Any = run_path(str(Path(__file__).with_name("reference_engine.py")))["Engine"]
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class Place:
 
 
 def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
-    """Serve a workload by one pool, the plain way."""
+    """Serve a workload by one pool, the reference's way."""
     first = pool.replicas[0]
     meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
     places = []

@@ -5,15 +5,15 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.lab.fit.evaluate import score
-from infercast.lab.fit.samples import key_of, read_samples, sample_of
+from infercast.lab.fit.samples import key_of, sample_of
 from infercast.lab.fit.sweeps import read_sparse_sweep
-from infercast.lab.fit.tables import FILES, read_table
 from infercast.lab.fit.train import fit_artifact
 from infercast.ops import IndexScores, SparseAttention, TopK
 from infercast.predict.families.sparse import SparseModule
 from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import kernel_profile
+from training.evaluate import score
+from training.tables import FILES, read_samples, read_table
 
 
 def written(folder, name, **columns):

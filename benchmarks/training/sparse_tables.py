@@ -34,9 +34,8 @@ from infercast.predict.roofline import Predictor
 # group is one pair of batch size and new tokens: all prefixes of it are hidden together.
 
 FOLDER = "sparse-and-recurrent"
-TABLES = read_data("lab/fit.toml")["sparse"]
+TABLES = read_data(Path(__file__).with_name("tables.toml"))["sparse"]
 SPARSE_FILES = {name: f"{FOLDER}/{file}.parquet" for name, file in TABLES["files"].items()}
-SPARSE_FAMILIES: dict[str, str] = TABLES["families"]
 DSA_HEADS, DSA_TOPK = 32, 2048  # Index heads and chosen tokens of GLM-5, of which all component rows are
 CSA_HEADS, CSA_COMPRESS = 64, 4
 CSA_TOPK = {64: 512, 128: 1024}  # Chosen entries of DeepSeek-V4-Flash and -Pro, by their heads
@@ -161,7 +160,6 @@ MODULE_FILES = {
     for kind, file in KINDS.items()
     for phase, part in PHASES.items()
 }
-MODULE_FAMILIES = {name: "sparse_module" if name.endswith(WHOLE) else "sparse_attention" for name in MODULE_FILES}
 VERSIONS = {"vllm": "0.24.0"}  # Of each engine, the last release that was measured
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}

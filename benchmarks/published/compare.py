@@ -18,9 +18,9 @@ from infercast.forecast.slo import percentiles
 from infercast.forecast.system import System, busiest, system_of
 from infercast.forecast.uncertainty import EIGHTY, slower_by, uncertainty_of
 from infercast.lab.validate.compare import Comparison, errors_of
-from infercast.lab.validate.published.run import FORMATS, PublishedRun, ServerFlags
 from infercast.models.spec import GREEDY, TOP_P, ModelConfig, weight_bytes
 from infercast.serve.record import Served
+from published.run import FORMATS, PublishedRun, ServerFlags
 
 # What a simulated run is summed up to, as its source did: means or medians, over all of it or while it was full.
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infercast.lab.validate.published.compare import compare_published, set_up
-from infercast.lab.validate.published.table import read_published
+from published.compare import compare_published, set_up
+from published.table import read_published
 
 ROW = {
     "source_repo": "someone/runs", "engine": "sglang", "version": "0.5.16", "gpu": "H100", "infercast_gpu": "h100-sxm",

@@ -18,11 +18,11 @@ from infercast.errors import InfercastError
 from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.estimate import read_rows
 from infercast.hardware import load_gpu
-from infercast.lab.validate.published import run
-from infercast.lab.validate.published.run import OPEN, RowReader, read_arguments, read_load, read_workload
 from infercast.models.library import bundled_name, checkpoint
 from infercast.serve.workload.request import Request, Workload
 from infercast.units import MILLI
+from published import run
+from published.run import OPEN, RowReader, read_arguments, read_load, read_workload
 
 Version = tuple[int, ...]
 COMMAND = "server_cmd"  # the column that marks a table of collected runs

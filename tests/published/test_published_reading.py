@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from infercast.lab.validate.published.compare import compare_published, compare_run, set_up, system_for
-from infercast.lab.validate.published.run import PublishedRun, RowReader
-from infercast.lab.validate.published.table import known_model, read_collected
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.lower import token_calls
+from published.compare import compare_published, compare_run, set_up, system_for
+from published.run import PublishedRun, RowReader
+from published.table import known_model, read_collected
 
 ROW = {
     "source_repo": "someone/runs", "engine": "vllm", "version": "0.25.0", "gpu": "H100", "infercast_gpu": "h100-sxm",

@@ -1,4 +1,4 @@
-"""The plain engine that the real one is held against: every sequence by itself, every block by itself, every step
+"""The engine that the real one is held against: every sequence by itself, every block by itself, every step
 by itself. It is slow, and short enough to be read and believed.
 """
 
@@ -21,7 +21,7 @@ from infercast.serve.timeline import NOTHING_NEW, StagedTimeline, StepNoise, Tim
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Request, Workload
 
-PlainCache: Any = run_path(str(Path(__file__).with_name("plain_cache.py")))["PlainCache"]
+ReferenceCache: Any = run_path(str(Path(__file__).with_name("reference_cache.py")))["ReferenceCache"]
 
 
 @dataclass(slots=True, eq=False)
@@ -299,7 +299,7 @@ class Engine:
 
     def __init__(self, replica: Replica, clients: Source, record: Record) -> None:
         self.replica, self.clients, self.record = replica, clients, record
-        cache = PlainCache(
+        cache = ReferenceCache(
             replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching, sparse_windows=replica.sparse_windows
         )
         self.scheduler = Scheduler(replica.policy, cache, replica.steps_under_way, replica.max_model_len or 1 << 60)
@@ -367,7 +367,7 @@ class Engine:
 
 
 def simulate(replica: Replica, workload: Workload) -> Record:
-    """Serve a workload, the plain way."""
+    """Serve a workload, the reference's way."""
     clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
     record = Record(len(workload.requests), replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
     for _ in Engine(replica, clients, record).turns():

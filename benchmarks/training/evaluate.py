@@ -1,7 +1,13 @@
-"""How wrong an artefact is on measured rows that it was not fitted on."""
+"""How wrong an artefact is on measured rows that it was not fitted on.
+
+python benchmarks/training/evaluate.py DATA [--artifact kernels.npz] [--gpus a,b] [--families gemm,moe]
+    [--tier unseen|sibling|few-shot|measured] [--anchors 32] [--in-sample] [--json]
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,20 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
 
-from infercast.errors import InputError
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from infercast.cli.options import known_names
+from infercast.cli.outputs import print_json
+from infercast.errors import InfercastError, InputError, UnknownNameError, require
 from infercast.hardware import load_gpu
 from infercast.lab.fit.rows import Array, Rows
 from infercast.lab.fit.samples import Key, Sample, group_hashes, is_left_out, key_of, sample_of
-from infercast.lab.fit.tables import FILES, read_table
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured
 from infercast.predict.anchors import choose, learn
-from infercast.predict.fitted import Artifact
-from infercast.predict.identity import KernelProfile
-from infercast.predict.learned import Learned
+from infercast.predict.fitted import Artifact, load_artifact
+from infercast.predict.identity import KernelProfile, kernel_profile
+from infercast.predict.learned import Learned, default_artifact
+from infercast.report.terminal import Grid, Section, show
+from infercast.units import format_percent
+from training.tables import FAMILIES, FILES, read_table
 
 FEW_ROWS = 1000  # A fifth of fewer rows is too few to judge: every fifth is hidden in turn
 FEW_GROUPS = {"sparse_attention": 200, "sparse_module": 200}  # The same of groups, in families with few layouts
+TIERS = ("measured", "few-shot", "sibling", "unseen")
 SERVED = 512  # GEMM rows with n and k of at least this are those of models, which are also reported apart
 
 
@@ -185,3 +199,65 @@ def _estimated(predictor: Learned, part: Rows, variant: str) -> list[Array]:
     found = predictor.estimate(part.op, load_gpu(part.gpu), (variant,))
     own = (np.broadcast_to(each, part.seconds.shape) for each in (found.seconds, found.low, found.high))
     return [part.whole(each) for each in own]
+
+
+def render_evaluation(result: dict[str, Any]) -> list[RenderableType]:
+    """One table a family: every GPU, then its dtypes."""
+    parts: list[RenderableType] = []
+    for family, scores in result["families"].items():
+        rows = []
+        for gpu, statistics in scores["gpus"].items():
+            rows.append((gpu, *_cells(statistics)))
+            rows += [(f"  {dtype}", *_cells(inner)) for dtype, inner in statistics["by_dtype"].items()]
+        parts.append(Section(family, Grid(("GPU", "rows", "mean", "median", "p90", "in interval"), rows)))
+    return [
+        *parts,
+        Section("All", Grid(("", "rows", "mean", "median", "p90", "in interval"), [("", *_cells(result["overall"]))])),
+    ]
+
+
+def _cells(statistics: dict[str, Any]) -> tuple[str, ...]:
+    errors = (format_percent(statistics[name]) for name in ("mape", "median_ape", "p90_ape", "coverage80"))
+    return (f"{statistics['rows']:,}", *errors)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--artifact", type=Path)
+    for name in ("--gpus", "--families", "--tier"):
+        parser.add_argument(name)
+    parser.add_argument("--anchors", type=int, default=32)
+    for name in ("--in-sample", "--json"):
+        parser.add_argument(name, action="store_true")
+    given = parser.parse_args()
+    try:
+        result = _asked(given)
+    except InfercastError as error:
+        parser.exit(2, f"{error}\n")
+    if given.json:
+        print_json(result)
+    else:
+        show(*render_evaluation(result))
+
+
+def _asked(given: argparse.Namespace) -> dict[str, Any]:
+    if not given.data.is_dir():
+        raise InputError(f"DATA: {given.data} is not a folder")
+    if given.tier not in (None, *TIERS):
+        raise UnknownNameError("tier", given.tier, TIERS)
+    require(given.anchors >= 1, "--anchors", "be at least 1", given.anchors)
+    return score(
+        given.data,
+        default_artifact() if given.artifact is None else load_artifact(given.artifact),
+        kernel_profile(),
+        families=known_names("family", given.families or "", FAMILIES) or FAMILIES,
+        gpus=None if given.gpus is None else [load_gpu(name).name for name in known_names("GPU", given.gpus)],
+        tier=given.tier,
+        in_sample=given.in_sample,
+        anchors=given.anchors,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -68,7 +68,7 @@ class BlockAllocation:
         return self.keys
 
 
-class PlainCache:
+class ReferenceCache:
     """Does what `KvCache` does, one block at a time."""
 
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, sparse_windows: bool = False) -> None:
