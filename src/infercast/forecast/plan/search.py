@@ -290,6 +290,7 @@ FEW = 6  # Candidates of which the most requests a second are found, or the leas
 MOST_TIMES = 4.0  # Between the ends of a range in which a rate is looked for
 TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
 NAMED, SAME_RATE = 0.03, 0.995  # How close a rate that is named is to the true one, and a share of it that is the same
+CLEAR_ROOM = 0.05  # Room, or lack of it, that half a per cent of the rate does not change, as a logarithm
 STEEP = 10.0  # Room that is lost to a rate that is higher by some factor, both as logarithms, at most
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
@@ -593,26 +594,27 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near:
     """A rate in three digits: the run of `simulate` keeps the SLO at a rate that is lower by a share ``near``, and at
     one that is higher by as much it does not.
     """
-    question, ends = stage.question, [(0.0, 0.0), (inf, 0.0)]  # The highest rate with room, and the lowest without
+    question, rooms = stage.question, dict[float, float]()
 
     def room_at(now: float) -> float:
         task = partial(evaluate_at, question=question, whole=True)
         (row,) = stage.workers.map(task, [(candidate, now / question.rate)])
-        room = _room(row, question.least_odds)
-        ends[not row.holds] = now, max(room, -near * STEEP)
-        return room
+        rooms[now] = _room(row, question.least_odds)
+        return rooms[now]
 
-    for _ in range(TRIES):
+    for _ in range(2 * TRIES):
+        rate = float(f"{rate:.3g}")
         below, above = (1.0 - near) * rate, (1.0 + near) * rate
-        if ends[0][0] < below * SAME_RATE and (room := room_at(below)) <= 0.0:
-            rate = below / (1.0 + near) * exp(room / STEEP)
-        elif ends[1][0] > above / SAME_RATE and (room := room_at(above)) > 0.0:
+        # What is clear at about the same rate, or beyond it, is not asked again.
+        held = any(now >= below * SAME_RATE and room > CLEAR_ROOM for now, room in rooms.items())
+        missed = any(now <= above / SAME_RATE and room < -CLEAR_ROOM for now, room in rooms.items())
+        if not held and (room := room_at(below)) <= 0.0:
+            rate = below / (1.0 + near) * exp(max(room, -1.0) / STEEP)
+        elif not missed and (room := room_at(above)) > 0.0:
             rate = above / (1.0 - near) * exp(room / STEEP)
         else:
             break
-    (low, room), (high, missed) = ends
-    found = exp((log(high) * room - log(low) * missed) / (room - missed)) if low and high < inf and room else rate
-    return float(f"{found:.3g}")
+    return rate
 
 
 def _crossing(ask: Callable[[float], float], least: float, most: float, room: float, tries: int) -> float:
