@@ -126,6 +126,13 @@ def test_old_names_work_with_a_notice(old: str, new: str) -> None:
         assert getattr(infercast, old) is getattr(infercast, new)
 
 
+def test_every_name_imports_on_the_base_install() -> None:
+    optional = ("uvicorn", "starlette", "h11", "matplotlib", "pandas", "pyarrow", "catboost", "torch")
+    code = f"import sys; sys.modules.update(dict.fromkeys({optional})); import inspect, infercast; "
+    code += "from infercast import *; inspect.getmembers(infercast); print(len(infercast.__all__))"
+    assert run_python(code) == f"{len(PUBLIC)}\n"
+
+
 def test_a_star_import_gives_the_list() -> None:
     names: dict[str, object] = {}
     exec("from infercast import *", names)

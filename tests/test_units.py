@@ -1,6 +1,9 @@
-"""Numbers as people read them, above all at the borders between units."""
+"""Numbers as people read them, above all at the borders between units, and as JSON holds them."""
 
+import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from infercast.units import (
     format_rate,
     format_seconds,
     format_watts,
+    json_text,
 )
 
 
@@ -109,3 +113,21 @@ def test_what_is_left_of_equal_numbers_is_nothing():
     assert format_seconds(-3e-18) == "0 us"
     assert format_seconds(0.0) == "0 us"
     assert format_seconds(2.5e-9) == "0.00250 us"
+
+
+def test_json_holds_null_where_there_is_no_number():
+    document = {"a": math.nan, "b": [1.0, -math.inf, {"c": math.inf}], "d": 2}
+    assert json.loads(json_text(document)) == {"a": None, "b": [1.0, None, {"c": None}], "d": 2}
+    assert json_text({"a": 1}, indent=2) == json.dumps({"a": 1}, indent=2)
+
+
+def test_answers_are_made_json_in_one_place():
+    source = Path(__file__).parents[1] / "src" / "infercast"
+    keys = {"web/workers.py", "web/answers.py", "web/state.py", "calibrate/readers.py"}  # keys of caches, and defaults
+    files = [
+        path for part in ("cli", "report", "web", "emulate", "calibrate") for path in (source / part).rglob("*.py")
+    ]
+    own = {
+        path.relative_to(source).as_posix() for path in files if re.search(r"json\.dumps?\(", path.read_text("utf-8"))
+    }
+    assert own <= keys

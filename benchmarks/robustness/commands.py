@@ -198,6 +198,42 @@ def hostile_commands(folder: Path, count: int, seed: int = 0) -> Iterator[list[s
         yield _spoilt(random.choices(names, weights)[0], random, files, folder)
 
 
+PLAIN_MODELS = ("qwen3-0.6b", "llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b", "gemma-3-4b", "bge-m3", "qwen3-8b")
+PLAIN_GPUS = ("h200-sxm", "h100-sxm", "l40s", "a100-sxm", "mi300x", "b200-sxm", "l4", "rtx-4090", "h20", "rtx-5090")
+PLAIN_LOADS = (
+    ("--rate", "0.003"), ("--rate", "4"), ("--rate", "90"), ("--concurrency", "1"), ("--concurrency", "70"),
+    ("--arrival", "burst"), ("--rate", "6", "--arrival", "gamma", "--burstiness", "0.2"),
+)  # fmt: skip
+PLAIN_LENGTHS = (("--input-len", "64"), ("--input-len", "900"), ("--input-len", "uniform:1:300"))
+PLAIN_WORDS = (
+               "-tp 2", "-pp 2", "-dp 2", "--max-model-len 4096", "--max-num-seqs 3", "--slo ttft_p99<1s,tpot_p95<40ms",
+               "--enable-lora --adapters 3", "--enforce-eager", "--quantization fp8", "--kv-cache-dtype fp8",
+               "--power-limit 300", "--network roce-400", "--turns 2", "--prefix-len 32", "--output-len 1",
+               "--allow-overload", "--engine sglang", "--engine vllm@0.25", "--num-gpu-blocks-override 300",
+)  # fmt: skip
+
+
+def plain_commands(folder: Path, count: int, seed: int = 0) -> Iterator[list[str]]:
+    """Right command lines of every kind with other models, GPUs, loads and a few options more."""
+    random = Random(seed)
+    files = write_files(folder, random, each=2)
+    left_out = ("measure", "web", "emulate", "watch", "fit", "evaluate")
+    names = [name for name in COMMANDS if name not in left_out]
+    for number in range(count):
+        command = names[number % len(names)]
+        words = [_place(word, random, files, folder) for word in RIGHT[command]]
+        model, gpu = random.choice(PLAIN_MODELS), random.choice(PLAIN_GPUS)
+        words = [model if word in ("qwen3-0.6b", "qwen3-8b") else gpu if word in ("h200-sxm", "l4") else word
+                 for word in words]  # fmt: skip
+        known = {option for each in parameters(command) for option in each.opts}
+        if "--rate" in words:
+            words = [*_without(words, ["--rate", "--input-len"]), *random.choice(PLAIN_LOADS)]
+            words += random.choice(PLAIN_LENGTHS)
+        for more in random.sample(PLAIN_WORDS, random.choice((0, 1, 1, 2))):
+            words += more.split() if more.split()[0] in known else []
+        yield [command, *words]
+
+
 def _spoilt(command: str, random: Random, files: dict[str, list[str]], folder: Path) -> list[str]:
     """A right command line with one to three things changed."""
     words = [_place(word, random, files, folder) for word in RIGHT[command]]

@@ -1,6 +1,7 @@
 """Run a thousand hostile command lines and report tracebacks, hangs and anything else than one sentence.
 
     python benchmarks/robustness/hostile.py [--count 1000] [--seed 0] [--processes 2] [--slow 5]
+        [--plain] [--json]
 
 Commands run in this process and its forks, each for at most 30 seconds. Exit code 1 if one misbehaved.
 """
@@ -17,7 +18,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from commands import hostile_commands
+from commands import hostile_commands, plain_commands
 from verdict import Verdict, judge
 
 MOST_MEMORY = 8 << 30
@@ -30,9 +31,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--slow", type=float, default=5.0, metavar="SECONDS", help="also list what takes longer")
+    parser.add_argument("--json", action="store_true", help="ask every command for JSON, which holds no nan")
+    parser.add_argument("--plain", action="store_true", help="commands as people type them")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        commands = list(hostile_commands(Path(folder), asked.count, asked.seed))
+        drawn = plain_commands if asked.plain else hostile_commands
+        commands = list(drawn(Path(folder), asked.count, asked.seed))
+        if asked.json:
+            commands = [words if "--json" in words or "--format" in words else [*words, "--json"] for words in commands]
         os.chdir(folder)  # a command that writes beside itself writes there
         context = multiprocessing.get_context("fork")
         with context.Pool(asked.processes, _limit, maxtasksperchild=100) as pool:

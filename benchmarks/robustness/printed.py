@@ -51,18 +51,18 @@ class Claim(NamedTuple):
 
 def ask(words: list[str]) -> Any:
     """What a command prints as JSON; an error is an answer, too."""
-    out, before = io.StringIO(), sys.argv
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["infercast", *words, "--json"]
     try:
         with (
             contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stderr(err),
             contextlib.suppress(SystemExit),
         ):
             run()
     finally:
         sys.argv = before
-    return json.loads(out.getvalue()) if out.getvalue() else {}
+    return json.loads(out.getvalue() or err.getvalue().splitlines()[-1])
 
 
 def numbers(answer: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def sweeps(rng: Random) -> Iterator[Claim]:
 def layouts(rng: Random) -> Iterator[Claim]:
     """Layouts of a number of GPUs."""
     model, gpu, lengths = rng.choice(MODELS), rng.choice(GPUS), ["--input-len", "300", "--output-len", "50"]
-    asked = [*load(rng)[:2], "-n", "40", *lengths]
+    asked = [*load(rng)[:2], *rng.choice([[], ["-n", "40"]]), *lengths]
     for row in ask(["layouts", model, "--gpu", gpu, "--gpus", "2", *asked]):
         if not row["fits"]:
             continue
@@ -140,7 +140,10 @@ def layouts(rng: Random) -> Iterator[Claim]:
                  for word in (f"--{kind}-parallel-size", f"{row[f'{kind}_parallel_size']}")]  # fmt: skip
         sizes += ["--enable-expert-parallel"] if row["enable_expert_parallel"] else []
         line = ["simulate", model, "--gpu", gpu, *asked, *sizes, "--allow-overload"]
-        yield Claim("layouts", shlex.join(line), numbers(row), numbers(ask(line)))
+        interval, found = "output_tokens_per_s_interval", ask(line)
+        yield Claim(
+            "layouts", shlex.join(line), *({**numbers(each), interval: each[interval]} for each in (row, found))
+        )
 
 
 def energy(rng: Random) -> Iterator[Claim]:

@@ -126,11 +126,15 @@ class Case:
         """The cache as our scheduler has it."""
         drafts = self.speculation["num_drafts"] if self.speculation else 0
         retained = max(0, self.speculation.get("read_ahead", 0) - 1) if self.speculation else 0
+        release, method = rules_of(self.version), self.speculation and self.speculation["method"]
+        last = max((number for number, window in enumerate(self.windows) if window != STATE), default=0)
+        drafting = last if method == "mtp" and release.has(Rule.KNOWS_DRAFTS) and len(self.windows) > 1 else None
         if self.block_sizes or self.chunklocal:
             size = min(self.block_sizes, default=self.block_size)
             kept = 0 if self.chunklocal else retained
             sizes = tuple(self.block_sizes)
-            return KvShape(size, self.windows, block_sizes=sizes, chunked=self.chunklocal, retained=kept)
+            kinds = {"block_sizes": sizes, "chunked": self.chunklocal, "retained": kept, "drafting": drafting}
+            return KvShape(size, self.windows, **kinds)
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
             held = (len(self.windows) - len(tokens)) * (1 + drafts)
@@ -138,17 +142,13 @@ class Case:
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
         extra = drafts * len(states)
-        aligned, release = self.states == "align", rules_of(self.version)
-        drafts_known = (
-            self.speculation is not None and self.speculation["method"] == "mtp" and release.has(Rule.KNOWS_DRAFTS)
-        )
+        aligned = self.states == "align"
         rules = StateRules(
             exports=aligned and self.checkpoints > 0,
             renews=release.has(Rule.RENEWS_STATES),
-            drop=not drafts_known,
             past_attention=release.has(Rule.PAST_ATTENTION),
         )
-        kept = {"states": states, "aligned": aligned, "rules": rules, "retained": retained}
+        kept = {"states": states, "aligned": aligned, "rules": rules, "retained": retained, "drafting": drafting}
         return KvShape(self.block_size, windows, state_blocks=extra, **kept)
 
     def as_dict(self) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=1, help="differences of each mode to print")
     arguments = parser.parse_args()
     tree.use(tree.find(arguments.sglang, arguments.version), arguments.version)
-    known = [mode for mode in MODES if arguments.version == tree.VERSION or "tier" not in mode]
-    modes = known if arguments.mode == "all" else [arguments.mode]
+    modes = [*MODES] if arguments.mode == "all" else [arguments.mode]
     print(f"SGLang {arguments.version}, workloads from {arguments.seed} on")
     print(f"{'mode':<18} {'equal':>6} {'of':>6} {'steps':>9} {'with retraction':>16} {'SGLang gave up':>15}")
     all_equal = True

@@ -1,6 +1,7 @@
 """SGLang's own scheduler, driven on a CPU: its batches, radix cache and token allocator, with a model made up."""
 
 import dataclasses
+import importlib
 import itertools
 from array import array
 from collections import deque
@@ -355,9 +356,8 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
 def _cache(case: Case, parameters: CacheInitParams) -> Any:
     """As the release chooses it (``mem_cache/registry.py``); its modules are not in every release."""
     if case.host_tokens:
-        from sglang_tier import TwoTiers  # noqa: PLC0415 - imports what others need not have
-
-        return TwoTiers(parameters, case.host_tokens, case.copied_at)
+        module = "sglang_tier" if RELEASE < (0, 5, 19) else "sglang_unified_tier"  # imports what others need not have
+        return importlib.import_module(module).TwoTiers(parameters, case.host_tokens, case.copied_at)
     if not case.caching and case.chunked_prefill_size is not None and RELEASE < (0, 5, 22):
         from sglang.srt.mem_cache.chunk_cache import ChunkCache  # noqa: PLC0415
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -33,6 +34,7 @@ output](command-line.md#exit-codes-and-output)).
 """
 LOAD = ("--rate", "8", "-n", "30", "--input-len", "200", "--output-len", "10", "--predictor", "roofline")
 SMALL = "qwen2.5-0.5b"
+DRAFTS = '{"method": "ngram", "num_speculative_tokens": 2}'
 QUICK = {
     "simulate": (SMALL, "--gpu", "l4", *LOAD, "--slo", "ttft_p99<1s"),
     "disaggregate": (SMALL, "--prefill-gpu", "l4", "--decode-gpu", "a10", *LOAD),
@@ -45,7 +47,16 @@ QUICK = {
     "gpus": ("l4",),
     "models": (SMALL,),
     "hosts": (),
-}
+    "simulate with --breakdown": (SMALL, "--gpu", "l4", *LOAD, "--breakdown"),
+    "simulate with --what-if": (SMALL, "--gpu", "l4", *LOAD, "--what-if", "dram_bandwidth=1.5x"),
+    "simulate with sessions": (SMALL, "--gpu", "l4", *LOAD, "--turns", "2", "--kv-offloading-size", "1"),
+    "simulate with drafts": (SMALL, "--gpu", "l4", *LOAD, "--speculative-config", DRAFTS, "--acceptance", "0.5"),
+    "speculate": (SMALL, "--gpu", "l4", "--concurrencies", "1,2", "-n", "4", "--output-len", "8",
+                  "--speculative-config", DRAFTS),
+    "variants": ("--gpu", "l4", "--layers", "2,4", "--hidden", "256", "--heads", "4", "--kv-heads", "2",
+                 "--inter", "512"),
+    "tune": ("qwen3-30b-a3b", "--gpu", "h200-sxm", "--tokens", "16"),
+}  # fmt: skip
 SLOW = {
     "plan": (SMALL, "--gpu", "l4", "--rate", "4", "--slo", "ttft_p99<2s"),
     "capacity": (SMALL, "--gpu", "l4", "--rate", "4", "--day-profile", "flat", "--slo", "ttft_p99<2s"),
@@ -53,8 +64,11 @@ SLOW = {
     "diagnose": (SMALL, "--gpu", "l4"),
     "explain-command": ("vllm serve Qwen/Qwen2.5-0.5B", "--gpu", "l4"),
 }
-BY_NAME = {"kernels", "by_kernel"}
-"""Objects keyed by names of kernels, not fields."""
+BY_NAME = {
+    *("kernels", "by_kernel", "families_ms", "families_us", "mean_ms", "slowest_mean_ms", "parts_ms", "excluded"),
+    *("decode_gpu_shares", "interval_rests_on", "error_of_results", "error_left_out"),
+}
+"""Objects keyed by names of kernels, families or parts, not by fields."""
 
 
 class Key(NamedTuple):
@@ -70,11 +84,11 @@ def page() -> str:
     meanings = {**of_quantities(), **tomllib.loads(MEANINGS.read_text(encoding="utf-8"))}
     recorded = tomllib.loads(RECORDED.read_text(encoding="utf-8"))
     parts = [INTRODUCTION]
-    answers = {name: keys_of(answer(name, *words)) for name, words in QUICK.items()}
+    answers = {name: keys_of(answer(name.split()[0], *words)) for name, words in QUICK.items()}
     answers |= {name: folded([Key(*each) for each in recorded[name]["keys"]]) for name in SLOW}
     for name, keys in answers.items():
         words = {**QUICK, **SLOW}[name]
-        parts += [f"## {name}\n", f"```\ninfercast {name} {' '.join(map(quoted, words))} --json\n```\n"]
+        parts += [f"## {name}\n", f"```\ninfercast {name.split()[0]} {' '.join(map(quoted, words))} --json\n```\n"]
         parts += ["| key | type | example | meaning |", "| --- | --- | --- | --- |"]
         parts += [f"| `{key.path}` | {key.kind} | {key.example} | {meaning_of(key.path, meanings)} |" for key in keys]
         parts.append("")
@@ -93,7 +107,7 @@ def folded(keys: list[Key]) -> list[Key]:
 
 def quoted(word: str) -> str:
     """A word as a shell needs it."""
-    return f'"{word}"' if " " in word or "<" in word else word
+    return shlex.quote(word) if '"' in word else f'"{word}"' if " " in word or "<" in word else word
 
 
 def answer(name: str, *words: str) -> Any:

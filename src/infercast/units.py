@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -62,7 +63,17 @@ def format_rate(per_second: float, unit: str) -> str:
 
 def format_gpus(count: int) -> str:
     """Such as ``1 GPU`` or ``8 GPUs``."""
-    return f"{count:,} GPU{'' if count == 1 else 's'}"
+    return format_many(count, "GPU")
+
+
+def format_many(count: float, thing: str) -> str:
+    """A number of things, by the name of one: ``1 request``, ``1,500 requests``."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def format_figure(value: float) -> str:
+    """Three digits or more, such as a rate's: ``1.64``, ``76.3``, ``2,207``."""
+    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def format_count(count: float) -> str:
@@ -128,6 +139,14 @@ def _three_digits(value: float) -> str:
         return "0"
     decimals = max(0, 2 - math.floor(math.log10(_rounded(value))))
     return f"{value:,.{decimals}f}"
+
+
+def json_text(value: Any, **layout: Any) -> str:
+    """JSON of plain data; null in place of a number that has no value, or no end, which JSON does not know."""
+    try:
+        return json.dumps(value, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(finite(value), **layout)
 
 
 def finite(value: Any) -> Any:

@@ -34,7 +34,7 @@ def test_every_system_is_held_against_a_promise(answered: Any, words: tuple[obje
 
 def test_the_same_for_people(answered: Any) -> None:
     text = answered(*ONE, "--slo", SLO, "--full").out
-    assert "SLO: fails by tpot_p95<1us" in text
+    assert "SLO: fails on tpot_p95<1us" in text
     assert "0.0 % of requests keep every limit" in text
     assert "< 1 % that all limits hold" in text
     assert "SLO: holds" in answered(*ONE, "--slo", "ttft_p99<1s", "--full").out

@@ -27,7 +27,7 @@ ONE_REPLICA = CLIENTS | {
     "phases[].families[].": "bound family kernels seconds share source",
 }
 REPLICAS = CLIENTS | {
-    "": CLIENTS[""] + " caveats host_bound_share router output_tokens_per_s_a_gpu",
+    "": CLIENTS[""] + " caveats host_bound_share router",
     "deployment.": DEPLOYMENT + " data_parallel_size enable_expert_parallel pipeline_parallel_size",
     "engines[].": ENGINE,
 }
@@ -57,13 +57,16 @@ ADDED = {
         for name in ("ttft", "tpot")
     },
     "": "headline stopped output_tokens_per_s_per_gpu "
-    "gpus host_bound link output_tokens_per_s_a_gpu router slo slo_attainment goodput_requests_per_s slo_odds "
+    "gpus host_bound link router slo slo_attainment goodput_requests_per_s slo_odds "
     "slo_headroom "
     "usd_per_hour usd_per_request usd_per_million_output_tokens usd_per_million_input_tokens usd_per_million_tokens "
     "speculation tier_hit_rate watts_per_gpu peak_watts_per_gpu joules_per_output_token joules_per_token "
     "joules_per_request watt_hours_per_million_output_tokens wall_watts wall_joules_per_output_token "
     "wall_watt_hours_per_million_output_tokens usd_electricity_per_hour usd_electricity_per_million_output_tokens "
     "grams_co2_per_million_output_tokens",
+    "diagnosis.": "of bottleneck change options before ratio ratio_interval gpus usd_per_hour simulations next",
+    "diagnosis.causes[].": "kind name share tried bound_by",
+    "diagnosis.breaks_first[].": "name load unit used",
     "energy.": "joules joules_interval joules_per_output_token_interval idle_watts_per_gpu limit_watts_per_gpu source",
     "energy.parts[].": "part joules share",
     "energy.pools[].": "gpus watts_per_gpu peak_watts_per_gpu",

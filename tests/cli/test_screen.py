@@ -9,7 +9,7 @@ from infercast.report.terminal import LINES, Grid, Section, on_screen, styled
 SLO = "ttft_p99<1s,tpot_p95<40ms"
 RUN = ("-n", "40")
 DENSE = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", *RUN)
-ROWS = ("memory", "load", "SLO", "cost", "bottleneck", "change", "breaks first", "doubt", "run it", "more")
+ROWS = ("memory", "load", "SLO", "cost", "bottleneck", "change", "breaks first", "doubt", "run it", "next", "more")
 DEPLOYMENTS = {
     "dense": (*DENSE, "--slo", SLO),
     "experts": ("simulate", "qwen3-30b-a3b", "--gpu", "h100-sxm", "-tp", "2", "--rate", "5", *RUN),
@@ -28,7 +28,7 @@ def test_ten_questions_are_answered(answered: Any, name: str) -> None:
     assert next(line for line in lines if line.startswith("TTFT")).count(" to ") == 2, "an interval of p50 and of p99"
     assert "GPU" in told["cost"]
     assert "vllm serve " in told["run it"]
-    assert "full)" in told["breaks first"]
+    assert "in use)" in told["breaks first"]
     assert "left out" not in lines[-1]
 
 
@@ -39,9 +39,17 @@ def test_numbers_of_the_screen_are_those_of_json(answered: Any) -> None:
     assert "SLO           holds, odds" in text
 
 
-def test_advice_follows_from_the_bottleneck(answered: Any) -> None:
-    assert "x as many GPUs, such as --data-parallel-size" in answered(*DEPLOYMENTS["overloaded"]).out
-    assert "--quantization fp8 (check its answers): decode steps up to" in answered(*DEPLOYMENTS["experts"]).out
+def test_the_change_is_one_that_was_simulated(answered: Any) -> None:
+    text = answered(*DEPLOYMENTS["overloaded"]).out
+    assert "--data-parallel-size" in text
+    assert "requests/s at most x" in text
+    found = answered(*DEPLOYMENTS["experts"], "--json").json["diagnosis"]
+    assert found["options"] == "--quantization fp8"
+    assert found["of"] == "TPOT p50"
+    changed = answered(*DEPLOYMENTS["experts"], "--quantization", "fp8", "--json").json
+    before = answered(*DEPLOYMENTS["experts"], "--json").json
+    low, high = found["ratio_interval"]
+    assert low <= changed["tpot_ms"]["p50"] / before["tpot_ms"]["p50"] <= high
 
 
 def test_full_is_a_form_of_its_own(infercast: Any, answered: Any) -> None:

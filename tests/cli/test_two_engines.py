@@ -16,7 +16,7 @@ WORDS = (
 def test_two_engines_are_shown_side_by_side(answered: Any) -> None:
     run = answered(*WORDS, "--engine", "vllm@0.25,sglang", "--full")
     assert run.code == 0, run.err
-    for words in ("vllm@0.25", "sglang@0.5.23", "Why", "Steps of vllm@0.25", "KV cache tokens", "prompts alone"):
+    for words in ("vllm@0.25", "sglang@0.5.23", "Why", "Steps on vllm@0.25", "KV cache tokens", "prompts alone"):
         assert words in run.out
 
 

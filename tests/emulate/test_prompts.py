@@ -43,3 +43,8 @@ def test_equal_beginnings_have_equal_names_and_others_do_not() -> None:
 def test_messages_that_are_none(messages: object) -> None:
     with pytest.raises(InputError):
         encode_chat(messages)
+
+
+def test_half_an_emoji_is_a_token_like_another() -> None:
+    assert len(encode("\ud800 x")) == len(encode("\ufffd x"))
+    assert encode_chat([{"role": "\udfff", "content": [{"type": "text", "text": "a\ud83d"}]}])

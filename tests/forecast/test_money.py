@@ -95,9 +95,8 @@ def test_owned_hardware_is_written_off_and_powered(own: Path) -> None:
     found = price_of("h200-sxm", file=own)
     assert found is not None
     assert found.per_hour == pytest.approx(35066 / (4 * HOURS_A_YEAR) + 1.0 * 1.25 * 0.10)
-    assert (
-        found.description == f"{format_dollars(found.per_hour)} per h200-sxm and hour: our cluster, owned, 2026-09-01"
-    )
+    dollars = format_dollars(found.per_hour)
+    assert found.description == f"{dollars} per GPU-hour of h200-sxm: our cluster, owned, 2026-09-01"
 
 
 def test_an_own_file_is_the_only_list(own: Path) -> None:

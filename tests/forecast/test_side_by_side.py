@@ -55,7 +55,7 @@ def test_both_are_given_the_same_steps(both: SideBySide) -> None:
 def test_what_is_alike_is_said_to_be() -> None:
     runs = run("vllm@0.31"), run("vllm@0.33")
     alike, *unsure = reasons(side_by_side(runs, ("a", "b")))
-    assert alike == "Steps, kernels and cache of a and b are alike."
+    assert alike == "Steps, kernels and cache of both are alike."
     assert [each.split()[0] for each in unsure] == ["vllm@0.31", "vllm@0.33"]
 
 

@@ -28,7 +28,7 @@ def run() -> Watched:
 def test_the_page_has_a_section_for_each_and_cards(run: Watched, without_tips: Any) -> None:
     pytest.importorskip("matplotlib")
     page = without_tips(report_page(look_over(run), "1"))
-    assert '<section id="slo"><h2>SLO: fails by e2e_p95&lt;1ms</h2>' in page
+    assert '<section id="slo"><h2>SLO: fails on e2e_p95&lt;1ms</h2>' in page
     assert "ttft_p99&lt;1s" in page
     assert '<section id="cost">' in page
     for name in ("SLO attainment", "SLO odds", "$ per hour", "$/M output tokens"):

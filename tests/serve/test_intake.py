@@ -73,37 +73,71 @@ def test_requests_of_a_round_reach_the_engine_one_behind_the_other():
     assert found == pytest.approx([0.03, 0.031, 0.032])
 
 
-def busy(servers: ApiServers, streams: int, tokens_per_second: float) -> ApiServers:
-    """Servers that have sent so many tokens in the last second, to so many streams that go on."""
-    servers.streams = streams + 10
-    for number in range(10):
-        servers.answer(0.1 * number, int(tokens_per_second / 10))
-    return servers
+class Log:
+    """Steps of an engine, as a record of a run has them."""
+
+    def __init__(self, ends: list[float], tokens: int) -> None:
+        self.ends, self.stretches, self.before_write = ends, [len(ends), tokens, tokens], None
 
 
-def wait(count: int = 1, streams: int = 8, tokens_per_second: float = 1000.0, **costs: float) -> float:
-    servers = busy(
-        ApiServers(ServerCosts(**({"turn": 1e-3, "token": 2e-5, "part": 6e-5} | costs)), count),
-        streams,
-        tokens_per_second,
-    )
-    return sum(servers.ready(1.0 + place / 997, follows=False) - 1.0 - place / 997 for place in range(100)) / 100
+def wait(streams: int = 8, step: float = 0.01, count: int = 1, **costs: float) -> float:
+    """Mean time in the servers of requests that come every 97 ms, while an engine puts out a token a stream."""
+    costs = {"token": 2e-5, "part": 6e-5, "work": 3e-3} | costs
+    servers, sent = ApiServers(ServerCosts(**costs), count), [0.5 + 0.097 * number for number in range(20)]
+    servers.listen([Log([step * (1 + number) for number in range(round(3 / step))], streams)])
+    for number, time in enumerate(sent):
+        servers.put(time, number)
+    left = servers.move_to(3.0)
+    assert sorted(number for _, number, _ in left) == [*range(20)]
+    return sum(end - began for end, _, began in left) / 20
 
 
-def test_a_server_that_sends_nothing_delays_nobody():
-    assert ApiServers(ServerCosts(1e-3, 2e-5, 6e-5)).ready(1.0, follows=False) == 1.0
-    assert wait(token=0.0, part=0.0) == pytest.approx(0.0, abs=1e-12)
+def test_a_request_alone_takes_its_work():
+    assert wait(streams=0) == pytest.approx(3e-3)
 
 
-def test_requests_wait_longer_the_more_tokens_are_sent_and_without_bound_only_with_streams():
-    waits = [wait(streams=100, tokens_per_second=rate) for rate in (100, 1000, 5000, 9000, 12000, 30000)]
+def test_requests_wait_for_what_is_sent_and_long_where_it_is_more_than_the_server_can_send():
+    waits = [wait(streams) for streams in (1, 10, 50, 100, 140, 200)]
     assert waits == sorted(waits)
-    assert waits[0] < 1e-3
-    assert waits[-1] > 20 * waits[1]
-    assert wait(streams=200, tokens_per_second=30000) > 1.5 * wait(streams=100, tokens_per_second=30000)
+    assert waits[0] == pytest.approx(3e-3, rel=0.1)
+    assert waits[1] < 6e-3
+    assert waits[-1] > 0.1  # a dozen turns, each of which serves 200 streams
 
 
 def test_several_servers_and_fewer_parts_relieve():
-    loaded = wait(streams=100, tokens_per_second=11000)
-    assert wait(4, streams=100, tokens_per_second=11000) < loaded / 4
-    assert wait(streams=100, tokens_per_second=11000, part=6e-5 / 8) < loaded / 4
+    loaded = wait(150)
+    assert wait(150, count=4) < loaded / 4
+    assert wait(150, part=6e-6) < loaded / 4
+
+
+def test_what_is_known_in_pieces_is_served_as_what_is_known_at_once():
+    ends = [0.004 * (1 + number) for number in range(500)]
+    whole, pieces = (ApiServers(ServerCosts(token=2e-5, part=6e-5, work=3e-3), 2) for _ in range(2))
+    log = Log([], 60)
+    whole.listen([Log(ends, 60)])
+    pieces.listen([log])
+    for servers in (whole, pieces):
+        for number in range(40):
+            servers.put(0.03 * number, number)
+    log.stretches, found = [], []
+    for at in range(0, 500, 20):
+        log.ends += ends[at : at + 20]
+        log.stretches += [20, 60, 60]
+        soonest = pieces.soonest
+        left = pieces.move_to(log.ends[-1])
+        assert soonest is None or all(end >= soonest[0] for end, _, _ in left)
+        found += left
+    assert sorted(found) == sorted(whole.move_to(ends[-1]))
+
+
+def test_a_log_that_is_emptied_leaves_its_last_steps():
+    servers, log = ApiServers(ServerCosts(token=2e-5, part=6e-5, work=3e-3)), Log([0.1, 0.2], 50)
+    servers.listen([log])
+    log.before_write()
+    log.ends, log.stretches = [0.3], [1, 50, 50]
+    servers.put(0.2, 0)
+    late = servers.move_to(0.4)[0][0]
+    servers = ApiServers(ServerCosts(token=2e-5, part=6e-5, work=3e-3))
+    servers.listen([Log([0.1, 0.2, 0.3], 50)])
+    servers.put(0.2, 0)
+    assert servers.move_to(0.4)[0][0] == late > 0.203

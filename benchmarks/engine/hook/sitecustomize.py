@@ -1,4 +1,4 @@
-"""Put this folder on PYTHONPATH and set STEP_LOG to a folder: vLLM's engine cores and API servers log there."""
+"""Put this folder on PYTHONPATH and set STEP_LOG to a folder: engine cores and servers of vLLM and SGLang log there."""
 
 import importlib
 import importlib.abc
@@ -11,6 +11,8 @@ WATCHED = {
     "vllm.v1.engine.async_llm": ("server_logger", "watch_engine_client"),
     "vllm.entrypoints.openai.completion.serving": ("server_logger", "watch_completions"),
     "uvicorn.protocols.http.httptools_impl": ("server_logger", "watch_protocol"),
+    "sglang.srt.managers.scheduler": ("sglang_logger", "watch_scheduler"),
+    "sglang.srt.managers.tokenizer_manager": ("sglang_logger", "watch_server"),
 }
 
 

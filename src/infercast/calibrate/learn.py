@@ -82,6 +82,9 @@ class Replay:
         self.measured = np.log([result.seen[name] for name in self.names])
         run = self._run(Point())
         self.estimated = np.log(results_of(run.clients)[self.chosen])
+        if not np.isfinite(self.estimated).all():
+            absent = ", ".join(np.array(self.names)[~np.isfinite(self.estimated)])
+            raise InputError(f"{result.file} has {absent}, which its requests do not have here: answers of one token")
         self.chance = self._chance(run)[self.chosen] / EIGHTY  # What luck does to each, as a standard deviation
 
     def at(self, point: Point) -> Array:

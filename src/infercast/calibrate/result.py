@@ -23,7 +23,7 @@ from infercast.serve.record import Served
 from infercast.serve.workload.distributions import arrival_times
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import synthetic_workload
-from infercast.units import MILLI
+from infercast.units import MILLI, json_text
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 RATE = "output_tokens_per_s"
@@ -306,7 +306,7 @@ def check_result(asked: Path) -> None:
 
 
 def result_text(forecast: Forecast, version: str, *, detailed: bool = False) -> str:
-    return json.dumps(saved_result(forecast, version, detailed=detailed), allow_nan=False)
+    return json_text(saved_result(forecast, version, detailed=detailed))
 
 
 def saved_result(forecast: Forecast, version: str, *, detailed: bool = False) -> dict[str, Any]:

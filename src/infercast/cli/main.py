@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 
 from infercast import __version__
 from infercast.errors import InfercastError
+from infercast.units import json_text
 
 VARIABLE = "_INFERCAST_COMPLETE"  # set by a shell's completion script, which then runs the program itself
 
@@ -78,6 +78,10 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 
 def _answer(arguments: list[str]) -> None:
     # At once: a plan takes a second to load, and minutes to search.
+    if arguments[:1] == ["plan"]:
+        import signal  # noqa: PLC0415 - others do without
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # It, too, gives the best so far
     if arguments[:1] == ["plan"] and sys.stderr.isatty() and not {"-h", "--help"} & {*arguments}:
         print("infercast: searching; Ctrl-C gives the best so far", file=sys.stderr, flush=True)
     gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
@@ -124,5 +128,5 @@ def _fail(kind: str, sentence: str, as_json: bool, details: Mapping[str, object]
     """Say what is wrong on standard error, in the form that was asked for, and end with code 2."""
     sentence = sentence.replace("\r", " ").replace("\n", " ")  # it may quote what spans several lines
     error = {"type": kind, "message": sentence, **details}
-    print(json.dumps({"error": error}) if as_json else f"infercast: {sentence}", file=sys.stderr)
+    print(json_text({"error": error}) if as_json else f"infercast: {sentence}", file=sys.stderr)
     sys.exit(2)

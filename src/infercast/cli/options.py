@@ -260,9 +260,12 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     asked = longest_asked(ctx)
     require(asked is None or asked >= 1, "max_model_len", "be at least 1", asked)
     # What is pooled takes no position.
-    longest = longest or asked or (model := load_model(given["model"])).max_positions + model.pools
+    pooled = 0 if longest or asked else load_model(given["model"]).pools
+    longest = longest or asked or load_model(given["model"]).max_positions + pooled
     replays = trace is not None
-    workload = replayed(Path(trace), given, longest) if replays else random_requests(given, longest, default_count)
+    workload = replayed(Path(trace), given, longest) if replays else random_requests(
+        given, longest, default_count, named=longest - pooled
+    )  # fmt: skip
     if too_long == "truncate":
         workload = truncated(workload, longest)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import sys
@@ -19,7 +18,7 @@ from infercast.errors import InputError, need, require
 from infercast.lazy_classes import NamedTuple
 from infercast.report.files import check_writable, today, write_whole
 from infercast.report.terminal import SCREEN, markdown, on_screen, show
-from infercast.units import format_seconds
+from infercast.units import format_seconds, json_text
 
 if TYPE_CHECKING:
     from infercast.forecast.explain.step_log import Watched
@@ -166,7 +165,7 @@ def note(sentence: str) -> None:
 
 
 def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, allow_nan=False))
+    print(json_text(data, indent=2))
 
 
 def print_result(

@@ -16,7 +16,6 @@ from infercast.emulate.metrics import EngineMetrics, Metrics
 from infercast.emulate.prompts import Contents, answer_words
 from infercast.errors import InputError, require
 from infercast.forecast.intervals import forecast_intervals
-from infercast.forecast.result import bottleneck
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.system import System
 from infercast.serve.fleet.live import LiveSystem, Tokens
@@ -282,7 +281,7 @@ class Emulator:
             from infercast.report.forecast import forecast_dict  # noqa: PLC0415 - only where it is asked for
 
             found = simulate_system(self.system, workload)
-            return {**forecast_dict(found, forecast_intervals(found)), "bottleneck": bottleneck(found)}
+            return forecast_dict(found, forecast_intervals(found))
 
         return answer
 

@@ -30,7 +30,7 @@ IDS = 1 << 17
 
 
 def encode(text: str) -> list[int]:
-    return [crc32(piece.encode()) % IDS for piece in PIECE.findall(text)]
+    return [crc32(piece.encode(errors="surrogatepass")) % IDS for piece in PIECE.findall(text)]
 
 
 WORD_IDS = {word: encode(word)[0] for word in WORDS}
@@ -59,7 +59,7 @@ def _text_of(content: Any) -> str:
 
 
 def _special(name: str) -> int:
-    return IDS + crc32(name.encode()) % 1024
+    return IDS + crc32(name.encode(errors="surrogatepass")) % 1024
 
 
 def answer_words(seed: int, count: int) -> list[str]:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any
-
-import uvicorn
+from typing import TYPE_CHECKING, Any
 
 from infercast import __version__
 from infercast.emulate.emulator import Call, Emulator, Stream
 from infercast.emulate.prompts import encode, encode_chat
-from infercast.errors import InputError
+from infercast.errors import InputError, need
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.forecast.system import PROXY_ROUTER, system_of
 from infercast.serve.workload.distributions import parse_lengths
+from infercast.units import json_text
 from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Problem, read_document
-from infercast.web.server import listen_on
+
+if TYPE_CHECKING:
+    import uvicorn
 
 LARGEST_BODY = 32 * 1024 * 1024
 MOST_CHOICES = 128
@@ -79,13 +79,13 @@ class Form:
         name = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{number:012x}"
         self._common = {"id": name, "created": int(time.time()), "model": model}
         chunks = "chat.completion.chunk" if kind == "chat" else "text_completion"
-        self._head = f'data: {json.dumps({**self._common, "object": chunks})[:-1]}, "choices":['
+        self._head = f'data: {json_text({**self._common, "object": chunks})[:-1]}, "choices":['
 
     def chunk(self, stream: Stream) -> str:
         """The next event of an answer; a chat begins with the role."""
         is_first, text = not stream.num_taken, stream.take()
         if self.kind == "generate":
-            return f"data: {json.dumps(self._generated(stream))}\n\n"
+            return f"data: {json_text(self._generated(stream))}\n\n"
         ended = f'"{reason}"' if (reason := stream.finish_reason) else "null"
         begin, end = f'{self._head}{{"index":{stream.choice},', f'"logprobs":null,"finish_reason":{ended}}}]}}\n\n'
         if self.kind == "text":
@@ -94,7 +94,7 @@ class Form:
         return f'{role}{begin}"delta":{{"content":"{text}"}},{end}'
 
     def last(self, call: Call, *, with_usage: bool) -> str:
-        usage = f'{self._head}],"usage":{json.dumps(_usage(call))}}}\n\n' if with_usage else ""
+        usage = f'{self._head}],"usage":{json_text(_usage(call))}}}\n\n' if with_usage else ""
         return f"{usage}data: [DONE]\n\n"
 
     def whole(self, call: Call) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def _error(message: str, kind: str, status: int) -> dict[str, Any]:
 
 
 async def _reply(send: Send, body: Any, status: int = 200, kind: bytes = b"application/json") -> None:
-    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    text = body if isinstance(body, bytes) else json_text(body).encode()
     headers = [(b"content-type", kind), (b"content-length", str(len(text)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
@@ -320,6 +320,10 @@ async def _reply(send: Send, body: Any, status: int = 200, kind: bytes = b"appli
 
 def make_server(emulator: Emulator, names: Sequence[str], host: str, port: int) -> tuple[uvicorn.Server, Any]:
     """The application in uvicorn, and the socket that it listens to."""
+    import uvicorn  # noqa: PLC0415 - the names of this module are public, and these packages optional
+
+    from infercast.web.server import listen_on  # noqa: PLC0415
+
     hosts = () if host in ANY_ADDRESS else (*LOCAL_HOSTS, host)
     config = uvicorn.Config(
         Server(emulator, names, hosts), ws="none", lifespan="off", log_level="warning", access_log=False, backlog=8192,
@@ -354,6 +358,7 @@ def emulator(
     >>> with emulator("qwen3-0.6b", "h200-sxm", speed=10) as url:  # doctest: +SKIP
     ...     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
     """
+    need("emulator", "web")
     deployment = deploy(model, gpu, **options)
     system = system_of(deployment, PROXY_ROUTER if replicas > 1 else None, instances=replicas)
     emulated = Emulator(system, parse_lengths(answer_lengths, "answer_lengths"), speed=speed, seed=seed)

@@ -106,6 +106,7 @@ class Arguments:
         table |= json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         self._rows, self._releases = [Argument(*row) for row in table["rows"]], [*map(_number, table["releases"])]
         self._names = dict(zip(self._releases, table["releases"], strict=True))
+        self.releases: Sequence[str] = table["releases"]  # That were looked at, the newest last
         asked = _number(version)
         same = [each for each in self._releases if each[: len(asked)] == asked]
         later = [each for each in self._releases if each >= asked]

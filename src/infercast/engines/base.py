@@ -38,7 +38,7 @@ from infercast.errors import DoesNotFitError, FileFormatError, InputError, Unkno
 from infercast.hardware import Gpu
 from infercast.hardware.load import is_modelled
 from infercast.hardware.server import networks
-from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, fields, replace
 from infercast.models.feed_forward import ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
@@ -426,6 +426,7 @@ class Deployment(Answer):
     memory: Memory
     over_http: bool = False  # True if requests arrive as text at a server, not as tokens from the same process
     corrections: Corrections | None = None  # Corrections from measured runs; those of the host are in ``host`` already
+    asked: Any = field(default=None, compare=False)  # The call of `forecast.deploy.deploy` that made it, if one did
 
     def _words(self) -> str:
         gpus = f"{self.layout.gpus} x {self.gpu.name}"
@@ -591,7 +592,7 @@ def require_fit(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu
     if longest == 0:
         raise DoesNotFitError(
             f"{config.name} ({config.weights.name}) does not fit on {where}: weights, activations and graphs need "
-            f"{format_bytes(memory.needed)} of {format_bytes(memory.usable)} usable a GPU; {remedy}"
+            f"{format_bytes(memory.needed)} per GPU, above the {format_bytes(memory.usable)} that are usable; {remedy}"
         )
     raise DoesNotFitError(
         f"one sequence of max_model_len {settings.max_model_len} does not fit in the KV cache of {config.name} on "

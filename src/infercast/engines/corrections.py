@@ -64,8 +64,10 @@ class CorrectedTimer(KernelTimer):
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         return self._longer(self._own(shape, steps))
 
-    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        return self._longer(self._own.decode(count, computed, contexts, steps))
+    def decode(
+        self, count: int, computed: int, contexts: Contexts, steps: int, sampled: int | None = None
+    ) -> StepEstimate:
+        return self._longer(self._own.decode(count, computed, contexts, steps, sampled))
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
         return self._longer(self._own.compute(beside, num_first, count, computed, contexts))

@@ -39,6 +39,7 @@ class HostCosts:
     server_path: float = 0.0
     server_token: float = 0.0
     server_turn: float = 0.0
+    server_work: float = 0.0
     request_turn: float = 0.0
     hand_over: float = 0.0
     stream_part: float = 0.0
@@ -60,7 +61,7 @@ class HostCosts:
         if not over_http:
             return ServerCosts(self.request_turn, hand_over=self.hand_over)
         part = self.stream_part / interval
-        return ServerCosts(self.server_turn, self.token_turn if part else 0.0, part, self.hand_over)
+        return ServerCosts(self.server_turn, self.token_turn if part else 0.0, part, self.hand_over, self.server_work)
 
     def sped_up(self, speed: float, title: str, source: str | None = None) -> Self:
         names = (field.name for field in fields(self) if field.name not in FACTS)

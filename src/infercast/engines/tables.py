@@ -20,7 +20,7 @@ from infercast.hardware import Gpu
 from infercast.ops import Call, Op
 from infercast.ops.op import Quantity
 from infercast.predict.board_power import THROTTLED, weight_of
-from infercast.predict.estimate import ADDED_SHARE, SHARED_SECONDS, slowed_by
+from infercast.predict.estimate import ADDED_SHARE, BESIDE_SECONDS, SHARED_SECONDS, SLOWED_SECONDS, SLOWED_SHARE
 from infercast.predict.roofline import Predictor
 
 Table = npt.NDArray[Any]
@@ -65,7 +65,9 @@ def together(prompts: float, decodes: float, launches: int, padded: float) -> fl
         return prompts + decodes
     if padded:
         return prompts + max(decodes, padded)
-    prompts *= slowed_by(prompts, decodes, launches)
+    # As in `slowed_by`, which is called less often
+    long = prompts / (prompts + SLOWED_SECONDS * launches)
+    prompts *= 1.0 + SLOWED_SHARE * long * (decodes / (decodes + BESIDE_SECONDS * launches))
     longer, shorter = (prompts, decodes) if prompts > decodes else (decodes, prompts)
     return longer + ADDED_SHARE * max(shorter - SHARED_SECONDS * launches, 0.0)
 

@@ -197,27 +197,25 @@ class KernelTimer:
             return self._time_each(shape, steps)
         prompts = shape.prompts
         if not prompts:
-            return self._decode(shape.num_tokens, shape.num_sampled, shape.total_computed, steps)
+            return KernelTimer.decode(self, shape.num_tokens, shape.total_computed, list, steps, shape.num_sampled)
         num_decodes = shape.num_sequences - len(prompts)
         computed = shape.total_computed - sum([before for _, before in prompts])
         return self._compute_prompts(prompts, num_decodes, computed, shape.num_sampled)
 
-    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+    def decode(
+        self, count: int, computed: int, contexts: Contexts, steps: int, sampled: int | None = None
+    ) -> StepEstimate:
         if self._surfaces is None:
             return self._time_each(GroupShape(count, computed, contexts), steps)
-        return self._decode(count, count, computed, steps)
+        rows, host, dense = self._decoding(count, count if sampled is None else sampled)
+        attention = self._surfaces[0](count, computed + count, steps)
+        each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
+        return estimated(([dense + seconds for seconds in each], attention, host, rows, 0.0, 0.0, 0.0))
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
         if self._surfaces is None or not beside or min(beside)[0] == 1:
             return self(GroupShape(count, computed, contexts, beside, num_first))
         return self._compute_prompts(beside, count, computed, count + num_first)
-
-    def _decode(self, tokens: int, sampled: int, computed: int, steps: int = 1) -> StepEstimate:
-        assert self._surfaces is not None
-        rows, host, dense = self._decoding(tokens, sampled)
-        attention = self._surfaces[0](tokens, computed + tokens, steps)
-        each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
-        return estimated(([dense + seconds for seconds in each], attention, host, rows, 0.0, 0.0, 0.0))
 
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
         """A step of prompts, (new, computed) tokens of each, and of decodes with ``computed`` context tokens."""
@@ -243,7 +241,7 @@ class KernelTimer:
         if seconds < self._limited_below[padded]:
             peak, most, free = self._limit
             target = most * tensor_load(peak, self._products[padded], seconds, free)
-            share = target * throttle_fraction(seconds)
+            share = target * throttle_fraction(seconds) if target else 0.0
             attention = [(1.0 + share) * each for each in attention]
             seconds += share * throttled
         host = self._host.cost(launch, sequences, tokens, prompts)
@@ -445,7 +443,9 @@ class DraftingTimer(KernelTimer):
         rows = (of_tokens, shape.num_sampled, *self._no_adapters, row)
         return StepEstimate([seconds], [[each] for each in attention], host, rows)
 
-    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+    def decode(
+        self, count: int, computed: int, contexts: Contexts, steps: int, sampled: int | None = None
+    ) -> StepEstimate:
         return self(self._group(count, computed, ()))
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:

@@ -643,6 +643,11 @@ class PolicyDay:
     usd_electricity: float | None = None  # Dollars of that; None where no price of a kWh was given
 
     @property
+    def hours(self) -> float:
+        """Of the traffic: 24, but where a trace is shorter or longer."""
+        return self.counts.size * self.window / HOUR
+
+    @property
     def minutes_out(self) -> float:
         """Minutes in which a percentile of the SLO does not hold, as many as are to be expected."""
         return float(self.chance_out.sum()) * self.window / 60.0

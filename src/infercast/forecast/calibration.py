@@ -22,6 +22,7 @@ from infercast.errors import FileFormatError, InputError
 from infercast.hardware.load import read_table
 from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
 from infercast.shown import Answer
+from infercast.units import format_percent
 
 EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution
 TOLD = 0.7  # A factor is learned where results leave at most this share of the standard deviation before them
@@ -125,6 +126,7 @@ class Calibration(Answer):
         return {name: getattr(self, name) for name in FACTORS}
 
 
+UNLIKELY, FAR_OFF = 1.5, 0.25  # Widths of what is likely, and an error, beyond which results are of something else
 FACTORS = tuple(each.name for each in fields(Calibration) if each.name in ("host", "prefill", "decode", "path"))
 TITLES = {
     "host": "host time",
@@ -349,6 +351,24 @@ def median_errors(calibration: Calibration, *, left_out: bool = False) -> Errors
         if pair.quantity.startswith(("ttft", "tpot")) and not pair.quantity.endswith(TAILS)
     ]
     return _summed_up(pairs) if pairs else None
+
+
+def doubts_of(calibration: Calibration) -> list[str]:
+    """Why the results may be of another deployment than the one that was named."""
+    found = []
+    for name, learned in calibration.factors.items():
+        low, high = (learned.ends(side, before=True) for side in (-1, 1))
+        if name != "path" and not low**UNLIKELY <= learned.value <= high**UNLIKELY:
+            found.append(
+                f"the factor of {TITLES[name]} is {learned.value:.2f}, far beyond the {low:.2f} to {high:.2f} that are "
+                "likely: are the results of this model, format, GPU and release?"
+            )
+    errors, left_out = (median_errors(calibration, left_out=each) for each in (False, True))
+    if errors is not None and errors.after > FAR_OFF:
+        found.append(f"forecasts with these factors are still {format_percent(errors.after)} off the results")
+    if left_out is not None and left_out.after > left_out.before:
+        found.append("on what was left out forecasts are worse with the factors: the results do not fit together")
+    return found
 
 
 def _kind(quantity: str) -> str:

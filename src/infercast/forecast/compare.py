@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -13,12 +14,15 @@ from infercast.forecast.slo import Array
 from infercast.forecast.system import PREFILL, busiest
 from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.serve.step import StepShape
-from infercast.units import format_percent, format_seconds
+from infercast.units import NOTHING, format_many, format_percent, format_seconds
 
 HOST = "GPU waits for host"
 ON_THE_WAY = "host and the way to it"
 LINK = "link between the pools", "link"
 Parts = dict[tuple[str, str], float]
+PLAIN = {"as asked": ("the run as asked", "as asked"), "what if": ("the changed run", "with the changes")}
+"""What sentences call a run that has no name of its own: as their subject, and where or how something is so."""
+SAID = 3  # families that a sentence names; what others changed is their rest
 MATTERS = 0.02  # a difference below this share is not worth a sentence
 APART = 0.03  # the same of shares of time, in points
 
@@ -179,6 +183,14 @@ class Side:
     prefix_hit_rate: float
 
     @property
+    def subject(self) -> str:
+        return PLAIN[self.name][0] if self.name in PLAIN else self.name
+
+    @property
+    def place(self) -> str:
+        return PLAIN[self.name][1] if self.name in PLAIN else f"on {self.name}"
+
+    @property
     def kv_tokens(self) -> int:
         return self.deployment.memory.num_tokens
 
@@ -236,18 +248,20 @@ def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideB
         else:
             if any(side.deployment.drafting is not None for side in (first, second)):
                 shape = StepShape([1] * count, shape.computed, count)  # one token of each, which both can do
-            title = f"{count:,} sequence{'s' if count > 1 else ''} decoding after {shape.computed[0]:,} tokens"
+            title = f"{format_many(count, 'sequence')} decoding after {shape.computed[0]:,} tokens"
         costs = (estimate_shape(first.deployment, shape), estimate_shape(second.deployment, shape))
         steps.append(SameStep(title, shape, costs))
     return SideBySide((first, second), tuple(steps))
 
 
-def reasons(both: SideBySide) -> list[str]:
+def reasons(both: SideBySide, explained: Mapping[str, Comparison] = MappingProxyType({})) -> list[str]:
+    """Sentences; ``explained``: of latencies by their names."""
     first, second = both.sides
-    sentences = [*_stops(first, second), *_stops(second, first)]
+    sentences = [each for name, one in explained.items() for each in _latency(name, one, first, second)]
+    sentences += [*_stops(first, second), *_stops(second, first)]
     sentences += [sentence for step in both.steps for sentence in _same_step(step, first, second)]
     sentences += [*_settings_and_caches(first, second), *_decoding(first, second)]
-    sentences = sentences or [f"Steps, kernels and cache of {first.name} and {second.name} are alike."]
+    sentences = sentences or ["Steps, kernels and cache of both are alike."]
     not_measured = [
         f"{side.deployment.engine.name} was not measured ({side.deployment.engine.note}), so its own kernels and host "
         "times may differ by more than shows here."
@@ -264,23 +278,48 @@ def _stops(side: Side, other: Side) -> Iterator[str]:
     how = ""
     if mixed is not None:
         share = format_percent(mixed.of_gaps)
-        how = f"; {other.name} computes them in the same steps, so that these {share} yield tokens, too"
-    yield (
-        f"{side.name} stops decoding while prompts are computed: {format_percent(alone.of_gaps)} of the time "
+        how = f"; {other.subject} computes them in the same steps, so that these {share} yield tokens, too"
+    yield _sentence(
+        f"{side.subject} stops decoding while prompts are computed: {format_percent(alone.of_gaps)} of the time "
         f"between two tokens{how}."
     )
+
+
+def _sentence(text: str) -> str:
+    """Names keep their letters at the beginning."""
+    return f"T{text[1:]}" if text.startswith("the ") else text
+
+
+def _latency(name: str, found: Comparison, first: Side, second: Side) -> Iterator[str]:
+    """What makes the difference of a mean latency, in parts that add up to it."""
+    if abs(found.after - found.before) < MATTERS * found.before:
+        return
+    families: dict[str, float] = {}
+    for each in found.differences:
+        part = each.name if each.family in ("host", "link") else each.family
+        families[part] = families.get(part, 0.0) + each.change
+    yield (
+        f"Mean {name} is {format_seconds(found.after)} {second.place} and {format_seconds(found.before)} "
+        f"{first.place}: {_parts(families)}."
+    )
+
+
+def _parts(changes: Mapping[str, float]) -> str:
+    """The largest changes by what changed, and the rest of them."""
+    ranked = sorted(changes.items(), key=lambda each: -abs(each[1]))
+    rest = sum(change for _, change in ranked[SAID:])
+    told = [*ranked[:SAID], *([("the rest", rest)] if abs(rest) > NOTHING else [])]
+    return ", ".join(f"{name} {'+' if change > 0 else '-'}{format_seconds(abs(change))}" for name, change in told)
 
 
 def _same_step(step: SameStep, first: Side, second: Side) -> Iterator[str]:
     before, after = (cost.seconds for cost in step.costs)
     if abs(after / before - 1.0) < MATTERS:
         return
-    families = [(name, other - one) for name, one, other in step.families]
-    name, change = max(families, key=lambda each: each[1] if after > before else -each[1])
-    what = "the time that the GPU waits for its host" if name == HOST else name
+    families = {name: other - one for name, one, other in step.families}
     yield (
-        f"A step of {step.title} takes {format_seconds(after)} on {second.name} and {format_seconds(before)} on "
-        f"{first.name}; most of the difference is {what} ({'+' if change > 0 else '-'}{format_seconds(abs(change))})."
+        f"A step of {step.title} takes {format_seconds(after)} {second.place} and {format_seconds(before)} "
+        f"{first.place}: {_parts(families)}."
     )
 
 
@@ -288,17 +327,19 @@ def _settings_and_caches(first: Side, second: Side) -> Iterator[str]:
     # Engines that compute prompts in steps of their own bound these alone.
     before, after = (side.deployment.settings.max_num_batched_tokens for side in (first, second))
     if before != after:
-        yield f"{second.name} computes up to {after:,} tokens of prompts in a step, {first.name} {before:,}."
+        yield _sentence(
+            f"{second.subject} computes up to {after:,} tokens of prompts in a step, {first.subject} {before:,}."
+        )
     change = second.kv_tokens / first.kv_tokens - 1.0
     if abs(change) >= MATTERS:
         yield (
-            f"The KV cache of {second.name} is {format_percent(abs(change))} {'larger' if change > 0 else 'smaller'}: "
-            f"{second.kv_tokens:,} tokens, not {first.kv_tokens:,}."
+            f"The KV cache is {format_percent(abs(change))} {'larger' if change > 0 else 'smaller'} "
+            f"{second.place}: {second.kv_tokens:,} tokens, not {first.kv_tokens:,}."
         )
     if abs(second.prefix_hit_rate - first.prefix_hit_rate) >= MATTERS:
-        yield (
-            f"{second.name} finds {format_percent(second.prefix_hit_rate)} of prompt tokens in its cache, {first.name} "
-            f"{format_percent(first.prefix_hit_rate)}."
+        yield _sentence(
+            f"{second.subject} finds {format_percent(second.prefix_hit_rate)} of prompt tokens in its cache, "
+            f"{first.subject} {format_percent(first.prefix_hit_rate)}."
         )
 
 
@@ -306,21 +347,18 @@ def _decoding(first: Side, second: Side) -> Iterator[str]:
     before, after = first.kind("decode"), second.kind("decode")
     if before is not None and after is not None:
         if abs(after.decoding / before.decoding - 1.0) >= 5 * MATTERS:
-            yield (
-                f"{second.name} decodes {after.decoding:,.1f} sequences a step in {_steps(after.steps)}, {first.name} "
-                f"{before.decoding:,.1f} in {_steps(before.steps)}."
+            one, other = (format_many(each.steps, "step") for each in (after, before))
+            yield _sentence(
+                f"{second.subject} decodes {after.decoding:,.1f} sequences a step in {one}, "
+                f"{first.subject} {before.decoding:,.1f} in {other}."
             )
         if abs(after.padding - before.padding) >= APART:
             yield (
-                f"Of the tokens that decode steps compute, {format_percent(after.padding)} fill up a recorded size on "
-                f"{second.name} and {format_percent(before.padding)} on {first.name}."
+                f"Of the tokens that decode steps compute, {format_percent(after.padding)} fill up a recorded size "
+                f"{second.place} and {format_percent(before.padding)} {first.place}."
             )
     if abs(second.host_bound - first.host_bound) >= APART:
         yield (
-            f"The GPU waits for its CPU in {format_percent(second.host_bound)} of step time on {second.name} and in "
-            f"{format_percent(first.host_bound)} on {first.name}."
+            f"The GPU waits within steps in {format_percent(second.host_bound)} of their time {second.place} and in "
+            f"{format_percent(first.host_bound)} {first.place}."
         )
-
-
-def _steps(count: int) -> str:
-    return f"{count:,} step{'s' if count != 1 else ''}"

@@ -135,9 +135,9 @@ class GpuPrice:
 
     @property
     def description(self) -> str:
-        """``$4.00 per h200-sxm and hour: verda, on demand, 2026-08-22 (median of 11 providers)``."""
+        """``$4.00 per GPU-hour of h200-sxm: verda, on demand, 2026-08-22 (median of 11 providers)``."""
         middle = f" (median of {self.providers} providers)" if self.providers > 1 else ""
-        return f"{format_dollars(self.per_hour)} per {self.gpu} and hour: {self.whose}{middle}"
+        return f"{format_dollars(self.per_hour)} per GPU-hour of {self.gpu}: {self.whose}{middle}"
 
     @property
     def whose(self) -> str:
@@ -161,6 +161,11 @@ class Tariff:
         require(0 < self.per_gpu_hour < 1e6, "price_per_gpu_hour", "be dollars above 0", self.per_gpu_hour)
         if self.provider is not None or self.spot or self.file is not None:
             raise InputError("price_per_gpu_hour is the whole price; leave out provider, spot and prices")
+
+    @staticmethod
+    def of(price: Tariff | float | None) -> Tariff:
+        """The prices that a program asks for: dollars per GPU and hour, or which list."""
+        return price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
 
     def price(self, gpu: str, facility: Facility | None = None) -> GpuPrice | None:
         """Price per hour of one GPU in a facility; None if not known."""

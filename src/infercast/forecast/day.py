@@ -22,7 +22,7 @@ from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
 from infercast.serve import Workload
 from infercast.shown import Plotted
-from infercast.units import MICRO, MILLI
+from infercast.units import MICRO, MILLI, format_many
 
 MOST_REQUESTS, MOST_AT_ALL = 6000, 20_000  # Windows are added up to the first; one with its ramp-up may have the second
 MOST_MINUTES = 30
@@ -41,7 +41,8 @@ class Check(NamedTuple):
     @property
     def sentence(self) -> str:
         return (
-            f"{self.requests:,} requests from {clock(self.begin)} to {clock(self.end)} simulated one by one: "
+            f"{format_many(self.requests, 'request')} from {clock(self.begin)} to {clock(self.end)} "
+            "simulated one by one: "
             f"{100 * self.simulated:.1f} % within the SLO; the stepped day says {100 * self.stepped:.1f} %"
         )
 
@@ -258,7 +259,7 @@ def plan_day(
     if not isinstance(traffic, autoscaling.Traffic):
         traffic = autoscaling.traffic_of(resolve_workload(traffic, {}, deployment.settings.max_model_len))
     slo, goal = parse_slo(slo) if isinstance(slo, str) else slo, goal or autoscaling.Goal()
-    tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
+    tariff = Tariff.of(price)
     system, lag = system_of(deployment), start or autoscaling.start_up(deployment)
     with stage_progress(tell) as say:
         say("one replica at several loads")

@@ -222,6 +222,7 @@ def deploy(
     for anything that an engine would refuse.
     """
     settings, options = with_keywords(settings, engine, options)
+    asked = {name: value for name, value in locals().items() if name not in ("model", "gpu", "settings", "options")}
     device = load_device(gpu, network)
     if device.stages and (pcie_topology or power_limit_w or gpu_clock_mhz):
         raise InputError(f"pcie_topology, power_limit_w and gpu_clock_mhz are for GPUs of one kind, not {device.title}")
@@ -249,11 +250,27 @@ def deploy(
     layout, machine = chosen.spread(wanted, config, layout, device), host_of(chosen, host, device)
     how: Any = {"over_http": api_server, "chat": chat, "partition": pp_layer_partition}
     deployment = deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
+    deployment = replace(deployment, asked=partial(deploy, model, gpu, settings, **asked | {**options}))
     if calibration is None:
         return deployment
     from infercast.forecast.calibration import calibrated  # noqa: PLC0415 - most runs have none
 
     return calibrated(deployment, calibration)
+
+
+def redeploy(deployment: Deployment, values: Mapping[str, Any]) -> Deployment:
+    """The same with other options of `deploy` and settings of its engine, by name; None leaves one out."""
+    if deployment.asked is None:
+        raise InputError(f"{deployment!r} was not deployed by names, so that nothing of it can be changed")
+    (model, gpu, settings), keywords = deployment.asked.args, {**deployment.asked.keywords}
+    before, _ = resolve_settings(settings, keywords.pop("engine"))
+    options = {name: value for name, value in values.items() if name in DeployOptions.__annotations__}
+    others = {name: value for name, value in values.items() if name not in options}
+    if "pipeline_parallel_size" in values:  # other stages need another cut
+        keywords["pp_layer_partition"] = None
+    defaults = deploy.__kwdefaults__ or {}
+    options = {name: defaults.get(name) if value is None else value for name, value in options.items()}
+    return deploy(model, gpu, changed(before, **others), **{**keywords, **options})
 
 
 def estimate_notes(deployment: Deployment) -> list[str]:
@@ -427,8 +444,10 @@ def for_engine(settings: Settings, engine: Engine, name: str) -> tuple[Settings,
     return other.settings({theirs: value for theirs, value in given.items() if value is not None}), other
 
 
-def random_requests(given: Mapping[str, Any], longest: int, default_count: int | None = None) -> Workload:
-    """Requests by options of these names, with default lengths clipped to what the model allows."""
+def random_requests(
+    given: Mapping[str, Any], longest: int, default_count: int | None = None, named: int | None = None
+) -> Workload:
+    """Requests by options of these names, with default lengths clipped to what the model allows, ``named`` so."""
     arrival = given["arrival"]
     rates = given["rate"], given["concurrency"], given.get("session_rate")
     if not any(each is not None for each in rates) and arrival != "burst":
@@ -447,7 +466,7 @@ def random_requests(given: Mapping[str, Any], longest: int, default_count: int |
     in_turns = given.get("turns") is not None
     workload = _sessions(given, common) if in_turns else synthetic_workload(**common)
     if is_clipped:
-        workload = replace(workload, description=f"{workload.description}{CLIPPED}{longest:,}")
+        workload = replace(workload, description=f"{workload.description}{CLIPPED}{named or longest:,}")
     return without_too_long(workload, longest) if given.get("too_long") == "skip" else workload
 
 

@@ -87,6 +87,16 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
     return StepsEnergy(whole, dynamic, board.idle_watts * whole, peak)
 
 
+def within_limit(
+    board: BoardPower, phases: list[tuple[str, StepsEnergy]], seconds: float
+) -> list[tuple[str, StepsEnergy]]:
+    """Bursts exceed the limit for milliseconds; the average over a run of so many seconds does not."""
+    most = board.held_watts * seconds - board.idle_watts * max(seconds, sum(each.kernel_seconds for _, each in phases))
+    share = min(1.0, max(most, 0.0) / max(sum(sum(each.dynamic.values()) for _, each in phases), 1e-12))
+    return [(name, replace(each, dynamic={part: share * value for part, value in each.dynamic.items()}))
+            for name, each in phases]  # fmt: skip
+
+
 def table_joules(timer: KernelTimer, board: BoardPower, table: int, rows: Table) -> Table:
     """Joules above static power of each kernel (columns) in steps of each of these rows of a table."""
     chosen = np.array(sorted(set(rows.tolist())), dtype=rows.dtype)
@@ -143,7 +153,7 @@ def pool_energy(
     parts = {STATIC: 0.0, IDLE: 0.0}
     busy = 0.0
     for record in records:
-        times = 1.0 if record.span is None else duration / record.span
+        times, steps = 1.0 if record.span is None else duration / record.span, list[tuple[str, StepsEnergy]]()
         for name, totals in record.phases.items():
             if not totals.steps:
                 continue
@@ -152,8 +162,9 @@ def pool_energy(
                 served = np.flatnonzero(~np.isnan(record.last_token))
                 inputs = sum(workload.requests[number].num_input for number in served.tolist())
                 prompts = round(record.share * int(inputs - record.num_cached[served].sum()))
-            energy = steps_energy(timer, board, totals, typical_batches(totals, prompts))
-            phases.setdefault(name, []).append((totals, energy))
+            steps.append((name, steps_energy(timer, board, totals, typical_batches(totals, prompts))))
+        for name, energy in within_limit(board, steps, duration / times):
+            phases.setdefault(name, []).append((record.phases[name], energy))
             for family, value in energy.dynamic.items():
                 parts[family] = parts.get(family, 0.0) + times * layout.tensor * value
             parts[STATIC] += times * layout.tensor * energy.static

@@ -8,7 +8,7 @@ taken as half the width of its interval. Its middle is that of `odds`: its ends 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import exp, hypot
+from math import exp, hypot, inf
 
 import numpy as np
 
@@ -112,6 +112,14 @@ class Rests(NamedTuple):
     calibrated: float  # ... or one benchmark of the deployment been taken (`infercast calibrate`).
 
 
+class Sensitivity(NamedTuple):
+    """By how much results grow (as logarithms, in the order of `results_of`) where a part's times do, by each unit."""
+
+    gpu: Array
+    host: Array
+    link: Array | float = 0.0
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Intervals(Answer):
     """What a run's results lie within, four times out of five."""
@@ -123,6 +131,8 @@ class Intervals(Answer):
     output_tokens_per_second: tuple[float, float]  # Lower and upper end, in output tokens per second
     requests_per_second: tuple[float, float]  # Lower and upper end, in requests per second
     rests: dict[str, Rests] = field(default_factory=dict)  # What the intervals of the medians of both latencies rest on
+    sensitivity: Sensitivity | None = field(default=None, compare=False)
+    """What the runs with slower parts showed; None without such runs."""
 
     def _words(self) -> str:
         low, high = self.ttft.low.p50, self.ttft.high.p50
@@ -162,7 +172,12 @@ def system_half_widths(
 
     base = run() if before is None else np.log(results(before))
     by_link = 0.0 if system.wire is None else run(link=exp(uncertainty.EIGHTY * uncertainty.LINK_SPREAD)) - base
-    return Widths(run(gpu=True) - base, run(host=True) - base, chance, by_link)
+    return Widths(_filled(run(gpu=True) - base), _filled(run(host=True) - base), chance, _filled(by_link))
+
+
+def _filled(moved: Array | float) -> Array:
+    """A latency that later requests have and the first ones do not is taken to move like the one that moves most."""
+    return np.where(np.isnan(moved), np.nanmax(np.abs(moved)), moved)
 
 
 def _num_before_end(served: Served, count: int) -> int:
@@ -216,7 +231,16 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
     )
     medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
     told = {name: at for name, at in medians.items() if getattr(found, name) is not None}
-    return replace(found, rests={name: _rests(widths, at, uncertainties[-1]) for name, at in told.items()})
+    rests = {name: _rests(widths, at, uncertainties[-1]) for name, at in told.items()}
+    return replace(found, rests=rests, sensitivity=_sensitivity(widths, uncertainties))
+
+
+def _sensitivity(widths: Widths, known: Sequence[uncertainty.Uncertainty]) -> Sensitivity:
+    """The first results are those of prompts, which are computed in the first pool."""
+    decodes, prompts = known[-1].decodes or inf, known[0].prompts or inf
+    slower = np.array([prompts] * len(NAMES) + [decodes] * (widths.gpu.size - len(NAMES)))
+    link = np.asarray(widths.link) / (uncertainty.EIGHTY * uncertainty.LINK_SPREAD)
+    return Sensitivity(widths.gpu / slower, widths.host / known[-1].host, link)
 
 
 def _rests(widths: Widths, at: int, about: uncertainty.Uncertainty) -> Rests:

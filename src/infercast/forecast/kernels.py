@@ -27,7 +27,7 @@ from infercast.serve.fleet.two_pools import taken_in
 from infercast.serve.record import PhaseTotals
 from infercast.serve.step import DraftShape, StepShape
 from infercast.shown import Plotted
-from infercast.units import format_seconds
+from infercast.units import format_many, format_seconds
 
 MOST_SEQUENCES = 2**20
 
@@ -150,9 +150,8 @@ class StepCost(Plotted):
         return self.joules / self.seconds
 
     def _words(self) -> str:
-        return (
-            f"{self.num_tokens:,} tokens in {format_seconds(self.seconds)}, {len(self.kernels)} kernels, {self.launch}"
-        )
+        kernels = format_many(len(self.kernels), "kernel")
+        return f"{format_many(self.num_tokens, 'token')} in {format_seconds(self.seconds)}, {kernels}, {self.launch}"
 
     @property
     def kind(self) -> str:
@@ -342,8 +341,9 @@ def summarise_phases(
 
 
 def host_bound_share(phases: Sequence[Phase]) -> float:
-    seconds = sum(phase.seconds for phase in phases)
-    return sum(phase.host_bound_seconds for phase in phases) / seconds if seconds else 0.0
+    """Share of the time of all stages in which their GPUs waited within steps."""
+    whole = sum(phase.whole for phase in phases)
+    return sum(phase.host_bound_seconds for phase in phases) / whole if whole else 0.0
 
 
 def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:

@@ -1,13 +1,9 @@
-"""Every parallel layout of a model on a number of GPUs, compared: memory, latency and cost.
-
-Intervals follow from the run's own steps: the error of kernels and host, each by its share of the time.
-"""
+"""Every parallel layout of a model on a number of GPUs, compared: memory, latency and cost, as `simulate` has them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from math import exp, inf
 from pathlib import Path
 
 from infercast.engines.base import check_nodes
@@ -25,14 +21,13 @@ from infercast.forecast.deploy import (
     resolve_settings,
 )
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
-from infercast.forecast.intervals import jumps_over
+from infercast.forecast.intervals import Intervals
 from infercast.forecast.progress import stage_progress
 from infercast.forecast.result import Forecast, Verdict
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Percentiles, Slo, parse_slo
 from infercast.forecast.steady import State
-from infercast.forecast.system import busiest, system_of
-from infercast.forecast.uncertainty import gains_of, uncertainty_of
+from infercast.forecast.system import system_of
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import with_topology
 from infercast.lazy_classes import dataclass, replace
@@ -45,7 +40,7 @@ from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.shown import Answer, Shown
-from infercast.units import format_seconds
+from infercast.units import format_figure, format_seconds
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256  # The default load: clients of a closed loop, and tokens of requests
 
@@ -63,10 +58,8 @@ class LayoutCost(Shown):
     tpot: Percentiles | None = None  # Time per output token, in seconds; None without second tokens, or a simulation
     output_tokens_per_second: float = 0.0  # Output tokens per second of all GPUs together
     saturation: State | None = None
-    ttft_width: float = 0.0  # Logarithm of the upper end of its 80 % interval, as a factor of the mean ...
-    tpot_width: float = 0.0  # ... the factor of TPOT and, upside down, of throughput.
+    intervals: Intervals | None = None  # 80 % intervals of latencies and throughput; None where nothing was simulated
     problem: str = ""  # Why it cannot be done
-    gain: float = inf  # Logarithm of the factor by which times can be shorter
     source: str = ""  # What the weakest of the estimates that count rests on: one of `SOURCES`
     verdict: Verdict | None = None  # How it does by an SLO, where there is one and the layout keeps up
     price: GpuPrice | None = None
@@ -78,7 +71,8 @@ class LayoutCost(Shown):
         what = f"{self.layout.gpus} x {self.gpu.name}, {self.layout}"
         if self.problem or self.ttft is None:
             return f"{what}: {self.problem or 'cannot keep up'}"
-        return f"{what}: TTFT {format_seconds(self.ttft.mean)}, {self.output_tokens_per_second:,.0f} output tokens/s"
+        tokens = format_figure(self.output_tokens_per_second)
+        return f"{what}: TTFT {format_seconds(self.ttft.mean)}, {tokens} output tokens/s"
 
     @property
     def kind(self) -> str:
@@ -93,22 +87,18 @@ class LayoutCost(Shown):
     @property
     def ttft_interval(self) -> tuple[float, float] | None:
         """80 % interval of the mean TTFT."""
-        return None if self.ttft is None else self._around(self.ttft.mean, self.ttft_width)
+        return None if self.intervals is None else (self.intervals.ttft.low.mean, self.intervals.ttft.high.mean)
 
     @property
     def tpot_interval(self) -> tuple[float, float] | None:
         """80 % interval of the mean TPOT."""
-        return None if self.tpot is None else self._around(self.tpot.mean, self.tpot_width)
+        band = None if self.intervals is None else self.intervals.tpot
+        return None if band is None else (band.low.mean, band.high.mean)
 
     @property
-    def output_tokens_per_second_interval(self) -> tuple[float, float]:
+    def output_tokens_per_second_interval(self) -> tuple[float, float] | None:
         """80 % interval of the throughput."""
-        rate = self.output_tokens_per_second
-        return rate * exp(-self.tpot_width), rate * exp(min(self.tpot_width, self.gain))
-
-    def _around(self, seconds: float, width: float) -> tuple[float, float]:
-        """The interval of a time: nothing is below what the hardware allows."""
-        return seconds * exp(-min(width, self.gain)), seconds * exp(width)
+        return None if self.intervals is None else self.intervals.output_tokens_per_second
 
 
 class Layouts(Answer, tuple[LayoutCost, ...]):
@@ -176,9 +166,7 @@ def compare_layouts(
                 costs.append(LayoutCost(device, layout, problem=str(problem)))
                 continue
             system = system_of(deployment, router if layout.data > 1 else None)
-            # Where every step is planned by itself, as in a pipeline, a run ends as soon as it is steady.
-            made = simulate_system(system, load, slo=slo, medians=partial(jumps_over, system))
-            forecast = replace(made, tariff=tariff, facility=facility)
+            forecast = replace(simulate_system(system, load, slo=slo), tariff=tariff, facility=facility)
             if slo is not None and forecast.state.is_steady:
                 forecast = forecast.promised(slo)
             costs.append(_cost_of(forecast, layout))
@@ -226,7 +214,7 @@ def _divisors(number: int) -> list[int]:
 
 def _cost_of(forecast: Forecast, layout: ParallelLayout) -> LayoutCost:
     deployment, gpu = forecast.deployment, forecast.deployment.gpu
-    memory, (prompts, all_steps) = deployment.memory, _widths(forecast)
+    memory = deployment.memory
     return LayoutCost(
         gpu=gpu,
         layout=layout,
@@ -237,9 +225,7 @@ def _cost_of(forecast: Forecast, layout: ParallelLayout) -> LayoutCost:
         tpot=forecast.tpot,
         output_tokens_per_second=forecast.output_tokens_per_second,
         saturation=forecast.saturation,
-        ttft_width=prompts,
-        tpot_width=all_steps,
-        gain=max(gains_of(deployment, busiest(forecast.records))),
+        intervals=forecast.intervals,
         source=basis_of(
             (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
         ),
@@ -249,22 +235,6 @@ def _cost_of(forecast: Forecast, layout: ParallelLayout) -> LayoutCost:
         energy=forecast.energy,
         wall=forecast.wall,
     )
-
-
-def _widths(forecast: Forecast) -> tuple[float, float]:
-    """How far steps with prompts may be off, and all steps together, as logarithms."""
-    about = uncertainty_of(forecast.deployment, busiest(forecast.records))
-    kernels = {"prefill": about.prompts, "decode": about.decodes}
-    # Stages of a pipeline wait for each other most of all.
-    waits = {name: about.host if forecast.deployment.layout.pipeline == 1 else off for name, off in kernels.items()}
-    off = {
-        phase.name: kernels[phase.name] * phase.gpu_seconds + waits[phase.name] * phase.host_bound_seconds
-        for phase in forecast.phases
-    }
-    seconds = {phase.name: phase.whole for phase in forecast.phases}
-    all_steps = sum(off.values()) / sum(seconds.values())
-    # Prompts of one token are steps like those of decoding.
-    return (off["prefill"] / seconds["prefill"] if "prefill" in off else all_steps), all_steps
 
 
 def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:

@@ -24,6 +24,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, rank_weight_bytes
 from infercast.predict.learned import make_predictor
 from infercast.shown import Plotted
+from infercast.units import format_many
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,7 +45,7 @@ class Fit(Plotted):
     def _words(self) -> str:
         if self.problem:
             return f"{self.model.name} on {self.gpu.name}: {self.problem}"
-        room = f"{self.most_sequences:,} sequences of {self.context:,} tokens"
+        room = f"{format_many(self.most_sequences, 'sequence')} of {self.context:,} tokens"
         return f"{self.model.name} on {self.gpu.name}: fits, with room for {room}"
 
 

@@ -11,7 +11,6 @@ from infercast.errors import InputError
 from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
-from infercast.forecast.kernels import FamilyShare, Phase, host_bound_share
 from infercast.forecast.run import SimulatedRun
 from infercast.forecast.slo import (
     FRACTIONS,
@@ -29,13 +28,10 @@ from infercast.forecast.slo import (
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.shown import Answer, Plotted, renderers
-from infercast.units import MILLI, format_odds, format_percent, format_seconds
+from infercast.units import MILLI, format_figure, format_many, format_odds, format_percent, format_seconds
 
 if TYPE_CHECKING:
     import pandas
-
-FULL = 0.95  # Share of the KV cache from which on it is what limits ...
-HELD_BY_HOST = 0.5  # ... and share of step time in which GPUs wait for their host from which on that is.
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +197,14 @@ class Forecast(Plotted, SimulatedRun):
         return found
 
     @property
+    def intervals(self) -> Intervals:
+        """80 % intervals of latencies and rates, which take a few short simulations more."""
+        if "intervals" not in self.kept:
+            self.kept["intervals"] = forecast_intervals(self)
+        found: Intervals = self.kept["intervals"]
+        return found
+
+    @property
     def wall(self) -> FacilityEnergy | None:
         """The same at the wall, with servers and building; None where the power of the GPUs is not known."""
         energy = self.energy
@@ -209,18 +213,18 @@ class Forecast(Plotted, SimulatedRun):
     def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
         return (
-            f"{self.title}, {len(self.workload.requests):,} requests: TTFT p50 "
-            f"{format_seconds(self.ttft.p50)}{each}, {self.output_tokens_per_second:,.0f} output tokens/s"
+            f"{self.title}, {format_many(len(self.workload.requests), 'request')}: TTFT p50 "
+            f"{format_seconds(self.ttft.p50)}{each}, {format_figure(self.output_tokens_per_second)} output tokens/s"
         )
 
     def promised(self, slo: Slo | str, intervals: Intervals | None = None) -> Forecast:
         """The same forecast with the verdict on an SLO such as ``ttft_p99<1s,tpot_p95<40ms``."""
-        return replace(self, verdict=judge(self, slo, intervals))
+        return replace(self, verdict=judge(self, slo, intervals or self.intervals))
 
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
         """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
         write = renderers().function_of("forecast:forecast_dict")
-        written: dict[str, Any] = write(self, forecast_intervals(self) if intervals else None)
+        written: dict[str, Any] = write(self, self.intervals if intervals else None)
         return written
 
     def per_request(self) -> dict[str, Array]:
@@ -266,26 +270,6 @@ class Forecast(Plotted, SimulatedRun):
                 "to_dataframe needs pandas: pip install pandas; per_request() gives arrays without"
             ) from None
         return pandas.DataFrame(self.per_request())
-
-
-def largest_family(forecast: Forecast) -> tuple[Phase, FamilyShare]:
-    """The kernel family that takes most time in the kind of steps that take most, and these steps."""
-    phase = max(forecast.phases, key=lambda phase: phase.whole)
-    return phase, max(phase.families, key=lambda each: each.seconds)
-
-
-def bottleneck(forecast: Forecast) -> str:
-    if forecast.saturation is not None:
-        return f"requests arrive faster than they can be served: {forecast.saturation.capacity:.3g} requests/s"
-    if forecast.kv_usage.peak >= FULL and forecast.waiting.peak > 0:
-        return f"the KV cache: {format_percent(forecast.kv_usage.peak)} in use at its peak"
-    share = host_bound_share(forecast.phases)
-    if share > HELD_BY_HOST:
-        return f"the host: GPUs wait for it in {format_percent(share)} of step time"
-    phase, family = largest_family(forecast)
-    steps = "prefill steps" if phase.name == "prefill" else "decode steps"
-    held = f", bound by {family.bound}" if family.bound else ""
-    return f"{family.family} in {steps}: {format_percent(family.share)} of their GPU time{held}"
 
 
 def prices_of(forecast: Forecast) -> list[tuple[int, str, GpuPrice | None]]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
 from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast.kernels import Phase, summarise_phases, weakest_source
+from infercast.forecast.kernels import Phase, host_bound_share, summarise_phases, weakest_source
 from infercast.forecast.slo import Array, Percentiles, percentiles
-from infercast.forecast.steady import CUT, FILLING, OVERLOADED, State, SteadyState
+from infercast.forecast.steady import CUT, FILLING, LONG, OVERLOADED, STABLE, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
+from infercast.hardware.gpu import is_left_open
 from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.lower import DRAFT_PREFIX
 from infercast.predict.estimate import kind_of
@@ -22,9 +24,13 @@ from infercast.serve.record import Served
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
+from infercast.units import format_many, format_seconds
 
 SHOWN_TURNS = 10
 VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")  # Kernels of the target with a row for every draft
+FULL = 0.95  # Share of the KV cache from which on it is what limits
+NEAR = 0.85  # Share of what can be served from which on the queue takes long to settle
+WEIGHS, QUEUED = 0.05, 0.1  # Shares of time, and of clients, from which on something is worth a word
 TARGET, VERIFY, DRAFT = "target", "verify", "draft"
 
 
@@ -265,7 +271,7 @@ def tier_run(deployment: Deployment, records: Sequence[Record], num_input: int, 
 
 
 class Level(NamedTuple):
-    """A quantity over the time in which steps ran."""
+    """A quantity over time: its average over the part that counts, and its peak over the whole run."""
 
     mean: float
     peak: float
@@ -274,7 +280,7 @@ class Level(NamedTuple):
 class EngineLoad(NamedTuple):
     requests: int
     busy: float  # Share of the run in which a step was under way
-    running: float  # Sequences on average, while steps ran
+    running: float  # Sequences on average
     kv_peak: float
     prefix_hit_rate: float  # Share of the prompt tokens it was sent that were in its cache
     num_preemptions: int
@@ -288,9 +294,9 @@ class PoolRun(Shown):
     records: tuple[Record, ...]  # Of each replica
     phases: tuple[Phase, ...]  # Of the replica that took most steps
     engines: tuple[EngineLoad, ...]
-    running: Level  # Sequences on all replicas together, as the next ...
-    waiting: Level
-    kv_usage: Level  # ... and of the fullest replica.
+    running: Level  # Sequences from their first step to their last token, on all replicas together ...
+    waiting: Level  # ... and requests from being sent to their first step.
+    kv_usage: Level  # Of the fullest replica
     prefix_hit_rate: float  # Share of the prompt tokens that were in a cache
     num_preemptions: int
     tier: TierRun | None = None  # What the tier of its KV cache in the host's memory did, if it has one
@@ -324,27 +330,90 @@ class LinkRun(NamedTuple):
     handover: Handover
 
 
-def pool_run(pool: ServingPool, records: tuple[Record, ...], workload: Workload, duration: float) -> PoolRun:
+class Stays:
+    """When requests came to a pool, were started and left it; averages over time follow from how long they stayed."""
+
+    def __init__(self, served: Served, window: tuple[float, float], rate: float | None) -> None:
+        """``window``: the part that counts; ``rate``: of an endless run like it, if it is known."""
+        self.served, self._window, self._rate = served, window, rate
+        self._counted = (served.sent_at >= window[0]) & (served.sent_at <= window[1])
+
+    def mean(self, begin: Array, end: Array, engine: int | None = None) -> float:
+        """How many there were between two moments of each, on average: by Little's law where the rate is known."""
+        chosen = np.full(begin.size, True) if engine is None else self.served.engine == engine
+        if self._rate is None:
+            first, last = self._window
+            inside = np.minimum(end, last)[chosen] - np.maximum(begin, first)[chosen]
+            return float(np.maximum(inside, 0.0).sum()) / (last - first)
+        counted = max(int(np.count_nonzero(self._counted)), 1)
+        return self._rate * float((end - begin)[chosen & self._counted].sum()) / counted
+
+    def level(self, begin: Array, end: Array, most: float = inf) -> Level:
+        """The same, and the most at a time; no more than ``most`` have a seat."""
+        changes = np.repeat([-1, 1], begin.size)[np.argsort(np.concatenate([end, begin]), kind="stable")]
+        return Level(min(self.mean(begin, end), most), min(float(max(np.cumsum(changes).max(), 0)), most))
+
+    def busy(self, engine: int) -> float:
+        """Share of the run in which an engine had any request."""
+        chosen = self.served.engine == engine
+        order = np.argsort(self.served.started_at[chosen])
+        begin, end = self.served.started_at[chosen][order], self.served.last_token[chosen][order]
+        before = np.maximum.accumulate(np.concatenate([[-inf], end]))[:-1]
+        whole = float(self.served.last_token.max() - self.served.sent_at.min())
+        return float(np.maximum(end - np.maximum(begin, before), 0.0).sum()) / whole
+
+
+def pool_run(
+    pool: ServingPool, records: tuple[Record, ...], workload: Workload, duration: float, stays: Stays
+) -> PoolRun:
     """Sum up what the replicas of a pool did in a run of ``duration`` seconds."""
-    seconds = [sum(phase.seconds for phase in record.phases.values()) for record in records]
-    worked = [(record, busy) for record, busy in zip(records, seconds, strict=True) if busy]
-
-    def together(name: str, combine: Callable[[Iterable[float]], float] = sum) -> Level:
-        gauges = [(getattr(record, name), busy) for record, busy in worked]
-        return Level(combine(gauge.area / busy for gauge, busy in gauges), combine(gauge.peak for gauge, _ in gauges))
-
+    served, seats = stays.served, pool.deployment.settings.max_num_seqs * len(records)
+    loads = _engine_loads(pool, records, workload, duration, stays)
+    usage = [(record.kv_usage, load.busy, sum(phase.seconds for phase in record.phases.values()))
+             for record, load in zip(records, loads, strict=True)]  # fmt: skip
     num_input = sum(request.num_input for request in workload.requests)
     return PoolRun(
         pool=pool,
         records=records,
         phases=summarise_phases(pool.deployment, busiest(records), pool.timer, takes_in=pool.role == DECODE),
-        engines=_engine_loads(records, seconds, workload, duration),
-        running=together("running"),
-        waiting=together("waiting"),
-        kv_usage=together("kv_usage", max),
+        engines=loads,
+        running=stays.level(served.started_at, served.last_token, seats),
+        waiting=stays.level(served.sent_at, served.started_at),
+        kv_usage=Level(
+            max(busy * gauge.area / seconds if seconds else 0.0 for gauge, busy, seconds in usage),
+            max(gauge.peak for gauge, *_ in usage),
+        ),
         prefix_hit_rate=float(sum(record.num_cached.sum() for record in records)) / num_input,
         num_preemptions=sum(record.num_preemptions for record in records),
         tier=tier_run(pool.deployment, records, num_input, duration),
+    )
+
+
+def assumed_of(pools: Sequence[PoolRun], state: State) -> str:
+    """What is not known of the deployment and weighs on whether it keeps up, with the option that says it."""
+    found = []
+    for pool in pools:
+        gpu, joined = pool.deployment.gpu, pool.deployment.layout.tensor
+        families = [family for phase in pool.phases for family in phase.families]
+        if is_left_open(gpu, joined) and any(each.family == "collective" and each.share > WEIGHS for each in families):
+            found.append("PCIe crosses two sockets, as is assumed without --pcie-topology")
+        if not state.is_steady and pool.deployment.has_default_host and host_bound_share(pool.phases) > WEIGHS:
+            found.append("the host is the default one, as is assumed without --host")
+    return " and ".join(dict.fromkeys(found))
+
+
+def queue_of(pools: Sequence[PoolRun], workload: Workload, seen: Outcome) -> str:
+    """Who waits in a closed loop, where many of its clients do."""
+    waiting, running = (sum(getattr(pool, name).mean for pool in pools) for name in ("waiting", "running"))
+    if workload.concurrency is None or waiting < QUEUED * (waiting + running):
+        return ""
+    full = max(pools, key=lambda pool: pool.waiting.mean)
+    seats = full.deployment.settings.max_num_seqs * len(full.records)
+    why = f"max_num_seqs is {seats:,}" if full.running.peak >= seats else "prompts wait for their turn"
+    why = "the KV cache is full" if full.kv_usage.peak >= FULL else why
+    return (
+        f"of {format_many(workload.concurrency, 'client')} {running:,.0f} are served and {waiting:,.0f} wait at a time "
+        f"({why}); TTFT is {format_seconds(seen.ttft.mean)} on average"
     )
 
 
@@ -366,18 +435,21 @@ def link_run(system: System, run: Run, workload: Workload, duration: float) -> L
 
 
 def _engine_loads(
-    records: Sequence[Record], seconds: Sequence[float], workload: Workload, duration: float
+    pool: ServingPool, records: Sequence[Record], workload: Workload, duration: float, stays: Stays
 ) -> tuple[EngineLoad, ...]:
     inputs = np.array([request.num_input for request in workload.requests])
     loads = []
-    for record, busy in zip(records, seconds, strict=True):
+    for number, record in enumerate(records):
         served = ~np.isnan(record.last_token)
         prompts = int(inputs[served].sum())
+        seconds = sum(phase.seconds for phase in record.phases.values())
+        # Steps of a pipeline overlap: what they add to the run leaves out where its first stage waits for the others.
+        busy = seconds / (record.span or duration) if pool.replica.stages is None else stays.busy(number)
         loads.append(
             EngineLoad(
                 requests=int(served.sum()),
-                busy=min(1.0, busy / (record.span or duration)),
-                running=record.running.area / busy if busy else 0.0,
+                busy=min(1.0, busy),
+                running=stays.mean(stays.served.started_at, stays.served.last_token, number),
                 kv_peak=record.kv_usage.peak,
                 prefix_hit_rate=float(record.num_cached.sum()) / prompts if prompts else 0.0,
                 num_preemptions=record.num_preemptions,
@@ -404,16 +476,27 @@ class SimulatedRun(Outcome):
         """One sentence: whether the deployment keeps up, and which requests the numbers cover."""
         count = len(self.workload.requests)
         if self.state.word == FILLING:
-            limit = f"; cut at {count:,} requests" if self.steady.stopped == CUT else f" ({count:,} requests)"
+            requests = format_many(count, "request")
+            limit = f"; cut at {requests}" if self.steady.stopped == CUT else f" ({requests})"
             enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
             grow = "Latencies grow with the length of the run, so there are no cost and no odds."
             return f"{self.state.sentence}{limit}{enough}. {grow}"
         if self.state.word == OVERLOADED:
             return f"{self.state.sentence}. There are no cost and no odds."
         cut = " The run reached its limit before its medians were known to a few per cent." if self.was_cut else ""
+        if self.is_short:
+            cut += f" So near to saturation {count:,} requests show too low latencies: leave --num-requests out."
         if self.window is None:
-            return f"{self.state.sentence}. Numbers are of all {count:,} requests, ramp-up and drain included.{cut}"
+            all_of = f"all {count:,} requests" if count > 1 else "the one request"
+            return f"{self.state.sentence}. Numbers are of {all_of}, ramp-up and drain included.{cut}"
         return f"{self.state.sentence}. Numbers are of {self.steady.num_requests:,} requests of the steady state.{cut}"
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a longer run would show longer latencies, because a queue near saturation takes long to settle."""
+        state, count = self.state, len(self.workload.requests)
+        near = state.offered is not None and state.capacity is not None and state.offered > NEAR * state.capacity
+        return near and state.word == STABLE and not self.workload.open_ended and count < LONG
 
     @property
     def was_cut(self) -> bool:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from math import inf
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from infercast.forecast import steady as steadiness
+from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import (
     Deployable,
     GpuSource,
@@ -22,10 +23,12 @@ from infercast.forecast.deploy import (
     resolve_run,
     resolve_workload,
 )
+from infercast.forecast.energy import Facility
+from infercast.forecast.intervals import jumps_over
 from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import Outcome, link_run, outcome_of, part_of, pool_run
-from infercast.forecast.slo import Slo
+from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome_of, part_of, pool_run, queue_of
+from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
@@ -33,6 +36,8 @@ from infercast.serve.fleet.two_pools import prompts_of, receiving
 from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import Served
 from infercast.serve.workload.synthetic import continued, extended
+
+ROUGH = 2.0  # Times that errors of a run may be as large where each of its steps is simulated by itself
 
 
 def simulate(
@@ -43,6 +48,9 @@ def simulate(
     gpu: GpuSource | None = None,
     progress: Progress | bool | None = None,
     steady: bool = False,
+    slo: Slo | str | None = None,
+    price: Tariff | float | None = None,
+    facility: Facility | None = None,
     **options: Unpack[RunOptions],
 ) -> Forecast:
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
@@ -53,10 +61,12 @@ def simulate(
     ``router`` names the load balancer of several replicas; that of the engine if none is named.
     ``progress`` is called with the number of requests served and the simulated seconds; True shows a bar.
     With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
+    A run of open length goes on until an ``slo`` is decided; the forecast then has a verdict. ``price`` is in dollars
+    per GPU and hour, or a `Tariff`, and ``facility`` describes servers and building.
     """
     found, load = resolve_run(deployment, workload, gpu, options)
     with request_progress(progress, len(load.requests)) as tell:
-        return simulate_system(system_of(found, router), load, progress=tell, steady=steady)
+        return _answer(system_of(found, router), load, slo, price, facility, progress=tell, steady=steady)
 
 
 def forecast_disaggregated(
@@ -72,20 +82,37 @@ def forecast_disaggregated(
     router: str = PROXY_ROUTER,
     progress: Progress | bool | None = None,
     steady: bool = False,
+    slo: Slo | str | None = None,
+    price: Tariff | float | None = None,
+    facility: Facility | None = None,
     **load: Unpack[LoadOptions],
 ) -> Forecast:
     """Simulate a workload on a prefill pool and a decode pool, joined by a network or by NVLink within a node.
 
     A pool has ``prefill_instances`` or ``decode_instances`` independent copies of its deployment behind one load
     balancer. Names work as in `simulate`: a model's with ``prefill_gpu`` and ``decode_gpu``, and a ``load`` by its
-    rate.
+    rate. ``slo``, ``price`` and ``facility`` are those of `simulate`.
     """
     first, second = resolve_deployment(prefill, prefill_gpu, {}), resolve_deployment(decode, decode_gpu, {})
     requests = resolve_workload(workload, load, second.settings.max_model_len)
     instances = prefill_instances, decode_instances
     system = two_pools(first, second, instances=instances, link=link, router=router)
     with request_progress(progress, len(requests.requests)) as tell:
-        return simulate_system(system, requests, progress=tell, steady=steady)
+        return _answer(system, requests, slo, price, facility, progress=tell, steady=steady)
+
+
+def _answer(
+    system: System,
+    workload: Workload,
+    slo: Slo | str | None,
+    price: Tariff | float | None,
+    facility: Facility | None,
+    **how: Any,
+) -> Forecast:
+    promise = parse_slo(slo) if isinstance(slo, str) else slo
+    made = simulate_system(system, workload, slo=promise, **how)
+    forecast = replace(made, tariff=Tariff.of(price), facility=facility or Facility())
+    return forecast if promise is None else forecast.promised(promise)
 
 
 def simulate_system(
@@ -113,7 +140,9 @@ def simulate_system(
     require_workload(workload)
     workload = system.as_served(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
-    ask = partial(steadiness.further_requests, slo=slo, medians=medians, rejects=rejects)
+    # A run without stretches to jump over, as of a pipeline, takes ten times as long.
+    rough = 1.0 if jumps_over(system) else ROUGH
+    ask = partial(steadiness.further_requests, slo=slo, medians=medians, rejects=rejects, rough=rough)
     while True:
         course = _Course(system, workload, most, ask, check)
         if run is None:
@@ -129,12 +158,18 @@ def simulate_system(
         workload, run = extended(workload, count, longest_taken(workload, system.pools[-1].replica)), None
     part = part_of(steady_state, state, steady, workload.open_ended)
     seen = outcome_of(run.clients, part, workload)
-    pools = zip(system.pools, _within(run, part), strict=True)
+    start = float(run.clients.sent_at.min())
+    window = (start, start + seen.duration) if part is None else (start + part.begin, start + part.end)
+    both = [run.clients] if len(run.records) == 1 else [Served(records) for records in run.records]
+    stays = [Stays(each, window, workload.rate if part else None) for each in both]
+    pools = zip(system.pools, _within(run, part), stays, strict=True)
+    runs = tuple(pool_run(pool, records, workload, seen.duration, stay) for pool, records, stay in pools)
+    state = state._replace(assumed=assumed_of(runs, state), queue=queue_of(runs, workload, seen))
     return Forecast(
         **{field.name: getattr(seen, field.name) for field in fields(Outcome)},
         workload=workload,
         system=system,
-        pools=tuple(pool_run(pool, records, workload, seen.duration) for pool, records in pools),
+        pools=runs,
         link=link_run(system, run, workload, seen.duration),
         clients=run.clients,
         state=state,

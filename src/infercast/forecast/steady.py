@@ -26,6 +26,7 @@ from infercast.forecast.uncertainty import Batches, redraw
 from infercast.lazy_classes import NamedTuple
 from infercast.serve import Record, Replica, Request, Workload, simulate
 from infercast.serve.record import Served
+from infercast.units import format_seconds
 
 BINS = 100  # Equal stretches of the time in which requests arrive
 RESIDENCES = 5  # Least length of a steady part in residence times; a shorter one depends on how it began
@@ -37,9 +38,9 @@ GROWTH = 0.05  # A number in the system that grows by more than this between hal
 FILLS, MUCH = 3.0, 0.25  # A run of so many residence times has filled up, unless its last third has this share more
 STAYS = 90  # Requests still come for this percentile of the residence time after the last one that counts
 GROUPS = 20  # Groups of a part, to estimate its noise
-PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.014, 0.25, 0.04
+PRECISION, TAIL_PRECISION, LIMITED_PRECISION, LIMIT_PRECISION = 0.014, 0.25, 0.1, 0.04
 """Standard errors that a run goes on for: of the medians of TTFT and TPOT, of their 99th percentiles, and of what an
-SLO limits unless it is clear on which side of its limit it lies ..."""
+SLO limits, twice: the second unless it is clear on which side of its limit it lies ..."""
 CLEAR, RATE_PRECISION = 2.5, 0.007  # ... by so many standard errors; and of tokens per second, unless there is a rate
 ROUGH_LIMITS = 2.0
 """What an SLO limits may be off by so many times as much in a run that is made to decide about it alone. Such a run is
@@ -133,11 +134,12 @@ def further_requests(
     medians: Callable[[], bool] = lambda: True,
     rejects: float = inf,
     within: tuple[float, float] = AGAIN,
+    rough: float = 1.0,
 ) -> tuple[int | None, str]:
     """How many requests a longer run should have; or None, and why this one ends.
 
     ``stretches``: batches planned. ``within``: the least and the most times that it is longer. A run goes no
-    further that misses the SLO by ``rejects`` standard errors.
+    further that misses the SLO by ``rejects`` standard errors. ``rough``: a factor on all errors that it goes on for.
     """
     if state.word == OVERLOADED:
         return None, OVERLOAD
@@ -146,14 +148,14 @@ def further_requests(
         start = float(served.sent_at.min())
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
         # Factors on the length of the steady part.
-        precision = LIMIT_PRECISION if medians() else ROUGH_LIMITS * LIMIT_PRECISION
-        limits = [] if slo is None else list(_for_slo(batches, slo, precision))
+        precision, known = (LIMIT_PRECISION, LIMITED_PRECISION) if medians() else (ROUGH_LIMITS * LIMIT_PRECISION, inf)
+        limits = [] if slo is None else list(_for_slo(batches, slo, precision, known))
         asked = [times for times, _ in limits]
         if medians():
             for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
                 asked.append((batches.error(name, fraction) / target) ** 2)
             asked.append((batches.rate_error() / RATE_PRECISION) ** 2)
-        times = max(asked, default=0.0)
+        times = max(asked, default=0.0) / rough**2
         if times <= NEARLY:
             return None, ENOUGH
         if any(missed_by >= rejects for _, missed_by in limits):
@@ -168,8 +170,11 @@ def further_requests(
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _for_slo(batches: Batches, slo: Slo, precision: float) -> Iterator[tuple[float, float]]:
-    """For each limit the factor on the length that it takes to decide about it, and the errors that it is missed by."""
+def _for_slo(batches: Batches, slo: Slo, precision: float, known: float) -> Iterator[tuple[float, float]]:
+    """For each limit the factor on the length that it takes to decide about it, and the errors that it is missed by.
+
+    What is limited is known to ``known`` in any case, and to ``precision`` where it is close to its limit.
+    """
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
@@ -177,7 +182,7 @@ def _for_slo(batches: Batches, slo: Slo, precision: float) -> Iterator[tuple[flo
             error = batches.error(limit.quantity, fraction)
             room = log(limit.seconds / max(value, 1e-12))
             sure, missed_by = abs(room) / CLEAR, -room / max(error, 1e-12)
-            yield 0.0 if sure > error else (error / max(precision, sure)) ** 2, missed_by
+            yield (error / min(max(precision, sure), known)) ** 2, missed_by
 
 
 def _has_filled(sent: Array, done: Array, last: float, residence: float) -> bool:
@@ -299,6 +304,8 @@ class State(NamedTuple):
     capacity: float | None = None  # Requests a second that can be served; None if the run shows it is above what comes
     offered: float | None = None  # Requests a second that arrive; None without a steady rate
     to_clear: float = 0.0  # Seconds from the last arrival until the queue is empty
+    assumed: str = ""  # What decides about it and is not known, with the option that says it
+    queue: str = ""  # How many clients of a closed loop wait, and why, if many do
 
     @property
     def saturation(self) -> State | None:
@@ -314,18 +321,21 @@ class State(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        word = f"{self.word} if {self.assumed}" if self.assumed else self.word
         if self.saturation is not None:
             return (
-                f"overloaded: {_three_digits(self.offered)} requests/s arrive but only about "
+                f"{word}: {_three_digits(self.offered)} requests/s arrive but only about "
                 f"{_three_digits(self.capacity)} requests/s can be served, so the queue grows without end and "
                 "latencies have no steady value"
             )
         most = "" if self.capacity is None else f"; up to about {_three_digits(self.capacity)} requests/s can be served"
+        if self.queue:
+            return f"queued{word.removeprefix(self.word)}: {self.queue}"
         if self.word == STABLE:
-            return f"stable: requests are served as fast as they come{most}"
+            return f"{word}: requests are served as fast as they come{most}"
         if self.word == FILLING:
-            return f"filling: the run ended before the number of requests in the system stopped growing{most}"
-        return f"{self.word}: the queue takes {self.to_clear:,.3g} s to clear after the last request{most}"
+            return f"{word}: the run ended before the number of requests in the system stopped growing{most}"
+        return f"{word}: the queue takes {format_seconds(self.to_clear)} to clear after the last request{most}"
 
 
 def _three_digits(rate: float | None) -> str:

@@ -8,6 +8,7 @@ are found next to the best points by halving.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
@@ -44,6 +45,7 @@ from infercast.hardware.gpu import MEGA
 from infercast.serve import Workload
 from infercast.serve.workload.synthetic import redrawn_with, scaled
 from infercast.shown import Answer, Plotted, Shown
+from infercast.units import format_many
 
 RATE, CONCURRENCY = "rate", "concurrency"
 MOST_VALUES = 200  # A longer list is a mistake more often than a question
@@ -51,7 +53,7 @@ USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
 LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5  # The share of the capacity that is a light load, its requests and seed
 LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
-EDGE_HALVINGS = 4  # Between two points: a knee is known to a sixteenth of their distance
+EDGE = 1.03  # Factor between a load at which something still holds and one at which it does not
 
 Tell = Callable[[str], None]
 Decide = Callable[[Forecast], Forecast]
@@ -163,6 +165,7 @@ class Point(Shown):
     holds: bool | None = None  # Whether the percentiles of the SLO hold
     headroom: float | None = None  # The smallest limit over its forecast: above 1 all hold
     per_hour: float | None = None  # Dollars that the GPUs cost an hour; None where no price is known
+    odds: float | None = None  # The probability that the SLO holds; None where it was not asked for
 
     def _words(self) -> str:
         return f"{self.label}: {self.problem or self.forecast!r}"
@@ -256,8 +259,7 @@ def sweep(
     if axis.is_load and workload is None:
         load[axis.name] = axis.values[0]
     asked = partial(deploy, model, gpu, settings, **options)
-    tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
-    decide = partial(replace, tariff=tariff, facility=facility or Facility())
+    decide = partial(replace, tariff=Tariff.of(price), facility=facility or Facility())
     with stage_progress(tell) as say:
         if axis.is_load:
             deployment = asked()
@@ -286,10 +288,9 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 
-    def run(value: float, only: Slo | None = None) -> Forecast:
-        load = at_load(workload, axis.name, value)
-        by = {"slo": slo} if only is None else {"slo": only, "medians": lambda: False}
-        return decide(simulate_system(system, load, capacity=capacity, **by))
+    @cache
+    def run(value: float) -> Forecast:
+        return decide(simulate_system(system, at_load(workload, axis.name, value), capacity=capacity, slo=slo))
 
     points: list[Point] = []
     for value, label in zip(axis.values, axis.labels, strict=True):
@@ -303,7 +304,9 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     parts = workload.description.split(", ")  # the rate varies, so it is left out
     return Sweep(
         title=_title(points),
-        workload=", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS),
+        workload=_served(
+            ", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS), points
+        ),
         axis=axis,
         points=tuple(points),
         slo=slo,
@@ -341,7 +344,15 @@ def _along_setting(
         prices.append(_price(points[-1]))
     # Where the GPU itself changes there is not one price.
     common = prices[0] if len(set(prices)) == 1 else None
-    return Sweep(_title(points), workload.description, axis, tuple(points), slo, common)
+    return Sweep(_title(points), _served(workload.description, points), axis, tuple(points), slo, common)
+
+
+def _served(words: str, points: Sequence[Point]) -> str:
+    """The load in words, with the requests that rows have: a run goes on until its numbers have settled."""
+    counts = {len(point.forecast.workload.requests) for point in points if point.forecast is not None}
+    if len(counts) < 2:
+        return words
+    return re.sub(r"^[\d,]+ requests", f"{min(counts):,} to {max(counts):,} requests a row", words)
 
 
 def _price(point: Point) -> GpuPrice | None:
@@ -357,8 +368,8 @@ def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
     return simulate_system(system, Workload(light, rate=rate)).ttft.p50
 
 
-def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float, Slo], Forecast], whole: bool) -> Edge:
-    """The largest value up to which an SLO holds, without a gap; between two points by halving."""
+def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float], Forecast], whole: bool) -> Edge:
+    """The largest value up to which an SLO holds, without a gap, within 3 %; between two points by halving."""
     good: float | None = None
     for point in points:
         assert point.forecast is not None
@@ -367,12 +378,11 @@ def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float, Slo], Forecas
             good = point.number
             continue
         bad = point.number
-        for _ in range(0 if good is None else EDGE_HALVINGS):
-            assert good is not None
-            middle = round((good + bad) / 2) if whole else float(f"{(good + bad) / 2:.3g}")
+        while good is not None and bad > EDGE * good:
+            middle = round((good * bad) ** 0.5) if whole else float(f"{(good * bad) ** 0.5:.3g}")
             if middle in (good, bad):
                 break
-            good, bad = (middle, bad) if holds(run(middle, slo), slo) else (good, middle)
+            good, bad = (middle, bad) if holds(run(middle), slo) else (good, middle)
         return Edge(good, reached=True)
     return Edge(good, reached=False)
 
@@ -392,12 +402,16 @@ class Savings(Answer):
     free: Point  # The GPU without a limit
     best: Point | None  # The least energy at the wall of those that keep the SLO; None where none does
     slo: Slo | None = None
-    odds: float | None = None  # The probability that the best value keeps the SLO; None without one ...
-    least_odds: float = 0.0  # The required probability, from 0 to 1
+    least_odds: float = 0.0  # The required probability that the SLO holds, from 0 to 1
 
     def _words(self) -> str:
         best = "none" if self.best is None else self.best.label
         return f"{self.title} along {self.name}, best {best}"
+
+    @property
+    def odds(self) -> float | None:
+        """The probability that the best value keeps the SLO; None without one."""
+        return None if self.best is None else self.best.odds
 
     @property
     def saved(self) -> float:
@@ -447,17 +461,20 @@ def save_energy(
 
     def simulate(numbers: Iterable[float]) -> str:
         found = run(vary=(name, [f"{number:g}" for number in numbers]))
-        points.update({float(point.number or 0.0): point for point in found.points})
+        for point in found.points:
+            if point.problem:  # No limit frees any memory
+                raise DoesNotFitError(point.problem)
+            judged = None if promise is None or point.forecast is None else judge(point.forecast, promise).odds
+            points[float(point.number or 0.0)] = replace(point, odds=judged)
         return found.title
 
     title = simulate(values)
-    judged = _Judged(promise, least_odds)
     for _ in range(HALVINGS):
-        between = _beside(points, judged.best(points))
+        between = _beside(points, _best(points, least_odds))
         if not between:
             break
         simulate(between)
-    best = judged.best(points)
+    best = _best(points, least_odds)
     if best is None and least_odds and points[own].holds:
         best = points[own]  # by the forecast it holds, though not as sure as was asked
     return Savings(
@@ -468,7 +485,6 @@ def save_energy(
         free=points[own],
         best=best,
         slo=promise,
-        odds=None if best is None else judged.odds(best),
         least_odds=least_odds,
     )
 
@@ -485,26 +501,11 @@ def drawn(point: Point) -> tuple[Energy, FacilityEnergy]:
     return energy, wall
 
 
-class _Judged:
-    """The best point by an SLO; odds take a few short simulations and are kept."""
-
-    def __init__(self, slo: Slo | None, least_odds: float) -> None:
-        self._slo, self._least, self._known = slo, least_odds, dict[float | None, float | None]()
-
-    def best(self, points: dict[float, Point]) -> Point | None:
-        """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
-        kept = [point for point in points.values() if point.holds is not False]
-        able = [point for point in kept if point.forecast is not None and point.forecast.state.is_steady]
-        able.sort(key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)))
-        sure = (point for point in able if not self._least or (self.odds(point) or 0.0) >= self._least)
-        return next(sure, None)
-
-    def odds(self, point: Point) -> float | None:
-        if self._slo is None or point.forecast is None:
-            return None
-        if point.number not in self._known:
-            self._known[point.number] = judge(point.forecast, self._slo).odds
-        return self._known[point.number]
+def _best(points: dict[float, Point], least_odds: float) -> Point | None:
+    """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
+    kept = [point for point in points.values() if point.holds is not False and (point.odds or 0.0) >= least_odds]
+    able = [point for point in kept if point.forecast is not None and point.forecast.state.is_steady]
+    return min(able, key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)), default=None)
 
 
 def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
@@ -559,11 +560,11 @@ class BreakEven(NamedTuple):
     def sentence(self) -> str:
         drafting, first, last = self.drafting, self.points[0], self.points[-1]
         what = (
-            f"{drafting.title[:1].upper()}{drafting.title[1:]} with {drafting.num_drafts} "
-            f"draft{'s' if drafting.num_drafts > 1 else ''} a step and {drafting.acceptance.length:.2f} tokens accepted"
+            f"{drafting.title[:1].upper()}{drafting.title[1:]} with {format_many(drafting.num_drafts, 'draft')} "
+            f"a step and {drafting.acceptance.length:.2f} tokens accepted"
         )
         best = max(self.points, key=lambda point: point.speed_up)
-        most = f"at most {best.speed_up:.2f} times as many tokens/s, with {_clients(best.clients)}"
+        most = f"at most {best.speed_up:.2f} times as many tokens/s, with {format_many(best.clients, 'client')}"
         if self.clients is not None:
             rates = [point.plain.output_tokens_per_second for point in self.points]
             rate = np.interp(log(self.clients), [log(point.clients) for point in self.points], rates)
@@ -572,10 +573,12 @@ class BreakEven(NamedTuple):
                 f"tokens/s: {most}, and {last.speed_up:.2f} times with {last.clients:,}."
             )
         if last.speed_up > 1.0:
-            return f"{what} pays at every load up to {_clients(last.clients)}: {most}, {last.speed_up:.2f} times there."
+            clients = format_many(last.clients, "client")
+            return f"{what} pays at every load up to {clients}: {most}, {last.speed_up:.2f} times there."
         if first.speed_up <= 1.0 and best.speed_up <= 1.0:
             return f"{what} does not pay at any load: {most}."
-        return f"{what} pays at some loads only: {most}, and {last.speed_up:.2f} times with {last.clients:,} clients."
+        clients = format_many(last.clients, "client")
+        return f"{what} pays at some loads only: {most}, and {last.speed_up:.2f} times with {clients}."
 
 
 def break_even(
@@ -596,7 +599,7 @@ def break_even(
     points = []
     for number in clients:
         if tell is not None:
-            tell(f"{number:,} clients")
+            tell(format_many(number, "client"))
         points.append(_point(number, plain, drafted, workload(number)))
     first = points[0].drafted
     words = first.workload.description
@@ -610,7 +613,3 @@ def _point(clients: int, plain: Deployment, drafted: Deployment, load: Workload)
     if len(drafting.workload.requests) > len(without.workload.requests):
         without = simulate(plain, replace(drafting.workload, open_ended=False), steady=drafting.steady_only)
     return LoadPoint(clients, without, drafting)
-
-
-def _clients(count: int) -> str:
-    return "one client" if count == 1 else f"{count:,} clients"

@@ -82,9 +82,9 @@ class System(NamedTuple):
     def as_served(self, workload: Workload) -> Workload:
         """The requests as they are answered: with so many tokens at most, or one result of a prompt."""
         if self.pools[0].deployment.model.pools:
-            return capped(workload, 1, "of which pooling leaves the answers out")
+            return capped(workload, 1, "one result per prompt")
         most = self.pools[-1].replica.max_output
-        return workload if most is None else capped(workload, most, f"of which {most:,} tokens at most are answered")
+        return workload if most is None else capped(workload, most, f"answers of {most:,} tokens at most")
 
     def serve(
         self,

@@ -122,12 +122,7 @@ def estimate_variants(
     if missing or unknown:
         wrong = f"needs {', '.join(missing)}" if missing else f"has no {', '.join(unknown)}"
         raise InputError(f"a variant {wrong}; it takes {', '.join(NAMES)}")
-    given = {name: np.asarray({**DEFAULTS, **sizes}[name]) for name in NAMES}
-    for name in NAMES[:-1]:
-        least = 0 if name == "experts" else 1
-        if not np.issubdtype(given[name].dtype, np.integer) or given[name].min() < least:
-            raise InputError(f"{name} must be at least {least}, not {given[name].min()}")
-    columns = dict(zip(NAMES, np.broadcast_arrays(*given.values()), strict=True))
+    columns = _columns({**DEFAULTS, **sizes})
     if not is_model(columns).all():
         raise InputError("heads must be a multiple of kv_heads, and topk at most experts, in every variant")
     device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
@@ -142,6 +137,24 @@ def estimate_variants(
             found[:, which] = _estimate_group(device, chosen, shape, LIKE[routed], name, group)
     results = {name: each.reshape(columns["layers"].shape) for name, each in zip(RESULTS, found, strict=True)}
     return Variants(columns, **results | {"fits": results["fits"] > 0}, front=front)
+
+
+def _columns(sizes: dict[str, Any]) -> dict[str, Array]:
+    """An array for each size, all of one shape."""
+    given: dict[str, Array] = {}
+    for name in NAMES:
+        try:
+            given[name] = each = np.asarray(sizes[name])
+        except ValueError:
+            raise InputError(f"{name} must be a number or an array, not lists of unequal length") from None
+        least = 0 if name == "experts" else 1
+        if name != NAMES[-1] and not (each.size and np.issubdtype(each.dtype, np.integer) and each.min() >= least):
+            raise InputError(f"{name} must be whole numbers of at least {least}, not {str(sizes[name])[:80]}")
+    try:
+        return dict(zip(NAMES, np.broadcast_arrays(*given.values()), strict=True))
+    except ValueError:
+        shapes = ", ".join(f"{name} {each.shape}" for name, each in given.items() if each.ndim)
+        raise InputError(f"sizes must be numbers or arrays of one shape; these do not match: {shapes}") from None
 
 
 def _estimate_group(

@@ -40,7 +40,7 @@ class Scheme(NamedTuple):
 
 
 # These say that a checkpoint is quantised, and its config.json says how.
-AS_STORED = ("compressed-tensors", "modelopt_mixed", "quark", "torchao", "auto-round", "inc")
+AS_STORED = ("compressed-tensors", "modelopt_mixed", "quark", "quark_mxfp4", "torchao", "auto-round", "inc")
 FAMILY_OF = {"fp8_block": "fp8"}
 
 
@@ -50,6 +50,11 @@ def schemes(names: str = "schemes") -> dict[str, Scheme]:
     tables = read_data("quantization.toml")
     known = {name: Scheme(**values) for name, values in tables["schemes"].items()}
     return known if names == "schemes" else {name: known[meant] for name, meant in tables[names].items()}
+
+
+def nearest() -> dict[str, tuple[str, str]]:
+    """Formats that are not modelled: the one that is taken in their place, and how they differ from it."""
+    return {name: (meant, how) for name, (meant, how) in read_data("quantization.toml")["nearest"].items()}
 
 
 # Where a layer's modules sit in a checkpoint: plain, inside two kinds of vision models, and in Nemotron-H.
@@ -210,7 +215,9 @@ def override_format(name: str, weights: WeightFormat, layers: Sequence[Layer]) -
             f"quantization {name!r} names a way to store weights, and this checkpoint is not quantised; give the "
             "config.json of one that is, or a format such as fp8, int4 or nvfp4"
         )
-    overrides = schemes("overrides")
+    overrides = schemes("overrides") | {each: schemes()[meant] for each, (meant, _) in nearest().items()}
+    if where := read_data("quantization.toml")["elsewhere"].get(name):
+        raise UnsupportedModelError(f"quantization {name!r} is for {where}; use a format of GPUs such as fp8 or int4")
     if name not in overrides:
         raise UnknownNameError("quantization", name, [*overrides, *AS_STORED, "none"])
     if weights.name != weights.base:

@@ -18,7 +18,7 @@ from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
 from infercast.models.mixers.mixer import Mixer, SideBySide
 from infercast.models.mixers.recurrent import GatedDeltaNet, Mamba2
-from infercast.models.quantization import leaves_heads_alone, override_format, read_format
+from infercast.models.quantization import leaves_heads_alone, nearest, override_format, read_format
 from infercast.models.spec import ModelConfig, prediction_parameter_count, weight_bytes
 from infercast.units import format_bytes
 
@@ -133,10 +133,14 @@ def read_model(
             raise
         raise UnsupportedModelError(f"{architecture} is not known, and its fields do not tell: {problem}") from None
     weights, kv_dtype = read_format(fields, layers)
-    if quantization not in (None, "none"):
-        weights = override_format(str(quantization).lower(), weights, layers)
+    assumed = [found.assumed] if found.assumed else []
+    if quantization not in (None, "none", "unquant"):
+        asked = str(quantization).lower()
+        weights = override_format(asked, weights, layers)
+        assumed += [f"quantization {asked} is taken as {meant.partition('_')[0]}: {how}"
+                    for meant, how in (nearest()[asked],)] if asked in nearest() else []  # fmt: skip
     hidden = fields.positive("hidden_size")
-    notes, vision = [found.assumed] if found.assumed else [], None
+    notes, vision = [*assumed], None
     if architecture in families.VISION:
         vision = read_vision(families.VISION[architecture].read, families.Fields(found.values, found.where), hidden)
         notes.append(SEEN if vision else UNSEEN)
@@ -156,7 +160,7 @@ def read_model(
         tied_embedding=family.pools or fields.flag("tie_word_embeddings", family.tied),
         positions=0 if family.positions is None else longest + family.positions, pools=family.pools, order=order,
         vision=vision, prediction=prediction, notes=tuple(notes),
-        assumed=found.assumed or (note if "is not known" in note else ""),
+        assumed="; ".join(assumed) or (note if "is not known" in note else ""),
     )  # fmt: skip
     return replace(model, notes=(*notes, *_unlike_files(model, found.stored))) if found.stored else model
 

@@ -119,9 +119,28 @@ FILE_FIELDS = declared("files", signed=signed_percent)
 
 def render_validation(validation: Validation) -> list[RenderableType]:
     parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
-    medians = Grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     # Of runs with arrivals over time, where single requests differ.
     scattered = [run for run in validation.runs if run.scatter and not (run.parts and run.parts.is_static)]
+    return [
+        *parts,
+        Section(
+            "Request by request: absolute error, and rank correlations",
+            Grid(*cells(SCATTER_FIELDS, scattered), text_columns=2, notes_at=(0,)),
+        ),
+        Section("Which part is off: median error", _parts_grid(validation)),
+        *_load_sections(validation),
+        *render_totals(validation),
+        render_reliability(reliability.reliability_of(validation.runs)),
+        Section(
+            "Order of configurations: rank correlation of measured and predicted",
+            Grid(*cells(ORDER_FIELDS, reliability.orders_of(validation.runs))),
+        ),
+    ]
+
+
+def render_totals(validation: Validation) -> list[RenderableType]:
+    """Errors and coverage of all runs together, which come first on a screen."""
+    medians = Grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
     joules = f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
@@ -131,23 +150,11 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         ("all", _coverage_cells(validation)),
     ]
     return [
-        *parts,
-        Section(
-            "Request by request: absolute error, and rank correlations",
-            Grid(*cells(SCATTER_FIELDS, scattered), text_columns=2, notes_at=(0,)),
-        ),
-        Section("Which part is off: median error", _parts_grid(validation)),
-        *_load_sections(validation),
         Section(f"Median absolute error{left_out}", medians),
         *([] if error is None else [Text(joules)]),
         Section(
             "Measured values inside the 80 % intervals of forecasts, and their mean half width",
             Grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in covered], notes_at=(0,)),
-        ),
-        render_reliability(reliability.reliability_of(validation.runs)),
-        Section(
-            "Order of configurations: rank correlation of measured and predicted",
-            Grid(*cells(ORDER_FIELDS, reliability.orders_of(validation.runs))),
         ),
     ]
 

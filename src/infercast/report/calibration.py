@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from infercast.forecast.calibration import TITLES, Calibration, Learned, errors_of, keys_of, median_errors
+from infercast.forecast.calibration import TITLES, Calibration, Learned, doubts_of, errors_of, keys_of
 from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick, styled
 from infercast.units import MILLI, format_percent
 
@@ -33,6 +33,7 @@ def calibration_dict(calibration: Calibration) -> dict[str, Any]:
             }
             for each in calibration.results
         ],
+        "doubts": doubts_of(calibration),
         "error_of_results": matched,
         "error_left_out": left_out,
     }
@@ -47,7 +48,9 @@ def render_calibration(calibration: Calibration, written: str | None = None) -> 
     about += [(each.file, f"{each.kind}: {each.load}") for each in calibration.results]
     rows = [_factor_row(name, learned) for name, learned in calibration.factors.items()]
     columns = ("", "factor", "80 % interval", "before", "")
+    doubts = doubts_of(calibration)
     parts = [
+        *([Section("Doubts", Facts(("-", each) for each in doubts))] if doubts else []),
         Section("Calibrated with", Facts(about)),
         Section("What the results say", Grid(columns, rows, notes_at=(4,))),
         *_seen(calibration),
@@ -95,9 +98,4 @@ def _errors(calibration: Calibration) -> list[RenderableType]:
             parts.append(Section(title, Grid(("median over results", "results", "before", "after"), rows)))
     if len(calibration.results) == 1:
         parts.append(styled("One result only shows how well it is matched itself; give results of other loads, too."))
-    worse = median_errors(calibration, left_out=True)
-    if worse is not None and worse.after > worse.before:
-        parts.append(
-            styled("On what was left out forecasts are worse with the calibration: these results do not fit together.")
-        )
     return parts

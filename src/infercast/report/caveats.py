@@ -12,7 +12,7 @@ from infercast.forecast.deploy import estimate_notes
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, host_bound_share
 from infercast.forecast.result import Forecast
-from infercast.forecast.steady import OVERLOADED, State, SteadyState
+from infercast.forecast.steady import BACKLOGGED, OVERLOADED, State, SteadyState
 from infercast.forecast.uncertainty import borrowed_share, is_older
 from infercast.report.quantities import LEAST, around
 from infercast.report.terminal import RenderableType, Section, pick, styled
@@ -33,7 +33,7 @@ def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[s
     return {
         "state": state.word,
         "capacity_requests_per_s": state.capacity,
-        "saturated": state.saturation is not None,
+        "saturated": state.word in (BACKLOGGED, OVERLOADED),
         "saturation_requests_per_s": state.capacity if state.saturation else None,
         "steady_state": {
             **pick(steady, "reached", requests_needed="num_needed"),
@@ -93,8 +93,7 @@ def caveats(forecast: Forecast) -> list[str]:
     if forecast.link is not None:
         sentences.append("No transfer between two pools was measured: the link is taken from its data sheet.")
     sentences.append(
-        "Every request is taken to produce as many tokens as the workload says; stop strings and failed requests are "
-        "not modelled."
+        "Every request produces as many tokens as the workload says; stop strings and failed requests are not modelled."
     )
     if forecast.state.word == OVERLOADED:
         sentences.append("The deployment is overloaded: latencies only reflect how long the run was.")
@@ -122,13 +121,13 @@ def _of_drafts(deployment: Deployment) -> list[str]:
     """Caveats of speculative decoding, or a hint that the model has heads for it."""
     drafting, model = deployment.drafting, deployment.model
     if drafting is not None:
-        text = f"How many drafts are accepted is {drafting.acceptance.source}, and decides the result."
-        return [f"{text} It is assumed: give --acceptance." if drafting.acceptance.is_assumed else text]
+        text = f"The acceptance of drafts is {drafting.acceptance.source}; it decides the result."
+        return [f"{text} It is assumed; give --acceptance." if drafting.acceptance.is_assumed else text]
     if model.prediction is None or not deployment.engine.own_drafts:
         return []
     return [
-        f"{model.name} has heads that predict further tokens (MTP), which this forecast does without: engines decode "
-        f"faster with them. Ask for it with {deployment.engine.own_drafts}."
+        f"{model.name} has heads that predict further tokens (MTP), which this forecast does not use: engines decode "
+        f"faster with them. Ask for them with {deployment.engine.own_drafts}."
     ]
 
 
@@ -169,9 +168,9 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
     engine = deployment.engine
     if not engine.is_measured:
         published = f"published runs of {'releases long before' if is_older(engine) else 'close releases'}"
-        runner = " It runs this model by other code on the host." if engine.has_new_runner(deployment.model) else ""
+        runner = " It runs this model with other code on the host." if engine.has_new_runner(deployment.model) else ""
         known = f"{engine.name} was not measured in full ({engine.note})"
-        sentences.append(f"{known}: intervals hold how far {published} are off.{runner}")
+        sentences.append(f"{known}: intervals are wider by how far forecasts of {published} are off.{runner}")
     sentences += [*estimate_notes(deployment), *_of_drafts(deployment)]
     if deployment.corrections is not None:
         sentences += [*deployment.corrections.notes, SENTENCES["calibrated"].format(deployment.corrections.title)]

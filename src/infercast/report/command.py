@@ -7,11 +7,13 @@ from math import exp
 from typing import Any
 
 from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
-from infercast.forecast.command.advice import Advice, Advised, MetricDelta
+from infercast.forecast.command.advice import Advice, Advised, Effect
 from infercast.forecast.command.explain import Explained, ServedLoad
 from infercast.forecast.command.flags import Flag
+from infercast.forecast.diagnosis.diagnose import Diagnosis, diagnose_run
 from infercast.report.caveats import brief_doubts
 from infercast.report.deployment import fit_dict, memory_words, render_fit
+from infercast.report.diagnosis import next_words
 from infercast.report.forecast import LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
 from infercast.report.quantities import LENGTHS, document, format_interval
 from infercast.report.terminal import (
@@ -27,7 +29,7 @@ from infercast.report.terminal import (
     on_screen,
     styled,
 )
-from infercast.units import format_seconds
+from infercast.units import format_figure, format_seconds
 
 SHOWN_EFFECTS = 4  # of a change, the largest; JSON has all
 BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
@@ -90,7 +92,8 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
     loads = [_row(each) for each in explained.served]
     parts = [Facts(rows), Section("Forecast", Grid(_BRIEF_COLUMNS, [each[:-1] for each in loads]))]
     told = [("state", last.forecast.state.sentence)]
-    told += [row for row in brief_rows(last.forecast, last.intervals) if row[0] in IN_BRIEF]
+    found = diagnose_run(last.forecast, last.intervals, most=0)  # its changes have their own list
+    told += [row for row in brief_rows(last.forecast, last.intervals, found) if row[0] in IN_BRIEF]
     several = len(explained.served) > 1
     if advised is not None:
         best = sorted([*advised.ranked, *advised.other_gpus], key=lambda each: -each.gain)[:BEST]
@@ -98,16 +101,25 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
         parts.append(
             Section("Changes, by gain", changes) if changes.rows else styled("Nothing that was tried is better.")
         )
-        told.append(("run it", explained.recommended or f"{explained.command}  (good as it is)"))
+        as_it_is = "what helps changes answers or takes other GPUs" if best and best[0].gain > 0.0 else "good as it is"
+        told.append(("run it", explained.recommended or f"{explained.command}  ({as_it_is})"))
     doubts = brief_doubts(last.forecast.source, explained.engine.name, last.intervals, deployment.drafting)
-    return [*parts, Facts([*told, *named_first("doubt", doubts), ("more", MORE)])]
+    told += [*named_first("doubt", doubts), ("next", _next(explained, found))]
+    return [*parts, Facts([*told, ("more", MORE)])]
+
+
+def _next(explained: Explained, found: Diagnosis) -> str:
+    """The one thing to do next."""
+    if explained.advised is None:
+        return "without --no-advice every single change is tried"
+    return "start the command as `run it` has it" if explained.recommended else next_words(found)
 
 
 def _decisions(explained: Explained) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for each in explained.served:
         if (verdict := each.forecast.verdict) is not None:
-            name = "" if len(explained.served) == 1 else f", {each.load.name} load"
+            name = "" if len(explained.served) == 1 else f", {each.name} load"
             parts.append(Section(f"{slo_title(verdict)}{name}", Grid(*cells(LIMIT_FIELDS, verdict.limits))))
     return [*parts, Section("Cost", Facts(cost_rows(explained.served[-1].forecast)))]
 
@@ -122,7 +134,7 @@ def _about(explained: Explained) -> list[tuple[str, str]]:
     if explained.capacity is not None:
         rows.append(("it can serve", f"about {explained.capacity:,.3g} requests/s of the length below"))
     for each in explained.served:
-        name = "load" if len(explained.served) == 1 else f"{each.load.name} load"
+        name = "load" if len(explained.served) == 1 else f"{each.name} load"
         rows.append((name, each.forecast.workload.description))
     return rows + [("note", note) for note in explained.notes]
 
@@ -143,14 +155,14 @@ def _other_flags(flags: Iterable[Flag], notes: Mapping[str, str] = {}) -> list[t
 
 def _row(served: ServedLoad) -> tuple[str, ...]:
     forecast, intervals = served.forecast, served.intervals
-    cells = [served.load.name, f"{forecast.requests_per_second:,.3g}"]
+    cells = [served.name, f"{forecast.requests_per_second:,.3g}"]
     for values, band in ((forecast.ttft, intervals.ttft), (forecast.tpot, intervals.tpot)):
         if values is None or band is None:
             cells += ["-", "-", "-"]
         else:
             ends = format_interval(band.low.p99, band.high.p99)
             cells += [format_seconds(values.p50), format_seconds(values.p99), ends]
-    return (*cells, f"{forecast.output_tokens_per_second:,.0f}", forecast.state.word)
+    return (*cells, format_figure(forecast.output_tokens_per_second), forecast.state.word)
 
 
 def _render_advice(explained: Explained, advised: Advised) -> list[RenderableType]:
@@ -180,8 +192,8 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
 
 
 def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:
-    gain, change = f"{100 * (exp(advice.gain) - 1):+.1f} %", advice.change
-    return change.label, _effects(advice.real, several, SHOWN_EFFECTS), gain, _caution(change.answers, change.gpus)
+    gain = f"{100 * (exp(advice.gain) - 1):+.1f} %"
+    return advice.label, _effects(advice.real, several, SHOWN_EFFECTS), gain, _caution(advice.answers, advice.gpus)
 
 
 def _brief_advice(advice: Advice, several: bool) -> tuple[str, str]:
@@ -190,9 +202,9 @@ def _brief_advice(advice: Advice, several: bool) -> tuple[str, str]:
     return label, f"{words} ({caution})" if caution else words
 
 
-def _effects(effects: Sequence[MetricDelta], several: bool, most: int) -> str:
+def _effects(effects: Sequence[Effect], several: bool, most: int) -> str:
     """``TPOT p99 -17 %, TTFT p50 +4 %``, with the load before it where there are two."""
-    factors = [exp(each.change) for each in effects[:most]]
+    factors = [1.0 + each.change for each in effects[:most]]
     changes = [f"x {factor:.1f}" if factor >= 3 else f"{100 * (factor - 1):+.0f} %" for factor in factors]
     named = [f"{each.load} {each.name}" if several else each.name for each in effects[:most]]
     return ", ".join(f"{name} {change}" for name, change in zip(named, changes, strict=True))

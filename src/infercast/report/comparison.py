@@ -30,7 +30,7 @@ COMPARED, COMPARED_PARTS = ("mean", "p50", "p95", "p99"), ("mean", "p99")  # of 
 
 
 def step_title(side: compare.Side) -> str:
-    return f"Steps of {side.name}: the GPU waits for its host in {format_percent(side.host_bound)} of their time"
+    return f"Steps {side.place}: the GPU waits within them in {format_percent(side.host_bound)} of their time"
 
 
 def family_columns(both: compare.SideBySide) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def render_runs(
 ) -> list[RenderableType]:
     """Tables for a terminal; with ``breakdown``, where every second of each run goes, too."""
     before, after = (run.forecast for run in runs)
-    both = compare.side_by_side(runs, names)
+    both, explained = compare.side_by_side(runs, names), compare.compare_runs(*runs)
     asked = [(f": {title[:1].lower()}{title[1:]}" if len(before.pools) > 1 else "", rows)
              for title, rows in system_facts(before)]  # fmt: skip
     return [
@@ -87,12 +87,12 @@ def render_runs(
             for one, other in zip(before.pools, after.pools, strict=True)
         ),
         Section("Side by side", Grid(("", *names, "change"), headline_rows(before, after))),
-        Section("Why", Facts(("-", sentence) for sentence in compare.reasons(both))),
+        Section("Why", Facts(("-", sentence) for sentence in compare.reasons(both, explained))),
         *(Section(step_title(side), Grid(*cells(STEP_FIELDS, side.kinds))) for side in both.sides),
         *(Section(f"A step of {step.title}", Grid(family_columns(both), family_rows(step))) for step in both.steps),
         *(
             Section(f"What explains the mean {name}", _differences(comparison, names))
-            for name, comparison in compare.compare_runs(*runs).items()
+            for name, comparison in explained.items()
         ),
         *(_breakdowns(runs, changes) if breakdown else ()),
         caveat_section(caveats_of((before, after))),
@@ -121,19 +121,17 @@ def runs_dict(
     before, after = (forecast_dict(run.forecast) for run in runs)
     if breakdown:
         before["breakdown"], after["breakdown"] = (breakdown_dict(break_down(run)) for run in runs)
-    both = compare.side_by_side(runs, names)
+    both, explained = compare.side_by_side(runs, names), compare.compare_runs(*runs)
     return {
         "what_if": changes,
         "before": before,
         "after": after,
-        "reasons": compare.reasons(both),
+        "reasons": compare.reasons(both, explained),
         "steps": [_side_dict(side) for side in both.sides],
         "same_steps": [
             {"step": step.title, "before": _step_dict(step, 0), "after": _step_dict(step, 1)} for step in both.steps
         ],
-        "explained": {
-            name.lower(): comparison_list(comparison) for name, comparison in compare.compare_runs(*runs).items()
-        },
+        "explained": {name.lower(): comparison_list(comparison) for name, comparison in explained.items()},
     }
 
 

@@ -48,6 +48,8 @@ def render_fit(fit: Fit) -> list[RenderableType]:
         ("longest sequence", f"{fit.longest_sequence:,} tokens"),
         ("most sequences", f"{fit.most_sequences:,} of {fit.context:,} tokens"),
     ]
+    if not memory.kv.block_bytes:
+        answers[1:] = [("KV cache", "none: a prompt is computed in one step"), answers[3]]
     if shape.num_tables > 1:
         answers.insert(3, ("groups of layers", f"{shape.num_tables}: {_groups(shape)}"))
     if fit.layout.pipeline > 1:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import ceil
 from typing import Any
 
 from infercast import units
 from infercast.engines.base import package_of
+from infercast.forecast.diagnosis.diagnose import Diagnosis
 from infercast.forecast.energy import Energy
 from infercast.forecast.intervals import Intervals
-from infercast.forecast.kernels import Phase, host_bound_share
-from infercast.forecast.result import FULL, HELD_BY_HOST, Forecast, Verdict, bottleneck, largest_family, prices_of
-from infercast.forecast.run import EngineLoad, PoolRun, SessionsRun, TierTransfer, drafts_of
+from infercast.forecast.kernels import Phase
+from infercast.forecast.result import Forecast, Verdict, prices_of
+from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.forecast.steady import OVERLOADED
 from infercast.forecast.system import BOTH, DECODE
 from infercast.hardware.server import Server
 from infercast.report import quantities
@@ -38,6 +37,7 @@ from infercast.report.deployment import (
     serve_command,
     workload_dict,
 )
+from infercast.report.diagnosis import EXAMPLE, POOLED, diagnosis_dict, diagnosis_of, diagnosis_rows, next_words
 from infercast.report.files import csv_lines
 from infercast.report.terminal import (
     SCREEN,
@@ -60,8 +60,6 @@ LEAST_PART = 0.01  # parts of the energy below this share are summed as `other`
 SHOWN_ENGINES = 16
 LEAST_SHARE = 0.0005  # kernel families below this share of a step are left out of tables
 PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
-EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
-SURE, USABLE = 0.8, 0.9  # Odds with which nothing has to change, and the share of its capacity that one plans for
 BRIEF = ("ttft", "tpot", "end_to_end")
 IN_BRIEF = ("p50", "p95", "p99")
 MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"
@@ -85,7 +83,7 @@ def slo_title(verdict: Verdict) -> str:
     failing = [str(each.limit) for each in verdict.limits if each.headroom is not None and each.headroom <= 1.0]
     if verdict.holds:
         return "SLO: holds"
-    return f"SLO: fails by {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
+    return f"SLO: fails on {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
 
 
 def promise_rows(forecast: Forecast) -> list[tuple[str, str]]:
@@ -219,9 +217,8 @@ def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
     ]
     if tier.num_loaded:
         wait = units.format_seconds(tier.mean_wait)
-        rows.append(
-            ("KV loads", f"{tier.num_loaded:,} requests waited {wait} each, from the lookup to their first step")
-        )
+        loaded = units.format_many(tier.num_loaded, "request")
+        rows.append(("KV loads", f"{loaded} waited {wait} each, from the lookup to their first step"))
     if tier.num_refused:
         rows.append(
             ("KV stores", f"{tier.num_refused:,} times there was no room: the tier is too small for its copies")
@@ -251,6 +248,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         *([] if intervals is None else [quantities.render_intervals(intervals)]),
         *render_decision(forecast),
         *([Section("Energy", Facts(rows))] if (rows := energy_rows(forecast)) else []),
+        *([] if intervals is None else [Section("Diagnosis", Facts(_diagnosed(forecast, intervals)))]),
         *_render_parts(forecast),
         Section("Load", Facts(load_rows(forecast))),
     ]
@@ -264,10 +262,16 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
 
 
+def _diagnosed(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]]:
+    found = diagnosis_of(forecast, intervals)
+    return [*diagnosis_rows(found), ("next", next_words(found))]
+
+
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
     """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
     state, pools = forecast.state, forecast.deployment.model.pools
-    told = state.sentence if state.is_steady and not forecast.was_cut else forecast.headline
+    is_plain = state.is_steady and not (forecast.was_cut or forecast.is_short)
+    told = state.sentence if is_plain else forecast.headline
     rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in quantities.latencies_of(forecast)
             if each.name in BRIEF and values is not None and not (pools and each.name == "ttft")]  # fmt: skip
     table = Grid(
@@ -295,28 +299,29 @@ def _deployed(pool: PoolRun) -> str:
     return f"{role}{name} on {pool.pool.gpus} x {deployment.gpu.title}{split}, {deployment.engine.name}"
 
 
-def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]]:
+def brief_rows(forecast: Forecast, intervals: Intervals, found: Diagnosis | None = None) -> list[tuple[str, str]]:
     """What a newcomer asks after the latencies, a line each."""
     running, waiting = forecast.running, forecast.waiting
-    tokens = f"{forecast.output_tokens_per_second:,.0f} {_result(forecast)}s/s"
-    queue = f", {waiting.mean:,.1f} waiting" if waiting.mean >= 0.05 else ""
-    tokens += f" ({quantities.format_rates(intervals.output_tokens_per_second)})"
-    served = f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
-    deployment, changes = forecast.deployment, brief_changes(forecast)
+    tokens = f"{units.format_figure(forecast.output_tokens_per_second)} {_result(forecast)}s/s"
+    queue = f", {units.format_figure(waiting.mean)} waiting" if waiting.mean >= 0.05 else ""
+    low, high = map(units.format_figure, intervals.output_tokens_per_second)
+    tokens += f" ({low} to {high})" if low != high else ", as many as come"
+    deployment, found = forecast.deployment, found or diagnosis_of(forecast, intervals)
+    served = tokens if deployment.model.pools else f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
     doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
     assumed = dict.fromkeys(pool.deployment.model.assumed for pool in forecast.pools)
     return [
         *release_rows(deployment.engine),
         *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
-        ("load", f"{served}; {running.mean:,.1f} running{queue}"),
-        ("SLO", _promise_words(forecast.verdict, "e2e_p99<1s" if deployment.model.pools else EXAMPLE)),
+        *([] if forecast.link is None else [("TTFT", _ttft_words(forecast.link))]),
+        ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
+        ("SLO", _promise_words(forecast.verdict, POOLED if deployment.model.pools else EXAMPLE)),
         ("cost", _cost_words(forecast)),
-        ("bottleneck", quantities.bound_words(bottleneck(forecast))),
-        *named_first("change", changes),
-        ("breaks first", _first_to_break(forecast)),
+        *diagnosis_rows(found),
         *named_first("doubt", doubts),
-        *_of_pools(forecast, "run it", _installed_and_run),
+        *named_first("run it", _started(forecast)),
+        ("next", next_words(found)),
         ("more", MORE),
     ]
 
@@ -324,6 +329,22 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
 def _installed_and_run(pool: PoolRun) -> str:
     package = package_of(pool.deployment.engine)
     return f"pip install {package} && {serve_command(pool.deployment, pool.role)}"
+
+
+def _started(forecast: Forecast) -> list[str]:
+    """Commands of all engines; two pools have a proxy before them."""
+    if forecast.link is None:
+        return [*map(_installed_and_run, forecast.pools)]
+    lines = [f"{pool.role}, {pool.pool.instances} x: {_installed_and_run(pool)}" for pool in forecast.pools]
+    return [*lines, "and a proxy that sends each prompt to the first pool, then to the second"]
+
+
+def _ttft_words(link: LinkRun) -> str:
+    """Its means by part."""
+    means = link.prompt.mean, link.wait.mean + link.transfer.mean, link.first_step.mean
+    prompt, moving, first = map(units.format_seconds, means)
+    parts = f"{prompt} in the prefill pool, then {moving} on the link, then {first} in the decode pool"
+    return f"{parts} on average; {link.name} is in use {units.format_percent(link.use)} of the run"
 
 
 def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) -> list[tuple[str, str]]:
@@ -353,48 +374,6 @@ def _result(forecast: Forecast) -> str:
     return "prompt" if forecast.deployment.model.pools else "output token"
 
 
-def brief_changes(forecast: Forecast) -> list[str]:
-    """What to try first, from what the run has shown; nothing is simulated for it."""
-    deployment, verdict, state = forecast.deployment, forecast.verdict, forecast.state
-    phase, family = largest_family(forecast)
-    model, rest = deployment.model, []
-    if model.prediction is not None and (flags := deployment.engine.own_drafts) and deployment.drafting is None:
-        rest.append(f"{flags} drafts by itself (MTP)")
-    can_be_fp8 = model.weights.name == model.weights.base and "fp8" in deployment.gpu.tensor_flops
-    half = f"{phase.name} steps up to {units.format_percent(0.5 * family.seconds / phase.whole)} shorter"
-    if state.word == OVERLOADED and state.capacity and state.offered:
-        times = ceil(state.offered / (USABLE * state.capacity))
-        found = f"{times} x as many GPUs, such as --data-parallel-size {times * deployment.layout.data}"
-        found += f"; or at most {state.capacity:,.3g} requests/s"
-    elif forecast.kv_usage.peak >= FULL and forecast.waiting.peak > 0:
-        found = "--kv-cache-dtype fp8 holds twice as many tokens; so do more GPUs, or shorter contexts"
-    elif host_bound_share(forecast.phases) > HELD_BY_HOST:
-        found = "a faster CPU (--host NAME, see `infercast hosts`): GPUs wait for it"
-    elif family.family == "attention" and family.bound == "dram" and model.cache_dtype != "fp8":
-        found = f"--kv-cache-dtype fp8 (check its answers): {half}"
-    elif family.bound in ("dram", "tensor") and can_be_fp8:
-        found = f"--quantization fp8 (check its answers): {half}"
-    elif family.bound in ("dram", "tensor"):
-        found = f"--tensor-parallel-size {2 * deployment.layout.tensor}: {half}, for twice the GPUs"
-    else:
-        found = "nothing stands out; `infercast diagnose` ranks kernels by what better ones would gain"
-    kept = verdict is not None and verdict.holds and (verdict.odds or 0.0) >= SURE
-    return [f"not needed; {found}" if kept else found, *rest]
-
-
-def _first_to_break(forecast: Forecast) -> str:
-    """Which of prompts, cache and seats is nearest to its end, by the shares of them in use."""
-    seats = sum(pool.deployment.settings.max_num_seqs * len(pool.records) for pool in forecast.pools)
-    prompts = max((phase.seconds for phase in forecast.phases if phase.name == "prefill"), default=0.0)
-    shares = [
-        (prompts / forecast.duration, "prompts ({} of GPU time)"),
-        (forecast.kv_usage.peak, "KV cache ({} full)"),
-        (forecast.running.peak / seats, "max_num_seqs ({} in use)"),
-    ]
-    words = (text.format(units.format_percent(share)) for share, text in sorted(shares, reverse=True))
-    return "{}, then {}, {}".format(*words)
-
-
 def _render_parts(forecast: Forecast) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if (sessions := forecast.sessions) is not None:
@@ -421,7 +400,6 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
             for latency in quantities.LATENCIES
         },
         **{each.key: each.data(forecast) for each in quantities.RESULTS},
-        "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,  # 1.0 drops this name of ..._per_gpu
         **decision_fields(forecast),
         **{each.key: each.data(forecast) for each in quantities.ENERGIES},
         "energy": forecast.energy and _energy_dict(forecast.energy),
@@ -443,6 +421,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "kind": forecast.kind,
         "caveats": caveats(forecast),
         **quantities.interval_fields(intervals),
+        **({} if intervals is None else {"diagnosis": diagnosis_dict(diagnosis_of(forecast, intervals))}),
     }
 
 
@@ -537,7 +516,9 @@ def latency_cells(values: Percentiles | None) -> list[str]:
 
 def phase_title(pool: PoolRun, phase: Phase) -> str:
     words = TAKING_IN if pool.role == DECODE and phase.name == "prefill" else TITLES[phase.name]
-    return f"{words}: {phase.steps:,} steps, {units.format_seconds(phase.seconds / phase.steps)} each"
+    return (
+        f"{words}: {units.format_many(phase.steps, 'step')}, {units.format_seconds(phase.seconds / phase.steps)} each"
+    )
 
 
 def phase_cells(phase: Phase) -> list[list[str]]:

@@ -21,7 +21,16 @@ from infercast.report.forecast import latency_cells
 from infercast.report.quantities import LATENCIES, declared, document
 from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, at, cells, pick, record
 from infercast.serve import Workload
-from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
+from infercast.units import (
+    MICRO,
+    MILLI,
+    format_joules,
+    format_many,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_watts,
+)
 
 PICO = 1e-12
 STEP_TIMES = {
@@ -34,6 +43,7 @@ SAID = 8  # findings in words; the table has all
 CEILING = "the latency that one in ten measured kernels of the shape beats, over GPUs and engines (docs/diagnose.md)"
 SHOWN_REQUESTS = 5
 SHOWN_FAMILIES = 5
+LEAST_FAMILY = 0.005  # families with a smaller share are left out on a screen
 SHOWN_SHARE = 0.0005  # parts below this share are left out of tables, never out of JSON
 
 
@@ -64,7 +74,8 @@ def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
     summary = [
         *([("step", question)] if question else []),
         ("tokens", f"{cost.num_tokens:,}{padded}, launched as {cost.launch}"),
-        ("all kernels", f"{seconds} (80 % interval {low} to {high}, {gpu.source})"),
+        ("all kernels", f"{seconds} (80 % interval {low} to {high})"),
+        ("rest on", _sources(cost)),
         ("between them", f"{format_seconds(cost.gap_seconds)} in which the GPU idles"),
         ("host time", f"{format_seconds(cost.host_seconds)}, hidden where the GPU takes longer"),
         ("step time", format_seconds(cost.seconds)),
@@ -72,6 +83,15 @@ def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
     ]
     kernels = cells(_kernel_fields(cost), _ranked(cost))
     return [Section("Step", Facts(summary)), Section("Kernels", Grid(*kernels, text_columns=2, notes_at=(6,)))]
+
+
+def _sources(cost: StepCost) -> str:
+    """What the estimates rest on, by shares of the time of all kernels."""
+    shares: dict[str, float] = {}
+    for kernel in cost.kernels:
+        shares[kernel.estimate.source] = shares.get(kernel.estimate.source, 0.0) + kernel.seconds
+    ranked = sorted(shares.items(), key=lambda each: -each[1])
+    return ", ".join(f"{source} {format_percent(each / sum(shares.values()))}" for source, each in ranked)
 
 
 def _explained(kernel: KernelCost) -> tuple[str, str]:
@@ -153,8 +173,8 @@ def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[Renderabl
 
 
 def render_parts(breakdown: Breakdown) -> list[RenderableType]:
-    """The same for a notebook, without the requests that it is of."""
-    parts = [_run_table(breakdown), Section("TTFT, per request", _parts_table(breakdown.first_tokens))]
+    """The same for a screen or a notebook, by families and without the requests that it is of."""
+    parts = [_run_table(breakdown, families=True), Section("TTFT, per request", _parts_table(breakdown.first_tokens))]
     if breakdown.later_tokens is not None:
         parts.append(Section("TPOT", _parts_table(breakdown.later_tokens)))
     return parts
@@ -166,18 +186,19 @@ def by_family(breakdown: Breakdown) -> list[tuple[str, list[KernelPart]]]:
     return sorted(families, key=lambda family: -sum(part.total for part in family[1]))
 
 
-def _run_table(breakdown: Breakdown) -> RenderableType:
+def _run_table(breakdown: Breakdown, *, families: bool = False) -> RenderableType:
     rows = []
     for family, kernels in by_family(breakdown):
         seconds = {kind: sum(kernel.seconds[kind] for kernel in kernels) for kind in KINDS}
         rows.append(_run_row(family, seconds, breakdown.whole))
-        if len(kernels) > 1 or kernels[0].name != family:
+        if not families and (len(kernels) > 1 or kernels[0].name != family):
             rows += [_run_row(f"  {kernel.name}", kernel.seconds, breakdown.whole) for kernel in kernels]
     rows.append(_run_row(breakdown.host.name, breakdown.host.seconds, breakdown.whole))
     idle = breakdown.idle_seconds
     rows.append(("no request in the system", "", "", "", *_total(idle, breakdown.whole)))
-    steps = [f"{breakdown.steps[kind]:,} {kind} step{'' if breakdown.steps[kind] == 1 else 's'}" for kind in KINDS]
-    shown = [row for row in rows if not row[0].startswith("  ") or row[-1] != format_percent(0.0)]
+    steps = [format_many(breakdown.steps[kind], f"{kind} step") for kind in KINDS]
+    least = 100 * LEAST_FAMILY if families else 0.0
+    shown = [row for row in rows if float(row[-1].split()[0]) >= least and row[-1] != format_percent(0.0)]
     return Grid(("", *steps, "all", "share"), shown)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from infercast.models import spec
 from infercast.report.terminal import Column, Facts, FittingTable, RenderableType, Section, styled
-from infercast.units import format_bytes, format_count
+from infercast.units import format_bytes, format_count, format_many
 
 COLUMNS = (
     Column("name", lambda model: model.name),
@@ -61,7 +61,7 @@ def _prediction_rows(model: spec.ModelConfig) -> list[tuple[str, str]]:
     halves = [half for stack in part.stacks for half in (stack.mixer, stack.feed_forward) if not half.is_empty]
     counted = format_count(spec.prediction_parameter_count(model))
     words = "; ".join(half.description for half in halves)
-    return [("prediction", f"{part.heads} head{'s' if part.heads > 1 else ''}, {counted} parameters: {words}")]
+    return [("prediction", f"{format_many(part.heads, 'head')}, {counted} parameters: {words}")]
 
 
 def model_dict(model: spec.ModelConfig) -> dict[str, Any]:

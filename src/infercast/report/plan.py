@@ -36,6 +36,7 @@ from infercast.report.terminal import (
 from infercast.units import (
     MILLI,
     format_dollars,
+    format_figure,
     format_gpus,
     format_joules,
     format_odds,
@@ -63,8 +64,22 @@ def brief_plan(plan: Plan) -> list[RenderableType]:
         sentences = _short("\n".join([plan.why, *plan.changes[:CHANGES]]))
         parts.append(Section("why, and what would change it", Paragraph(sentences, WIDEST - 2)))
         doubts = brief_doubts(winner.figures.source, winner.candidate.engine, winner.figures.intervals)
-        parts.append(Facts([*named_first("note", plan.notes[:1]), *named_first("doubt", doubts), ("more", MORE)]))
+        told = [*named_first("note", plan.notes[:1]), *named_first("doubt", doubts)]
+        parts.append(
+            Facts(
+                [*told, ("next", "--out DIR writes what starts the winner, for Docker and Kubernetes"), ("more", MORE)]
+            )
+        )
+    elif winner is None:
+        parts.append(Facts([("next", _next_question(plan))]))
     return parts
+
+
+def _next_question(plan: Plan) -> str:
+    """What to ask for where there is no answer."""
+    if plan.nearest:
+        return "ask for what the nearest candidate keeps, or allow more GPUs (--max-gpus) or other kinds (--gpu)"
+    return "allow more GPUs (--max-gpus), other kinds (--gpu) or a looser --slo"
 
 
 def _short(text: object) -> str:
@@ -137,13 +152,13 @@ def _winner(row: Row) -> list[tuple[str, str]]:
     rows += _drawn_rows(figures)
     rows += [("TTFT", _latency(figures, "ttft")), ("TPOT", _latency(figures, "tpot"))]
     within = f"{figures.goodput:,.2f} requests/s within the SLO"
-    rows.append(("throughput", f"{figures.output_tokens_per_second:,.0f} output tokens/s, {within}"))
+    rows.append(("throughput", f"{format_figure(figures.output_tokens_per_second)} output tokens/s, {within}"))
     if row.rate is not None:
         rows.append(("most requests/s", f"{row.rate:.3g} within the SLO"))
     if figures.odds is not None:
         rows.append(("odds", f"the SLO holds with a probability of {format_percent(figures.odds)}"))
     rows.append(("headroom", f"{figures.headroom:.2f} times, least in {figures.tightest}"))
-    rows.append(("bottleneck", quantities.bound_words(figures.bottleneck)))
+    rows.append(("bottleneck", figures.bottleneck))
     for pool, name in zip(row.candidate.pools, ("prefill", "decode"), strict=False):
         label = "options" if row.candidate.prefill is None else f"{name} options"
         rows.append((label, shlex.join(flag_words(pool.options())) or "none"))
@@ -257,7 +272,6 @@ LAYOUT_FIELDS = (
         kind=lambda cost: None if cost.problem else cost.kind,
         level=lambda cost: LEVEL,
         mean=lambda values: format_seconds(values.mean),
-        rates=lambda cost: None if cost.problem else cost.output_tokens_per_second_interval,
         ends=lambda ends: None if ends is None else list(ends),
     ),
     *(Field(each.key, each.data) for each in (*quantities.PROMISES, *quantities.COSTS, *quantities.ENERGIES)),
@@ -291,15 +305,33 @@ def render_layouts(layouts: Layouts) -> list[RenderableType]:
         ]
         if saturated:
             parts.append(styled(f"  cannot keep up with the arrivals: {', '.join(saturated)}", style="dim"))
-        refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
+        refused = [cost for cost in own if cost.problem]
         if refused:
-            parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
+            told = ", ".join(f"{cost.layout} ({cost.layout.gpus})" for cost in refused)
+            parts.append(styled(f"  does not fit: {told}: {refused[0].problem}", style="dim"))
     parts += [Paragraph(note, style="dim") for note in (*notes(layouts), FORECASTS)]
-    return parts
+    return [*parts, Facts([("next", choice_of(layouts))])]
+
+
+def choice_of(layouts: Layouts) -> str:
+    """Which layout to take, and why."""
+    served = [each for each in ranked(layouts) if not each.problem and each.saturation is None]
+    if not served:
+        return "more GPUs, a smaller format (--quantization fp8) or less load: none of these can serve it"
+    best = served[0]
+    tokens = f"{best.output_tokens_per_second_a_gpu:,.0f} output tokens/s per GPU"
+    why = f"the most of all, {tokens}" if best.verdict is None else f"it keeps the SLO with {tokens}"
+    if best.verdict is not None and not best.verdict.holds:
+        why = f"none keeps the SLO, and it serves {tokens}"
+    flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in
+                     (("tensor_parallel_size", best.layout.tensor), ("pipeline_parallel_size", best.layout.pipeline),
+                      ("data_parallel_size", best.layout.data)) if size > 1)  # fmt: skip
+    return f"take {best.layout} on {best.gpu.name} ({why}): `infercast simulate` with {flags or 'one GPU'} says more"
 
 
 def layouts_dict(layouts: Layouts) -> dict[str, Any]:
-    return {"model": layouts.model, "workload": layouts.workload.description, "layouts": layouts_list(layouts)}
+    named = {"model": layouts.model, "workload": layouts.workload.description, "next": choice_of(layouts)}
+    return {**named, "layouts": layouts_list(layouts)}
 
 
 def notes(costs: Sequence[LayoutCost]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from infercast.report import manifests
 from infercast.report.deployment import repository_of
 from infercast.report.files import write_whole
 from infercast.report.plan import candidates_csv
-from infercast.units import MILLI, format_percent, format_seconds
+from infercast.units import MILLI, format_gpus, format_many, format_percent, format_seconds, json_text
 
 KEYS = {"p50": "median", "p99": "p99", "mean": "mean"}  # as the benchmark names them
 
@@ -35,7 +34,7 @@ def bench_script(checks: Sequence[Check], commands: Commands, model: str, title:
         name = f"rate-{check.rate:g}.json"
         text += scripts["bench_run"].format(bench=bench, flags=commands.bench_flags.format(name=name), **values)
     forecasts = {f"{check.rate:g}": _rows(check, commands.bench_end_to_end) for check in checks}
-    return text + str(scripts["bench_compare"]).format(forecasts=json.dumps(forecasts))
+    return text + str(scripts["bench_compare"]).format(forecasts=json_text(forecasts))
 
 
 def _rows(check: Check, end_to_end: str) -> list[tuple[str, float, float, float, str]]:
@@ -236,7 +235,7 @@ def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | No
 def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
     question, winner, scripts = plan.question, plan.winner, read_data(manifests.SCRIPTS)
     text = f"# {question.model} for {question.rate:.3g} requests/s within {question.slo}\n\n"
-    text += f"Requests: {question.workload.description or f'{len(question.workload.requests):,} requests'}.\n\n"
+    text += f"Requests: {question.workload.description or format_many(len(question.workload.requests), 'request')}.\n\n"
     if winner is None or winner.figures is None:
         text += "No candidate keeps the SLO.\n\n"
     else:
@@ -244,7 +243,7 @@ def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
         cost = "" if winner.cost is None else f", ${winner.cost:,.2f} per hour"
         sure = "" if figures.odds is None else f" The SLO holds with a probability of {format_percent(figures.odds)}."
         tpot = "" if figures.tpot is None else f", TPOT p99 {format_seconds(figures.tpot.p99)}"
-        text += f"Chosen: {winner.candidate}, {winner.gpus} GPUs{cost}.{sure}\n"
+        text += f"Chosen: {winner.candidate}, {format_gpus(winner.gpus)}{cost}.{sure}\n"
         text += f"Forecast: TTFT p99 {format_seconds(figures.ttft.p99)}{tpot}; limited by: {figures.bottleneck}.\n\n"
     text += f"{plan.why}\n\n" if plan.why else ""
     text += "".join(f"- {sentence}\n" for sentence in plan.changes) + ("\n" if plan.changes else "")

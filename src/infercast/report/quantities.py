@@ -18,7 +18,6 @@ from infercast.lazy_classes import NamedTuple
 from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named, record
 
 LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
-BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
 TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
 MEDIANS = {"ttft": "TTFT p50", "tpot": "TPOT p50"}
 PARTS = {"kernels": "kernels", "host": "your host", "release": "the release", "luck": "luck"}
@@ -159,11 +158,6 @@ def around(part: float) -> str:
     return f"+-{100 * part:.0f} %"
 
 
-def bound_words(text: str) -> str:
-    """A bottleneck with the GPU's limits as people call them."""
-    return next((text.replace(short, long) for short, long in BOUND_WORDS.items() if text.endswith(short)), text)
-
-
 def render_alone(intervals: Intervals) -> list[RenderableType]:
     return [render_intervals(intervals)]
 
@@ -195,7 +189,7 @@ def ends_ms(ends: tuple[float, float] | None) -> list[float] | None:
 
 def format_rates(ends: tuple[float, float]) -> str:
     """Two rates to three digits or more: ``2,207 to 2,233``, ``76.3 to 180``, ``1.64 to 2.05``."""
-    low, high = (f"{end:,.{2 if end < 10 else 1 if end < 100 else 0}f}" for end in ends)
+    low, high = map(units.format_figure, ends)
     return f"{low} to {high}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import isnan, log2, nan
 from textwrap import fill
 from typing import Any
@@ -10,14 +11,13 @@ from typing import Any
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.result import bottleneck
 from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, Point, Savings, Sweep, drawn, joules_of
 from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
+from infercast.report.diagnosis import diagnosis_of, diagnosis_rows, next_words
 from infercast.report.files import csv_lines
-from infercast.report.forecast import brief_changes
-from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, bound_words, declared, document
+from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, declared, document
 from infercast.report.terminal import (
     SCREEN,
     Chart,
@@ -37,7 +37,15 @@ from infercast.report.terminal import (
     record,
     styled,
 )
-from infercast.units import format_dollars, format_joules, format_odds, format_percent, format_seconds
+from infercast.units import (
+    format_dollars,
+    format_figure,
+    format_joules,
+    format_many,
+    format_odds,
+    format_percent,
+    format_seconds,
+)
 
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
 SHORT = {RATE: "rate", CONCURRENCY: "clients"}
@@ -55,12 +63,22 @@ SPECULATION_COLUMNS = columns(
 )
 BINS = 144  # marks across a chart
 LABELS = 8
+DAY = 24.0  # hours
+
+
+def _per_day(name: str, day: PolicyDay) -> float | None:
+    """What traffic of any length would take in a day of it."""
+    value: float | None = getattr(day, name)
+    return None if value is None else value * DAY / day.hours
+
+
 POLICY_FIELDS = declared(
     "policies",
     least=lambda day: float(day.ready.min()),
     mean=lambda day: float(day.paid.mean()),
     most=lambda day: float(day.paid.max()),
     worst=lambda day: day.use_of_limits.max(),
+    **{f"{name}_per_day": partial(_per_day, name) for name in ("cost", "gpu_kwh", "wall_kwh", "usd_electricity")},
 )
 
 
@@ -92,7 +110,8 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
     rows = [row for row in summary_rows(sweep) if row[0] not in ("SLO", "price")]
     if runs := [point.forecast for point in points if point.forecast is not None]:
         last = next((run for run in reversed(runs) if run.state.is_steady), runs[-1])
-        rows += [("bottleneck", bound_words(bottleneck(last))), *named_first("change", brief_changes(last))]
+        found = diagnosis_of(last, None)
+        rows += [*diagnosis_rows(found)[:2], ("next", next_words(found))]
         rows += named_first("doubt", [*brief_doubts(last.source, "", None), HOST_DOUBT][:2])
     return [*parts, Section("Where it bends" if sweep.axis.is_load else "Best values", Facts([*rows, ("more", MORE)]))]
 
@@ -280,7 +299,16 @@ def render_savings(found: Savings) -> list[RenderableType]:
         TextCharts(_charts(found)),
         Section("Answer", styled(fill(sentence_of(found), NARROW))),
         *([] if found.slo is None else [Section("Held against", Facts(held))]),
+        Facts([("next", _next_saving(found))]),
     ]
+
+
+def _next_saving(found: Savings) -> str:
+    """The one thing to do with the answer."""
+    if found.best is None or found.best is found.free or found.saved < WORTH:
+        return "nothing to set; `infercast simulate --slo` says what limits it"
+    flag = "-pl" if found.name == POWER else "-lgc"
+    return f"nvidia-smi {flag} {_label(found.best)} on every GPU"
 
 
 def sentence_of(found: Savings) -> str:
@@ -359,8 +387,19 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
         Section("With and without drafts", FittingTable(SPECULATION_COLUMNS, found.points)),
         TextCharts(break_even_charts(found)),
         Section("Where it stops paying", styled(found.sentence, style="bold")),
+        Facts([("next", _next_drafts(found))]),
         caveat_section(_caveats(found)),
     ]
+
+
+def _next_drafts(found: BreakEven) -> str:
+    """Whether to draft."""
+    best = max(found.points, key=lambda point: point.speed_up)
+    if best.speed_up <= 1.0:
+        return "leave speculative decoding out"
+    if found.clients is None:
+        return "measure the acceptance of your own requests, and give it with --acceptance"
+    return f"draft where fewer than {found.clients:,.0f} requests run at the same time, and not above"
 
 
 def _caveats(found: BreakEven) -> list[str]:
@@ -442,6 +481,7 @@ def render_day(plan: DayPlan) -> list[RenderableType]:
         TextCharts(day_charts(plan), columns=1),
         Section("One replica", Facts(replica_rows(plan))),
         Section("Rests on", Facts(basis_rows(plan))),
+        Facts([("next", "--export-autoscaler FILE writes the rules of the autoscaler")]),
         caveat_section(day_caveats(plan)),
     ]
 
@@ -453,9 +493,9 @@ def title_of(plan: DayPlan) -> str:
 
 def answer_of(plan: DayPlan) -> str:
     fixed = plan.policies[0]
-    cost = "" if fixed.cost is None else f", {dollars(fixed.cost)} per day"
+    cost = "" if fixed.cost is None else f", {dollars(fixed.cost)} {_how_long(fixed)}"
     count = plan.smallest_fleet
-    words = f"The smallest fixed fleet for {plan.goal} is {count} {'replica' if count == 1 else 'replicas'}{cost}."
+    words = f"The smallest fixed fleet for {plan.goal} is {format_many(count, 'replica')}{cost}."
     reaching = [each for each in plan.policies if each.keeps(plan.goal)]
     best = min(reaching, key=lambda each: each.gpu_hours, default=fixed)
     if best is not fixed:
@@ -463,6 +503,10 @@ def answer_of(plan: DayPlan) -> str:
         words += f" {best.policy.capitalize()} replicas reach the goal with {format_percent(saved)} fewer GPU hours."
     failing = [each.policy for each in plan.policies if not each.keeps(plan.goal)]
     return words + (f" Not reached by: {', '.join(failing)}." if failing else "")
+
+
+def _how_long(day: PolicyDay) -> str:
+    return "per day" if abs(day.hours - DAY) < 1.0 else f"for the {format_figure(day.hours)} hours of the trace"
 
 
 def day_charts(plan: DayPlan, most: int = BINS) -> list[Chart]:
@@ -485,7 +529,7 @@ def replica_rows(plan: DayPlan) -> list[tuple[str, str]]:
     ttft, tpot = (curve.percentile(name, "p99", most) for name in ("ttft", "tpot"))
     return [
         ("SLO", f"{plan.slo}; goal {plan.goal}"),
-        ("at the SLO", f"{curve.rate_at(most):.3g} requests/s, {most:,.0f} requests in it: TTFT p99 "
+        ("at the SLO", f"{curve.rate_at(most):.3g} requests/s with {most:,.0f} requests at a time: TTFT p99 "
          f"{format_seconds(ttft)}, TPOT p99 {format_seconds(tpot)}"),
         ("at most", f"{curve.full_rate:.3g} requests/s"),
         ("a request", f"{each}, plus {service.fixed * 1e3:.3g} ms, on a full replica"),
@@ -516,5 +560,5 @@ def energy_rows(plan: DayPlan) -> list[tuple[str, str]]:
     rows = [("kWh", f"at the wall, of servers and building; of the GPU boards alone: {drawn}")]
     if all(day.usd_electricity is not None for day in plan.policies):
         costs = ", ".join(f"{day.policy} {dollars(day.usd_electricity)}" for day in plan.policies)
-        rows.append(("electricity", f"{costs} per day"))
+        rows.append(("electricity", f"{costs} {_how_long(plan.policies[0])}"))
     return rows

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from infercast.forecast.explain.timeline import EngineLanes, Lanes, RequestSlice, Slice
-from infercast.units import MICRO
+from infercast.units import MICRO, json_text
 
 ENGINE, REQUESTS, QUEUE = 1, 2, 3  # processes of the first engine; those of the others follow
 GPU, HOST = 1, 2  # threads; further stages of a pipeline follow
@@ -18,10 +17,10 @@ Event = dict[str, Any]
 
 def trace_pieces(lanes: Lanes, about: dict[str, str]) -> Iterator[str]:
     other = {**about, "window_s": f"{lanes.begin:g} to {lanes.end:g}", "made_by": "infercast"}
-    yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(other)},"traceEvents":[\n'
+    yield f'{{"displayTimeUnit":"ms","otherData":{json_text(other)},"traceEvents":[\n'
     separator = ""
     for event in _events(lanes):
-        yield f"{separator}{json.dumps(event, separators=(',', ':'))}"
+        yield f"{separator}{json_text(event, separators=(',', ':'))}"
         separator = ",\n"
     yield "\n]}\n"
 

@@ -171,6 +171,7 @@ class Loop:
     def take_in_requests(self, add: Callable[[int, Request], None]) -> float | None:
         """Queue the requests that have arrived (``add``); returns when the next one will."""
         clients, record, clock = self.clients, self.record, self.timeline.clock
+        clients.move_to(clock)
         while (arrival := clients.next_arrival) is not None and arrival <= clock:
             index, request, sent = clients.pop()
             add(index, request)

@@ -114,7 +114,8 @@ class PlainLoop:
     def add(self, index: int, request: Request) -> None:
         known, output = request.num_input, request.num_output
         blocks = BlockAllocation(index, self.cache.path(request), known, 1) if self.shares else None
-        self.waiting.append((index, known, output, min(request.most_output, self.longest - known) > output, blocks))
+        most = output if request.declared is None and not request.stops else request.most_output
+        self.waiting.append((index, known, output, min(most, self.longest - known) > output, blocks))
 
     def _settle(self, held: int) -> None:
         """Allocate what has been counted, before others look for blocks or leave theirs."""

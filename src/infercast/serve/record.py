@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from itertools import chain, zip_longest
@@ -238,6 +239,7 @@ class Record:
         self.ends = array("d")
         self.stretches: list[int] = []
         self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
+        self.before_write: Callable[[], None] | None = None  # Of who reads these as they come
         self._late_gaps: list[float] = []
         self._late_times: list[float] = []
         self._late_counts: list[int] = []
@@ -400,6 +402,8 @@ class Record:
 
     def write(self) -> None:
         """Convert what was noted so far to arrays, which take less memory."""
+        if self.before_write is not None:
+            self.before_write()
         noted = np.array(self.ends), np.array(self.stretches, dtype=np.int64).reshape(-1, 3)
         self._written.append(noted)
         self.ends, self.stretches = array("d"), []
@@ -433,7 +437,10 @@ class Served:
         return picked
 
     def first(self, count: int) -> Served:
-        """What clients saw of the first requests; and between tokens, until the last of these was sent."""
+        """What clients saw of the first requests; and between tokens, until the last of these was sent.
+
+        Where none came before that, as all were sent at once: until the last of these ended.
+        """
         if count == self.sent_at.size:
             return self
         part = copy(self)
@@ -441,6 +448,7 @@ class Served:
             setattr(part, name, getattr(self, name)[:count])
         ended, gaps, counts = self.timed_gaps
         inside = ended <= part.sent_at.max()
+        inside = inside if inside.any() else ended <= part.last_token.max()
         part.timed_gaps = ended[inside], gaps[inside], counts[inside]
         return part
 

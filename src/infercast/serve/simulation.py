@@ -94,6 +94,7 @@ def simulate(
     def serve(is_plain: bool, go_on: GoOn | None) -> Record:
         clients = clients_of(replica, workload)
         record = new_record(replica, len(workload.requests))
+        clients.listen([record])
         if go_on is not None:
             further_from(clients, replica, [record], go_on)
         for _ in make(clients, record, is_plain=is_plain).turns():

@@ -136,8 +136,16 @@ def forecast_capture(capture: Capture, *, gpu: str | Gpu, execution: str = "eage
         flops=sum(float(kernel.op.flops) for kernel in work), operators=operators,
         submodules=parts_of(launches, lambda call: re.sub(r"\b\d+\b", "*", call.module) or "(itself)"),
         unknown=[part for part in operators if part.is_bound],
-        notes=[f"Values decide what runs: {each}." for each in capture.assumed],
+        notes=[*_too_large(capture, chip), *(f"Values decide what runs: {each}." for each in capture.assumed)],
     )  # fmt: skip
+
+
+def _too_large(capture: Capture, gpu: Gpu) -> list[str]:
+    """That it cannot run, where it does not fit."""
+    needed = capture.weight_bytes + capture.peak_bytes
+    if needed <= gpu.driver_bytes:
+        return []
+    return [f"Does not fit: it needs {format_bytes(needed)}, above the {format_bytes(gpu.driver_bytes)} of the GPU."]
 
 
 def parts_of(launches: list[Launch], name_of: Callable[[AtenCall], str]) -> list[Part]:

@@ -49,7 +49,7 @@ from infercast.report.sweep import day_dict, savings_dict, sweep_dict
 from infercast.report.terminal import pick
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.workload.distributions import ARRIVAL_KINDS
-from infercast.units import MILLI, finite
+from infercast.units import MILLI, json_text
 from infercast.web import state as page
 from infercast.web.state import FIELDS, NAMES, NUMBER, SWITCH, WHOLE, Field
 
@@ -71,7 +71,7 @@ Handler = Callable[[Mapping[str, Any], Tell], Answer]
 QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
 MOST_COMPARED = 4
 KEPT_RUNS = 4  # runs that are kept, since their intervals, files or details may be asked for next
-OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
+OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions", "promise")
 _runs: dict[str | None, Watched] = {}
 _intervals: dict[str | None, Intervals] = {}
 
@@ -326,7 +326,7 @@ def title_of(forecast: Forecast) -> str:
 
 
 def _json(document: Mapping[str, Any]) -> str:
-    return json.dumps(finite(document), indent=2) + "\n"
+    return json_text(document, indent=2) + "\n"
 
 
 def charts_of(run: Watched) -> dict[str, Any]:
@@ -471,7 +471,7 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
         "command": command_of(asked, run),
         "final": final,
         "requests": len(run.forecast.workload.requests),
-        "forecast": finite(forecast_dict(run.forecast, intervals)),
+        "forecast": forecast_dict(run.forecast, intervals),
         "memory": memory_of(asked),
         **charts_of(run),
     }
@@ -579,7 +579,7 @@ def run_of(asked: page.Asked) -> Watched:
         return _runs[key]
     system, workload = page.system_asked(asked), page.workload_of(asked)
     capacity = page.capacity_known(asked, system, workload)
-    run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity)
+    run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity, slo=asked.slo)
     if key is not None:
         _runs[key] = run
         while len(_runs) > KEPT_RUNS:
@@ -599,7 +599,7 @@ def intervals_of(asked: page.Asked, run: Watched) -> Intervals:
 
 
 def run_key(asked: page.Asked) -> str | None:
-    """What a run depends on: neither the SLO nor prices; None for a dropped config, of which nothing is kept."""
+    """What a run depends on: everything but prices; None for a dropped config, of which nothing is kept."""
     if asked.config is not None:
         return None
     return json.dumps({field.name: asked.state[field.name] for field in page.FIELDS if field.group in OF_RUNS})

@@ -8,11 +8,13 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing import TYPE_CHECKING, Any
 
 from infercast.bundled import read_data
+from infercast.units import json_text
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST_BODY = 512 * 1024
 BODY_SECONDS = 10.0  # in which the whole body must have come
@@ -31,7 +33,7 @@ class Problem(Exception):  # noqa: N818 - most are what a client did
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
     def body(self) -> bytes:
-        return json.dumps({"error": {"type": self.kind, "message": self.message}}).encode()
+        return json_text({"error": {"type": self.kind, "message": self.message}}).encode()
 
 
 class Rates:

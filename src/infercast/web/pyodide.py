@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from infercast.units import json_text
+
 MAKERS = ("arange", "array", "asarray", "full")
 """Functions that turn Python's integers into those of the machine's width where no type is named."""
 TYPES = {"html": "text/html", "csv": "text/csv", "json": "application/json"}
@@ -59,8 +61,8 @@ def respond(call: str, name: str, question: str, tell: Callable[[str], None]) ->
         else:
             result = answer(name, document, tell)
     except InfercastError as problem:
-        return json.dumps({"error": {"type": type(problem).__name__, "message": str(problem)}})
-    return json.dumps({"result": result})
+        return json_text({"error": {"type": type(problem).__name__, "message": str(problem)}})
+    return json_text({"result": result})
 
 
 def _widened(make: Callable[..., Any]) -> Callable[..., Any]:

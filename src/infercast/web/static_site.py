@@ -19,6 +19,7 @@ from typing import NamedTuple
 import infercast
 from infercast.bundled import read_data
 from infercast.errors import InputError
+from infercast.units import json_text
 from infercast.web.answers import answer
 from infercast.web.files import FOLDER as STATIC
 
@@ -67,7 +68,7 @@ def python_files(files: dict[str, bytes]) -> dict[str, bytes]:
     kept["python_stdlib.zip"] = slim_library(kept["python_stdlib.zip"])
     # The list of packages that Pyodide could load from its own site: none is.
     listed = json.loads(kept["pyodide-lock.json"])
-    kept["pyodide-lock.json"] = json.dumps({"info": listed["info"], "packages": {}}).encode()
+    kept["pyodide-lock.json"] = json_text({"info": listed["info"], "packages": {}}).encode()
     return {
         f"{name}.gz" if name.startswith("pyodide.asm") else name: (
             gzip.compress(content, 9, mtime=0) if name.startswith("pyodide.asm") else content
@@ -141,7 +142,7 @@ def _page_files() -> dict[str, bytes]:
     assert TRANSPORT in page, "the page does not say where its answers come from"
     page = page.replace(TRANSPORT, TRANSPORT.replace("http", "worker")).replace(API_LINK, "")
     files["index.html"] = page.encode()
-    files["catalog.json"] = json.dumps(answer("catalog", {})).encode()
+    files["catalog.json"] = json_text(answer("catalog", {})).encode()
     files["worker.js"] = Path(__file__).with_name("worker.js").read_bytes()
     return files
 
@@ -159,7 +160,7 @@ def _package() -> dict[str, bytes]:
         if path.suffix == ".npz" and len(content) > LARGE:
             cut = [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
             pieces |= {f"fitted/{path.stem}-{number}.bin": piece for number, piece in enumerate(cut)}
-            content = json.dumps({"pieces": f"fitted/{path.stem}", "size": len(content), "piece": PIECE}).encode()
+            content = json_text({"pieces": f"fitted/{path.stem}", "size": len(content), "piece": PIECE}).encode()
         inside[f"infercast/{name}"] = content
     return {"python/infercast.zip": zipped(inside), **pieces}
 

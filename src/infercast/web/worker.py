@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from infercast.errors import DoesNotFitError, InfercastError
-from infercast.units import finite
+from infercast.units import json_text
 
 ANSWER, ERROR, SAYS = b"A", b"E", b"S"
 MOST_BYTES = 6 * 2**30  # Address space of a worker: a question that needs more is an error; the machine stays usable
@@ -50,12 +50,8 @@ def _memory(document: Mapping[str, Any]) -> Any:
 
 
 def line_of(kind: bytes, found: Any) -> bytes:
-    """A line out; numbers that JSON does not know are null."""
-    try:
-        text = json.dumps(found, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        text = json.dumps(finite(found), separators=(",", ":"))
-    return kind + text.encode() + b"\n"
+    """A line out."""
+    return kind + json_text(found, separators=(",", ":")).encode() + b"\n"
 
 
 def limit_memory() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from infercast.units import json_text
 from infercast.web.worker import ANSWER, ERROR, SAYS
 
 LONGEST_LINE = 64 * 2**20
@@ -88,7 +89,7 @@ class Worker:
             raise
         await self.kill()
         failed = {"error": {"type": "InternalError", "message": "the process that was to answer ended"}}
-        return Reply(False, json.dumps(failed).encode())
+        return Reply(False, json_text(failed).encode())
 
     @property
     def is_alive(self) -> bool:
@@ -299,7 +300,7 @@ class Job:
     def body(self) -> bytes:
         seconds = (self.ended or time.monotonic()) - self.started
         told: dict[str, Any] = {"id": self.id, "kind": self.kind, "state": self.state, "says": self.says}
-        text = json.dumps({**told, "steps": self.steps, "seconds": round(seconds, 3)}).encode()
+        text = json_text({**told, "steps": self.steps, "seconds": round(seconds, 3)}).encode()
         if self.reply is None:
             return text
         rest = b', "result": ' + self.reply.body if self.reply.ok else b", " + self.reply.body[1:-1]
@@ -350,7 +351,7 @@ class Jobs:
             job.state = DONE if job.reply.ok else FAILED
         except TooLongError:
             told = {"error": {"type": "TooLongError", "message": f"the job took longer than {MOST_SECONDS:g} s"}}
-            job.state, job.reply = FAILED, Reply(False, json.dumps(told).encode())
+            job.state, job.reply = FAILED, Reply(False, json_text(told).encode())
         except asyncio.CancelledError:
             job.state = CANCELLED
         finally:

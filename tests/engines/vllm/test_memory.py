@@ -92,8 +92,8 @@ def test_windows_stop_growing_so_longer_sequences_fit():
 
 def test_weights_that_do_not_fit_name_the_smallest_split_that_does():
     assert re.fullmatch(
-        r"llama-3.1-70b \(bf16\) does not fit on 1 x h100-sxm: weights, activations and graphs need 13\d\.\d\d GiB of "
-        r"72\.\d\d GiB usable a GPU; tensor_parallel_size=4 fits",
+        r"llama-3.1-70b \(bf16\) does not fit on 1 x h100-sxm: weights, activations and graphs need "
+        r"13\d\.\d\d GiB per GPU, above the 72\.\d\d GiB that are usable; tensor_parallel_size=4 fits",
         refusal("llama-3.1-70b", "h100-sxm"),
     )
 

@@ -12,7 +12,7 @@ from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, REFUSED
 from infercast.errors import InputError
 from infercast.forecast.command.explain import loaded_model
 from infercast.forecast.command.flags import Reading, read_flags
-from infercast.forecast.command.pasted import started_engine, the_command
+from infercast.forecast.command.pasted import read_command, started_engine, the_command
 from infercast.hardware import load_gpu
 from infercast.models.read import read_model
 
@@ -79,6 +79,34 @@ def test_a_newer_release_refuses_no_flag_but_those_that_it_dropped() -> None:
                 assert "was the last with it" in flag.note
             elif then.status != REFUSED:
                 assert (flag.status == READ) >= (then.status == READ) or flag.status == NOT_MODELLED
+
+
+def test_without_a_release_it_is_the_newest_with_all_flags(every: Any) -> None:
+    def check(command: dict[str, str]) -> None:
+        found = read_command(command["command"])
+        refused = reading_of(command["command"]).refused
+        newest = found.engine.name == engine_named(found.engine.family).name
+        assert not found.reading.refused
+        assert bool(found.why) == bool(refused)
+        assert all(flag in found.why for flag in refused)
+        assert newest or found.why or found.pasted.release
+
+    every(COMMANDS, check)
+
+
+def test_which_release_that_is_and_when_flags_do_not_choose() -> None:
+    old = read_command("vllm serve m --swap-space 16 --disable-log-requests --max-num-seqs 4")
+    assert old.engine.name == "vllm@0.16.0"
+    assert old.why == (
+        "no release is named: vllm@0.16.0 is the newest that takes all flags (--swap-space, --disable-log-requests)"
+    )
+    assert old.reading.settings == {"max_num_seqs": 4}
+    assert read_command("vllm serve m --max-num-seqs 4").engine.name == engine_named().name
+    with pytest.raises(InputError, match=r"vLLM 0\.33 has no --swap-space; 0\.17\.0 was the last with it"):
+        read_command("vllm serve m --swap-space 16", "vllm@0.33")
+    never_together = read_command("vllm serve m --worker-use-ray --watchdog-config '{}'")
+    assert never_together.engine.name == engine_named().name
+    assert never_together.reading.refused == ["--worker-use-ray"]
 
 
 def test_the_tag_of_an_image_is_the_release() -> None:

@@ -40,9 +40,9 @@ def test_what_stands_beside_the_flags_is_noted(explained: Explained) -> None:
 def test_the_best_advice_is_the_one_that_simulations_bear_out(explained: Explained) -> None:
     assert explained.advised is not None
     best = explained.advised.ranked[0]
-    assert best.change.label == "enforce_eager off"
+    assert best.label == "enforce_eager off"
     assert exp(best.gain) > 1.5
-    assert all(abs(each.change) > each.noise for each in best.real)
+    assert all(abs(each.of.gain) > each.of.error for each in best.real)
     # A cache that nothing fills is no better for being larger.
     assert "gpu_memory_utilization 0.95" in explained.advised.without_effect
 
@@ -54,7 +54,7 @@ def test_the_recommended_command_has_the_advice_and_keeps_the_rest(explained: Ex
     assert "--max-model-len 4k --port 1" in explained.recommended
     assert "quantization" not in explained.recommended  # it would change answers
     assert "parallel" not in explained.recommended  # and this the number of GPUs
-    again = explain_command(explained.recommended, "h200-sxm", explained.served[0].load.workload, advice=False)
+    again = explain_command(explained.recommended, "h200-sxm", explained.served[0].forecast.workload, advice=False)
     before, after = explained.served[0].forecast, again.served[0].forecast
     assert before.tpot is not None
     assert after.tpot is not None
@@ -62,7 +62,7 @@ def test_the_recommended_command_has_the_advice_and_keeps_the_rest(explained: Ex
 
 
 def test_the_same_twice(explained: Explained) -> None:
-    other = explain_command(TEXT, "h200-sxm", explained.served[0].load.workload)
+    other = explain_command(TEXT, "h200-sxm", explained.served[0].forecast.workload)
     assert other.advised == explained.advised
     assert other.recommended == explained.recommended
 
@@ -80,7 +80,7 @@ def test_a_command_that_does_not_fit_says_what_would() -> None:
 
 def test_a_light_and_a_heavy_load() -> None:
     found = explain_command("vllm serve qwen3-0.6b --max-num-seqs 8 --max-model-len 16384", "l4", advice=False)
-    assert [each.load.name for each in found.served] == ["light", "heavy"]
+    assert [each.name for each in found.served] == ["light", "heavy"]
     light, heavy = (each.forecast for each in found.served)
     assert found.capacity is not None
     assert light.workload.rate == pytest.approx(0.2 * found.capacity, rel=0.1)
@@ -107,10 +107,11 @@ def test_with_a_promise_its_headroom_counts() -> None:
     found = explain_command(text, "h200-sxm", workload, slo=parse_slo("ttft_p99<100ms,tpot_p95<5ms"))
     assert found.served[0].forecast.verdict is not None
     assert found.advised is not None
-    rooms = [each for each in found.advised.ranked[0].effects if each.name == "SLO headroom"]
-    assert len(rooms) == 1
-    assert rooms[0].gain > 0
-    assert found.advised.ranked[0].change.axis == "max_num_seqs"
+    best = found.advised.ranked[0]
+    assert [each.name for each in best.effects] == ["TTFT p99", "TPOT p95"]
+    assert best.effects[0].is_aim
+    assert best.effects[0].gain > 0
+    assert "max_num_seqs" in best.change.values
 
 
 def test_requests_that_are_given_are_served_as_they_are() -> None:
@@ -120,7 +121,7 @@ def test_requests_that_are_given_are_served_as_they_are() -> None:
         "vllm serve qwen3-0.6b --max-num-seqs 4 --max-model-len 4k", "h200-sxm", workload_from_requests(drawn.requests)
     )
     assert found.advised is not None
-    assert found.advised.ranked[0].change.axis == "max_num_seqs"
+    assert "max_num_seqs" in found.advised.ranked[0].change.values
     assert found.recommended is not None
     assert all(each.noise > 0 for each in found.advised.ranked[0].effects)
 

@@ -134,7 +134,7 @@ def test_most_requests_a_second(ask: Ask) -> None:
     rate = found.winner.rate
     assert rate is not None
     assert evaluate(found.winner.candidate, found.question.at_rate(rate / found.question.rate)).holds
-    assert not evaluate(found.winner.candidate, found.question.at_rate(1.3 * rate / found.question.rate)).holds
+    assert not evaluate(found.winner.candidate, found.question.at_rate(1.03 * rate / found.question.rate)).holds
 
 
 @pytest.mark.parametrize("bend", [0.3, 2.0, 8.0, 30.0])
@@ -152,11 +152,6 @@ def test_the_rate_at_which_room_is_used_up(bend: float, queues_from: float, star
     expected = min(log(1.0 + start * bend) / bend, log(queues_from), log(4.0))
     assert found == pytest.approx(expected, abs=0.06)
     assert len(tried) <= 8
-    tried.clear()
-    rough = search._crossing(ask, 0.0, log(4.0), start, search.TRIES, wide=search.WIDE)
-    missed = [now for now, room in tried.items() if room <= 0.0]
-    assert rough <= min(missed, default=inf)
-    assert rough == pytest.approx(expected, abs=0.3)
 
 
 def test_odds_that_are_asked_for_are_kept(ask: Ask) -> None:

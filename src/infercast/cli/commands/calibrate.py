@@ -10,12 +10,12 @@ from infercast import Deployment, __version__
 from infercast.calibrate.learn import calibrate
 from infercast.calibrate.result import Asked
 from infercast.cli.options import Context, deployment_of, is_given, with_options
-from infercast.cli.outputs import Form, print_result, stages_bar
+from infercast.cli.outputs import Form, note, print_result, stages_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
-from infercast.forecast.calibration import write_calibration
-from infercast.forecast.command.flags import Point, read_flags
-from infercast.forecast.command.pasted import started_engine, text_of, the_command
+from infercast.forecast.calibration import doubts_of, write_calibration
+from infercast.forecast.command.flags import Point
+from infercast.forecast.command.pasted import read_command, text_of
 from infercast.forecast.deploy import load_device
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, own_options
 from infercast.report.calibration import calibration_dict, render_calibration
@@ -40,6 +40,8 @@ def command(ctx: Context, *, out: Path, form: Form, **given: Any) -> None:
     with stages_bar() as tell:
         found = calibrate(started, given["results"], asked=asked, version=__version__, tell=tell or (lambda _: None))
     write_whole(out, [write_calibration(found)])
+    for doubt in doubts_of(found):
+        note(doubt)
     print_result(
         form,
         lambda: {**calibration_dict(found), "written": str(out)},
@@ -52,7 +54,7 @@ def _pasted(ctx: Context) -> Deployment:
     given = ctx.params
     text = given["deployment"]
     read = text_of(text, sys.stdin.read() if text == "-" else None)
-    engine = engine_named(given["engine"]) if is_given(ctx, "engine") else started_engine(read)
-    reading = read_flags(the_command(read, engine.commands, given["service"]).words, engine)
+    asked = engine_named(given["engine"]).name if is_given(ctx, "engine") else None
+    engine, _, reading, _ = read_command(read, asked, given["service"])
     others = {name: given[name] for name in OF_COMMAND}
     return Point.of(reading, load_device(given["gpu"], given["network"]), engine, others).deploy()

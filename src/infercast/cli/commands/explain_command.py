@@ -11,8 +11,7 @@ from infercast.cli.outputs import Form, print_answer, runs_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.command.explain import explain_command, loaded_model
-from infercast.forecast.command.flags import read_flags
-from infercast.forecast.command.pasted import started_engine, text_of, the_command
+from infercast.forecast.command.pasted import read_command, text_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, taken_by
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, own_options
@@ -27,9 +26,9 @@ def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: An
     if not text.strip():
         raise InputError("there is no command to explain; give one in quotes, a file, or - for standard input")
     slo, tariff = slo_of(given), tariff_of(given)
-    engine = engine_named(given["engine"]) if is_given(ctx, "engine") else started_engine(text)
+    asked_for = engine_named(given["engine"]).name if is_given(ctx, "engine") else None
+    engine, _, reading, _ = read_command(text, asked_for, given["service"])
     given["engine"] = ctx.params["engine"] = engine.name
-    reading = read_flags(the_command(text, engine.commands, given["service"]).words, engine)
     ctx.params |= {"model": loaded_model(reading), "max_model_len": reading.settings.get(engine.bounds[2])}
     said = any(given[name] is not None for name in SERVES) or is_given(ctx, "arrival")
     if not said:
@@ -39,6 +38,6 @@ def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: An
     with runs_bar("settings", USUAL_TRIALS) as tell:
         asked: dict[str, Any] = {"like": workload, "slo": slo, "tariff": tariff, "facility": facility_of(given)}
         asked |= {"advice": given["advice"], "service": given["service"], "tell": tell or (lambda _: None)}
-        asked["engine"] = engine.name if is_given(ctx, "engine") else None
+        asked["engine"] = asked_for
         explained = explain_command(text, gpu, workload if said else None, **asked, **deployed)
     print_answer(form, explained)

@@ -35,7 +35,7 @@ from infercast.report.comparison import render_steps, steps_dict
 from infercast.report.files import check_writable
 from infercast.report.kernels import power_dict, power_facts, render_step, step_dict
 from infercast.report.terminal import Facts, Grid, Section
-from infercast.units import format_seconds
+from infercast.units import format_many, format_seconds
 
 SPARE_TOKENS = 64  # room for drafts behind a sequence
 
@@ -53,7 +53,7 @@ def command(ctx: Context, *, prefill: int | None, decode: int | None, explain: b
         assert decode is not None
         before = 1024 if context is None else context
         shape = decode_shape(_at_least(1, "--decode", decode), _at_least(0, "--context", before))
-        question = f"decode of {decode:,} sequences, each after {before:,} tokens"
+        question = f"decode of {format_many(decode, 'sequence')}, each after {before:,} tokens"
     longest, positions = shape.new_tokens[0] + shape.computed[0], load_model(model).max_positions
     if longest > positions:
         raise InputError(

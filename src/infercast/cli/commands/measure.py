@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import sys
@@ -27,6 +26,7 @@ from infercast.lab.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
 from infercast.report.terminal import Facts, Grid, Section, pick
 from infercast.serve import Request, Workload, simulate
+from infercast.units import json_text
 
 INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
@@ -131,7 +131,7 @@ GROUPS = {"python": "planning, requests and tokens", "launch": "launches", "wake
 
 def _host(out: Path | None, form: Form) -> None:
     path = Path("host.json") if out is None else out if out.suffix == ".json" else out / "host.json"
-    write_in_folder(path, json.dumps(document := probe_host(), indent=1) + "\n")
+    write_in_folder(path, json_text(document := probe_host(), indent=1) + "\n")
     probe = read_probe(path)
     following = f"infercast simulate MODEL --gpu GPU --rate 8 --host {shlex.quote(str(path))}"
     factors = probe.factors_on(engine_named().default_host())

@@ -57,11 +57,13 @@ class Question(NamedTuple):
     def asked(self) -> dict[str, Any]:
         return {"steady": self.steady, "slo": self.slo}
 
-    def refuse_overload(self, forecast: Forecast) -> None:
-        """A saturated run has no steady latencies to print."""
+    def refuse_overload(self, forecast: Forecast, side: str = "") -> None:
+        """A saturated run has no steady latencies to print; ``side``: which it is of two."""
         saturation = forecast.saturation
         if saturation is not None and not self.allow_overload:
-            raise SaturatedError(f"{saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
+            unknown = "".join(f"say {word}, " for word in saturation.assumed.split() if word.startswith("--"))
+            ways = f"{unknown}lower --rate, add GPUs, or pass --allow-overload"
+            raise SaturatedError(f"{side}{saturation.sentence}; {ways}")
 
     def decide(self, forecast: Forecast, intervals: Intervals | None = None) -> Forecast:
         """The forecast held against what is promised, with the prices that were asked for."""
@@ -100,7 +102,7 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
     ):
         with simulation_bar(len(question.workload.requests)) as progress:
             runs.append(watch_run(system, question.workload, progress=progress, **question.asked))
-        question.refuse_overload(runs[-1].forecast)
+        question.refuse_overload(runs[-1].forecast, ("as asked it is ", f"with {changes.text} it is ")[len(runs) - 1])
         runs[-1] = replace(runs[-1], forecast=question.decide(runs[-1].forecast))
     pair, names = (runs[0], runs[1]), AS_ASKED
     if changes.is_engine_alone:
@@ -114,7 +116,7 @@ def _explain(question: Question, system: System) -> None:
     """The run, where its time went, and the files that show it."""
     from infercast.forecast.explain.breakdown import break_down  # noqa: PLC0415 - most runs need none of it
     from infercast.forecast.explain.step_log import watch_run  # noqa: PLC0415
-    from infercast.report.kernels import breakdown_dict, render_breakdown  # noqa: PLC0415
+    from infercast.report.kernels import breakdown_dict, render_breakdown, render_parts  # noqa: PLC0415
 
     with simulation_bar(len(question.workload.requests)) as progress:
         run = watch_run(system, question.workload, progress=progress, **question.asked)
@@ -128,11 +130,16 @@ def _explain(question: Question, system: System) -> None:
         found = forecast_dict(run.forecast, intervals)
         return found if parts is None else {**found, "breakdown": breakdown_dict(parts)}
 
-    def tables(render: Callable[..., list[Any]] = render_forecast) -> list[Any]:
+    def tables() -> list[Any]:
         more = [] if parts is None else render_breakdown(run.forecast.workload, parts)
-        return [*render(run.forecast, intervals), *more]
+        return [*render_forecast(run.forecast, intervals), *more]
 
-    print_result(question.form, document, tables, brief=partial(tables, brief_forecast))
+    def brief() -> list[Any]:
+        """Where time goes, below what it is of."""
+        first = brief_forecast(run.forecast, intervals)
+        return first if parts is None else [*first[:2], *render_parts(parts)]
+
+    print_result(question.form, document, tables, brief=brief)
 
 
 @with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from infercast.lab.measure.sweep import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
 from infercast.report.quantities import document
 from infercast.report.terminal import Facts, Grid, Section
-from infercast.units import format_seconds
+from infercast.units import format_seconds, json_text
 
 EXCLUDED = {
     "shared memory": "shared memory",
@@ -171,7 +170,7 @@ def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: F
     written = None
     if out is not None:
         written, chosen = out / result["file"], tune.tried_file(tuning, trials) if on_gpu else tune.untried_file(tuning)
-        write_in_folder(written, json.dumps(chosen, indent=4) + "\n")
+        write_in_folder(written, json_text(chosen, indent=4) + "\n")
     note = [] if written is None else [Facts([("written to", str(written))])]
     print_result(
         form,

@@ -103,4 +103,5 @@ def command(
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
         parts += render_profiles(profiles)
-    print_result(form, lambda: document, lambda: parts, rows="runs")
+    totals = accuracy.render_totals(validation)
+    print_result(form, lambda: document, lambda: parts, rows="runs", brief=lambda: [*totals, *parts])

@@ -17,6 +17,7 @@ from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, o
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
 from infercast.report.terminal import Facts
+from infercast.units import format_many
 
 
 @with_options(own_options("watch"), PARALLEL, ENGINE_ARGS, DEPLOYMENT)
@@ -54,7 +55,7 @@ def render_watched(found: Watched, out: str) -> list[Any]:
     rows = [
         (
             "load",
-            f"{found.requests} requests in {found.seconds:.0f} s, {found.rate:.3g}/s; on average "
+            f"{format_many(found.requests, 'request')} in {found.seconds:.0f} s, {found.rate:.3g}/s; on average "
             f"{found.inputs.mean:.0f} prompt and {found.outputs.mean:.0f} output tokens",
         ),
         (

@@ -49,6 +49,7 @@ from infercast.serve.scheduler.base import Priorities
 from infercast.serve.speculation import MOST_DRAFTS
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD
+from infercast.units import format_many
 
 ALGORITHMS = {
     "EAGLE": drafts.EAGLE, "NEXTN": drafts.EAGLE, "EAGLE3": drafts.EAGLE_3, "STANDALONE": drafts.DRAFT_MODEL,
@@ -540,7 +541,7 @@ def known_before(version: Version) -> list[str]:
 
 def _tier(settings: ResolvedSglang) -> str:
     size, ratio = settings.hicache_size, settings.hicache_ratio
-    return f"{size:,} GB of host memory a GPU" if size else f"{ratio:g} times as large in host memory"
+    return f"{size:,} GB of host memory per GPU" if size else f"{ratio:g} times as large in host memory"
 
 
 class Sglang(Engine):
@@ -590,7 +591,8 @@ class Sglang(Engine):
     def describe(self, settings: ResolvedSglang) -> str:
         chunk = "whole prompts" if settings.chunk is None else f"prompts in chunks of {settings.chunk:,} tokens"
         return (
-            f"{chunk}, up to {settings.max_running_requests:,} requests; context_length {settings.context_length:,}; "
+            f"{chunk}, up to {format_many(settings.max_running_requests, 'request')}; "
+            f"context_length {settings.context_length:,}; "
             f"mem_fraction_static {settings.mem_fraction_static:g}; radix cache "
             f"{'off' if settings.disable_radix_cache else 'on'}"
             + (f"; hierarchical cache, {_tier(settings)}" if settings.enable_hierarchical_cache else "")
@@ -621,7 +623,7 @@ class Sglang(Engine):
 
 
 def _release(name: str) -> Sglang:
-    note = f"scheduling by its source, the hierarchical cache and costs as in {MEASURED.partition('@')[2]}"
+    note = f"scheduling by its source, costs as in {MEASURED.partition('@')[2]}"
     return Sglang(name=name, note="" if name == MEASURED else note, is_measured=name == MEASURED, flags=FLAGS)
 
 

@@ -58,7 +58,7 @@ from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.tiers import Offload
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
-from infercast.units import AUTO, GIB
+from infercast.units import AUTO, GIB, format_many
 
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Fields read from ``--compilation-config``."""
@@ -361,8 +361,8 @@ class Vllm(Engine):
     def describe(self, settings: ResolvedSettings) -> str:
         tier = settings.tier
         return (
-            f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences per step; "
-            f"max_model_len {settings.max_model_len:,}; "
+            f"up to {settings.max_num_batched_tokens:,} tokens, "
+            f"{format_many(settings.max_num_seqs, 'sequence')} per step; max_model_len {settings.max_model_len:,}; "
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}"
             + ("" if tier is None else f"; {tier.num_bytes / GIB:,.4g} GiB of KV cache in host memory")
         )

@@ -81,6 +81,7 @@ class StateBlocks(NamedTuple):
     drafts: int = 0  # States per sequence beyond the current one: after each draft that may be rejected
     rules: StateRules = StateRules()
     exported: bool = False  # All kernels store a state before the end of a step, if the release has such kernels
+    knows_drafts: bool = False  # The drafter's layers are known to be the last
 
 
 ONE_STATE = StateBlocks()  # One per sequence, never reused
@@ -364,7 +365,12 @@ def kv_layout(
     page_bytes = max(kind.page_bytes for _, kind in members)
     groups = _groups([(position, _equal_pages(kind, page_bytes)) for position, kind in members])
     most = max(sum(position in held for position in positions) for _, positions in groups)
-    return KvLayout(_shape([kind for kind, _ in groups], block_size, states), most * page_bytes)
+    shape = _shape([kind for kind, _ in groups], block_size, states)
+    if states.knows_drafts and num_drafting:
+        shown = [positions for kind, positions in groups if kind.cache.bytes_per_token or states.mode != NONE]
+        last = next(number for number, positions in enumerate(shown) if config.layers - 1 in positions)
+        shape = shape._replace(drafting=last)
+    return KvLayout(shape, most * page_bytes)
 
 
 def hybrid_block_size(

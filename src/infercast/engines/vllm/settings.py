@@ -295,10 +295,10 @@ class ResolvedSettings(EngineSettings):
         rules = StateRules(
             exports=version.has(Rule.EXPORTS_STATES),
             renews=version.has(Rule.RENEWS_STATES),
-            drop=not (version.has(Rule.KNOWS_DRAFTS) and self.drafting is not None and self.drafting.method == MTP),
             past_attention=version.has(Rule.PAST_ATTENTION),
         )
-        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas)
+        known = version.has(Rule.KNOWS_DRAFTS) and self.drafting is not None and self.drafting.method == MTP
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas, known)
 
     @property
     def tier(self) -> TierSettings | None:

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.engines.base import Deployment, Engine, engine_named, engine_of
+from infercast.engines.base import Deployment, Engine, engine_of
 from infercast.engines.settings import NOT_MODELLED, READ, REFUSED
 from infercast.errors import DoesNotFitError, InfercastError, InputError
-from infercast.forecast.command.advice import NARROW, Advised, Change, Load, advise
-from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, Timers, known_flags, read_flags
-from infercast.forecast.command.pasted import Pasted, started_engine, the_command
+from infercast.forecast.command.advice import Advised, advise
+from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, known_flags
+from infercast.forecast.command.pasted import Pasted, read_command
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
+from infercast.forecast.diagnosis.changes import label_of
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.kernels import decode_shape, estimate_shape, prefill_shape
@@ -26,6 +27,7 @@ from infercast.forecast.memory import Fit
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import Slo
+from infercast.forecast.system import system_of
 from infercast.models.library import checkpoint
 from infercast.models.read import read_object
 from infercast.predict.learned import make_predictor
@@ -38,9 +40,22 @@ from infercast.units import format_bytes, format_percent, format_seconds
 
 USEFUL = 2048  # shorter sequences are of no use
 TIMES = (1, 2, 4, 8, 16)
+NARROW = ("fp8", "int4")  # Formats of weights to try; the second needs a checkpoint of its own
 
 
-def changes_that_fit(point: Point, fit: Fit) -> Iterator[Change]:
+class Fix(NamedTuple):
+    """Values with which a command that does not fit would start."""
+
+    values: dict[str, Any]
+    answers: bool  # Whether the model's numeric formats, and so its answers, change
+    gpus: float  # Times as many GPUs
+
+    @property
+    def label(self) -> str:
+        return label_of(self.values)
+
+
+def changes_that_fit(point: Point, fit: Fit) -> Iterator[Fix]:
     """For the checkpoint's own format and narrower ones: shorter sequences on these GPUs, and the fewest GPUs."""
     own = fit.model.weights.name in ("bf16", "fp16") and not point.options.get("quantization")
     for weights in (None, *(NARROW if own else ())):
@@ -57,17 +72,12 @@ def changes_that_fit(point: Point, fit: Fit) -> Iterator[Change]:
                 longest = point.changed(values).fit(fit.context).longest_sequence // 1024 * 1024
                 if USEFUL <= longest < fit.settings.max_model_len and not shorter_said:
                     shorter_said = True
-                    yield _change(values | {point.engine.bounds[2]: longest}, weights, times)
+                    yield Fix(values | {point.engine.bounds[2]: longest}, weights is not None, float(times))
                 continue
             except InputError:  # a layout that the model does not allow
                 continue
-            yield _change(values, weights, times)
+            yield Fix(values, weights is not None, float(times))
             break
-
-
-def _change(values: dict[str, Any], weights: str | None, times: int) -> Change:
-    label = ", ".join(f"{name} {value}" for name, value in values.items())
-    return Change("fit", values, label, answers=weights is not None, gpus=float(times))
 
 
 PROMPT = 1024  # tokens of the prompts that a full step is made of here
@@ -260,7 +270,7 @@ USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 
 @dataclass(frozen=True, slots=True)
 class ServedLoad:
-    load: Load
+    name: str
     forecast: Forecast
     intervals: Intervals
 
@@ -279,7 +289,7 @@ class Explained(Answer):
     capacity: float | None  # Requests per second that can be served, of requests like these
     served: tuple[ServedLoad, ...]
     advised: Advised | None
-    would_fit: tuple[Change, ...]  # What would let it start, if it does not
+    would_fit: tuple[Fix, ...]  # What would let it start, if it does not
 
     def _words(self) -> str:
         flags = f"{len(self.reading.flags)} flags"
@@ -365,16 +375,13 @@ def explain_command(
 
     Without a ``workload``, requests ``like`` these random ones (or the default ones) come at a light and a heavy rate.
     With an ``slo``, forecasts have a verdict and advice is ranked by headroom. ``service`` names one of several
-    commands in the text. ``engine`` selects a release; the default is the engine that the text starts. ``given`` are
-    further options of `deploy`.
+    commands in the text. ``engine`` selects a release; the default is the one that the text names, or the newest with
+    all of its flags. ``given`` are further options of `deploy`.
     """
-    chosen = started_engine(text) if engine is None else engine_named(engine)
-    pasted = the_command(text, chosen.commands, service)
-    is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
-    reading = read_flags(pasted.words, chosen, strict=is_certain)
+    chosen, pasted, reading, why = read_command(text, engine, service)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     bench = " ".join(chosen.commands.bench[-2:])
-    notes = [BENCHMARKED] if bench and bench in " ".join(text.split()) else []
+    notes = ([why] if why else []) + ([BENCHMARKED] if bench and bench in " ".join(text.split()) else [])
     if (cut := pasted.environment.get(chosen.commands.layer_partition)) is not None:
         given = {**given, "pp_layer_partition": cut}
         notes.append(f"{chosen.commands.layer_partition} cuts the layers into stages of {cut}")
@@ -396,28 +403,27 @@ def explain_command(
         meanings = tuple(explain_flags(point, reading, fit, None))
         would_fit = tuple(changes_that_fit(point, fit)) if advice else ()
         return Explained(*common, meanings, tuple(notes), fit, str(started), None, (), None, would_fit)
-    timers = Timers()
-    system = timers.system(started)
+    system = system_of(started)
     capacity = most_requests_per_second(system, load)
-    loads = light_and_heavy(load, capacity, slo) if workload is None else [Load("as asked", workload, slo)]
+    loads = light_and_heavy(load, capacity) if workload is None else {"as asked": workload}
     served = []
-    for each in loads:
-        tell(f"{each.name} load")
-        forecast = simulate_system(system, each.workload, capacity=lambda: capacity, slo=slo)
+    for name, requests in loads.items():
+        tell(f"{name} load")
+        forecast = simulate_system(system, requests, capacity=lambda: capacity, slo=slo)
         forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
-        served.append(ServedLoad(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
+        served.append(ServedLoad(name, forecast if slo is None else forecast.promised(slo, intervals), intervals))
     meanings = tuple(explain_flags(point, reading, fit, started))
-    advised = advise(point, fit, loads, timers, tell) if advice else None
+    advised = advise([(each.name, each.forecast) for each in served], tell) if advice else None
     return Explained(*common, meanings, tuple(notes), fit, "", capacity, tuple(served), advised, ())
 
 
-def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> list[Load]:
+def light_and_heavy(like: Workload, capacity: float) -> dict[str, Workload]:
     if like.drawn is None:
         raise InputError("the requests of a light and a heavy load must be drawn; give a workload to have it served")
     rates = {name: float(f"{share * capacity:.2g}") for name, share in LOADS.items()}
     count = {"count": None} if like.open_ended else {}
-    return [Load(name, drawn_with(like.drawn, rate=rate, **count), slo) for name, rate in rates.items()]
+    return {name: drawn_with(like.drawn, rate=rate, **count) for name, rate in rates.items()}
 
 
 def command_line(reading: Reading, engine: Engine, changes: dict[str, Any] | None = None) -> str:

@@ -12,12 +12,10 @@ from typing import Any
 from infercast.engines.arguments import Arguments, arguments_of
 from infercast.engines.base import Deployment, Engine
 from infercast.engines.settings import READ, REFUSED, TRUTHS
-from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.deploy import DeployOptions, deploy
 from infercast.forecast.memory import Fit, fit_memory
 from infercast.forecast.option_table import OPTIONS, OURS_ALONE
-from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
 from infercast.units import AUTO, whole_number
 
@@ -45,6 +43,10 @@ class Flag:
 class Reading:
     model: str
     flags: tuple[Flag, ...]
+
+    @property
+    def refused(self) -> list[str]:
+        return [f"--{flag.name}" for flag in self.flags if flag.status == REFUSED]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -237,28 +239,3 @@ class Point:
         wanted = {**self.given, **self.options}
         kept = {name: value for name, value in wanted.items() if name not in NOT_OF_MEMORY}
         return fit_memory(self.model, self.gpu, self.engine.settings(self.settings), context=context, **kept)
-
-
-class Timers:
-    """Step timers, shared by deployments with equal step times."""
-
-    def __init__(self) -> None:
-        self._known: list[tuple[Deployment, KernelTimer]] = []
-
-    def system(self, deployment: Deployment) -> System:
-        timer = next((timer for other, timer in self._known if _same_steps(deployment, other)), None)
-        if timer is None:
-            timer = deployment.timer()
-            self._known.append((deployment, timer))
-        return system_of(deployment, timer=timer)
-
-
-def _same_steps(one: Deployment, other: Deployment) -> bool:
-    """Whether steps of both take equally long and have the same size limits."""
-    parts = ("model", "layout", "gpu", "host", "graphs", "corrections")
-    bounds = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
-    return (
-        one.predictor is other.predictor
-        and all(getattr(one, part) == getattr(other, part) for part in parts)
-        and all(getattr(one.settings, bound) == getattr(other.settings, bound) for bound in bounds)
-    )

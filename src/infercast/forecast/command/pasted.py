@@ -20,6 +20,7 @@ from infercast.bundled import read_data
 from infercast.engines.base import ABSENT, FAMILIES, Engine, engine_named, what_there_is
 from infercast.engines.settings import Commands
 from infercast.errors import FileFormatError, InputError
+from infercast.forecast.command.flags import Reading, known_flags, read_flags
 
 BETWEEN = ";&|\n"  # what ends a command
 CONTINUED = re.compile(r"[ \t]*[\\`^]\r?\n[ \t]*")
@@ -247,6 +248,34 @@ def the_command(text: str, commands: Commands, service: str | None = None) -> Pa
         known = ", ".join(each.where for each in found)
         raise InputError(f"{len(found)} different commands were found ({known}); say which with --service NAME")
     return replace(found[0], replicas=sum(each.replicas for each in found))
+
+
+class Command(NamedTuple):
+    """A pasted command, read by the flags of one release."""
+
+    engine: Engine
+    pasted: Pasted
+    reading: Reading
+    why: str = ""  # Why it is this release, if its flags say so
+
+
+def read_command(text: str, engine: str | None = None, service: str | None = None) -> Command:
+    """The command of a text by the release of ``engine``, or the one that it names.
+
+    Without either it is the newest release, or the newest that has all of its flags if there is one.
+    """
+    chosen = started_engine(text) if engine is None else engine_named(engine)
+    pasted = the_command(text, chosen.commands, service)
+    is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
+    reading = read_flags(pasted.words, chosen, strict=is_certain)
+    if not (refused := reading.refused):
+        return Command(chosen, pasted, reading)
+    for release in reversed(known_flags(chosen).releases):
+        other = engine_named(f"{chosen.family}@{release}")
+        if not (earlier := read_flags(pasted.words, other)).refused:
+            why = f"no release is named: {other.name} is the newest that takes all flags ({', '.join(refused)})"
+            return Command(other, pasted, earlier, why)
+    return Command(chosen, pasted, reading)
 
 
 def text_of(argument: str, standard_input: str | None = None) -> str:

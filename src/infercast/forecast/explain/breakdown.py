@@ -269,6 +269,9 @@ def break_down(run: step_log.Watched) -> Breakdown:
         used = [spans for engine, spans in zip(engines, idle, strict=True) if engine.pool is pool.pool]
         unused = (len(pool.records) - len(used)) * (end - start)
         idle_seconds += count * (sum(float((spans[:, 1] - spans[:, 0]).sum()) for spans in used) + unused)
+    for engine, spans in zip(engines, idle, strict=True):  # less steps whose results nobody waited for any more
+        stages_of = np.moveaxis(engine.log.steps.by_stage, 1, 0).transpose(0, 2, 1)
+        idle_seconds -= sum(float(_overlap(begins, ends, spans).sum()) for begins, ends in stages_of)
     kinds = [engine.log.steps.kind for engine in engines]
     laters = [each for engine in engines if (each := later_token_parts(engine.record, engine.log)) is not None]
     one_stage = [engine for engine in engines if engine.pool.deployment.layout.pipeline == 1]

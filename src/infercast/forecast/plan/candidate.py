@@ -6,8 +6,9 @@ from enum import Enum
 from typing import Any
 
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
+from infercast.forecast.diagnosis.diagnose import bottleneck
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.result import Forecast, bottleneck, counted, odds, value_of
+from infercast.forecast.result import Forecast, counted, odds, value_of
 from infercast.forecast.slo import Percentiles, Slo, attainment
 from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout
@@ -61,7 +62,7 @@ class Figures:
         return kept and not self.beyond
 
 
-def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool = False) -> Figures:
+def figures_of(forecast: Forecast, slo: Slo, times: float = 1, *, intervals: bool = False) -> Figures:
     """Results of ``times`` equal forecasts."""
     rooms = {limit.name: limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits}
     tightest = min(rooms, key=lambda name: rooms[name])
@@ -89,7 +90,7 @@ def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool 
     )
 
 
-def power_draw_of(forecast: Forecast, times: int = 1) -> PowerDraw | None:
+def power_draw_of(forecast: Forecast, times: float = 1) -> PowerDraw | None:
     """Power of ``times`` equal forecasts; None where the power of a GPU is not known."""
     energy, wall = forecast.energy, forecast.wall
     if energy is None or wall is None:

@@ -20,19 +20,19 @@ from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import served_headroom
-from infercast.forecast.steady import CLEAR, FAR_OUTGROWN, MISSED, second_half
+from infercast.forecast.steady import CLEAR, MISSED
 from infercast.forecast.system import System, system_of, two_pools
-from infercast.forecast.uncertainty import longest_taken
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Workload
 from infercast.serve.record import Served
-from infercast.serve.workload.synthetic import dealt_out, extended, synthetic_workload
+from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
 
 CLEARLY = 0.75
 """A run that is to decide its own length is of no interest where its first requests keep so little of a limit ..."""
 MISSES = 1.0
 """... or where it misses one by as many standard errors, if the SLO is to hold more likely than not: such odds take
 about as much room on the other side."""
+TOGETHER = 16  # Replicas of a larger fleet that are simulated, with their share of the requests
 KEPT = 1.15  # A headroom of the first requests with which a run goes on until it is that of `simulate`
 MOST_FORECASTS, MOST_CAPACITIES = 8, 4096  # Runs and capacities that are kept
 
@@ -66,14 +66,14 @@ class _Missed(Exception):  # noqa: N818 - an answer and no error
         self.room = room
 
 
-_forecasts: OrderedDict[Candidate, tuple[Question, Forecast, int, Stage]] = OrderedDict()
+_forecasts: OrderedDict[Candidate, tuple[Question, Forecast, float, Stage]] = OrderedDict()
 """The last runs of this process that kept their SLO: those shown are asked for their intervals later."""
 _capacities: dict[Candidate, tuple[Question, float]] = {}  # What candidates serve at most, at whichever rate
 
 
 def _forecast(
     candidate: Candidate, question: Question, whole_from: float, asked: Question
-) -> tuple[Forecast, int, Stage]:
+) -> tuple[Forecast, float, Stage]:
     """A run of a candidate, how many such parts it has, and how far it came; for a negative headroom always whole."""
     known = _forecasts.get(candidate)
     if known is not None and known[0] == question and (known[3] is Stage.SIMULATED or whole_from > 0.0):
@@ -117,17 +117,20 @@ def _forecast(
     return forecast, times, stage
 
 
-def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, int, Workload]:
+def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, float, Workload]:
     """What is simulated of a candidate, how many of it there are, and the requests of one.
 
     Replicas with copies that step together are too many to be simulated together: one of them gets its share of the
-    requests. All others are simulated behind the engine's load balancer.
+    requests. Of others as many as `TOGETHER` are simulated behind the engine's load balancer.
     """
     pools = candidate.pools
     units = [deployed(question.shared, pool.unit) for pool in pools]
     timers = [own_timer(question.shared, pool.unit) for pool in pools]
     if len(units) == 1:
         together = 1 if units[0].shares_experts else candidate.replicas
+        if together > TOGETHER and question.workload.open_ended and question.workload.rate is not None:
+            fleet = system_of(units[0], instances=TOGETHER, timer=timers[0])
+            return fleet, together / TOGETHER, question.at_rate(TOGETHER / together).workload
         system, times = system_of(units[0], instances=together, timer=timers[0]), candidate.replicas // together
     else:
         instances = pools[0].replicas, pools[1].replicas
@@ -158,6 +161,7 @@ class SimulationStage:
     rows: dict[Candidate, Row] = field(default_factory=dict)  # The latest result of each candidate
     short: dict[Candidate, float] = field(default_factory=dict)  # Headrooms in short simulations
     first: Row | None = None  # The first that kept the SLO, of requests for an answer at once; counts if no other does
+    shows_first: bool = True  # Whether that is still to be looked for
     num_left: int = 0  # Candidates that nothing is known of
     doing: str = "a list of candidates"
 
@@ -171,6 +175,7 @@ class SimulationStage:
         """Serve a few requests on the likeliest candidate, to have an answer soon."""
         workload, question = self.question.workload, self.question
         few = replace(workload, requests=workload.requests[:FIRST], drawn=None, open_ended=False)
+        self.shows_first = False
         row = evaluate(option.candidate, replace(question, workload=few, least_odds=0.0))
         self.first = row if row.holds else None
 
@@ -241,41 +246,31 @@ class SimulationStage:
         rate = self.question.rate
         chosen = [(each, (self.rows[each].rate or rate) / rate) for each in candidates]
         self.say(f"{len(chosen)} intervals")
-        for row in self.workers.map(partial(_evaluate_at, question=self.question, intervals=True), chosen):
+        for row in self.workers.map(partial(evaluate_at, question=self.question, whole=True), chosen):
             self.rows[row.candidate] = replace(row, rate=self.rows[row.candidate].rate)
         return [self.rows[candidate] for candidate, _ in chosen]
 
 
-def _evaluate_at(asked: tuple[Candidate, float], question: Question, *, intervals: bool = False) -> Row:
+def evaluate_at(asked: tuple[Candidate, float], question: Question, *, whole: bool = False) -> Row:
+    """A candidate at a multiple of the rate, for the SLO alone or by the ``whole`` run of `simulate`."""
     candidate, factor = asked
-    return evaluate(candidate, question, factor=factor, intervals=intervals, whole_from=inf)
+    return evaluate(candidate, question, factor=factor, intervals=whole, whole_from=inf)
 
 
 def at_rate(stage: SimulationStage, candidate: Candidate, factor: float) -> Row:
     """Simulate a candidate at a multiple of the rate, for the SLO alone."""
-    (row,) = stage.workers.map(partial(_evaluate_at, question=stage.question), [(candidate, factor)])
+    (row,) = stage.workers.map(partial(evaluate_at, question=stage.question), [(candidate, factor)])
     return row
 
 
-def headroom_of(candidate: Candidate, question: Question, seconds: float = 0.0, factor: float = 1.0) -> float:
-    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty.
-
-    With ``seconds``, all that come in as many, at a multiple of the rate; 0 if they queue up. They are the same at
-    every rate: two results differ by what the rates do, more than by chance.
-    """
+def headroom_of(candidate: Candidate, question: Question) -> float:
+    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty."""
     try:
-        system, _, workload = _simulated_part(candidate, question.at_rate(factor))
-        if not seconds:
-            workload = replace(workload, requests=workload.requests[:SHORT], drawn=None)
-        elif workload.open_ended and workload.rate is not None:
-            count = max(len(workload.requests), round(seconds * workload.rate / factor))
-            workload = extended(workload, count, longest_taken(workload, system.pools[-1].replica))
-        served = system.serve(workload).clients
+        system, _, workload = _simulated_part(candidate, question)
+        few = replace(workload, requests=workload.requests[:SHORT], drawn=None)
+        return served_headroom(system.serve(few).clients, question.slo)[0]
     except InfercastError:
         return 0.0
-    chance = 6.0 * served.in_system_at(float(served.sent_at.max())) ** 0.5 / served.sent_at.size
-    queues_up = seconds > 0.0 and second_half(served)[0] > max(FAR_OUTGROWN, chance)
-    return 0.0 if queues_up and workload.rate is not None else served_headroom(served, question.slo)[0]
 
 
 def climb(
@@ -327,7 +322,7 @@ class Check(NamedTuple):
     num_output: int
     forecast: Forecast  # Of one of ``times`` equal parts, each of which gets its share of the requests
     intervals: Intervals
-    times: int = 1
+    times: float = 1
 
 
 def checks_of(question: Question, candidate: Candidate) -> list[Check]:
@@ -345,9 +340,9 @@ def checks_of(question: Question, candidate: Candidate) -> list[Check]:
     for share in SHARES:
         rate = float(f"{share * question.rate:.3g}")
         count = int(min(MOST, max(LEAST, SECONDS * rate)))
-        workload = synthetic_workload(rate=rate, count=count, input_lengths=num_input, output_lengths=num_output)
+        part, lengths = max(1, round(count / times)), {"input_lengths": num_input, "output_lengths": num_output}
         try:
-            forecast = simulate_system(system, workload if times == 1 else dealt_out(workload, times))
+            forecast = simulate_system(system, synthetic_workload(rate=rate / times, count=part, **lengths))
         except InfercastError:
             continue
         found.append(Check(rate, count, num_input, num_output, forecast, forecast_intervals(forecast), times))

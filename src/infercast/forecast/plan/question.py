@@ -314,6 +314,7 @@ class Question:
     power_budget: float | None = None  # Most watts of all servers at the wall, without the building, at their peak
     power_limits: tuple[float | None, ...] = (None,)  # Watts that boards may be held at; None: as many as they take
     facility: Facility = field(default_factory=Facility)  # Servers, building and grid
+    left_out: tuple[str, ...] = ()  # Why kinds of GPU that were named are not among them, a sentence each
     metered: tuple[str, ...] = ()  # Owned kinds of GPU, with electricity on top of their price
     quantizations: tuple[str | None, ...] = (None,)
     kv_cache_dtypes: tuple[str, ...] = ("auto",)

@@ -46,11 +46,13 @@ def question_of(
     are varied by name.
     """
     given, chosen = facility or Facility(), tuple(engine_named(name).name for name in engines)
-    prices = [tariff.price(name, given) for name in gpus]
+    priced, unpriced = {name: tariff.price(name, given) for name in gpus}, list[str]()
     if others.get("objective", "cost") == "cost" or others.get("budget") is not None:
-        for name, price in zip(gpus, prices, strict=True):
-            if price is None:
-                raise InputError(tariff.unknown(name))
+        unpriced = [name for name, price in priced.items() if price is None]
+        if unpriced and len(unpriced) == len(priced):
+            raise InputError(tariff.unknown(unpriced[0]))
+        gpus = [name for name in priced if name not in unpriced]
+    prices = [priced[name] for name in gpus]
     max_model_len = None if max_model_len == AUTO else max_model_len
     workload = draw(max_model_len or load_model(model).max_positions)
     if max_model_len is None:
@@ -61,6 +63,7 @@ def question_of(
         workload=workload,
         slo=slo,
         gpus=tuple(gpus),
+        left_out=tuple(f"{name} is left out: {tariff.unknown(name)}" for name in unpriced),
         engines=chosen,
         prices=tuple(None if price is None else price.per_hour for price in prices),
         metered=tuple(name for name, price in zip(gpus, prices, strict=True) if price is not None and price.metered),
@@ -137,7 +140,7 @@ def plan(
         promised,
         gpus=gpus,
         engines=engines,
-        tariff=price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price),
+        tariff=Tariff.of(price),
         facility=facility,
         quantizations=quantizations,
         max_gpus=max_gpus,

@@ -11,7 +11,16 @@ from typing import TypeVar
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rate, climb, halve, headroom_of
+from infercast.forecast.plan.evaluate import (
+    FIRST,
+    LIKELY,
+    TOGETHER,
+    SimulationStage,
+    at_rate,
+    climb,
+    evaluate_at,
+    halve,
+)
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
@@ -114,7 +123,7 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
 def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
     name = engine_named(question.engines[0]).bounds[2]
     model = model_of(question.model, None, "auto", question.engines[0])
-    notes = [model.assumed] if model is not None and model.assumed else []
+    notes = [*question.left_out, *([model.assumed] if model is not None and model.assumed else [])]
     notes += [f"{name} is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
     if len(question.quantizations) > 1 or question.quantizations[0] is not None:
         notes.append("quantised weights change answers: check quality before you choose them")
@@ -123,6 +132,8 @@ def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
     if any(row.figures is not None and row.figures.source == "published" for row in rows):
         notes.append("some GPUs were not measured here: their numbers rest on published kernels and runs")
     notes += [note for name in question.gpus for note in load_gpu(name).announced_notes]
+    if any(row.figures is not None and row.candidate.replicas > TOGETHER for row in rows):
+        notes.append(f"of more than {TOGETHER} replicas, {TOGETHER} are simulated with their share of the requests")
     if question.network is not None and question.max_gpus > 8:
         notes.append(f"engines that span nodes are joined by {question.network}")
     return tuple(notes)
@@ -276,10 +287,10 @@ ROOMIER = 1.05  # How much more headroom the winner must have in a short simulat
 REACH = 2.0  # More expensive candidates, relative to the best, are not looked at
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
-MOST_TIMES = 4.0  # Largest rate that is looked at, relative to that of the question
-TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is ...
-WIDE = 1.15  # ... or how far apart two are with the rate looked for between them
-RAMPS = 15.0  # Times that a request stays, on average, for which requests come in such a run
+MOST_TIMES = 4.0  # Between the ends of a range in which a rate is looked for
+TRIES, FINE = 5, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+NAMED, SAME_RATE = 0.03, 0.995  # How close a rate that is named is to the true one, and a share of it that is the same
+STEEP = 10.0  # Room that is lost to a rate that is higher by some factor, both as logarithms, at most
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
 
@@ -302,7 +313,7 @@ def plan(
         when = f"after {time_limit:g} s"
     except KeyboardInterrupt:
         when = "by an interrupt"
-        if not search.stage.held and search.stage.first is None:
+        if not search.options:
             raise
     return search.answer(when)
 
@@ -339,7 +350,9 @@ class _Search:
             stage.simulate(likely_front(self.options, best, stage.held))
             if _runner_up(stage, best) is None:
                 stage.simulate(self._of_another_kind(best.candidate))
-        self._settle()
+        settled = self._settle()
+        if settled is not None and settled.rate is not None:
+            self._tighten(settled.candidate, settled.rate)
         self._show()
         if (best := stage.best()) is not None:
             stage.say("the most requests per second")
@@ -400,7 +413,7 @@ class _Search:
                 if question.goal.known is not None and sure:
                     gpu, likely = stem.units[0].gpu, [each for each in sure if each.estimate.headroom >= FIRST_HEADROOM]
                     self.sure[gpu] = min(self.sure.get(gpu, inf), *(self._value(each.candidate) for each in sure))
-                    if stage.first is None and likely:
+                    if stage.shows_first and likely:
                         stage.show_first(min(likely, key=lambda each: self._value(each.candidate)))
 
     def _settle(self) -> Row | None:
@@ -414,6 +427,15 @@ class _Search:
             elif not found.holds:
                 _simulate(stage, self.options)
         return best
+
+    def _tighten(self, candidate: Candidate, rate: float) -> None:
+        """Show a candidate at the rate beyond which 3 % more are too many."""
+        stage, question = self.stage, self.stage.question
+        rate = (1.0 - NAMED / 2) * _named_rate(stage, candidate, rate, NAMED / 2)
+        task = partial(evaluate_at, question=question, whole=True)
+        (row,) = stage.workers.map(task, [(candidate, rate / question.rate)])
+        if row.holds:
+            stage.rows[candidate] = replace(row, rate=rate)
 
     def _show(self) -> None:
         """Choose what is shown, all of it with the figures of `simulate`."""
@@ -462,7 +484,12 @@ class _Search:
     def _why(self, rows: Sequence[Row], best: Row | None, runner_up: Row | None, *, cut: bool) -> str:
         question = self.stage.question
         if cut and (best is None or runner_up is None or runner_up.figures is None):
-            return f"The search was cut before {'anything' if best is None else 'anything else'} kept the SLO."
+            kept = f"The search was cut before {'anything' if best is None else 'anything else'} kept the SLO."
+            likely = [each for each in self.options if each.estimate.headroom >= SURE_HEADROOM]
+            if best is not None or not likely:
+                return kept
+            least = min(likely, key=lambda each: (self._value(each.candidate), -each.estimate.headroom))
+            return f"{kept} By a quick estimate {least.candidate} does, for {money(least.cost)}."
         if best is not None and runner_up is None and self.left:
             return "All others cost more."
         return why_none(question, rows) if best is None else why_lost(question, best, runner_up)
@@ -472,7 +499,11 @@ class _Search:
         stage = self.stage
         gpus = ", ".join(dict.fromkeys(stem.units[0].gpu for stem in self.waiting))
         unseen = f"{found.num_unseen:,} of {found.num_candidates:,} candidates were not looked at"
-        few = f"; the winner has served its first {FIRST} requests only" if found.winner is stage.first else ""
+        few = (
+            f"; the winner has served its first {FIRST} requests only"
+            if found.winner is not None and found.winner is stage.first
+            else ""
+        )
         if found.winner is not None and found.winner.stage is Stage.JUDGED:
             few = "; the winner's run ended when it was clear that it keeps the SLO"
         return (
@@ -539,31 +570,51 @@ def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[C
 def _most_between(
     stage: SimulationStage, candidate: Candidate, low: float, high: float, row: Row | None = None
 ) -> float | None:
-    """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
+    """The most requests per second that keep the SLO, about between multiples of the rate; None if the least does not.
 
-    ``row``: the result at the least, where it is known. The same requests at other rates say which to try next.
+    ``row``: the result at the least, where it is known. Short runs say about where it is, and those of `simulate`
+    whether it is within 3 % of what is named.
     """
     row = row or at_rate(stage, candidate, low)
-    if not row.holds or row.figures is None:
+    if not row.holds:
         return None
-    task = partial(headroom_of, candidate, stage.question, RAMPS * row.figures.end_to_end.mean)
-    (first,) = stage.workers.map(task, [low])
-    if not first:
-        return low * stage.question.rate
-    start = _room(row, stage.question.least_odds)
-
-    def ask(now: float) -> float:
-        (found,) = stage.workers.map(task, [exp(now)])
-        return start + log(found / first) if found else -inf
-
-    return exp(_crossing(ask, log(low), log(high), start, TRIES, wide=WIDE)) * stage.question.rate
+    odds = stage.question.least_odds
+    found = _crossing(
+        lambda now: _room(at_rate(stage, candidate, exp(now)), odds), log(low), log(high), _room(row, odds), TRIES
+    )
+    return _named_rate(stage, candidate, exp(found) * stage.question.rate)
 
 
-def _crossing(
-    ask: Callable[[float], float], least: float, most: float, room: float, tries: int, wide: float = FINE
-) -> float:
+def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near: float = NAMED) -> float:
+    """A rate in three digits: the run of `simulate` keeps the SLO at a rate that is lower by a share ``near``, and at
+    one that is higher by as much it does not.
+    """
+    question, ends = stage.question, [0.0, inf]  # The highest rate at which it does and the lowest at which it does not
+
+    def room_at(now: float) -> float:
+        row = at_rate(stage, candidate, now / question.rate)
+        is_short = row.figures is not None and row.figures.state == "filling"
+        if row.holds or is_short or (row.headroom or 0.0) > 1.0:  # Else it is missed, and would be by a longer run
+            task = partial(evaluate_at, question=question, whole=True)
+            (row,) = stage.workers.map(task, [(candidate, now / question.rate)])
+        ends[not row.holds] = now
+        return _room(row, question.least_odds)
+
+    for _ in range(TRIES):
+        rate = float(f"{rate:.3g}")
+        below, above = (1.0 - near) * rate, (1.0 + near) * rate
+        if ends[0] < below * SAME_RATE and (room := room_at(below)) <= 0.0:
+            rate = below / (1.0 + near) * exp(room / STEEP)
+        elif ends[1] > above / SAME_RATE and (room := room_at(above)) > 0.0:
+            rate = above / (1.0 - near) * exp(room / STEEP)
+        else:
+            break
+    return rate
+
+
+def _crossing(ask: Callable[[float], float], least: float, most: float, room: float, tries: int) -> float:
     """Where ``room`` for more is used up, between logarithms of rates: the Illinois method, as room falls faster and
-    faster. It ends where a line leads to what was tried, or between two rates that differ by a factor of ``wide``.
+    faster. It ends where a line leads to what was tried, or between two rates that differ by a factor of `FINE`.
     """
     near, above, last, is_open = log(FINE) / 2, inf, 0, True
     room = max(room, 1e-9)
@@ -582,7 +633,7 @@ def _crossing(
             room, most, last, is_open = room / 2 if last < 0 else room, now, -1, False
         if not is_open:
             wanted = least + (most - least) * room / (room + above)
-        if (last > 0 and wanted - least <= near) or (not is_open and most - least <= log(wide)):
+        if (last > 0 and wanted - least <= near) or (not is_open and most - least <= log(FINE)):
             break
     return wanted
 
@@ -607,7 +658,7 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
         return row.rate
     if row.holds:
         capacity = row.figures.capacity if row.figures is not None else None
-        most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / stage.question.rate))
+        most = MOST_TIMES**3 if capacity is None else max(1.02, capacity / stage.question.rate)
         return _most_between(stage, row.candidate, 1.0, most, row)
     for times in range(1, 6):
         if (rate := _most_between(stage, row.candidate, MOST_TIMES**-times, MOST_TIMES ** (1 - times))) is not None:

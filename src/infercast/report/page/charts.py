@@ -16,7 +16,7 @@ from infercast.report.caveats import TITLES
 from infercast.report.page import canvas
 from infercast.report.quantities import format_interval
 from infercast.report.saved_runs import Row, SavedPhase, SavedRun
-from infercast.units import MILLI, TERA, format_percent, format_rate, format_seconds
+from infercast.units import MILLI, TERA, format_many, format_percent, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +86,7 @@ def composition_chart(breakdown: Breakdown) -> str:
         canvas.Part(name, HOST if name == host else COLOURS.get(name, OTHERS), [100 * of[k] / totals[k] for k in kinds])
         for name, of in rows
     ]
-    counts = {kind: f"{breakdown.steps[kind]:,} step{'' if breakdown.steps[kind] == 1 else 's'}" for kind in kinds}
+    counts = {kind: format_many(breakdown.steps[kind], "step") for kind in kinds}
     labels = [f"{KIND_TITLES[kind]}\n{counts[kind]}" for kind in kinds]
     stack = canvas.Stack(labels, parts, "%", "% of the time of these steps", 0.5, 1.75)
     return stack.chart("composition", "Kernel families in steps of prompts and of decoding")
@@ -130,7 +130,7 @@ def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles,
         bars = axes.bar(edges[:-1], histogram.counts, widths, align="edge")
         for bar, count, (left, right) in zip(bars, histogram.counts, pairwise(histogram.edges), strict=True):
             bar.set(color=colour, edgecolor=canvas.PAPER, linewidth=0.5)
-            tips.put(bar, f"{count:,} requests from {format_seconds(left)} to {format_seconds(right)}")
+            tips.put(bar, f"{format_many(count, 'request')} from {format_seconds(left)} to {format_seconds(right)}")
         _percentiles(strip, axes, values, band, tips)
         strip.set_title(title, x=-0.9 / (figure.get_figwidth() - 1.05))
         axes.set(xlabel="ms", ylabel="requests", xlim=(0.98 * low, 1.02 * high))

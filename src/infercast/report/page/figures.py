@@ -8,7 +8,7 @@ from math import isfinite, log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from infercast.forecast.compare import SideBySide, reasons, side_by_side
+from infercast.forecast.compare import SideBySide, compare_runs, reasons, side_by_side
 from infercast.forecast.day import DayPlan, clock
 from infercast.forecast.explain.step_log import Watched
 from infercast.forecast.sweep import BreakEven, Sweep
@@ -300,7 +300,7 @@ def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names, vers
         sections=_sections(runs, both, names),
         caveats=tuple(shared_first(dict(zip(names, (caveats(before), caveats(after)), strict=True)))),
         version=version,
-        top=f"<h2>Why</h2>{elements.items(reasons(both))}",
+        top=f"<h2>Why</h2>{elements.items(reasons(both, compare_runs(*runs)))}",
     )
 
 

@@ -40,8 +40,8 @@ class StateRules(NamedTuple):
 
     exports: bool = False  # Kernels store one before the end of a step: see `Ends`
     renews: bool = False  # A prompt's last useful state counts as new in every step that computes with it
-    drop: bool = True  # If attention drops the last block of a hit, state groups are assumed to do so too ...
-    past_attention: bool = False  # ... and a state is looked up one block further, where the sequence then continues.
+    past_attention: bool = False
+    """If attention drops the last block of a hit, a state is looked up one block further, and is where it continues."""
 
 
 class Reach(NamedTuple):
@@ -64,6 +64,7 @@ class KvShape(NamedTuple):
     aligned: bool = False  # True: a step stores one state, reusable if it ends with a block. False: every block has one
     rules: StateRules = StateRules()
     retained: int = 0  # Tokens kept before a window: several prediction heads look back that much further
+    drafting: int | None = None  # The group that drafts, which with those like it drops the last block of a hit; or all
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -113,9 +114,15 @@ class KvShape(NamedTuple):
             block_size=size,
             windows=tuple(self.windows[number] for number in groups),
             block_sizes=(),
+            drafting=None,
             states=tuple(place for place, number in enumerate(groups) if number in self.states),
             state_blocks=self.state_blocks + sum(self._most(number, size, 1) for number in short if number not in kept),
         )
+
+    def drops(self, group: int) -> bool:
+        """True if the last block of a group's hits is dropped, where there are drafts."""
+        drafting, kinds = self.drafting, [*zip(self.windows, self.sizes, strict=True)]
+        return drafting is None or kinds[group] == kinds[drafting]
 
     def group(self, number: int) -> KvShape:
         states = (0,) if number in self.states else ()
@@ -356,7 +363,7 @@ class BlockAllocation:
     """The blocks held by one sequence."""
 
     __slots__ = (
-        "earlier", "exported", "first", "index", "junction", "left_behind", "length", "named", "num_input",
+        "beyond", "earlier", "exported", "first", "index", "junction", "left_behind", "length", "named", "num_input",
         "num_output", "num_states", "path", "shared", "spans", "tails", "whole",
     )  # fmt: skip
 
@@ -370,7 +377,8 @@ class BlockAllocation:
         self.num_states = 0  # ``length`` for aligned state groups, which need no blocks for future tokens ...
         self.earlier: list[int] = []  # ... and earlier blocks they hold: the step's initial state, or one stored in it
         self.exported = -1  # One of them, stored before the end of a step; it is held one block longer
-        self.named = 0  # Leading blocks that are full with known tokens
+        self.named = 0  # Leading blocks that are full with known tokens, up to a common end ...
+        self.beyond: tuple[int, ...] = ()  # ... and the groups that have a block beyond that in the prefix cache
         self.spans: list[list[Span]] | None = None  # Per group, its blocks in the prefix cache, in order; None: none
         self.left_behind = False  # True if blocks of its own may still be cached from before it was preempted
         self.whole = 0  # Of a prefix hit's blocks, those full attention has
@@ -381,13 +389,15 @@ class BlockAllocation:
         self.first = [0] * len(self.first)
         self.named = self.length = self.num_states = 0
         self.earlier = []
+        self.beyond = ()
         self.exported = -1
         self.spans = None
 
     def moved(self) -> BlockAllocation:
         """Move its blocks to a new allocation."""
         other = BlockAllocation(self.index, self.path, self.num_input, len(self.first))
-        for name in ("first", "named", "length", "num_states", "earlier", "exported", "spans", "tails", "left_behind"):
+        kept = "beyond earlier exported first left_behind length named num_states spans tails"
+        for name in kept.split():
             setattr(other, name, getattr(self, name))
         self.hold_nothing()
         return other

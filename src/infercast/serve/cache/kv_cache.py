@@ -62,9 +62,12 @@ class Lookup:
                 return hit, longest
 
     def dropping(self, holding: BlockAllocation, most: int, last: int, *, past_states: bool) -> tuple[int, int]:
-        """The same with one block more of each kind, within ``last`` tokens; ``past_states``: and a state further."""
+        """The same with one block more of each kind that drafts, within ``last`` tokens; ``past_states``: and a state
+        further.
+        """
         kinds = [*self._everywhere, *self._windowed]
-        dropped: set[int] = set()
+        others = {number for number, groups in enumerate(kinds) if not self._shape.drops(groups[0])}
+        dropped = {*others}
         hit, longest, is_first = most, 0, True
         while True:
             before = hit
@@ -75,13 +78,13 @@ class Lookup:
                 drops, count = number not in dropped, self._in_common[groups[0]]
                 reach = min(hit * count + 1, last // self._shape.sizes[groups[0]]) if drops else hit * count
                 if is_whole:
-                    found = holding.whole = max(0, self._onward(holding, groups, 0, reach) - 1) // count
+                    found = holding.whole = max(0, self._onward(holding, groups, 0, reach) - drops) // count
                 elif groups[0] in self._shape.states:
                     found = self._in_window(holding, groups, min(hit + 1, most) if past_states and drops else hit)
                 else:
                     found = self._in_window(holding, groups, reach, drops=drops) // count
                 if not drops and found < hit:
-                    dropped.clear()
+                    dropped = {*others}
                 elif drops:
                     dropped.add(number)
                 hit = found
@@ -101,7 +104,7 @@ class Lookup:
                 position = stop
 
     def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
-        """Window blocks that the same prompt continues from (``drops``: one more), and those before the ``marks``."""
+        """Window blocks that the same prompt continues from (``drops``: after a drop) and those before ``marks``."""
         size, count = self._shape.common_size, self._in_common[group]
         if group in self._shape.states:
             ends = {Ends(size, drops).last(holding.num_input + more) // size for more in range(-drops, 1)}
@@ -109,7 +112,8 @@ class Lookup:
         if drops:
             ends = {max(0, tokens // size - 1) for tokens in (holding.num_input - 1, holding.num_input)}
             ends.update(mark for mark in marks if mark)
-            return [range(self._first(group, end * count), end * count + 1) for end in sorted(ends)]
+            peeks = self._shape.drops(group)
+            return [range(self._first(group, end * count), end * count + peeks) for end in sorted(ends)]
         ends = {(holding.num_input - 1) // size, *marks}
         return [range(self._first(group, end * count), end * count) for end in sorted(ends) if end]
 
@@ -302,7 +306,7 @@ class BlockPool:
         """Its own full blocks: after what it shares, and after its own earlier blocks, which are already named."""
         ratio = self._ratios[group]
         own = max(pieces[0][0], holding.shared // ratio, last.end if last is not None and last.line.edge < 0 else 0)
-        known = holding.named // ratio
+        known = holding.named // ratio + (group in holding.beyond)
         if not self.caching or known <= own:
             return []
         return [part for begin, stop in pieces for part in holding.kept(group, max(own, begin), min(stop, known))]
@@ -350,6 +354,10 @@ class KvCache(BlockPool):
         self.sparse_windows = sparse_windows
         self._sizes, self._common = shape.sizes, shape.common_size
         self._is_uneven = len({*shape.sizes}) > 1
+        self._peeking = tuple(
+            group for group, size in enumerate(self._sizes) if drops_last and size < self._common and shape.drops(group)
+        )
+        """Groups that also keep the first block beyond a common end, which is dropped again."""
         self._segment = retained_every // self._common
         self._drops_last = drops_last
         self._ahead = max(1, ahead)  # Tokens after a prefix hit, at least
@@ -583,7 +591,7 @@ class KvCache(BlockPool):
 
     def renew(self, holding: BlockAllocation, num_tokens: int) -> None:
         """A prompt's last useful state counts as new while its sequence holds it and computes with it."""
-        if self._drops_last and self.shape.rules.drop and num_tokens % self._block_size:
+        if self._drops_last and self.shape.drafting is None and num_tokens % self._block_size:
             return
         last = num_tokens // self._block_size
         if last and last == self.ends.last(holding.num_input) // self._block_size and last <= holding.shared:
@@ -597,20 +605,23 @@ class KvCache(BlockPool):
     def name(self, holding: BlockAllocation, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
         full = num_tokens // self._common * self._in_common
-        before = holding.named
-        if full <= before or not self.caching:
+        before, was = holding.named, holding.beyond
+        rest = num_tokens - full * self._block_size if full else 0
+        beyond = tuple([group for group in self._peeking if rest >= self._sizes[group]]) if self._peeking else ()
+        if (full <= before and len(beyond) <= len(was)) or not self.caching:
             return
         if self.is_plain and before < holding.shared:
             self._name_simply(holding, full)
             return
-        holding.named = full
+        holding.named, holding.beyond = full, beyond
         if before >= holding.shared:  # nobody else looks for that: it has a name only once it is left behind
             return
         if self._is_uneven:  # groups have different block sizes
             for group, ratio in enumerate(self._ratios):
+                start, stop = before // ratio + (group in was), full // ratio + (group in beyond)
                 for edge, first, end in holding.path:
-                    start = max(before // ratio, first // ratio, holding.first[group])
-                    for part in holding.kept(group, start, min(full, end) // ratio):
+                    begin = max(start, first // ratio, holding.first[group])
+                    for part in holding.kept(group, begin, min(stop, end // ratio)):
                         self._add(holding, self._lookup.line(edge, group), *part)
             return
         for edge, first, end in holding.path:
@@ -710,7 +721,7 @@ class KvCache(BlockPool):
                 spans = [] if kept.spans is None else kept.spans[group]
                 for part in self._own_parts(kept, group, pieces, spans[-1] if spans else None):
                     self._add(kept, self._lookup.line(kept.own_edge, group), *part)
-            kept.named = 0
+            kept.named, kept.beyond = 0, ()
             holding.left_behind = True
         return kept
 

@@ -193,8 +193,8 @@ class RadixTree:
 
 # Host pages, a second cache tier. Insertions are copied to the host after enough accesses, parents before children.
 # Pages with a host copy survive eviction from the GPU: the node stays, and is loaded when a request begins with it. The
-# host evicts leaves that are not on the GPU, least recently used first. Rules as in SGLang 0.5.16
-# (mem_cache/hiradix_cache.py, write_through); a copy to the host counts as done when it begins.
+# host evicts leaves that are not on the GPU, least recently used first. Rules as in SGLang's write_through
+# (mem_cache/hiradix_cache.py, later unified_radix_cache.py); a copy to the host counts as done when it begins.
 
 
 class HostPages:
@@ -209,6 +209,7 @@ class HostPages:
         self.found: dict[int, int] = {}  # Tokens each request found here at its first start, if any
         self.new_loads: list[int] = []  # Requests in the step just planned with pages to load
         self.num_queried = self.num_hit = 0  # Prompt tokens missing on the GPU at starts, and those of them found here
+        self.copies_paths = self.counts_once = False  # Rules of some releases (`PrefillRules`)
         self._copied_at = copied_at
         self._queue: list[tuple[int, int, Node]] = []
         self._num_queued = 0
@@ -221,30 +222,36 @@ class HostPages:
             self.found[index] = found
             self.new_loads.append(index)
 
-    def meet(self, node: Node, tree: RadixTree) -> None:
-        """Count an insertion at a node: pages with enough of them are copied, parents first."""
+    def meet(self, node: Node, tree: RadixTree, known: int) -> None:
+        """Count an insertion at a node and those above it that end after page ``known``: pages with enough of them are
+        copied, parents first.
+        """
         path: list[Node] = []
-        while node.parent is not None:
+        while node.end > known:
+            assert node.parent is not None
             path.append(node)
             node = node.parent
-        before = node
         for each in reversed(path):
             each.hits += 1
-            if not each.on_host and each.hits >= self._copied_at and before.on_host:
+            if not each.on_host and each.hits >= self._copied_at:
                 self._copy(each, tree)
-            before = each
 
-    def _copy(self, node: Node, tree: RadixTree) -> None:
+    def _copy(self, node: Node, tree: RadixTree) -> bool:
+        """Copy a node whose parent is here, or gets here; returns False if there is no room."""
+        assert node.parent is not None
+        if not node.parent.on_host and not (self.copies_paths and self._copy(node.parent, tree)):
+            return False
         count = node.end - node.start
         if self.num_free < count:
-            self._forget(count, tree)
+            self._forget(count - self.num_free if self.copies_paths else count, tree)
         if self.num_free < count:
             self.num_refused += 1
-            return
+            return False
         self.num_free -= count
         self.peak = max(self.peak, self.num_blocks - self.num_free)
         node.on_host = True
         self.stored.append(count)
+        return True
 
     def enqueue(self, node: Node) -> None:
         if not (node.is_queued_there or node.children):
@@ -280,13 +287,14 @@ class HostPages:
 class Lease:
     """A sequence's pages: its own, after those of a locked tree node."""
 
-    __slots__ = ("alone_from", "content", "node", "num_pages", "piece", "prompt_pages")
+    __slots__ = ("alone_from", "content", "node", "num_inserted", "num_pages", "piece", "prompt_pages")
 
     def __init__(self, content: Content, root: Node, alone_from: int, prompt_pages: int) -> None:
         self.content = content
         self.node = root
         self.piece = 0  # The piece of its content with the first token after the node
         self.num_pages = 0  # All pages it uses, including those of the tree
+        self.num_inserted = 0  # Pages up to which it was inserted before
         self.alone_from = alone_from
         """The page from which on the tree cannot match: its own content, unless it was inserted earlier."""
         self.prompt_pages = prompt_pages  # Where its answer begins, if nodes are split there
@@ -354,7 +362,7 @@ class RadixCache:
         assert self.host is not None
         count, node = self.num_to_load(lease), lease.node
         if self.num_blank < count:
-            self._forget(count * self.page)
+            self._forget((count - self.num_blank if self.host.copies_paths else count) * self.page)
         self.take(count)
         while not node.on_gpu:
             node.on_gpu = True
@@ -395,14 +403,12 @@ class RadixCache:
         self.num_blank -= count
 
     def keep(self, lease: Lease, num_tokens: int, *, is_part: bool = False) -> None:
-        """Insert what a running sequence has computed; what is there is shared, and no chunk goes to the host yet."""
+        """Insert what a running sequence has computed; what is there is shared."""
         if not self.caching:
             return
         before = lease.node
-        self._insert(lease, (num_tokens - self.paired) // self.page)
+        self._insert(lease, (num_tokens - self.paired) // self.page, is_part=is_part)
         self._lock(lease.node, before)
-        if self.host is not None and not is_part:
-            self.host.meet(lease.node, self.tree)
 
     def finish(self, lease: Lease, num_tokens: int) -> None:
         """Insert a finished sequence, with this many computed tokens, and release it."""
@@ -412,8 +418,6 @@ class RadixCache:
         before = lease.node
         self._insert(lease, (num_tokens - self.paired) // self.page)
         self.num_blank += lease.num_pages - lease.node.end
-        if self.host is not None:
-            self.host.meet(lease.node, self.tree)
         if lease.node is not before and not lease.node.has_children_on_gpu:
             self._enqueue(lease.node)
         self._unlock(before)
@@ -423,10 +427,10 @@ class RadixCache:
         """Release a sequence without inserting anything more."""
         self.num_blank += lease.num_pages - lease.node.end
         self._unlock(lease.node)
-        lease.node, lease.num_pages, lease.piece = self.tree.root, 0, 0
+        lease.node, lease.num_pages, lease.piece, lease.num_inserted = self.tree.root, 0, 0, 0
         lease.alone_from = lease.content[-1][2]  # it may match its own tokens
 
-    def _insert(self, lease: Lease, last: int) -> None:
+    def _insert(self, lease: Lease, last: int, *, is_part: bool = False) -> None:
         """Insert a sequence's pages up to ``last``; duplicates become blank."""
         first, met = lease.node.end, (lease.node, lease.piece)
         if first < lease.alone_from:
@@ -443,6 +447,9 @@ class RadixCache:
             lease.piece = self.tree.piece_after(lease.node)
         else:
             lease.node, lease.piece = met
+        if self.host is not None and (self.host.counts_once or not is_part):
+            self.host.meet(lease.node, self.tree, lease.num_inserted)
+            lease.num_inserted = last if self.host.counts_once else 0
         if 0 < lease.prompt_pages < last:
             self.tree.walk(lease.content, lease.prompt_pages)
 

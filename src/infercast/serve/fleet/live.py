@@ -28,6 +28,7 @@ from infercast.serve.workload.clients import Inbox
 from infercast.serve.workload.request import Request, Workload
 
 FIRST_ROOM = 1024  # Requests that there is room for at first
+MOST_STEPS = 4096  # Whose ends are kept
 
 
 class Tokens(NamedTuple):
@@ -55,11 +56,14 @@ class LiveRecord:
 
     def __init__(self, replica: Replica, emit: Emit) -> None:
         self.sent_at, self.started_at, self.first_token, self.last_token = (np.full(FIRST_ROOM, nan) for _ in range(4))
-        self.step_sizes: deque[int] = deque(maxlen=4096)  # Tokens of steps since somebody looked
+        self.step_sizes: deque[int] = deque(maxlen=MOST_STEPS)  # Tokens of steps since somebody looked
         self.prefilling = self.decoding = self
         self.drafts, self.tier = DraftCounts(), None
         self.num_cached: dict[int, int] = {}  # Prompt tokens found in the cache, of requests that are not answered yet
         self.next_mark, self.last_end, self.decoded_at = inf, nan, nan
+        self.ends: list[float] = []  # Of steps, and (1, tokens, 0) of each, as in a record
+        self.stretches: list[int] = []
+        self.before_write: Callable[[], None] | None = None
         self._path, self._turn = replica.token_path_seconds, replica.token_turn_seconds
         self._forgets = isinstance(replica.policy, PrefillFirst)
         self._emit, self.number = emit, 0
@@ -97,6 +101,12 @@ class LiveRecord:
     ) -> None:
         """A step is processed; its tokens leave, and those of sequences that were retracted meanwhile do not."""
         time = self.last_end = end + (self._path + self._turn * num_sampled)
+        if len(self.ends) == MOST_STEPS:
+            if self.before_write is not None:
+                self.before_write()
+            self.ends, self.stretches = [], []
+        self.ends.append(end)
+        self.stretches += (1, num_sampled, 0)
         found: list[Tokens] = []
         last = {each.index for each in done}
         staying = (each for each in self._decoding.popleft() if not self._forgets or each.joined >= 0)
@@ -136,80 +146,72 @@ class Frontend:
     def __init__(self, replica: Replica, servers: int = 1) -> None:
         self._path, self._token = replica.request_path_seconds, replica.request_token_seconds
         servers = max(servers, replica.num_servers)
-        self.servers = ApiServers(replica.server, servers)
-        self._answered: list[tuple[float, int]] = []  # Since the last request went to an engine
+        self._costs = replica.server
+        self.servers = ApiServers(replica.server, servers) if replica.server.part else None
         self._free_at = [0.0] * servers
         self._coming: list[deque[int]] = [deque() for _ in range(servers)]
-        self._order: deque[int] = deque()
+        self._left: deque[tuple[float, int]] = deque()  # Requests on their way to an engine: when they reach it
         self._num_sent = 0
         self.requests: dict[int, Request] = {}
         self._sent: dict[int, float] = {}
-        self._taken: dict[int, float] = {}  # When their rounds were over
-        self._outputs: dict[int, int] = {}  # Tokens to come, of requests that an engine has
-        self.next_arrival: float | None = None
-        """Of the request that was sent first; None if it is still in an API server."""
+
+    @property
+    def next_arrival(self) -> float | None:
+        """Of the request that comes next; None if all are still in an API server."""
+        return self._left[0][0] if self._left else None
 
     def put(self, index: int, request: Request, now: float) -> None:
         self.requests[index], self._sent[index] = request, now
-        self._order.append(index)
+        if self.servers is not None:
+            self.servers.put(now, index)
         self._coming[self._num_sent % len(self._coming)].append(index)
         self._num_sent += 1
         self.move_to(now)
 
-    def move_to(self, now: float) -> None:
-        """Begin the rounds that are due: one takes in all requests that came while the one before was going on."""
+    def move_to(self, time: float) -> None:
+        """Let the servers work; a round takes in all requests that came while the one before was going on."""
+        if self.servers is not None:
+            for end, index, _ in self.servers.move_to(time):
+                self._leave(index, end)
+            return
         for server, coming in enumerate(self._coming):
-            while coming and (begin := max(self._free_at[server], self._sent[coming[0]])) <= now:
+            while coming and (begin := max(self._free_at[server], self._sent[coming[0]])) <= time:
                 taken = [index for index in coming if self._sent[index] <= begin]
-                end = begin + len(taken) * self.servers.costs.turn
+                end = begin + len(taken) * self._costs.turn
                 for index in taken:
                     coming.popleft()
-                    self._taken[index] = self._free_at[server] = end
-                    end += self.servers.costs.hand_over
-        self._look_ahead()
+                    self._free_at[server] = end
+                    self._leave(index, end)
+                    end += self._costs.hand_over
 
-    def _look_ahead(self) -> None:
-        """The servers' load is that of the moment when the request before went to an engine, as for `Clients`."""
-        if self.next_arrival is None and self._order and (index := self._order[0]) in self._taken:
-            path = self._path + self._token * self.requests[index].num_input
-            self.next_arrival = self.servers.ready(self._taken[index], follows=False) + path
+    def _leave(self, index: int, time: float) -> None:
+        if (request := self.requests.get(index)) is not None:  # else its client has left
+            self._left.append((time + self._path + self._token * request.num_input, index))
 
     @property
     def next_event(self) -> float:
-        """When a round begins, or a request reaches an engine."""
-        begins = [
-            max(free, self._sent[each[0]]) for free, each in zip(self._free_at, self._coming, strict=True) if each
-        ]
+        """When a server has something to do, or a request reaches an engine."""
+        if self.servers is not None:
+            soonest = self.servers.soonest
+            begins = [] if soonest is None else [soonest[0]]
+        else:
+            waiting = zip(self._free_at, self._coming, strict=True)
+            begins = [max(free, self._sent[each[0]]) for free, each in waiting if each]
         return min([*begins, self.next_arrival or inf])
 
     def pop(self) -> tuple[int, Request, float]:
-        index = self._order.popleft()
-        del self._taken[index]
-        request, self.next_arrival = self.requests.pop(index), None
-        self._outputs[index] = request.num_output
-        for time, num_output in self._answered:
-            self.servers.answer(time, num_output)
-        self._answered.clear()
-        self.servers.streams += 1
-        self._look_ahead()
-        return index, request, self._sent.pop(index)
-
-    def answer(self, time: float, index: int) -> None:
-        """A client has its whole answer, or has left."""
-        if (num_output := self._outputs.pop(index, None)) is not None:
-            self._answered.append((time, num_output))
+        _, index = self._left.popleft()
+        return index, self.requests.pop(index), self._sent.pop(index)
 
     def drop(self, index: int) -> bool:
         """A client left before its request reached an engine."""
         if index not in self.requests:
             return False
-        for coming in (self._order, *self._coming):
+        for coming in self._coming:
             if index in coming:
                 coming.remove(index)
-        for known in (self.requests, self._sent, self._taken):
-            cast("dict[int, Any]", known).pop(index, None)
-        self.next_arrival = None
-        self._look_ahead()
+        self._left = deque(each for each in self._left if each[1] != index)
+        del self.requests[index], self._sent[index]
         return True
 
 
@@ -242,6 +244,8 @@ class LiveSystem:
             self._wire = Wire(link, len(self.pools[0].engines))
         for number, record in enumerate(self.records):
             record.number = number
+        if self.frontend.servers is not None:
+            self.frontend.servers.listen([cast("LiveRecord", engine.record) for engine in self.pools[0].engines])
 
     def _loop(self, emit: Emit, replica: Replica, inbox: Inbox) -> AnyLoop:
         record = LiveRecord(replica, emit)
@@ -271,7 +275,6 @@ class LiveSystem:
         self._whole.pop(index, None)
         if not self.frontend.drop(index):
             any(pool.abort(index, now) for pool in self.pools)
-            self.frontend.answer(now, index)
         for record in self.records:
             record.forget(index)
         for emission in self._due:
@@ -287,9 +290,10 @@ class LiveSystem:
 
     def advance(self, now: float) -> list[Emission]:
         """Everything up to a moment; returns the tokens that have reached their clients by then, in order."""
-        self.frontend.move_to(now)
-        while self._take_turn(now):
-            self.frontend.move_to(now)
+        going_on = True
+        while going_on:  # an API server's turns depend on the steps before them
+            self.frontend.move_to(min([now, *[pool.furthest_behind for pool in self.pools]]))
+            going_on = self._take_turn(now)
         found = []
         while self._due and self._due[0].time <= now:
             found.append(heapq.heappop(self._due))
@@ -310,9 +314,7 @@ class LiveSystem:
         engine = pool.next_engine()
         if engine.outstanding:  # else its last client has left
             for index, time in pool.take_turn(engine):
-                if pool is self.pools[-1]:
-                    self.frontend.answer(time, index)
-                elif self._wire is not None and index in self._whole:
+                if pool is not self.pools[-1] and self._wire is not None and index in self._whole:
                     self._wire.put(engine.number, index, time, self._size(self._whole[index].num_input))
         return True
 

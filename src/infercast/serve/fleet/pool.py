@@ -133,7 +133,11 @@ class RunningPool:
         return self.engines[heapq.heappop(self._busy)[1]]
 
     def route(self) -> None:
-        """Send the next request to an engine."""
+        """Send the next request to an engine, unless an API server has still to work on it."""
+        arrival = self.next_delivery
+        self._arrivals.move_to(arrival)
+        if self.next_delivery > arrival:
+            return
         arrival = self.next_delivery
         index, request, sent = self._arrivals.pop()
         delivery = Delivery(sent, index, arrival, request)
@@ -225,6 +229,7 @@ def simulate_fleet(
         clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
         running = RunningPool(pool, len(workload.requests), clients, watch, is_plain=is_plain, shares=shares)
         records = [engine.record for engine in running.engines]
+        clients.listen(records)
         if go_on is not None:
             simulation.further_from(clients, pool.replicas[0], records, go_on)
         served = running.serve(apart=not (clients.wait_for_answers or pool.lockstep))

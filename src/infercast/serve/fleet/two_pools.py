@@ -121,6 +121,9 @@ class Transfers:
         """Add a transfer that completes then."""
         heapq.heappush(self._received, (received, index))
 
+    def move_to(self, time: float) -> None:
+        """When a transfer completes is known as soon as it begins."""
+
     def pop(self) -> tuple[int, Request, float]:
         """Remove the earliest transfer."""
         received, index = heapq.heappop(self._received)
@@ -200,6 +203,7 @@ def _serve(
     first = RunningPool(prefill, len(requests), clients, of_prefill, is_plain=is_plain)
     second = RunningPool(decode, len(requests), transfers, of_decode, turned_into=receiving, is_plain=is_plain)
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
+    clients.listen(prompts_by)
     wire, times = Wire(link, len(first.engines)), np.full((3, len(requests)), np.nan)
 
     def further(_: Sequence[Record]) -> Workload | None:

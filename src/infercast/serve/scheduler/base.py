@@ -397,6 +397,9 @@ class PrefillRules(NamedTuple):
     """With drafts, too, the sequence with the fewest output tokens is retracted first, not the last of the batch."""
     keeps_answers: bool = False  # Accepted drafts beyond the end of an answer are not cached
     stops_when_spent: bool = False  # No prompt is tried once a step's tokens are spent
+    copies_paths: bool = False
+    """A node is copied to the host with all above it that are not there yet, and the host evicts what is missing."""
+    counts_once: bool = False  # Copies to the host count a request once for each node, from its first chunk on
 
 
 OLDEST_RULES = PrefillRules()

@@ -91,6 +91,8 @@ class PrefillScheduler:
         self.policy, self.cache, self.drafts = policy, cache, drafts
         self.adapters = None if max_adapters is None else AdapterLimit(max_adapters, counts_base=True)
         cache.evicts_missing, cache.parts_answers = policy.rules.evicts_missing, policy.rules.parts_answers
+        if cache.host is not None:
+            cache.host.copies_paths, cache.host.counts_once = policy.rules.copies_paths, policy.rules.counts_once
         self.waiting: deque[DeclaredSequence] = deque() if policy.priorities is None else RankedQueue()
         self._num_queued = 0
         self._preempts = policy.priorities is not None and policy.priorities.preempts
@@ -236,13 +238,13 @@ class PrefillScheduler:
     def _places(self, num_running: int) -> int:
         """Free slots for prompts in a step: finished sequences still occupy one, and a chunked prompt has its own."""
         most = self.policy.max_running_requests
+        cut = self.cut is not None and not self.policy.rules.counts_rows
         if not self._is_ring:
-            cut = self.cut is not None and not self.policy.rules.counts_rows
             return most - max(num_running, len(self.batch.cohort.members) + cut)
         # Each batch has its share of max_running_requests.
         started = [each for batch in self._batches for each in batch.started()]
         held = sum(each.joined >= 0 or each.num_produced < each.num_output for each in started)
-        return min(max(1, most // len(self._batches)) - num_running, most - held - (self.cut is not None))
+        return min(max(1, most // len(self._batches)) - num_running, most - held - cut)
 
     def _admit(self, plan: Plan, num_running: int, places: int) -> Admission:
         """Select the prompts of a prefill step."""

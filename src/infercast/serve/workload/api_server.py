@@ -1,27 +1,27 @@
 """API servers between clients and engines: event loops of one thread each, which take requests in and send tokens out.
 
-Work without waiting (parsing, validation, a chat template) is done in one round for all requests that have arrived when
-it begins; only then does each go on. So requests that come together reach the engine together, one right behind the
-other, after the work on all of them, and later ones wait for the next round.
+A turn of the loop serves whatever is ready when it begins: the text of tokens that the engine has put out, a part of
+the answer of every stream that has any, and a piece of the work on every request. A request needs several turns on its
+way in. So the more streams there are the longer it waits, requests that come together reach the engine together, and
+tokens that come while a turn goes on are sent as one part.
 
-A request waits for several turns of the loop on its way in, and each turn serves whatever else is ready: the text of
-every token, and a part of the answer of every stream that has any. While the loop keeps up, that is its share of the
-time. Once it does not, tokens of a stream are sent together, and a turn serves all streams.
+How long a request waits depends on steps that the engine has not made yet. So a server works up to a moment of which
+the steps are known (`move_to`), and `soonest` is a time before which no request leaves it.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from collections import deque
-from math import ceil
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from math import inf
+from typing import Protocol
 
 from infercast.lazy_classes import NamedTuple
 
-TURNS, TOGETHER = 12, 6  # Turns of the event loop from a connection to the engine, of which requests share some ...
-SHARED_WORK = 3.0  # ... and its work in them, of which a round has one part: from the log of a server of vLLM 0.33
-MOST_SHARE = 0.5  # Of the loop's time that tokens take when it falls behind, since it slows the engine down as well
-LEAST_LEFT = 0.1
-MEMORY_SECONDS = 1.0  # Over which the rates of tokens and requests are counted
+TURNS = 12  # Of the event loop, from a connection to the engine: from the log of a server of vLLM 0.33
+KEPT_STEPS = 16  # Before a request came: what the loop was busy with before these is over, or was sent as one part
 
 
 class ServerCosts(NamedTuple):
@@ -29,50 +29,149 @@ class ServerCosts(NamedTuple):
 
     turn: float = 0.0  # For a request, in a round
     token: float = 0.0  # For each token of an answer ...
-    part: float = 0.0  # ... and each part of an answer that is sent
-    hand_over: float = 0.0  # Between two requests of a round that the engine gets
+    part: float = 0.0  # ... and each part of an answer that is sent; 0: a request waits for its round alone
+    hand_over: float = 0.0  # Between two requests that the engine gets together
+    work: float = 0.0  # For a request, over all turns, where parts are sent
+
+
+class StepLog(Protocol):
+    """When steps of an engine ended, and their tokens: runs of steps as (steps, tokens of each, ...)."""
+
+    stretches: list[int]
+    before_write: Callable[[], None] | None  # Called before both are emptied
+
+    @property
+    def ends(self) -> Sequence[float]: ...
+
+
+class Steps:
+    """The steps of some engines, in the order of their ends, as far as they were read."""
+
+    def __init__(self, logs: Sequence[StepLog]) -> None:
+        self._logs = logs
+        self._places = [(0, 0, 0) for _ in logs]  # Of each: ends, stretches and steps of the next stretch read
+        self.known: deque[tuple[float, int]] = deque()
+
+    def read(self, since: float) -> None:
+        """Take in what is new, but of those that ended before ``since`` the last few alone."""
+        known, found = self.known, 0
+        for number, log in enumerate(self._logs):
+            at, stretch, taken = self._places[number]
+            ends, stretches = log.ends, log.stretches
+            end = len(ends)
+            if at == end:
+                continue
+            first = max(at, bisect_left(ends, since, at) - KEPT_STEPS)
+            while at < end:
+                last = min(at - taken + stretches[stretch], end)
+                if last > first:
+                    begin = max(at, first)
+                    known.extend(zip(ends[begin:last], repeat(stretches[stretch + 1]), strict=False))
+                taken += last - at
+                at = last
+                if taken == stretches[stretch]:
+                    stretch, taken = stretch + 3, 0
+            self._places[number] = at, stretch, taken
+            found += 1
+        if found > 1:
+            self.known = deque(sorted(known))
+
+    def forget(self) -> None:
+        """The logs are emptied."""
+        self._places = [(0, 0, 0) for _ in self._logs]
+
+
+class EventLoop:
+    """The thread of one API server; ``share``: of the tokens of its engines' steps that it sends."""
+
+    def __init__(self, costs: ServerCosts, share: float = 1.0) -> None:
+        self.costs, self._share, self._each = costs, share, costs.work / TURNS
+        self.steps = Steps(())
+        self.coming: deque[tuple[float, int]] = (
+            deque()
+        )  # Requests that it does not know yet: when sent, and their number
+        self._inside: deque[tuple[int, float, int]] = deque()  # Those it works on: their last turn, and the same
+        self._now, self._turn, self._parts = 0.0, 0, 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.coming or self._inside)
+
+    @property
+    def soonest(self) -> tuple[float, int]:
+        """A time before which no request leaves, and the number of the first; the loop must not be idle."""
+        if self._inside:
+            last, _, number = self._inside[0]
+            return self._now + (last - self._turn) * self._each, number
+        sent, number = self.coming[0]
+        return max(sent, self._now) + self.costs.work, number
+
+    def move_to(self, time: float) -> list[tuple[float, int, float]]:
+        """Make all turns that begin by then; returns the requests that leave: when, their number, and when sent."""
+        if self.is_idle:
+            return []
+        costs, each, coming, inside = self.costs, self._each, self.coming, self._inside
+        self.steps.read(coming[0][0] if coming and not inside else -inf)
+        steps, now, turn, parts, found = self.steps.known, self._now, self._turn, self._parts, []
+        while inside or coming:
+            begin = now
+            if not (inside or parts):
+                first = coming[0][0]
+                if steps and steps[0][0] < first:
+                    first = steps[0][0]
+                begin = first if first > now else now
+            if begin > time:
+                break
+            turn += 1
+            while coming and coming[0][0] <= begin:
+                inside.append((turn + TURNS - 1, *coming.popleft()))
+            now = begin + len(inside) * each + parts * costs.part
+            parts = 0
+            while steps and steps[0][0] <= begin:
+                tokens = -int(-steps.popleft()[1] * self._share // 1)
+                now += tokens * costs.token
+                parts = tokens if tokens > parts else parts
+            while inside and inside[0][0] <= turn:
+                found.append((now, inside[0][2], inside[0][1]))
+                inside.popleft()
+                now += costs.hand_over
+        self._now, self._turn, self._parts = now, turn, parts
+        return found
 
 
 class ApiServers:
-    """What several servers are busy with; requests go round robin."""
+    """Several servers in front of the same engines; requests go round robin."""
 
     def __init__(self, costs: ServerCosts, count: int = 1) -> None:
-        self.costs, self.count = costs, count
-        self._answers: deque[tuple[float, int]] = deque()  # When answers were complete, and their tokens
-        self._tokens = self.streams = 0  # Of answers, and of requests on their way
-        self._began: float | None = None
-        self._sends = costs.token + costs.part > 0
+        self.loops = [EventLoop(costs) for _ in range(count)]
+        self._costs, self._num_sent = costs, 0
 
-    def answer(self, time: float, num_output: int) -> None:
-        """All of an answer was sent."""
-        self.streams -= 1
-        if self._sends:
-            self._tokens += num_output
-            insort(self._answers, (time, num_output))  # since several engines answer in any order
-            if self._began is None or time < self._began:
-                self._began = time
+    def listen(self, logs: Sequence[StepLog]) -> None:
+        """Send the tokens of these engines: a server those of some of them, or its share of those of the only one."""
+        count, engines = len(self.loops), len(logs)
+        self.loops = [EventLoop(self._costs, share=min(1.0, engines / count)) for _ in range(count)]
+        for number, loop in enumerate(self.loops):
+            loop.steps = Steps([logs[number % engines]] if engines < count else logs[number::count])
+        for log in logs:
+            log.before_write = self._read
 
-    def ready(self, time: float, *, follows: bool) -> float:
-        """When a request that comes at a time goes on; ``follows``: it was sent upon an answer, amid other tokens."""
-        costs = self.costs
-        if self._began is None:
-            return time
-        while self._answers and self._answers[0][0] < time - MEMORY_SECONDS:
-            self._tokens -= self._answers.popleft()[1]
-        seconds = min(max(time - self._began, MEMORY_SECONDS / 4), MEMORY_SECONDS) * self.count
-        rate, streams = self._tokens / seconds, self.streams / self.count
-        own = SHARED_WORK * costs.turn
-        left = 1.0 - own * len(self._answers) / seconds - min(costs.token * rate, MOST_SHARE)
-        spare = left - costs.part * rate
-        sending = streams * (costs.token + costs.part)
-        waits = sending / 2 if follows else 0.0
-        if spare > 0 and own / TURNS / spare * rate < streams:  # a turn is over before each stream has another token
-            taken = own / spare - own
-            together = 2 * taken
-        else:
-            taken = (own + TURNS * streams * costs.part) / max(left, LEAST_LEFT) - own
-            together = taken * TOGETHER / TURNS
-        if taken <= 0:
-            return time
-        since = time - self._began  # so that only what happens counts, not when the clock was started
-        return time + max(0.0, ceil((since + waits + taken - together / 2) / together) * together - since)
+    def _read(self) -> None:
+        for loop in self.loops:
+            loop.steps.read(inf if loop.is_idle else -inf)
+            loop.steps.forget()
+
+    def put(self, sent: float, number: int) -> None:
+        """A client has sent a request; in the order in which they do."""
+        self.loops[self._num_sent % len(self.loops)].coming.append((sent, number))
+        self._num_sent += 1
+
+    @property
+    def soonest(self) -> tuple[float, int] | None:
+        """A time before which no request leaves a server, and the number of that which may; None if there is none."""
+        return min([loop.soonest for loop in self.loops if not loop.is_idle], default=None)
+
+    def move_to(self, time: float) -> list[tuple[float, int, float]]:
+        """As `EventLoop.move_to`, of all servers."""
+        if len(self.loops) == 1:
+            return self.loops[0].move_to(time)
+        return sorted(left for loop in self.loops for left in loop.move_to(time))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from infercast.lazy_classes import NamedTuple
-from infercast.serve.workload.api_server import ApiServers, ServerCosts
+from infercast.serve.workload.api_server import ApiServers, ServerCosts, StepLog
 from infercast.serve.workload.request import Request, Workload
 
 Round = tuple[float, int]  # Requests an API server takes in together: when they go on, and how many still have to
@@ -27,7 +27,10 @@ class Arrivals(Protocol):
 
     @property
     def next_arrival(self) -> float | None:
-        """Earliest time the next request reaches the engine's queue; None if none comes before an answer."""
+        """A time before which no request reaches the engine's queue; None if none comes before an answer."""
+
+    def move_to(self, time: float) -> None:
+        """All steps up to then are known. A request that was to come by then has come, or comes later."""
 
     def pop(self) -> tuple[int, Request, float]:
         """The next request: its index, itself, and when its client sent it."""
@@ -68,6 +71,9 @@ class Inbox:
             self.next_arrival = delivery.arrival
         self._waiting.append(delivery)
 
+    def move_to(self, time: float) -> None:
+        """Deliveries come when they were said to."""
+
     def pop(self) -> tuple[int, Request, float]:
         sent, number, _, request = self._waiting.popleft()
         self.next_arrival = self._waiting[0].arrival if self._waiting else None
@@ -96,7 +102,7 @@ class Clients:
     """Releases the requests of a workload to the engines, in the order they were sent.
 
     ``path_seconds`` is a request's time from client to queue, ``token_seconds`` what each prompt token adds; both are
-    beside what it waits for at the API ``servers``.
+    beside its time at the API ``servers``: in rounds, or in an event loop that sends answers as well.
     """
 
     def __init__(
@@ -109,8 +115,10 @@ class Clients:
     ) -> None:
         self.requests: Sequence[Request] = workload.requests
         self._path_seconds, self._token_seconds = path_seconds, token_seconds
-        self.servers = ApiServers(costs, servers)
-        self._is_served = any(costs)
+        self._costs, self._in_rounds = costs, any(costs) and not costs.part
+        self.servers = ApiServers(costs, servers) if costs.part else None
+        self._left: deque[tuple[float, int, float]] = deque()
+        """Requests that have left these: when each reaches an engine, its index, and when it was sent."""
         self._starts, self._following = _turns_of(workload)
         self._arrivals = [self.requests[index].arrival for index in self._starts]
         self._num_begun = self._num_sent = 0
@@ -125,13 +133,40 @@ class Clients:
         self.wait_for_answers = self._free is not None or bool(self._following)
         self._rounds: list[Round] = [(0.0, 0)] * servers
         self._next_round = self._rounds[0]
+        self._sent_at: float | None = None  # When the next request is sent ...
+        self._next = NOBODY  # ... and which it is
         self.next_arrival: float | None = None
-        """When the next request reaches an engine's queue; None if no client will send one before an answer."""
         self._look_ahead()
+
+    def listen(self, logs: Sequence[StepLog]) -> None:
+        """To the steps of the engines, whose tokens the API servers send."""
+        if self.servers is not None:
+            self.servers.listen(logs)
 
     def pop(self) -> tuple[int, Request, float]:
         """The next request: its index, itself, and when its client sent it."""
+        if self.servers is None:
+            index, sent = self._send()
+        else:
+            _, index, sent = self._left.popleft()
+            self._see_next()
+        return index, self.requests[index], sent
+
+    def move_to(self, time: float) -> None:
+        """Let the API servers work up to a time of which all steps are known."""
+        if (servers := self.servers) is None:
+            return
+        while self._sent_at is not None and self._sent_at <= time:
+            servers.put(self._sent_at, self._next)
+            self._send()
+        for end, index, sent in servers.move_to(time):
+            self._left.append((end + self._path(index), index, sent))
+        self._see_next()
+
+    def _send(self) -> tuple[int, float]:
+        """A client sends the next request."""
         sent, index = self._sent_at, self._next
+        assert sent is not None
         if self._due and self._due[0] == (sent, index):
             heapq.heappop(self._due)
         else:
@@ -140,13 +175,25 @@ class Clients:
                 heapq.heappop(self._free)
         self._rounds[self._num_sent % len(self._rounds)] = self._next_round
         self._num_sent += 1
-        self.servers.streams += 1
         self._look_ahead()
-        return index, self.requests[index], sent
+        return index, sent
+
+    def _path(self, index: int) -> float:
+        return self._path_seconds + self._token_seconds * self.requests[index].num_input
+
+    def _see_next(self) -> None:
+        """Set the time before which nothing comes, where API servers have to work until something does."""
+        if self._left:
+            self.next_arrival = self._left[0][0]
+            return
+        assert self.servers is not None
+        soonest = self.servers.soonest
+        if self._sent_at is not None and (soonest is None or self._sent_at + self._costs.work < soonest[0]):
+            soonest = self._sent_at + self._costs.work, self._next
+        self.next_arrival = None if soonest is None else soonest[0] + self._path(soonest[1])
 
     def answer(self, time: float, index: int) -> None:
         """A client has its whole answer: schedule the session's next turn, or free the client."""
-        self.servers.answer(time, self.requests[index].num_output)
         if (following := self._following.get(index, NOBODY)) != NOBODY:
             request = self.requests[following]
             heapq.heappush(self._due, (max(request.arrival, time + request.think), following))
@@ -174,13 +221,17 @@ class Clients:
             found = sent, self._starts[begun]
         if due and (found is None or due[0][0] < found[0]):
             found = due[0]
+        self._sent_at, self._next = (None, NOBODY) if found is None else found
+        if self.servers is not None:
+            self._see_next()
+            return
         if found is None:
             self.next_arrival = None
             return
-        self._sent_at, self._next = sent, index = found
-        self.next_arrival = sent + (self._path_seconds + self._token_seconds * self.requests[index].num_input)
-        if self._is_served:
-            costs, (ends, left) = self.servers.costs, self._rounds[self._num_sent % len(self._rounds)]
+        sent, index = found
+        self.next_arrival = sent + self._path(index)
+        if self._in_rounds:
+            costs, (ends, left) = self._costs, self._rounds[self._num_sent % len(self._rounds)]
             if left:
                 ends += costs.hand_over
             else:
@@ -188,8 +239,7 @@ class Clients:
                 left = self._sent_by(begins) or 1
                 ends = begins + left * costs.turn
             self._next_round = ends, left - 1
-            follows = free is not None or bool(self._following)
-            self.next_arrival += self.servers.ready(ends, follows=follows) - sent
+            self.next_arrival += ends - sent
 
     def _sent_by(self, time: float) -> int:
         """Requests to the next one's server that will have been sent at a moment, as far as that is known."""

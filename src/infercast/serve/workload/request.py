@@ -6,6 +6,7 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.shown import Answer
+from infercast.units import format_many
 
 NEVER = 1 << 60  # more tokens than any answer has
 TOO_LONG = ("refuse", "truncate", "skip")
@@ -109,7 +110,7 @@ class Workload(Answer):
     in_turns: bool = False  # True if a session's request waits for the previous answer; concurrency counts sessions
 
     def _words(self) -> str:
-        return self.description or f"{len(self.requests):,} requests"
+        return self.description or format_many(len(self.requests), "request")
 
     def per_request(self) -> dict[str, list[float]]:
         """Lists over requests in order of arrival: seconds of arrival and tokens."""
@@ -131,7 +132,7 @@ def check_too_long(how: str) -> None:
 def refuse_too_long(workload: Workload, longest: int) -> None:
     """Raise if a request exceeds ``longest`` tokens, with the number of such requests."""
     for index, request in enumerate(workload.requests):
-        if _tokens(request) > longest:
+        if request.num_input + request.num_output > longest:
             count = sum(_tokens(each) > longest for each in workload.requests)
             raise InputError(
                 f"request {index} needs {request.num_input} input + {request.num_output} output tokens, above "

@@ -27,6 +27,7 @@ from infercast.serve.workload.distributions import (
     parse_pauses,
 )
 from infercast.serve.workload.request import Draw, Request, Segment, Workload, truncated, without_too_long
+from infercast.units import format_many
 
 CLIPPED = "; default lengths clipped to max_model_len "  # in the description of a workload, followed by a number
 BURST_COUNT = 1000  # default number of requests in a burst
@@ -93,7 +94,7 @@ def synthetic_workload(
         rate=rate,
         description=", ".join(
             (
-                f"{count:,} requests",
+                format_many(count, "request"),
                 describe_arrivals(drawn.arrival, rate, concurrency, burstiness),
                 f"input {inputs_from}{describe_prefixes(prefix_length, prefix_groups)}",
                 f"output {outputs_from}",
@@ -208,7 +209,7 @@ def workload_from_requests(
     for position, request in enumerate(ordered):
         _check_request(position, request)
     ordered = tuple(sorted(ordered, key=attrgetter("arrival")))
-    return Workload(ordered, concurrency, description=description or f"{len(ordered):,} requests")
+    return Workload(ordered, concurrency, description=description or format_many(len(ordered), "request"))
 
 
 def as_lengths(lengths: LengthDistribution | str | int, field: str) -> LengthDistribution:
@@ -242,7 +243,7 @@ def _check_request(position: int, request: Request) -> None:
 
 def describe_arrivals(arrival: str, rate: float | None, concurrency: int | None, burstiness: float) -> str:
     if concurrency is not None:
-        return f"closed loop of {concurrency:,} clients"
+        return f"closed loop of {format_many(concurrency, 'client')}"
     if rate is None:
         return "all at once"
     speed = f"{rate:,.1f}/s" if rate >= 1 else f"{rate:.3g}/s"
@@ -404,13 +405,13 @@ def _answer(index: int, draw: SessionDraw) -> int:
 
 
 def _described(drawn: SessionDraw, num_sessions: int) -> str:
-    clients = None if drawn.concurrency is None else f"{drawn.concurrency:,} sessions at a time"
+    clients = None if drawn.concurrency is None else f"{format_many(drawn.concurrency, 'session')} at a time"
     loop = clients or describe_arrivals(drawn.arrival, drawn.rate, None, drawn.burstiness)
     tools = f"{drawn.tool_share:.0%} of later turns after a tool of {drawn.tool_time}" if drawn.tool_share else ""
     if tools and drawn.tool_lengths != drawn.turn_lengths:
         tools += f" that brings {drawn.tool_lengths}"
     parts = (
-        f"{drawn.count:,} requests in {num_sessions:,} sessions of {drawn.turns} turns",
+        f"{format_many(drawn.count, 'request')} in {format_many(num_sessions, 'session')} of {drawn.turns} turns",
         loop,
         f"input {drawn.input_lengths}{describe_prefixes(drawn.prefix_length, drawn.prefix_groups)}",
         f"then {drawn.turn_lengths} a turn",
@@ -453,7 +454,7 @@ def continued(workload: Workload, count: int, longest: int) -> Workload | None:
     begin = 0.0 if workload.rate is None else before / workload.rate
     rest = attrgetter(*[field.name for field in fields(Request)][1:])
     later = [Request(begin + request.arrival, *rest(request)) for request in further]
-    words = workload.description.replace(f"{before:,} requests", f"{count:,} requests", 1)
+    words = workload.description.replace(format_many(before, "request"), format_many(count, "request"), 1)
     drawn = replace(drawn, count=count)
     return replace(workload, requests=(*workload.requests, *later), description=words, drawn=drawn)
 
@@ -552,7 +553,7 @@ def begun_anew(
         key = -1 - number if request.session is None else request.session
         found.append(replace(request, arrival=moments[key] + (0.0 if concurrency else request.arrival - starts[key])))
     found.sort(key=attrgetter("arrival"))
-    how = f"{session_rate:g} sessions/s" if concurrency is None else f"{concurrency:,} sessions at a time"
+    how = f"{session_rate:g} sessions/s" if concurrency is None else f"{format_many(concurrency, 'session')} at a time"
     rate = None if session_rate is None else session_rate * len(found) / len(starts)
     words = f"{workload.description}; {how}".removeprefix("; ")
     return replace(workload, requests=tuple(found), concurrency=concurrency, rate=rate, description=words)

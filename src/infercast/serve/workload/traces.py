@@ -24,6 +24,7 @@ from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.distributions import LONGEST
 from infercast.serve.workload.request import Request, Segment, Workload
+from infercast.units import format_many
 
 # One record of a trace file as one or more rows: field names of each known format, and their checks.
 
@@ -377,10 +378,10 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
     empty = f", {num_empty:,} with 0 output tokens taken as 1" if num_empty else ""
     mean_input = fmean(map(attrgetter("num_input"), requests))
     mean_output = fmean(map(attrgetter("num_output"), requests))
-    sessions = f" in {len(numbers):,} sessions" if numbers else ""
+    sessions = f" in {format_many(len(numbers), 'session')}" if numbers else ""
     source = f"{trace_format.label} {Path(path).name}"
     lengths = f"input mean {mean_input:,.0f}, output mean {mean_output:,.0f}"
-    description = f"{len(requests):,} requests{sessions} over {span:,.0f} s, {source}, {lengths}{empty}"
+    description = f"{format_many(len(requests), 'request')}{sessions} over {span:,.0f} s, {source}, {lengths}{empty}"
     return Workload(requests, description=description, in_turns=in_turns)
 
 

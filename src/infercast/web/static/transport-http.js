@@ -10,13 +10,24 @@ export class HttpTransport {
     return (await this.send("GET", "catalog")).json();
   }
 
+  /** An answer at once; a simulation that takes too long for that is asked for as a job, with its intervals. */
   async ask(name, question, signal) {
-    return (await this.send("POST", name, question, signal)).json();
+    try {
+      return await (await this.send("POST", name, question, signal)).json();
+    } catch (error) {
+      if (error.type !== "TooLongError" || name !== "simulate") throw error;
+      return this.wait(name, { ...question, intervals: true }, signal);
+    }
   }
 
   /** A load curve: as a job, because one that nobody wants any more must not keep others waiting. */
   async curve(question, signal) {
-    const { id } = await this.start("curve", question);
+    return this.wait("curve", question, signal);
+  }
+
+  /** The result of a job, which ends when nobody wants it any more. */
+  async wait(kind, question, signal) {
+    const { id } = await this.start(kind, question);
     if (signal.aborted) await this.cancel(id);
     const end = () => {
       this.cancel(id).catch(() => null);
@@ -26,7 +37,7 @@ export class HttpTransport {
       for (;;) {
         const said = await this.job(id, signal);
         if (said.state === "done") return said.result;
-        if (said.state === "failed") throw new Problem(said.error?.message ?? "The load curve failed.");
+        if (said.state === "failed") throw new Problem(said.error?.message ?? "The job failed.");
         if (said.state === "cancelled") throw new DOMException("asked again", "AbortError");
         await new Promise((resolve) => setTimeout(resolve, POLL));
         signal.throwIfAborted();

@@ -16,6 +16,17 @@ function roundValues(low, high, linear, whole) {
   return [...new Set(all)];
 }
 
+/** Marks a text that is not taken, and says what would be; an empty `wanted` takes the mark off. */
+function marks(input, node) {
+  const note = element("p", { class: "wrong", role: "alert", hidden: true });
+  node.append(note);
+  return (wanted) => {
+    input.setAttribute("aria-invalid", String(Boolean(wanted)));
+    note.hidden = !wanted;
+    note.textContent = wanted ? `Not used: it must be ${wanted}.` : "";
+  };
+}
+
 /** A slider on a logarithmic (or linear) range beside a number that can be typed. */
 export function slider({ label, unit, low, high, linear = false, whole = false, change, help = "", note = null }) {
   const id = nextId();
@@ -40,7 +51,7 @@ export function slider({ label, unit, low, high, linear = false, whole = false, 
   );
   const paint = () => range.style.setProperty("--filled", `${(range.value / last) * 100}%`);
   const say = (value) => range.setAttribute("aria-valuetext", `${plain(value)} ${unit}`);
-  let settled = null;
+  const mark = marks(number, node);
   range.addEventListener("input", () => {
     const value = toValue(Number(range.value));
     number.value = plain(value);
@@ -51,11 +62,15 @@ export function slider({ label, unit, low, high, linear = false, whole = false, 
   range.addEventListener("change", () => change(toValue(Number(range.value)), { record: true }));
   number.addEventListener("change", () => {
     const value = Number(number.value.replaceAll(",", ""));
-    if (Number.isFinite(value) && (value > 0 || low === 0)) change(whole ? Math.round(value) : value, { record: true });
-    else show(settled);
+    const valid = number.value.trim() !== "" && Number.isFinite(value) && (low === 0 ? value >= 0 : value > 0);
+    mark(valid ? "" : low === 0 ? "a number of at least 0" : "a number above 0");
+    if (valid) change(whole ? Math.round(value) : value, { record: true });
   });
+  let settled;
   function show(value) {
+    if (value === settled && number.getAttribute("aria-invalid") === "true") return;
     settled = value;
+    mark("");
     if (document.activeElement !== number) number.value = value === null ? "" : plain(value);
     if (document.activeElement !== range || toValue(Number(range.value)) !== value)
       range.value = value ? toStep(value) : 0;
@@ -143,13 +158,11 @@ export function typed({ label, unit = "", number = false, placeholder = "auto", 
     spellcheck: "false",
     title: help,
   });
-  input.addEventListener("change", () => {
-    const text = input.value.trim().replaceAll(number ? "," : "\u0000", "");
-    if (text === "") return change(null, { record: true });
-    const value = number ? Number(text.replace(/k$/i, "")) * (/k$/i.test(text) ? 1024 : 1) : text;
-    return number && !Number.isFinite(value) ? show(null) : change(value, { record: true });
-  });
+  let settled;
   function show(value) {
+    if (value === settled && input.getAttribute("aria-invalid") === "true") return;
+    settled = value;
+    mark("");
     if (document.activeElement !== input)
       input.value = value === null || value === undefined ? "" : number ? plain(value) : String(value);
   }
@@ -159,5 +172,13 @@ export function typed({ label, unit = "", number = false, placeholder = "auto", 
     element("div", { class: "field-head" }, element("label", { for: id }, unit ? `${label}, ${unit}` : label)),
     input,
   );
+  const mark = marks(input, node);
+  input.addEventListener("change", () => {
+    const text = input.value.trim().replaceAll(number ? "," : "\u0000", "");
+    const value = number && text ? Number(text.replace(/k$/i, "")) * (/k$/i.test(text) ? 1024 : 1) : text || null;
+    const valid = !number || value === null || (Number.isFinite(value) && value >= 0);
+    mark(valid ? "" : "a number of at least 0");
+    if (valid) change(value, { record: true });
+  });
   return { node, show };
 }

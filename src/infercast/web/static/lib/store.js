@@ -121,8 +121,9 @@ export class Store {
       for (const intervals of [false, true]) {
         const answer = await this.transport.ask("simulate", this.question(run, { intervals }), asking.signal);
         if (run.asking !== asking) return;
-        Object.assign(run, { answer, answered: state, error: null, waiting: false, final: intervals });
+        Object.assign(run, { answer, answered: state, error: null, waiting: false, final: answer.final });
         this.tell("answer");
+        if (answer.final) return;
       }
     } catch (error) {
       if (run.asking !== asking || error.name === "AbortError") return;

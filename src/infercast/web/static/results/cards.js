@@ -92,6 +92,7 @@ export function buildCards(node, store, transport, catalog) {
     const several = views.length > 1;
     node.classList.toggle("without-answer", !data.views.length);
     node.classList.toggle("without-chosen", Boolean(chosen.error));
+    node.classList.toggle("waiting", chosen.run.waiting);
     for (const card of [ttft, tpot]) card.show(data);
     memory.show({ views: views.filter((view) => view.memory) });
     curve.show({ views });

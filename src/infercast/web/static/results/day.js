@@ -24,7 +24,7 @@ export function dayCard(store, transport) {
     },
   });
   height.show(peak);
-  const job = jobPlace(transport, (answer) => shown(answer.capacity));
+  const job = jobPlace(store, transport, (answer) => shown(answer.capacity));
   const button = element("button", { type: "button", class: "strong", id: "day-start", onclick: begin }, "Plan a day");
 
   function begin() {

@@ -10,11 +10,12 @@ export function costBody(view) {
   const { forecast } = view;
   const energy = energyOf(forecast);
   const price = forecast.prices?.[0];
+  const priced = Number.isFinite(forecast.usd_per_request);
   const rows = [
-    [term("gpu-hour", "All GPUs"), `${dollars(forecast.usd_per_hour)} per hour`],
+    [term("gpu-hour", "All GPUs"), Number.isFinite(forecast.usd_per_hour) ? `${dollars(forecast.usd_per_hour)} per hour` : "–"],
     ["Million output tokens", dollars(forecast.usd_per_million_output_tokens)],
     ["Million tokens, all", dollars(forecast.usd_per_million_tokens)],
-    ["Thousand requests", dollars(forecast.usd_per_request * 1000)],
+    ["Thousand requests", dollars(priced ? forecast.usd_per_request * 1000 : NaN)],
     [
       term("throughput", "Output tokens/s per GPU"),
       joined(scaled(forecast.output_tokens_per_s_per_gpu ?? forecast.output_tokens_per_s / forecast.gpus)),
@@ -35,7 +36,9 @@ export function costBody(view) {
       ? element(
           "p",
           { class: "card-note source" },
-          `Price: $${plain(price.usd_per_gpu_hour)} per ${price.gpu} and hour, ${price.provider}, ${price.kind}, ${price.date}`,
+          Number.isFinite(price.usd_per_gpu_hour)
+            ? `Price: $${plain(price.usd_per_gpu_hour)} per GPU-hour of ${price.gpu}, ${price.provider}, ${price.kind}, ${price.date}`
+            : `No price of ${price.gpu} is known; give one under Prices.`,
         )
       : null,
   );

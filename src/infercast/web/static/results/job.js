@@ -7,15 +7,18 @@ const EVERY = 500;
 
 /**
  * A place for a job: `start(kind, question)` asks, `done(result)` gives the elements for its result.
- * One job at a time; a new one ends the one before.
+ * One job at a time; a new one ends the one before. A result looks stale as soon as the state is another one.
  */
-export function jobPlace(transport, done) {
+export function jobPlace(store, transport, done) {
   const node = element("div", { class: "job" });
-  let current = null;
+  let current = null,
+    asked = null;
+  store.listen(() => node.classList.toggle("stale", asked !== null && store.fields.differing(asked, store.state).length > 0));
 
   async function start(kind, question) {
     await cancel();
     const mine = { id: null };
+    asked = store.state;
     current = mine;
     show({ state: "queued", says: "", seconds: 0 });
     try {

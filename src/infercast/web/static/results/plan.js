@@ -19,7 +19,7 @@ export function planCard(store, transport, catalog) {
     catalog.objectives.map((each) => element("option", { value: each }, each)),
   );
   const note = element("p", { class: "card-note" });
-  const job = jobPlace(transport, (answer) => shown(answer.plan, store, titles));
+  const job = jobPlace(store, transport, (answer) => shown(answer.plan, store, titles));
   const boxes = [...new Set([...chosen, "h100-sxm", "b200-sxm", "rtx-pro-6000", "mi300x", "l4"])]
     .filter((name) => titles.has(name))
     .map((name) => {
@@ -98,7 +98,9 @@ function shown(result, store, titles) {
         "p",
         { class: "plan-answer" },
         element("strong", {}, nameOf(result.winner, titles, fields)),
-        ` keeps the SLO for ${dollars(result.winner.cost_per_hour)} per hour.`,
+        Number.isFinite(result.winner.cost_per_hour)
+          ? ` keeps the SLO for ${dollars(result.winner.cost_per_hour)} per hour.`
+          : " keeps the SLO; its price is not known.",
       )
     : element("p", { class: "plan-answer" }, "Nothing that was tried keeps the SLO.");
   return [

@@ -7,7 +7,7 @@ import { jobPlace } from "./job.js";
 
 /** The card with its button. */
 export function powerCard(store, transport) {
-  const job = jobPlace(transport, (answer) => shown(answer.energy, store));
+  const job = jobPlace(store, transport, (answer) => shown(answer.energy, store));
   const button = element(
     "button",
     {

@@ -40,7 +40,7 @@ function single(number, view) {
     element("p", { class: "figure" }, figure, element("span", { class: "unit" }, ` ${unit}`)),
     rangeBar(number, [view], view),
     element("p", { class: "range" }, rangeText(number, view)),
-    delta(number, before, value),
+    view.run.waiting ? element("p", { class: "delta" }, "computing …") : delta(number, before, value),
   );
 }
 

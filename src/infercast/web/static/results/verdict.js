@@ -1,6 +1,5 @@
 // The answer in a sentence, and whether it keeps what was promised.
 
-import { BOUNDS } from "../charts/steps.js";
 import { short } from "../controls/choose.js";
 import { element, fill } from "../lib/dom.js";
 import { briefTime, digits, percent, plain, time } from "../lib/format.js";
@@ -92,8 +91,12 @@ function pills(view) {
         `${worst.quantity.toUpperCase()} ${percentileName(worst)} ${time(worst.forecast_ms)} of ${briefTime(worst.limit_ms)} allowed`,
       ]);
   } else if (view.state.slo && !run.final) found.push(["", "checking the SLO …"]);
-  const bottleneck = bottleneckOf(view);
-  if (bottleneck) found.push(["", bottleneck]);
+  const { diagnosis } = forecast;
+  if (diagnosis) {
+    found.push(["", `Bottleneck: ${diagnosis.bottleneck}`]);
+    found.push(["", `Change: ${diagnosis.change}`]);
+    found.push(["", `Breaks first: ${diagnosis.breaks_first.map((each) => each.name)[0] ?? "nothing"}`]);
+  }
   if (forecast.host_bound) found.push(["warn", "The host limits this run"]);
   if (forecast.kind === "bound")
     found.push(["warn", "A bound, not an estimate: kernels of this GPU were not measured"]);
@@ -104,15 +107,3 @@ function pills(view) {
 
 const percentileName = (limit) =>
   limit.percentile === null || limit.percentile === undefined ? "mean" : `p${plain(limit.percentile)}`;
-
-/** What the largest part of the time is spent on, over all phases. */
-function bottleneckOf(view) {
-  const spent = new Map();
-  for (const phase of view.phases) {
-    for (const family of phase.families)
-      spent.set(family.bound, (spent.get(family.bound) ?? 0) + family.share * phase.seconds);
-  }
-  const all = [...spent.values()].reduce((sum, value) => sum + value, 0);
-  const [bound, seconds] = [...spent].sort((one, other) => other[1] - one[1])[0] ?? [];
-  return bound ? `Bottleneck: ${BOUNDS[bound] ?? bound}, ${percent(seconds / all)} of the time` : null;
-}

@@ -1,0 +1,128 @@
+"""The load at which each limit of a system binds, by the growth that a run shows.
+
+A replica with ``b`` sequences needs ``b`` times the seconds of a prompt and, for all their answers, the steps of an
+answer of ``b`` sequences: so it serves ``b / (steps * step(b) + b * prompt)`` requests a second. Steps are as long as
+the step timer says, times what they took longer in the run.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from infercast.forecast.result import Forecast
+from infercast.forecast.run import PoolRun, drafts_of
+from infercast.forecast.system import PREFILL, busiest
+from infercast.lazy_classes import NamedTuple
+from infercast.serve.workload.api_server import SHARED_WORK
+
+NEARLY = 0.9  # Of the rate with all GPU time taken: queues have no end before it
+
+
+class Binding(NamedTuple):
+    """A limit, and the load at which it binds; None where no load does."""
+
+    name: str
+    load: float
+    unit: str  # ``requests/s`` or ``clients``
+    share: float  # Of it that is in use now, at most
+    kind: str = ""  # Of the cause that it is, if it limits a run
+
+
+class Growth:
+    """How one replica of a pool responds to more sequences."""
+
+    def __init__(self, forecast: Forecast, pool: PoolRun) -> None:
+        record = busiest(pool.records)
+        self._pool, self._timer, self._stages = pool, pool.pool.timer, pool.deployment.layout.pipeline
+        requests = forecast.workload.requests
+        self.output = float(np.mean([each.num_output for each in requests]))
+        self.context = float(np.mean([each.num_input + each.num_output / 2 for each in requests]))
+        drafts = drafts_of(forecast)
+        self.tokens_a_step = 1.0 if drafts is None else max(1.0, drafts.counts.acceptance_length)
+        decoding, prompts = record.decoding, record.prefilling
+        self._longer = 1.0
+        if decoding.steps and decoding.sequences:
+            now = self.step_alone(self._stages * decoding.sequences / decoding.steps)
+            self._longer = decoding.seconds / decoding.steps / now if now else 1.0
+        span = record.span or forecast.duration
+        served = forecast.requests_per_second * span / len(pool.records)
+        beside = self.step(self._stages * prompts.sequences / prompts.steps) if prompts.steps else 0.0
+        own = max(prompts.seconds - 0.5 * prompts.steps * beside, 0.1 * prompts.seconds)
+        self.prompt = own / self._stages / max(served, 1e-9)
+
+    def step_alone(self, sequences: float) -> float:
+        """Seconds of a decode step, by the timer; stages of a pipeline work on as many at the same time."""
+        count = max(1, round(sequences / self._stages))
+        context = int(self.context)
+        estimate = self._timer.decode(count, count * context, lambda: [context] * count, 1)
+        return max(float(estimate.gpu_seconds[0]), estimate.host.total)
+
+    def step(self, sequences: float) -> float:
+        return self._longer * self.step_alone(sequences)
+
+    @property
+    def most(self) -> float:
+        """Requests a second of a replica without end of seats: its GPU time is all taken."""
+        seats = self._pool.deployment.settings.max_num_seqs
+        each = (self.step(seats) - self.step(seats / 2)) / (seats / 2) if seats > 1 else self.step(1)
+        return 1.0 / max(self.prompt + max(self.output - 1.0, 0.0) / self.tokens_a_step * max(each, 0.0), 1e-9)
+
+    def rate(self, sequences: float) -> float:
+        """Requests a second that a replica serves with so many of them running."""
+        steps = max(self.output - 1.0, 0.0) / self.tokens_a_step
+        return sequences / max(steps * self.step(sequences) + sequences * self.prompt, 1e-12)
+
+
+def bindings(forecast: Forecast) -> list[Binding]:
+    """Limits in the order in which a growing load meets them."""
+    found = _of_servers(forecast)
+    closed = forecast.workload.concurrency is not None
+    for pool in forecast.pools:
+        role = "" if len(forecast.pools) == 1 else f"{pool.role} pool's "
+        record, count = busiest(pool.records), len(pool.records)
+        if pool.role == PREFILL or forecast.tpot is None:
+            busy = max((each.busy for each in pool.engines), default=0.0)
+            if busy and not closed:
+                found.append(Binding(f"{role}prompts", forecast.requests_per_second / busy, "requests/s", busy))
+            continue
+        growth = Growth(forecast, pool)
+        seats = most_running(pool)
+        rooms = {f"{role}{pool.deployment.engine.bounds[1]}": (float(seats), record.running.peak / seats, "seats")}
+        if record.running.area > 0 and record.kv_usage.area > 0:
+            each = record.kv_usage.area / record.running.area
+            rooms[f"{role}KV cache"] = 1.0 / each, record.kv_usage.peak, "kv"
+        for name, (sequences, share, kind) in rooms.items():
+            most = min(sequences, float(seats))  # as far as steps are timed
+            load = count * growth.rate(most) * sequences / most
+            load = sequences * count if closed else load if load < NEARLY * count * growth.most else inf
+            found.append(Binding(name, load, "clients" if closed else "requests/s", min(share, 1.0), kind))
+        if not closed:
+            most = NEARLY * count * growth.most
+            found.append(Binding(f"{role}GPU time", most, "requests/s", min(forecast.requests_per_second / most, 1.0)))
+    if forecast.link is not None and forecast.link.use > 0 and not closed:
+        load = forecast.requests_per_second / forecast.link.use
+        found.append(Binding("link", load, "requests/s", forecast.link.use))
+    return sorted((each for each in found if each.load < inf), key=lambda each: each.load)
+
+
+def _of_servers(forecast: Forecast) -> list[Binding]:
+    busy = server_share(forecast)
+    if busy < 0.01 or forecast.workload.concurrency is not None:
+        return []
+    return [Binding("API server", forecast.requests_per_second / busy, "requests/s", min(busy, 1.0))]
+
+
+def most_running(pool: PoolRun) -> int:
+    """Sequences that a replica runs at once, at most."""
+    settings = pool.deployment.settings
+    return int(getattr(settings, "most_running", settings.max_num_seqs))
+
+
+def server_share(forecast: Forecast) -> float:
+    """The share of its time in which each API server's thread works, if it keeps up."""
+    pool = forecast.pools[0].pool
+    costs, count = pool.replica.server, max(pool.engines.servers, pool.replica.num_servers)
+    tokens = forecast.output_tokens_per_second * (costs.token + costs.part)
+    return (forecast.requests_per_second * SHARED_WORK * costs.turn + tokens) / count

@@ -1,0 +1,259 @@
+"""A system with something changed serves requests of a run again: what gets better, and how well that is known.
+
+A trial takes the first requests of the run, as many as it needs to look like the run, and both sides see the same
+ones. The error of a ratio is estimated by leaving out one block of requests after the other (the jackknife).
+"""
+
+from __future__ import annotations
+
+from math import ceil, exp, hypot, log
+
+import numpy as np
+
+from infercast.forecast.intervals import ENDED
+from infercast.forecast.result import Forecast, counted, value_of
+from infercast.forecast.simulate import most_requests_per_second
+from infercast.forecast.slo import NAMES, QUANTITIES, Array, Limit, quantile
+from infercast.forecast.steady import FILLING, OVERLOADED
+from infercast.forecast.system import System, busiest
+from infercast.forecast.uncertainty import EIGHTY, in_system, kernel_widths
+from infercast.lazy_classes import NamedTuple, replace
+from infercast.serve import Workload
+from infercast.serve.record import Served
+
+LEAST_REQUESTS, TURNOVERS, FILLING_UP = 96, 6, 3
+"""A trial has so many requests at least, and so many times those in the system at one time, after some that fill it."""
+BLOCKS, STUDENT = 8, 1.9  # Blocks left out in turn, and the standard errors of 80 % where neighbours are alike
+SMOOTH = 0.4 * np.linspace(-1, 1, 9)
+CAPACITY_NOISE = 0.015  # Standard error of the logarithm of a capacity, from other draws of the requests
+QUEUED = 0.5  # Share of TTFT that is spent in a queue from which on it is the latency that matters
+TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end time", "tokens": "output tokens/s"}
+CAPACITY, TOKENS = "capacity", "tokens"
+
+
+class Aim(NamedTuple):
+    """What is to become better."""
+
+    quantity: str  # One of `QUANTITIES`, ``tokens`` a second, or ``capacity``: requests a second at most
+    percentile: float | None = None
+    limit: Limit | None = None  # Where it is limited by an SLO
+
+    @property
+    def name(self) -> str:
+        if self.quantity == CAPACITY:
+            return "requests/s at most"
+        if self.quantity == TOKENS:
+            return TITLES[TOKENS]
+        return f"{TITLES[self.quantity]} {'mean' if self.percentile is None else f'p{self.percentile:g}'}"
+
+    @property
+    def is_rate(self) -> bool:
+        return self.quantity in (CAPACITY, TOKENS)
+
+    @property
+    def place(self) -> int:
+        """Where it is among `results_of`, or the nearest to it."""
+        if self.is_rate:
+            return -1
+        first = {"ttft": 0, "tpot": 1, "e2e": 3}[self.quantity] * len(NAMES)
+        known = (50, 90, 95, 99)
+        near = 0 if self.percentile is None else 1 + int(np.argmin([abs(each - self.percentile) for each in known]))
+        return first + near
+
+    def of(self, seen: Seen) -> float | None:
+        """Its value for some requests; None where none of them has it."""
+        if self.quantity == TOKENS:
+            return seen.tokens_per_second
+        values: Array = getattr(seen, QUANTITIES[self.quantity])
+        if not values.size:
+            return None
+        if self.percentile is None:
+            return float(values.mean())
+        # Around a percentile, so that it depends on fewer single requests
+        around = self.percentile / 100 + min(self.percentile, 100 - self.percentile) / 100 * SMOOTH
+        return float(np.exp(np.log(np.maximum(np.quantile(values, around), 1e-12)).mean()))
+
+
+class Seen(NamedTuple):
+    """What some requests of a run saw."""
+
+    ttft: Array
+    tpot: Array
+    end_to_end: Array
+    num_output: Array
+    seconds: float = 0.0  # Of a run that ends with them; 0: clients go on
+
+    @staticmethod
+    def of(served: Served, which: Array, *, ends: bool = False) -> Seen:
+        several = which[served.num_output[which] > 1]
+        tpot = (served.last_token - served.first_token)[several] / (served.num_output[several] - 1)
+        seconds = float(served.last_token.max() - served.sent_at.min()) if ends else 0.0
+        return Seen(served.ttft[which], tpot, served.end_to_end[which], served.num_output[which], seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of clients that wait for nothing but answers and go on: by Little's law, up to their number."""
+        return float(self.num_output.sum()) / (self.seconds or float(self.end_to_end.sum()))
+
+
+class Gain(NamedTuple):
+    """By how much one number becomes better, as a logarithm, with half the widths of its 80 % interval."""
+
+    aim: Aim
+    gain: float
+    chance: float  # Of so few requests ...
+    estimates: float = 0.0  # ... and of other kernels.
+
+    @property
+    def error(self) -> float:
+        return hypot(self.chance, self.estimates)
+
+    @property
+    def ratio(self) -> float:
+        """After / before."""
+        return exp(self.gain if self.aim.is_rate else -self.gain)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends of the ratio."""
+        return self.ratio * exp(-self.error), self.ratio * exp(self.error)
+
+
+def aim_of(forecast: Forecast) -> Aim:
+    """The SLO's limit with least room; else the rate that can be served, tokens a second, or the latency that waits."""
+    state, workload = forecast.state, forecast.workload
+    is_short = state.word == FILLING and (state.capacity or 0.0) < (workload.rate or 0.0)
+    if (state.word == OVERLOADED or is_short) and workload.rate is not None and not workload.in_turns:
+        return Aim(CAPACITY)
+    if forecast.verdict is not None and (known := [each for each in forecast.verdict.limits if each.value]):
+        limit = min(known, key=lambda each: each.headroom or 0.0).limit
+        return Aim(limit.quantity, limit.percentile, limit)
+    if workload.concurrency is not None and not workload.in_turns and not forecast.deployment.model.pools:
+        return Aim(TOKENS)
+    if forecast.tpot is None:
+        return Aim("e2e" if forecast.deployment.model.pools else "ttft", 50)
+    return Aim("ttft" if queued_share(forecast) > QUEUED else "tpot", 50)
+
+
+def queued_share(forecast: Forecast) -> float:
+    """The share of TTFT in which requests wait for their first step, beyond the way of one that need not wait."""
+    served, inside = forecast.clients, counted(forecast)
+    waits = (served.started_at - served.sent_at)[inside]
+    alone = quantile(waits, 0.02)
+    return float(np.maximum(waits - alone, 0.0).sum() / served.ttft[inside].sum())
+
+
+class Trials:
+    """Trials on the requests of one run."""
+
+    def __init__(self, forecast: Forecast, aim: Aim | None = None) -> None:
+        self.forecast, self.aim = forecast, aim or aim_of(forecast)
+        self.count = 0  # Simulations so far
+        served, sent = forecast.clients, forecast.clients.sent_at
+        present, self._whole = in_system(served), len(forecast.workload.requests)
+        begin = forecast.steady_window[0] if forecast.steady.reached else float(sent.min())
+        self._warm = min(int(np.count_nonzero(sent < begin)), ceil(FILLING_UP * present))
+        self._size = min(self._whole, self._warm + ceil(max(LEAST_REQUESTS, TURNOVERS * present)))
+        self._memory: dict[int, tuple[Workload, Array, Seen]] = {}
+
+    @property
+    def can_grow(self) -> bool:
+        return self._size < self._whole and self.aim.quantity != CAPACITY
+
+    def longer(self) -> None:
+        """Further trials are of four times as many requests."""
+        self._size = min(self._whole, 4 * self._size)
+
+    def whole(self) -> None:
+        """Further trials are of all requests of the run."""
+        self._size = self._whole
+
+    def numbers(self) -> list[Aim]:
+        """What else must not become much worse."""
+        verdict, found = self.forecast.verdict, [self.aim]
+        if self.aim.quantity == CAPACITY:
+            return found
+        if verdict is not None:
+            limits = [each.limit for each in verdict.limits if each.value]
+            found += [Aim(each.quantity, each.percentile, each) for each in limits]
+        else:
+            found += [Aim("ttft", 50), Aim("ttft", 99), Aim("tpot", 50), Aim("tpot", 99)]
+        return list(dict.fromkeys(found))
+
+    def value(self, aim: Aim) -> float:
+        """Its value in the run."""
+        if aim.quantity == CAPACITY:
+            return self.forecast.state.capacity or self.capacity(self.forecast.system)
+        if aim.quantity == TOKENS:
+            return self.forecast.output_tokens_per_second
+        return value_of(self.forecast, aim.limit or Limit(aim.quantity, aim.percentile, 1.0))
+
+    def capacity(self, system: System) -> float:
+        self.count += 1
+        return most_requests_per_second(system, self.forecast.workload)
+
+    def gains(self, system: System, *, kernels: bool = False, spread: bool = False) -> list[Gain]:
+        """What a changed system gains, the aim first; ``kernels``: it runs others; ``spread``: even arrivals."""
+        if self.aim.quantity == CAPACITY:
+            most = log(self.capacity(system) / self.value(self.aim))
+            return [Gain(self.aim, most, EIGHTY * CAPACITY_NOISE, self._estimates(kernels, system, self.aim))]
+        workload, which, before = self._requests()
+        if spread:
+            last = workload.requests[-1].arrival
+            arrivals = np.linspace(workload.requests[0].arrival, last, len(workload.requests)).tolist()
+            even = (replace(each, arrival=at) for each, at in zip(workload.requests, arrivals, strict=True))
+            workload = replace(workload, requests=tuple(even))
+        self.count += 1
+        after = Seen.of(system.serve(workload).clients, which, ends=before.seconds > 0)
+        return [
+            Gain(aim, gain, _error(aim, before, after), self._estimates(kernels, system, aim))
+            for aim in self.numbers()
+            if (gain := _gain(aim, before, after)) is not None
+        ]
+
+    def _requests(self) -> tuple[Workload, Array, Seen]:
+        """The first requests of the run, which of them count, and what these saw in the run."""
+        if self._size not in self._memory:
+            served, size = self.forecast.clients, self._size
+            first, last = np.arange(size), size
+            if size < self._whole:  # the last ones do not see the requests after them
+                stayed = quantile(served.end_to_end[first], ENDED)
+                last = int(np.count_nonzero(served.sent_at[first] <= served.sent_at[first].max() - stayed))
+            ends = size == self._whole and not self.forecast.steady_only
+            start = 0 if ends else min(self._warm, last // 2)
+            which = first[start : max(last, start + 2 * BLOCKS)]
+            workload = replace(self.forecast.workload, requests=self.forecast.workload.requests[:size])
+            self._memory[size] = workload, which, Seen.of(served, which, ends=ends)
+        return self._memory[self._size]
+
+    def _estimates(self, kernels: bool, system: System, aim: Aim) -> float:
+        """How far the estimates of other kernels may be off against those of the run."""
+        if not kernels or system.pools[0].deployment.predictor.is_bound:
+            return 0.0
+        pool = self.forecast.pools[0 if aim.quantity == "ttft" else -1]
+        prompts, decodes = kernel_widths(pool.deployment, busiest(pool.records))
+        return 0.5 * (prompts if aim.quantity == "ttft" else decodes)
+
+
+def _gain(aim: Aim, before: Seen, after: Seen) -> float | None:
+    first, second = aim.of(before), aim.of(after)
+    if not first or not second:
+        return None
+    return log(second / first) if aim.is_rate else log(first / second)
+
+
+def _error(aim: Aim, before: Seen, after: Seen) -> float:
+    count, parts = before.ttft.size, []
+    if count < 2 * BLOCKS:
+        return 1.0
+    blocks = np.arange(count) * BLOCKS // count
+    several = before.num_output > 1
+    for block in range(BLOCKS):
+        kept = blocks != block
+        pair = [
+            Seen(each.ttft[kept], each.tpot[kept[several]], each.end_to_end[kept], each.num_output[kept])
+            for each in (before, after)
+        ]
+        parts.append(_gain(aim, *pair) or 0.0)
+    left = np.array(parts)
+    return STUDENT * float(np.sqrt((BLOCKS - 1) / BLOCKS * np.square(left - left.mean()).sum()))

@@ -1,0 +1,148 @@
+"""What limits a run and what would change that, as rows and as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infercast import units
+from infercast.forecast.diagnosis.changes import ANSWERS, GPUS
+from infercast.forecast.diagnosis.diagnose import Diagnosis, Remedy, diagnose_run
+from infercast.forecast.diagnosis.growth import Binding
+from infercast.forecast.diagnosis.trials import CAPACITY, Gain
+from infercast.forecast.intervals import Intervals
+from infercast.forecast.result import Forecast
+from infercast.forecast.slo import QUANTITIES
+from infercast.report.terminal import pick
+
+EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
+POOLED = "e2e_p99<1s"
+SHOWN = 3  # Limits that break first
+WORTH_WORDS = 0.1  # Shares and changes of other numbers from which on they are told
+
+
+def diagnosis_of(forecast: Forecast, intervals: Intervals | None) -> Diagnosis:
+    """Made once for a forecast and what it is held against."""
+    key = f"diagnosis of {forecast.verdict and forecast.verdict.slo}"
+    if key not in forecast.kept:
+        forecast.kept[key] = diagnose_run(forecast, intervals)
+    found: Diagnosis = forecast.kept[key]
+    return found
+
+
+def diagnosis_rows(found: Diagnosis) -> list[tuple[str, str]]:
+    return [
+        ("bottleneck", bottleneck_words(found)),
+        ("change", change_words(found)),
+        ("breaks first", breaks_words(found)),
+    ]
+
+
+def bottleneck_words(found: Diagnosis) -> str:
+    """``gemm in decode steps, bound by memory bandwidth: 66.4 % of TPOT p50``, and what comes next."""
+    causes = [each for each in found.causes if each.share > 0.0]
+    if not causes:
+        return "nothing that can be told apart"
+    others = [each for each in causes[1:] if each.share >= WORTH_WORDS][:1]
+    after = "".join(f"; then {each.name} ({units.format_percent(each.share)})" for each in others)
+    return f"{causes[0].words(found.aim)}{after}"
+
+
+def change_words(found: Diagnosis) -> str:
+    """The best change, its gain, and what it costs."""
+    remedy = found.remedy
+    if remedy is None:
+        if found.is_kept:
+            return "none needed: the SLO holds"
+        tried = f" of {len(found.tried)} that were tried" if found.tried else ""
+        return f"none{tried} helps by 5 % or more"
+    first, *others = remedy.gains
+    least = max(WORTH_WORDS, first.error)
+    told = [each for each in others if abs(each.ratio - 1.0) > max(least, each.error)]
+    told.sort(key=lambda each: -abs(each.gain))
+    also = "".join(f", {each.aim.name} {_ratio_words(each.ratio)}" for each in told[:1])
+    return f"{remedy.words}: {_gain_words(found, first)}{also}; {price_words(found, remedy)}"
+
+
+def _gain_words(found: Diagnosis, gain: Gain) -> str:
+    low, high = (_ratio_words(each) for each in gain.ends)
+    text = f"{gain.aim.name} {_ratio_words(gain.ratio)} ({low} to {high})"
+    now = value_before(found, gain)
+    if (limit := gain.aim.limit) is not None and now is not None:
+        word = "within" if now * gain.ratio < limit.seconds else "still above"
+        return f"{text}: {units.format_seconds(now * gain.ratio)}, {word} its {units.format_seconds(limit.seconds)}"
+    if gain.aim.quantity == CAPACITY and now is not None:
+        offered = found.forecast.workload.rate or 0.0
+        still = f", still less than the {offered:,.3g} that arrive" if now * gain.ratio < offered else ""
+        return f"{text}: {now * gain.ratio:,.3g}{still}"
+    return text
+
+
+def _ratio_words(ratio: float) -> str:
+    return f"x {ratio:.3g}" if ratio >= 3.0 else f"{100.0 * (ratio - 1.0):+.1f} %"
+
+
+def value_before(found: Diagnosis, gain: Gain) -> float | None:
+    """What the run itself says of a number."""
+    aim, forecast = gain.aim, found.forecast
+    if aim.quantity == CAPACITY:
+        return forecast.state.capacity
+    if aim.quantity not in QUANTITIES:
+        return forecast.output_tokens_per_second
+    if forecast.verdict is not None and aim.limit is not None:
+        return next((each.value for each in forecast.verdict.limits if each.limit == aim.limit), None)
+    values = getattr(forecast, QUANTITIES[aim.quantity])
+    name = "mean" if aim.percentile is None else f"p{aim.percentile:g}"
+    return None if values is None else float(getattr(values, name))
+
+
+def price_words(found: Diagnosis, remedy: Remedy) -> str:
+    before = found.forecast.gpus
+    if remedy.change.cost == GPUS:
+        dollars = "" if remedy.per_hour is None else f", {units.format_dollars(remedy.per_hour)} per hour"
+        return f"{units.format_gpus(remedy.gpus)} in place of {before:,}{dollars}"
+    return "same GPUs; check its answers" if remedy.change.cost == ANSWERS else "same GPUs"
+
+
+def breaks_words(found: Diagnosis) -> str:
+    """``max_num_seqs at 39 requests/s (2.9 % in use), KV cache at 39``."""
+    useless = {each.kind for each in found.causes if each.tried and each.share <= 0.0}
+    parts = [_binding_words(each, useless) for each in found.breaks[:SHOWN]]
+    return ", then ".join(parts) if parts else "nothing that grows with the load"
+
+
+def _binding_words(each: Binding, useless: set[str]) -> str:
+    number = f"{each.load:,.0f}" if each.load >= 100 or each.unit == "clients" else f"{each.load:.3g}"
+    more = "; more would not help" if each.kind in useless else ""
+    return f"{each.name} at {number} {each.unit} ({units.format_percent(each.share)} in use{more})"
+
+
+def next_words(found: Diagnosis) -> str:
+    """The one thing to do next."""
+    if found.remedy is not None:
+        return f"{found.remedy.words} in this command shows the change in full"
+    if found.is_kept:
+        return "`infercast plan` finds the cheapest GPUs that keep this SLO"
+    if found.forecast.verdict is None:
+        example = POOLED if found.forecast.deployment.model.pools else EXAMPLE
+        return f'--slo "{example}" says whether users get what they need, and what to change'
+    return "`infercast plan` finds GPUs that keep this SLO"
+
+
+def diagnosis_dict(found: Diagnosis) -> dict[str, Any]:
+    remedy = found.remedy
+    gain = None if remedy is None else remedy.gains[0]
+    return {
+        "of": found.aim.name,
+        "bottleneck": bottleneck_words(found),
+        "causes": [pick(each, "kind name share tried", bound_by="detail") for each in found.causes],
+        "change": change_words(found),
+        "options": None if remedy is None else remedy.words,
+        "before": None if gain is None else value_before(found, gain),
+        "ratio": None if gain is None else gain.ratio,
+        "ratio_interval": None if gain is None else list(gain.ends),
+        "gpus": None if remedy is None else remedy.gpus,
+        "usd_per_hour": None if remedy is None else remedy.per_hour,
+        "breaks_first": [pick(each, "name load unit", used="share") for each in found.breaks],
+        "simulations": found.simulations,
+        "next": next_words(found),
+    }
