@@ -178,32 +178,24 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         is_recorded = drafting is not None and drafting.v2_runner and drafting.passes > 1
         known_rows = largest_graph if is_recorded else 0
         first_uses = WarmupCosts(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs, known_rows)
+    named = {each.name for each in fields(FirstCome)}
+    same = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name in named}
+    same |= {rule.value: version.has(rule) for rule in Rule if rule.value in named}
+    same |= {"max_num_seqs": settings.most_running, "max_num_scheduled_tokens": settings.max_num_scheduled_tokens or 0}
     policy = FirstCome(
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_num_seqs=settings.most_running,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        **same,  # settings and rules of a release that go by the policy's own names
         chunked_prefill=settings.enable_chunked_prefill,
-        max_num_scheduled_tokens=settings.max_num_scheduled_tokens or 0,
         adaptive_threshold=settings.long_prefill_token_threshold_adaptive,
         prefill_interval=settings.prefill_schedule_interval,
-        prompts_first=settings.prompts_first,
         # In a pipeline without asynchronous scheduling, each sequence belongs to one of the batches.
         waits_for_tokens=(stages > 1 and not settings.async_scheduling)
         or not (drafting is None or drafting.asynchronous),
         decode_stride=stages if settings.async_scheduling and is_v2 else 1,
-        threshold_exempts_single_request=version.has(Rule.THRESHOLD_EXEMPTS_SINGLE_REQUEST),
         settles=version.has(Rule.FREES_ON_COMPLETION),
         allow_partial_block=not version.has(Rule.NEEDS_WHOLE_BLOCKS),
         last_token_own_step=version.has(Rule.PARTS_LAST),
-        skipped_queue_separate=version.has(Rule.SKIPPED_QUEUE_SEPARATE),
-        watermark=settings.watermark,
         reserves_prompts=settings.scheduler_reserve_full_isl,
         by_priority=settings.scheduling_policy == "priority",
-        steps_over=version.has(Rule.STEPS_OVER),
-        goes_on=version.has(Rule.GOES_ON),
-        counts_running=version.has(Rule.COUNTS_RUNNING),
-        skips_unreadable=version.has(Rule.SKIPS_UNREADABLE),
-        own_interval=version.has(Rule.OWN_INTERVAL),
     )
     return Replica(
         timer=timer,
