@@ -284,7 +284,7 @@ class Engine(ABC):
         rendered = chat and model.architecture not in WITHOUT_TEMPLATE
         more, turn = MILLI * self.fact("sequence_ms"), MILLI * self.fact("chat_turn_ms") * rendered
         host = replace(host, process_sequence=host.process_sequence + more) if more else host
-        return replace(host, server_turn=host.server_turn + turn) if turn else host
+        return replace(host, server_turn=host.server_turn + turn, server_work=host.server_work + turn) if turn else host
 
 
 class Configuration(NamedTuple):

@@ -273,6 +273,7 @@ LAYOUT_FIELDS = (
         level=lambda cost: LEVEL,
         mean=lambda values: format_seconds(values.mean),
         ends=lambda ends: None if ends is None else list(ends),
+        rates=lambda cost: None if cost.problem else cost.output_tokens_per_second_interval,
     ),
     *(Field(each.key, each.data) for each in (*quantities.PROMISES, *quantities.COSTS, *quantities.ENERGIES)),
     *declared("layouts_decided", basis=SENTENCES["in_a_word"].__getitem__),

@@ -15,7 +15,6 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun, drafts_of
 from infercast.forecast.system import PREFILL, busiest
 from infercast.lazy_classes import NamedTuple
-from infercast.serve.workload.api_server import SHARED_WORK
 
 NEARLY = 0.9  # Of the rate with all GPU time taken: queues have no end before it
 
@@ -125,4 +124,4 @@ def server_share(forecast: Forecast) -> float:
     pool = forecast.pools[0].pool
     costs, count = pool.replica.server, max(pool.engines.servers, pool.replica.num_servers)
     tokens = forecast.output_tokens_per_second * (costs.token + costs.part)
-    return (forecast.requests_per_second * SHARED_WORK * costs.turn + tokens) / count
+    return (forecast.requests_per_second * (costs.work or costs.turn) + tokens) / count
