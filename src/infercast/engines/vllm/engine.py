@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from math import lcm
 from pathlib import PurePosixPath
 from typing import Any
@@ -166,6 +167,13 @@ def profiled_step(name: str) -> ProfiledStep | None:
     return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
 
 
+@cache
+def _named_alike() -> tuple[list[str], list[Rule]]:
+    """Settings, and rules of a release, that are fields of the policy under the same name."""
+    ours, theirs = ({each.name: None for each in fields(kind)} for kind in (FirstCome, ResolvedSettings))
+    return [name for name in ours if name in theirs], [rule for rule in Rule if rule.value in ours]
+
+
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
     is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
@@ -178,9 +186,8 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         is_recorded = drafting is not None and drafting.v2_runner and drafting.passes > 1
         known_rows = largest_graph if is_recorded else 0
         first_uses = WarmupCosts(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs, known_rows)
-    named = {each.name for each in fields(FirstCome)}
-    same = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name in named}
-    same |= {rule.value: version.has(rule) for rule in Rule if rule.value in named}
+    names, rules = _named_alike()
+    same = {name: getattr(settings, name) for name in names} | {rule.value: rule in version.rules for rule in rules}
     same |= {"max_num_seqs": settings.most_running, "max_num_scheduled_tokens": settings.max_num_scheduled_tokens or 0}
     policy = FirstCome(
         **same,  # settings and rules of a release that go by the policy's own names
