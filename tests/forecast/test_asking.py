@@ -132,11 +132,25 @@ def test_one_line_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_that_are_none() -> None:
     with pytest.raises(infercast.InputError, match="unknown option 'num_requests'; did you mean count"):
         infercast.simulate("qwen3-0.6b", **QUICK, rate=1, num_requests=8)
-    with pytest.raises(infercast.InputError, match=r"unknown option 'max_num_seqs'; .* settings=infercast"):
-        infercast.simulate("qwen3-0.6b", **QUICK, rate=1, max_num_seqs=8)
+    with pytest.raises(infercast.InputError, match=r"unknown option 'max_num_seq'; did you mean max_num_seqs.* too"):
+        infercast.simulate("qwen3-0.6b", **QUICK, rate=1, max_num_seq=8)
+    with pytest.raises(infercast.InputError, match=r"unknown option 'chunked_prefill_size'; .*vLLM"):
+        infercast.simulate("qwen3-0.6b", **QUICK, rate=1, chunked_prefill_size=8)
     for name, value in (("rate", "12"), ("count", 2.5), ("seed", "x"), ("concurrency", "many")):
         with pytest.raises(infercast.InputError, match=f"{name} must be a "):
             infercast.simulate("qwen3-0.6b", **QUICK, **{"rate": 1, name: value})
+
+
+def test_settings_of_an_engine_are_options() -> None:
+    one = infercast.simulate("qwen3-0.6b", **QUICK, rate=1, max_num_seqs=8)
+    told = infercast.EngineSettings(max_num_seqs=8)
+    other = infercast.simulate("qwen3-0.6b", **QUICK, rate=1, settings=told)
+    assert one.ttft == other.ttft
+    deployment = infercast.deploy("qwen3-0.6b", "l4", engine="sglang", max_running_requests=8)
+    assert deployment.settings.max_num_seqs == 8
+    assert infercast.fit_memory("qwen3-0.6b", "l4", max_num_seqs=8).settings.max_num_seqs == 8
+    with pytest.raises(infercast.InputError, match="max_num_seqs is a setting of vLLM, of which there are settings"):
+        infercast.deploy("qwen3-0.6b", "l4", told, max_num_seqs=9)
 
 
 def test_options_of_deploy_are_typed() -> None:

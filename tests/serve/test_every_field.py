@@ -191,6 +191,16 @@ RULES: dict[str, Drawn] = {
         {"speculation": TWO, "num_blocks": 700, "max_running_requests": 4},
         {"shares": True, "rate": 100.0, "count": 80, "seed": 726, "longest": 60, "answers": 100},
     ),
+    "copies_paths": Drawn(
+        True,
+        {"offload": replace(OFFLOAD, num_blocks=600, store_threshold=2), "num_blocks": 1000, "max_running_requests": 3},
+        {"shares": True, "count": 80, "seed": 851, "answers": 100},
+    ),
+    "counts_once": Drawn(
+        True,
+        {"offload": replace(OFFLOAD, num_blocks=300, store_threshold=2), "num_blocks": 500},
+        {"shares": True, "rate": 4.0, "count": 60, "seed": 819, "longest": 60, "answers": 100},
+    ),
     "stops_when_spent": Drawn(
         True,
         {"priorities": Priorities(threshold=1), "max_running_requests": 3, "chunked_prefill_size": 64},
@@ -208,7 +218,7 @@ REPLICA: dict[str, Drawn] = {
     "steps_under_way": Drawn(1),
     "request_path_seconds": Drawn(0.5),
     "request_token_seconds": Drawn(0.01),
-    "server": Drawn(ServerCosts(0.01, 0.001, 0.001, 0.001)),
+    "server": Drawn(ServerCosts(0.01, 0.001, 0.001, 0.001, 0.05)),
     "num_servers": Drawn(3, {"server": ServerCosts(0.05)}),
     "token_path_seconds": Drawn(0.5),
     "token_turn_seconds": Drawn(0.01),

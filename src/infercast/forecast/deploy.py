@@ -27,7 +27,7 @@ from infercast.hardware.gpu import (
 )
 from infercast.hardware.load import is_modelled
 from infercast.hardware.server import MEASURED
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
 from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
@@ -209,7 +209,7 @@ def deploy(
     ``host`` is a name of `infercast hosts`, a file of `infercast measure --host` or like the bundled one, or its
     contents. ``options`` are those of `load_model`, such as ``quantization``. ``calibration`` is what `infercast
     calibrate` wrote, or `calibrate` returned. ``engine`` is an engine with its version, such as ``vllm@0.25``, in place
-    of that of the settings.
+    of that of the settings. Without ``settings`` those of the engine are options as well, such as ``max_num_seqs=64``.
 
     ``gpu`` may name one for each stage of a pipeline (``2xh200-sxm+2xa100-sxm``), and ``pp_layer_partition`` the layers
     of each: ``20,20,21,19``, or ``auto`` for the cut whose slowest stage is quickest. ``network`` joins nodes where a
@@ -221,6 +221,7 @@ def deploy(
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
     for anything that an engine would refuse.
     """
+    settings, options = with_keywords(settings, engine, options)
     asked = {name: value for name, value in locals().items() if name not in ("model", "gpu", "settings", "options")}
     device = load_device(gpu, network)
     if device.stages and (pcie_topology or power_limit_w or gpu_clock_mhz):
@@ -310,6 +311,30 @@ def resolve_settings(settings: Settings | None, engine: str | None = None) -> tu
         return chosen.settings(), chosen
     wanted = settings if engine is None else changed(settings, engine=engine_named(engine).name)
     return wanted, engine_of(wanted)
+
+
+def with_keywords(
+    settings: Settings | None, engine: str | None, options: ModelOptions
+) -> tuple[Settings | None, ModelOptions]:
+    """Settings, and options of `load_model` without those that are settings of the engine."""
+    own = {name: value for name, value in options.items() if name not in ModelOptions.__annotations__}
+    if not own:
+        return settings, options
+    wanted, chosen = resolve_settings(settings, engine)
+    known = _setting_names(chosen)
+    for name in own:
+        if name not in known:
+            raise UnknownNameError("option", name, {*DeployOptions.__annotations__, *known})
+        if settings is not None:
+            raise InputError(
+                f"{name} is a setting of {chosen.title}, of which there are settings already; say it there"
+            )
+    rest: Any = {name: value for name, value in options.items() if name not in own}
+    return changed(wanted, **own), rest
+
+
+def _setting_names(engine: Engine) -> set[str]:
+    return {each.name for each in fields(engine.settings_type)} - {"engine"}
 
 
 ADDRESS = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"  # What an engine's own ``--host`` takes
@@ -546,12 +571,16 @@ def resolve_deployment(deployment: Deployable, gpu: GpuSource | None, options: M
 
 
 def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
-    for name in options:
-        if name in known:
-            continue
-        here = PYTHON_NAMES.get(name, "")
-        hint = "; an engine's own settings go into settings=infercast.EngineSettings(...)"
-        raise UnknownNameError("option", name, known, hint, near=[here] if here in known else None)
+    strange = [name for name in options if name not in known]
+    if not strange:
+        return
+    _, engine = resolve_settings(options.get("settings"), options.get("engine"))
+    own = _setting_names(engine)
+    for name in strange:
+        if name not in own:
+            here = PYTHON_NAMES.get(name, "")
+            hint = f"; settings of {engine.title} are options, too"
+            raise UnknownNameError("option", name, [*known, *sorted(own)], hint, near=[here] if here in known else None)
 
 
 def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:

@@ -10,7 +10,15 @@ from infercast.engines.base import require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, require
-from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, load_device, load_model, resolve_settings
+from infercast.forecast.deploy import (
+    GpuSource,
+    ModelOptions,
+    ModelSource,
+    load_device,
+    load_model,
+    resolve_settings,
+    with_keywords,
+)
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, rank_weight_bytes
@@ -56,8 +64,11 @@ def fit_memory(
     context: int = 2048,
     **options: Unpack[ModelOptions],
 ) -> Fit:
-    """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `load_model`."""
+    """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `load_model`,
+    and settings of the engine.
+    """
     require(context >= 1, "context", "be at least 1 token", context)
+    settings, options = with_keywords(settings, None, options)
     wanted, engine = resolve_settings(settings)
     config, device = load_model(model, engine=engine, **options), load_device(gpu, network)
     sizes = tensor_parallel_size, pipeline_parallel_size, data_parallel_size

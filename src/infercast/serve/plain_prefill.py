@@ -33,7 +33,7 @@ OBEYED_HERE = OBEYED | {
     *("retraction_headroom", "parts_answers"),  # of requests that are retracted, and of prompts that share
     *("evicts_missing", "spares_page", "skips_ending", "reserves_fixed", "refreshes_waiting", "retries_alone"),
     *("clears_ended", "counts_rows", "stops_when_spent"),
-    *("sorts_drafts", "keeps_answers"),  # of drafts
+    *("sorts_drafts", "keeps_answers", "copies_paths", "counts_once"),  # of drafts, and of pages on the host
 }
 """As in `infercast.serve.plain`, with the fields of the policy's rules."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from math import lcm
 from pathlib import PurePosixPath
 from typing import Any
@@ -166,6 +167,13 @@ def profiled_step(name: str) -> ProfiledStep | None:
     return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
 
 
+@cache
+def _named_alike() -> tuple[list[str], list[Rule]]:
+    """Settings, and rules of a release, that are fields of the policy under the same name."""
+    ours, theirs = ({each.name: None for each in fields(kind)} for kind in (FirstCome, ResolvedSettings))
+    return [name for name in ours if name in theirs], [rule for rule in Rule if rule.value in ours]
+
+
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
     is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
@@ -178,32 +186,23 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         is_recorded = drafting is not None and drafting.v2_runner and drafting.passes > 1
         known_rows = largest_graph if is_recorded else 0
         first_uses = WarmupCosts(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs, known_rows)
+    names, rules = _named_alike()
+    same = {name: getattr(settings, name) for name in names} | {rule.value: rule in version.rules for rule in rules}
+    same |= {"max_num_seqs": settings.most_running, "max_num_scheduled_tokens": settings.max_num_scheduled_tokens or 0}
     policy = FirstCome(
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_num_seqs=settings.most_running,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        **same,  # settings and rules of a release that go by the policy's own names
         chunked_prefill=settings.enable_chunked_prefill,
-        max_num_scheduled_tokens=settings.max_num_scheduled_tokens or 0,
         adaptive_threshold=settings.long_prefill_token_threshold_adaptive,
         prefill_interval=settings.prefill_schedule_interval,
-        prompts_first=settings.prompts_first,
         # In a pipeline without asynchronous scheduling, each sequence belongs to one of the batches.
         waits_for_tokens=(stages > 1 and not settings.async_scheduling)
         or not (drafting is None or drafting.asynchronous),
         decode_stride=stages if settings.async_scheduling and is_v2 else 1,
-        threshold_exempts_single_request=version.has(Rule.THRESHOLD_EXEMPTS_SINGLE_REQUEST),
         settles=version.has(Rule.FREES_ON_COMPLETION),
         allow_partial_block=not version.has(Rule.NEEDS_WHOLE_BLOCKS),
         last_token_own_step=version.has(Rule.PARTS_LAST),
-        skipped_queue_separate=version.has(Rule.SKIPPED_QUEUE_SEPARATE),
-        watermark=settings.watermark,
         reserves_prompts=settings.scheduler_reserve_full_isl,
         by_priority=settings.scheduling_policy == "priority",
-        steps_over=version.has(Rule.STEPS_OVER),
-        goes_on=version.has(Rule.GOES_ON),
-        counts_running=version.has(Rule.COUNTS_RUNNING),
-        skips_unreadable=version.has(Rule.SKIPS_UNREADABLE),
-        own_interval=version.has(Rule.OWN_INTERVAL),
     )
     return Replica(
         timer=timer,
