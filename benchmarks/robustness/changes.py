@@ -25,7 +25,15 @@ import infercast
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.diagnosis.changes import GPUS, changes_of
-from infercast.forecast.diagnosis.diagnose import WORTH, Diagnosis, Remedy, diagnose_run, is_enough, is_fair, try_change
+from infercast.forecast.diagnosis.diagnose import (
+    WORTH,
+    Remedy,
+    RunDiagnosis,
+    diagnose_run,
+    is_enough,
+    is_fair,
+    try_change,
+)
 from infercast.forecast.diagnosis.trials import CAPACITY, Trials
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import Forecast
@@ -58,6 +66,7 @@ class Row(NamedTuple):
     kind: str
     words: str
     said: str  # The change, or nothing
+    of: str  # What it makes better
     ratio: float
     ends: tuple[float, float]
     simulated: float
@@ -66,7 +75,7 @@ class Row(NamedTuple):
     @property
     def told(self) -> str:
         said, low, high, full = (f"{each - 1:+.1%}" for each in (self.ratio, *self.ends, self.simulated))
-        return f"{self.said or 'none'} {said} ({low} to {high}), in full {full} {self.better}"
+        return f"{self.said or 'none'} {self.of} {said} ({low} to {high}), in full {full} {self.better}"
 
     @property
     def holds(self) -> bool:
@@ -162,7 +171,7 @@ def judged(case: Case, *, brute: bool) -> Row:
     found = diagnose_run(before, forecast_intervals(before))
     remedy = found.remedy
     if remedy is None:
-        return Row(case.kind, case.words, "", 1.0, (1.0, 1.0), 1.0, _better(found) if brute else "")
+        return Row(case.kind, case.words, "", found.aim.name, 1.0, (1.0, 1.0), 1.0, _better(found) if brute else "")
     gain = remedy.gains[0]
     known = Trials(before, found.aim)
     if found.aim.quantity == CAPACITY:
@@ -171,10 +180,10 @@ def judged(case: Case, *, brute: bool) -> Row:
         after = forecast_of(remedy.system, case)
         simulated = Trials(after, found.aim).value(found.aim) / known.value(found.aim)
     better = _better(found) if brute else ""
-    return Row(case.kind, case.words, remedy.words, gain.ratio, gain.ends, simulated, better)
+    return Row(case.kind, case.words, remedy.words, found.aim.name, gain.ratio, gain.ends, simulated, better)
 
 
-def _better(found: Diagnosis) -> str:
+def _better(found: RunDiagnosis) -> str:
     """A change of the same price or less that is worth much more on all requests of the run."""
     known = Trials(found.forecast, found.aim)
     known.whole()
@@ -209,6 +218,8 @@ def main(words: list[str] | None = None) -> int:
         began = time.process_time()
         row = judged(case, brute=asked.brute)
         rows.append(row)
+        if asked.out:
+            asked.out.write_text(_table(rows), encoding="utf-8")
         mark = "ok  " if row.holds and not row.better else "MISS"
         print(f"{mark} {time.process_time() - began:5.1f} s {row.kind}: {row.words}: {row.told}", flush=True)
         if len(rows) >= asked.count:
@@ -216,26 +227,25 @@ def main(words: list[str] | None = None) -> int:
     told = [row for row in rows if row.said]
     kept, missed = sum(row.holds for row in told), sum(bool(row.better) for row in rows)
     print(f"{len(rows)} deployments, {len(told)} changes; as said {kept} of {len(told)}; much better ones {missed}")
-    if asked.out:
-        asked.out.write_text(_table(rows), encoding="utf-8")
     return int(kept < 0.95 * len(told))
 
 
 def _table(rows: list[Row]) -> str:
     told = [row for row in rows if row.said]
-    off = [abs(log(row.simulated / row.ratio)) for row in told]
+    off = [abs(log(row.simulated / row.ratio)) for row in told] or [0.0]
     head = (
         "# Changes as advised and as simulated\n\n`benchmarks/robustness/changes.py` draws deployments and applies the "
         f"change that each answer advises. {sum(row.holds for row in told)} of {len(told)} changes of {len(rows)} "
         f"deployments are within 3 points or the interval; the median is {sorted(off)[len(off) // 2]:.1%} off.\n\n"
-        "| kind | deployment | change | said | interval | in full | as said | much better |\n"
-        "| --- | --- | --- | --: | --: | --: | --- | --- |\n"
+        "| kind | deployment | change | of | said | interval | in full | as said | much better |\n"
+        "| --- | --- | --- | --- | --: | --: | --: | --- | --- |\n"
     )
-    lines = [
-        f"| {row.kind} | {row.words} | {row.said or 'none'} | {row.ratio - 1:+.1%} | {row.ends[0] - 1:+.1%} to "
-        f"{row.ends[1] - 1:+.1%} | {row.simulated - 1:+.1%} | {'yes' if row.holds else 'no'} | {row.better} |"
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        said, low, high, full = (f"{each - 1:+.1%}" for each in (row.ratio, *row.ends, row.simulated))
+        cells = (row.kind, row.words, row.said or "none", row.of, said, f"{low} to {high}", full,
+                 "yes" if row.holds else "no", row.better)  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
     return head + "\n".join([*lines, ""])
 
 

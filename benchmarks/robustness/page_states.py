@@ -30,7 +30,7 @@ from infercast.web import state as page
 
 State = dict[str, Any]
 Api = Callable[[str, State], dict[str, Any]]  # (question, state) -> answer
-AT_ONCE = ("simulate", "memory")  # Questions of the API that are no jobs
+AT_ONCE = ("simulate", "memory")  # Questions of the API that are no jobs, unless they take too long
 TRAFFIC_NAMES = {"input_len": "input_lengths", "output_len": "output_lengths", "prefix_len": "prefix_length",
                  "num_requests": "count"}  # fmt: skip
 PYTHON_TRAFFIC = ("rate", "arrival", "burstiness", "concurrency", "prefix_groups", "seed", *TRAFFIC_NAMES)
@@ -103,7 +103,9 @@ def served() -> Iterator[Api]:
 
 def _answer(root: str, question: str, state: State) -> dict[str, Any]:
     if question in AT_ONCE:
-        return _send(f"{root}/{question}", {"state": state})
+        found = _send(f"{root}/{question}", {"state": state})
+        if found.get("error", {}).get("type") != "TooLongError":
+            return found
     said = _send(f"{root}/jobs", {"question": question, "state": state})
     while said["state"] in ("queued", "running"):
         time.sleep(0.2)

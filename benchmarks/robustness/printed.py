@@ -2,9 +2,9 @@
 
     python benchmarks/robustness/printed.py [--count 200] [--seed 0]
 
-Rows of plans and the plan asked again, points of sweeps, layouts, power limits and speculation against `simulate`; the
-page's answer against the command it shows; `explain-command` and the command with its advice against `simulate`; Python
-against the command line. Exit code 1 if one number differs.
+Rows of plans and the plan asked again, points of sweeps, layouts, power limits and speculation against `simulate`;
+`explain-command` and the command with its advice against `simulate`; Python against the command line. Exit code 1 if
+one number differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import infercast
 from infercast.cli.main import run
 from infercast.report.forecast import forecast_dict
-from infercast.web import answers
 
 MODELS = ("qwen3-0.6b", "llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", "qwen3-30b-a3b")
 GPUS = ("h100-sxm", "h200-sxm", "a100-sxm", "l40s")
@@ -170,16 +169,6 @@ def speculation(rng: Random) -> Iterator[Claim]:
             yield Claim("speculate", shlex.join(line), point[name], seen)
 
 
-def page(rng: Random) -> Iterator[Claim]:
-    """The page's answer against the command that it shows."""
-    state = {"model": rng.choice(MODELS), "gpu": rng.choice(GPUS[:2]), "rate": rng.choice([2, 6]), "num_requests": 40}
-    state |= rng.choice([{}, {"data_parallel_size": 2}, {"tensor_parallel_size": 2}, {"max_num_seqs": 32}])
-    state |= rng.choice([{}, {"slo": "ttft_p99<300ms"}, {"max_model_len": 4096}])
-    found = answers.simulate({"state": state}, lambda _: None)
-    line = shlex.split(found["command"])[1:]
-    yield Claim("page", shlex.join(line), numbers(found["forecast"]), numbers(ask(line)))
-
-
 def advice(rng: Random) -> Iterator[Claim]:
     """A command's forecast, and that of the command with the advice."""
     model, seqs = rng.choice(["meta-llama/Llama-3.2-1B", "Qwen/Qwen3-8B"]), rng.choice(["8", "16"])
@@ -219,7 +208,7 @@ def pools(rng: Random) -> Iterator[Claim]:
 
 
 KINDS: tuple[Callable[[Random], Iterator[Claim]], ...] = (
-    plans, sweeps, layouts, energy, speculation, page, advice, python, pools
+    plans, sweeps, layouts, energy, speculation, advice, python, pools
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ MODES = {
     "drafts-states": "recurrent layers with prefix caching, some of which leave a state before a step's end, too",
     "drafts-heads": "several prediction heads, which read ahead of a step, with windows or without",
     "drafts-stops": "answers that end by EOS",
+    "drafts-groups": "MTP beside windows, chunks, and windows in blocks of another size",
 }
 
 
@@ -67,7 +68,9 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 
     method = {"drafts-model": "draft_model", "drafts-lookup": "ngram"}.get(mode, "eagle")
     if mode in ("drafts-starts", "drafts-talk", "drafts-window", "drafts-windows"):
         method = rng.choice(["eagle", "draft_model", "ngram"])
-    if mode == "drafts-states":
+    if mode == "drafts-groups":
+        method = "mtp"
+    elif mode == "drafts-states":
         method = rng.choice(["mtp", "mtp", "eagle", "ngram"])
     case.is_async = mode not in ("drafts-sync", "drafts-lookup") and method != "ngram"
     if mode in ("drafts-model", "drafts-no-cache", "drafts-by-batch", "drafts-heads"):
@@ -89,6 +92,17 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 
         case.windows = rng.choice([(0, window), (0, window, window), (window, window, window, 0)])
     elif mode == "drafts-windows":
         case.windows = rng.choice([(window, 3 * window), (0, window, 3 * window), (window, 0, 3 * window, window)])
+    elif mode == "drafts-groups":
+        narrow, last = (window,) * rng.choice([1, 5]), rng.random() < 0.5
+        case.windows = (*narrow, 0) if last else (0, *narrow)
+        kind = rng.choice(["windows", "windows", "sizes", "sizes", "chunks"])
+        if kind == "chunks":
+            case.windows, case.chunklocal = (rng.choice([1, 4, 5]) * size, 0), True
+        elif kind == "sizes":
+            case.block_sizes = tuple(size if each else rng.choice([2, 4]) * size for each in case.windows)
+        case.is_async = rng.random() < 0.7
+        if rules_of(version).has(Rule.SPARSE_WINDOWS) and kind != "chunks":
+            case.retention = rng.choice([0, 0, 0, None, 8 * size])
     elif mode == "drafts-states-off":
         case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
         case.states, case.caching = "none", False

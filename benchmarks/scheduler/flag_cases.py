@@ -18,7 +18,8 @@ def draw(version: str, mode: str, seed: int) -> Case:
     """The case of a seed."""
     rng = random.Random(f"{mode}:{seed}")
     modes = [each for each in scheduling_cases.MODES if is_run(each, version)]
-    base = rng.choice(rng.choice([modes, modes, modes, [*drafting_cases.MODES]]))
+    drafting = [each for each in drafting_cases.MODES if is_run(each, version)]
+    base = rng.choice(rng.choice([modes, modes, modes, drafting]))
     case: Case = (drafting_cases if base in drafting_cases.MODES else scheduling_cases).draw(version, base, seed)
     case.mode = mode
     if mode == "adaptive":

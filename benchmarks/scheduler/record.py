@@ -48,11 +48,16 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
         mode: cases for cases in (scheduling_cases, drafting_cases, pair_cases, flag_cases) for mode in cases.MODES
     }
     plain = [mode for mode, cases in modes.items() if cases in (scheduling_cases, drafting_cases)]
-    others = {"pairs": [*pair_cases.MODES], "flags": [*flag_cases.MODES], "newest": [*modes]}.get(about)
-    chosen = [mode for mode in plain if file_of(mode) == about] if others is None else others
+    others = {
+        "pairs": [*pair_cases.MODES],
+        "flags": [*flag_cases.MODES],
+        "newest": [*modes],
+        "groups": ["drafts-groups"],
+    }
+    chosen = others.get(about) or [mode for mode in plain if file_of(mode) == about]
     for mode in (mode for mode in chosen if is_run(mode, version)):
         cases = modes[mode]
-        drafts = cases is drafting_cases or about in ("pairs", "newest")
+        drafts = (cases is drafting_cases and about != "groups") or about in ("pairs", "newest")
         count, longest = (COUNT_DRAFTS, LONGEST_DRAFTS) if drafts else (COUNT, LONGEST)
         kept = {True: 0, False: 0}
         seed = FIRST_SEED
@@ -95,7 +100,7 @@ def main() -> None:
     parser.add_argument(
         "--about",
         default="",
-        choices=["", "caches", "pairs", "flags", "newest", *APART],
+        choices=["", "caches", "pairs", "flags", "newest", "groups", *APART],
         help="modes with a file of their own; default: the others",
     )
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)

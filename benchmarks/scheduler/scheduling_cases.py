@@ -59,6 +59,7 @@ def is_run(mode: str, version: str) -> bool:
     needed = {"pipeline-v1": not rules.has(Rule.V2_FOR_ALL), "states-all": rules.has(Rule.WRITES_EVERY_STATE)}
     needed["states-export"] = rules.has(Rule.EXPORTS_STATES)
     needed["own-interval"] = rules.has(Rule.OWN_INTERVAL)
+    needed["drafts-groups"] = rules.has(Rule.KNOWS_DRAFTS) and not rules.has(Rule.HASHES_AHEAD)
     needed["adaptive"] = rules.has(Rule.THRESHOLD_EXEMPTS_SINGLE_REQUEST)  # came with the same release
     return needed.get(mode, True) and (mode != "retention" or rules.has(Rule.SPARSE_WINDOWS))
 
@@ -133,12 +134,15 @@ class Case:
             size = min(self.block_sizes, default=self.block_size)
             kept = 0 if self.chunklocal else retained
             sizes = tuple(self.block_sizes)
+            rules = StateRules(matches_all=release.has(Rule.SPARSE_WINDOWS))
             kinds = {"block_sizes": sizes, "chunked": self.chunklocal, "retained": kept, "drafting": drafting}
+            kinds |= {"rules": rules}
             return KvShape(size, self.windows, **kinds)
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
             held = (len(self.windows) - len(tokens)) * (1 + drafts)
-            return KvShape(self.block_size, tokens, state_blocks=held, retained=retained)
+            rules = StateRules(matches_all=release.has(Rule.SPARSE_WINDOWS))
+            return KvShape(self.block_size, tokens, state_blocks=held, retained=retained, rules=rules)
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
         extra = drafts * len(states)
@@ -147,6 +151,7 @@ class Case:
             exports=aligned and self.checkpoints > 0,
             renews=release.has(Rule.RENEWS_STATES),
             past_attention=release.has(Rule.PAST_ATTENTION),
+            matches_all=release.has(Rule.SPARSE_WINDOWS),
         )
         kept = {"states": states, "aligned": aligned, "rules": rules, "retained": retained, "drafting": drafting}
         return KvShape(self.block_size, windows, state_blocks=extra, **kept)

@@ -60,7 +60,7 @@ def questions() -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:
 def ours(gpu_name: str, name: str, tensor: int, data: int, flags: dict[str, Any]) -> tuple[list[Any], int] | None:
     """Our answers, and the tokens that fit; None where the model does not."""
     gpu, model = load_gpu(gpu_name), read_model(name)
-    asked = SglangSettings(**flags, enable_dp_attention=data > 1)
+    asked = SglangSettings(**flags, enable_dp_attention=data > 1, engine=f"sglang@{tree.VERSION}")
     try:
         layout = spread(asked, model, ParallelLayout(tensor=tensor, data=data), gpu)
         found = resolve(asked, model, layout, gpu)

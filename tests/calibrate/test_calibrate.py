@@ -12,7 +12,14 @@ from infercast.calibrate.readers import read_results
 from infercast.calibrate.result import result_text, saved_result
 from infercast.engines.corrections import Corrections, Factor
 from infercast.errors import InputError
-from infercast.forecast.calibration import Calibration, Fingerprint, carried, read_calibration, write_calibration
+from infercast.forecast.calibration import (
+    Calibration,
+    Fingerprint,
+    carried,
+    doubts_of,
+    read_calibration,
+    write_calibration,
+)
 from infercast.forecast.result import Forecast
 
 MODEL, GPU = "llama-3.1-8b", "h200-sxm"
@@ -170,3 +177,17 @@ def test_saved_results_say_what_the_forecast_does(deployment: infercast.Deployme
     assert not {"ttfts", "itls", "input_lens"} & {*plain}
     path = saved(forecast, tmp_path / "plain.json", detailed=False)
     assert read_results([path])[0].kind == "vllm bench serve"
+
+
+def test_results_of_another_gpu_are_doubted(deployment: infercast.Deployment, tmp_path: Path) -> None:
+    path = saved(infercast.simulate(infercast.deploy(MODEL, "l40s"), load(2.0)), tmp_path / "run.json")
+    doubts = doubts_of(calibrate(deployment, [path]))
+    assert any("far beyond the" in each and "GPU time of decode steps" in each for each in doubts)
+    own = saved(infercast.simulate(deployment, load(12.0)), tmp_path / "own.json")
+    assert doubts_of(calibrate(deployment, [own])) == []
+
+
+def test_requests_without_second_tokens_say_nothing_of_them(deployment: infercast.Deployment, tmp_path: Path) -> None:
+    path = saved(infercast.simulate(deployment, load(12.0)), tmp_path / "run.json")
+    with pytest.raises(InputError, match="which its requests do not have here: answers of one token"):
+        calibrate(infercast.deploy("bge-m3", "l4"), [path])

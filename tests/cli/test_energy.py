@@ -28,6 +28,8 @@ def test_the_best_value_keeps_the_slo(answered: Any) -> None:
     found = answered(*WORDS, "--power-limits", "20,72", "--slo", limit, "--json").json
     best = next(point for point in found["points"] if point["value"] == found["best_value"])
     assert best["slo_holds"]
+    assert best["slo_odds"] == found["best_slo_odds"]
+    assert all(0 <= point["slo_odds"] <= 1 for point in found["points"])
     none = answered(*WORDS, "--power-limits", "20,72", "--slo", "tpot_p95<1us", "--json").json
     assert none["best_value"] is None
     assert "No power limit that was tried" in none["answer"]
@@ -41,6 +43,10 @@ def test_surer_odds_take_more_energy(answered: Any) -> None:
     assert sure["best_value"] is None or sure["best_slo_odds"] > plain["best_slo_odds"]
     assert sure["saved_share"] <= plain["saved_share"]
     assert answered(*WORDS, "--odds", 0.9).sentence == "least_odds needs an slo to hold"
+
+
+def test_a_model_that_does_not_fit_is_refused(answered: Any) -> None:
+    assert "does not fit" in answered("energy", "llama-3.1-8b", "--gpu", "l4", "--concurrency", 4, *LOAD).sentence
 
 
 def test_clocks_and_tables_and_rows(infercast: Any, tmp_path: Path) -> None:

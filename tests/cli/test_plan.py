@@ -1,5 +1,6 @@
 """``infercast plan`` on the command line."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,6 @@ def test_a_trace(infercast: Any, tmp_path: Path) -> None:
         (("--objective", "speed"), "objective"),
         (("--vary", "max_num_seqs"), "--vary"),
         (("--vary", "speed=1,2"), "speed"),
-        (("--gpu", "p100", "--provider", "lambda"), "price"),
         (("--max-gpus", 0), "max_gpus"),
         (("--engine", "nobody"), "engine"),
         (("--odds", 2), "odds"),
@@ -101,6 +101,25 @@ def test_a_trace(infercast: Any, tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_said(answered: Any, words: tuple[object, ...], said: str) -> None:
     assert said in answered(*SMALL, *words).sentence
+
+
+def test_a_gpu_without_a_price_is_left_out(answered: Any) -> None:
+    words = [each if each != "h100-sxm" else "gb200,h100-sxm" for each in SMALL]
+    found = answered(*words, "--json").json
+    assert found["winner"] == answered(*SMALL, "--json").json["winner"]
+    assert found["notes"][0].startswith("gb200 is left out: no price of gb200 is known")
+    assert "gb200 is left out" in answered(*words).out
+    words = [each if each != "h100-sxm" else "gb200" for each in SMALL]
+    assert "no price of gb200 is known" in answered(*words).sentence
+
+
+def test_what_ends_a_process_gives_the_best_so_far(infercast: Any) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        infercast(*SMALL, "--json")
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_plan_needs_a_promise(answered: Any) -> None:

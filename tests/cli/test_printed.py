@@ -10,9 +10,7 @@ if not FOLDER.exists():
     pytest.skip("benchmarks are not part of a source distribution", allow_module_level=True)
 
 
-@pytest.mark.parametrize(
-    "kind", ["plans", "sweeps", "layouts", "energy", "speculation", "page", "advice", "python", "pools"]
-)
+@pytest.mark.parametrize("kind", ["plans", "sweeps", "layouts", "energy", "speculation", "advice", "python", "pools"])
 def test_printed_numbers_are_those_of_their_command(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     printed = importlib.import_module("printed")

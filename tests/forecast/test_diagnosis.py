@@ -8,7 +8,7 @@ from infercast.errors import InputError
 from infercast.forecast.deploy import redeploy
 from infercast.forecast.diagnosis.causes import without
 from infercast.forecast.diagnosis.changes import FREE, GPUS, ROUTER, SEATS, SLOTS, STAGES, changes_of
-from infercast.forecast.diagnosis.diagnose import Diagnosis, bottleneck, diagnose_run
+from infercast.forecast.diagnosis.diagnose import RunDiagnosis, bottleneck, diagnose_run
 from infercast.forecast.diagnosis.trials import CAPACITY, Trials, aim_of
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import Forecast
@@ -27,7 +27,7 @@ def system(settings: dict[str, object] | None = None, model: str = "qwen3-0.6b",
     return system_of(deploy(model, "l4", engine_named().settings(settings or {}), **options))  # type: ignore[arg-type]
 
 
-def diagnosed(of: System, workload: Workload, slo: str | None = None) -> Diagnosis:
+def diagnosed(of: System, workload: Workload, slo: str | None = None) -> RunDiagnosis:
     forecast = simulate_system(of, workload)
     intervals = forecast_intervals(forecast)
     return diagnose_run(forecast if slo is None else forecast.promised(slo, intervals), intervals)

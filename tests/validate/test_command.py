@@ -180,10 +180,12 @@ def test_whose_runs_may_be_said(validate: Any, monkeypatch: Any) -> None:
 
 def test_all_runs_of_sglang_can_be_read() -> None:
     files = [read_measured(path) for path in shipped_runs("sglang")]
-    assert sum(len(file.runs) for file in files) == 124
-    assert sum(file.num_stalled for file in files) == 2
+    assert sum(run.kind != WARM_UP for file in files for run in file.runs) == 124 + 36
+    assert sum(file.num_stalled for file in files) == 2 + 1
     assert {file.model for file in files} <= set(model_names())
-    assert {file.setup.settings.engine for file in files} == {"sglang@0.5.16"}
+    assert {file.setup.settings.engine for file in files} == {"sglang@0.5.16", "sglang@0.5.23"}
+    newer = [file for file in files if file.setup.settings.engine == "sglang@0.5.23"]
+    assert [file.setup.over_http for file in newer] == [file.path.name.endswith("__http.json.gz") for file in newer]
 
 
 def test_all_runs_that_come_with_infercast_can_be_read() -> None:

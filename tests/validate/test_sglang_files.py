@@ -77,7 +77,9 @@ def test_what_is_missing_is_named(sglang: Any, write: Any) -> None:
 def test_forecasts_of_sglang_engines_that_were_measured() -> None:
     """A dense engine, one with a small cache under overload, and experts without a tuned launch."""
     names = ("qwen3-8b.", "llama-3.1-8b__small-cache.", "deepseek-v2-lite.")
-    validation = validate([read_measured(path) for path in shipped_runs("sglang") if path.name.startswith(names)])
+    validation = validate(
+        [read_measured(path) for path in shipped_runs("sglang@0.5.16") if path.name.startswith(names)]
+    )
     assert max(pair.ape for _, pair in validation.kv_blocks if pair is not None) < 0.02
     medians = {name: validation.median_ape(name) for name in ("ttft_p50", "ttft_p99", "tpot_p50")}
     assert np.all(np.array(list(medians.values()), float) < (0.12, 0.15, 0.05)), medians
@@ -85,3 +87,12 @@ def test_forecasts_of_sglang_engines_that_were_measured() -> None:
     overloaded = next(run for run in validation.runs if "small-cache" in run.file and run.label == "poisson 30/s")
     assert overloaded.ttft_p50.ape < 0.15
     assert overloaded.ttft_p99.ape < 0.15
+
+
+def test_forecasts_of_todays_release() -> None:
+    """In process and behind a real server, with the probe of the host; the latter are its server's times."""
+    validation = validate([read_measured(path) for path in shipped_runs("sglang@0.5.23") if "llama" in path.name])
+    medians = [validation.median_ape(name) for name in ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")]
+    assert np.all(np.array(medians, float) < (0.06, 0.06, 0.04, 0.03)), medians
+    alone = [run.ttft_p50 for run in validation.runs if run.label.startswith("static 1x128")]
+    assert max(pair.ape for pair in alone) < 0.15

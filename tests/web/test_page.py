@@ -83,6 +83,30 @@ def test_a_slider_by_keyboard_changes_address_and_answer(open_page: Open) -> Non
     assert f"--rate {found[1]}" in page.locator("#command code").inner_text()
 
 
+def test_a_number_that_is_not_taken_is_marked(open_page: Open) -> None:
+    page = open_page()
+    before, box = figure(page), page.get_by_role("textbox", name="Request rate")
+    for wrong in ("-5", "abc"):
+        box.fill(wrong)
+        box.press("Tab")
+        assert box.get_attribute("aria-invalid") == "true"
+        assert page.get_by_text("Not used: it must be a number above 0.").is_visible()
+        assert figure(page) == before
+    box.fill("13")
+    box.press("Tab")
+    assert page.locator("#tiles .delta").first.inner_text() == "computing …"
+    settled(page)
+    assert box.get_attribute("aria-invalid") == "false"
+    assert "rate=13" in page.url
+
+
+def test_a_gpu_without_a_price_has_none(open_page: Open) -> None:
+    page = open_page("gpu=gb200")
+    said = page.locator(".cost").inner_text()
+    assert "No price of gb200 is known" in said
+    assert "$" not in said
+
+
 def test_an_address_holds_everything(open_page: Open) -> None:
     page = open_page(f"model=qwen3-8b&gpu=l40s&concurrency=16&input_len=512&output_len=uniform:16:64&{SLO}")
     assert re.search("qwen3-8b on 1 . L40S", page.locator("#verdict h1").inner_text())

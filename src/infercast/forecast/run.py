@@ -30,7 +30,7 @@ SHOWN_TURNS = 10
 VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")  # Kernels of the target with a row for every draft
 FULL = 0.95  # Share of the KV cache from which on it is what limits
 NEAR = 0.85  # Share of what can be served from which on the queue takes long to settle
-WEIGHS, QUEUED = 0.05, 0.1  # Shares of time, and of clients, from which on something is worth a word
+WEIGHS, QUEUED = 0.05, 0.2  # Shares of time, and of clients, from which on something is worth a word
 TARGET, VERIFY, DRAFT = "target", "verify", "draft"
 
 

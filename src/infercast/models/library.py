@@ -154,7 +154,7 @@ def checkpoint(name: str) -> Checkpoint | None:
     """
     parts = _folders(name[-255:])
     words = _take_apart(parts[-1])
-    if not (found := _bases_of(words)) and len(parts) > 1:  # .../Qwen3-32B/FP8
+    if not (found := _bases_of(words) or _written_together(words)) and len(parts) > 1:  # .../Qwen3-32B/FP8
         words = _take_apart("-".join(parts[-2:]))
         found = _bases_of(words)
     words = words._replace(format=next(filter(None, map(_rules()["stored"].get, parts[-2:])), words.format))
@@ -226,6 +226,24 @@ def _bases_of(words: Words) -> tuple[str, ...]:
     ]
     best = max((rank for rank, _ in ranked), default=None)
     return tuple(sorted({base for rank, base in ranked if rank == best}))
+
+
+def _written_together(words: Words) -> tuple[str, ...]:
+    """The same for names without dots and dashes, or with parts in another order."""
+    known = [(name, _take_apart(name)) for name in model_names()] + [
+        (base, _take_apart(name)) for name, base in _rules()["bases"].items()
+    ]
+    found, exact = {}, {word for word in words.core if "." in word or SIZE.fullmatch(word)}
+    for base, own in known:
+        alike = _run(own.core) == _run(words.core) or sorted(own.core) == sorted(words.core)
+        if alike and not own.format and exact <= {*own.core}:
+            found[base] = own
+    apart = {base: len(words.variants ^ own.variants) for base, own in found.items()}
+    return tuple(sorted(base for base, count in apart.items() if count == min(apart.values())))
+
+
+def _run(core: tuple[str, ...]) -> str:
+    return "".join(core).replace(".", "")
 
 
 def _rank(words: Words, own: Words) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
 from infercast.forecast.command.advice import Advice, Advised, Effect
 from infercast.forecast.command.explain import Explained, ServedLoad
 from infercast.forecast.command.flags import Flag
-from infercast.forecast.diagnosis.diagnose import Diagnosis, diagnose_run
+from infercast.forecast.diagnosis.diagnose import RunDiagnosis, diagnose_run
 from infercast.report.caveats import brief_doubts
 from infercast.report.deployment import fit_dict, memory_words, render_fit
 from infercast.report.diagnosis import next_words
@@ -108,7 +108,7 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
     return [*parts, Facts([*told, ("more", MORE)])]
 
 
-def _next(explained: Explained, found: Diagnosis) -> str:
+def _next(explained: Explained, found: RunDiagnosis) -> str:
     """The one thing to do next."""
     if explained.advised is None:
         return "without --no-advice every single change is tried"

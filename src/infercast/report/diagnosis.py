@@ -6,7 +6,7 @@ from typing import Any
 
 from infercast import units
 from infercast.forecast.diagnosis.changes import ANSWERS, GPUS
-from infercast.forecast.diagnosis.diagnose import Diagnosis, Remedy, diagnose_run
+from infercast.forecast.diagnosis.diagnose import Remedy, RunDiagnosis, diagnose_run
 from infercast.forecast.diagnosis.growth import Binding
 from infercast.forecast.diagnosis.trials import CAPACITY, Gain
 from infercast.forecast.intervals import Intervals
@@ -17,19 +17,20 @@ from infercast.report.terminal import pick
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 POOLED = "e2e_p99<1s"
 SHOWN = 3  # Limits that break first
+MOST_IN_REFUSAL = 3  # Changes of each price that are tried before a refusal
 WORTH_WORDS = 0.1  # Shares and changes of other numbers from which on they are told
 
 
-def diagnosis_of(forecast: Forecast, intervals: Intervals | None) -> Diagnosis:
+def diagnosis_of(forecast: Forecast, intervals: Intervals | None) -> RunDiagnosis:
     """Made once for a forecast and what it is held against."""
     key = f"diagnosis of {forecast.verdict and forecast.verdict.slo}"
     if key not in forecast.kept:
         forecast.kept[key] = diagnose_run(forecast, intervals)
-    found: Diagnosis = forecast.kept[key]
+    found: RunDiagnosis = forecast.kept[key]
     return found
 
 
-def diagnosis_rows(found: Diagnosis) -> list[tuple[str, str]]:
+def diagnosis_rows(found: RunDiagnosis) -> list[tuple[str, str]]:
     return [
         ("bottleneck", bottleneck_words(found)),
         ("change", change_words(found)),
@@ -37,7 +38,7 @@ def diagnosis_rows(found: Diagnosis) -> list[tuple[str, str]]:
     ]
 
 
-def bottleneck_words(found: Diagnosis) -> str:
+def bottleneck_words(found: RunDiagnosis) -> str:
     """``gemm in decode steps, bound by memory bandwidth: 66.4 % of TPOT p50``, and what comes next."""
     causes = [each for each in found.causes if each.share > 0.0]
     if not causes:
@@ -47,7 +48,7 @@ def bottleneck_words(found: Diagnosis) -> str:
     return f"{causes[0].words(found.aim)}{after}"
 
 
-def change_words(found: Diagnosis) -> str:
+def change_words(found: RunDiagnosis) -> str:
     """The best change, its gain, and what it costs."""
     remedy = found.remedy
     if remedy is None:
@@ -63,7 +64,7 @@ def change_words(found: Diagnosis) -> str:
     return f"{remedy.words}: {_gain_words(found, first)}{also}; {price_words(found, remedy)}"
 
 
-def _gain_words(found: Diagnosis, gain: Gain) -> str:
+def _gain_words(found: RunDiagnosis, gain: Gain) -> str:
     low, high = (_ratio_words(each) for each in gain.ends)
     text = f"{gain.aim.name} {_ratio_words(gain.ratio)} ({low} to {high})"
     now = value_before(found, gain)
@@ -81,7 +82,7 @@ def _ratio_words(ratio: float) -> str:
     return f"x {ratio:.3g}" if ratio >= 3.0 else f"{100.0 * (ratio - 1.0):+.1f} %"
 
 
-def value_before(found: Diagnosis, gain: Gain) -> float | None:
+def value_before(found: RunDiagnosis, gain: Gain) -> float | None:
     """What the run itself says of a number."""
     aim, forecast = gain.aim, found.forecast
     if aim.quantity == CAPACITY:
@@ -95,7 +96,7 @@ def value_before(found: Diagnosis, gain: Gain) -> float | None:
     return None if values is None else float(getattr(values, name))
 
 
-def price_words(found: Diagnosis, remedy: Remedy) -> str:
+def price_words(found: RunDiagnosis, remedy: Remedy) -> str:
     before = found.forecast.gpus
     if remedy.change.cost == GPUS:
         dollars = "" if remedy.per_hour is None else f", {units.format_dollars(remedy.per_hour)} per hour"
@@ -103,7 +104,7 @@ def price_words(found: Diagnosis, remedy: Remedy) -> str:
     return "same GPUs; check its answers" if remedy.change.cost == ANSWERS else "same GPUs"
 
 
-def breaks_words(found: Diagnosis) -> str:
+def breaks_words(found: RunDiagnosis) -> str:
     """``max_num_seqs at 39 requests/s (2.9 % in use), KV cache at 39``."""
     useless = {each.kind for each in found.causes if each.tried and each.share <= 0.0}
     parts = [_binding_words(each, useless) for each in found.breaks[:SHOWN]]
@@ -116,7 +117,16 @@ def _binding_words(each: Binding, useless: set[str]) -> str:
     return f"{each.name} at {number} {each.unit} ({units.format_percent(each.share)} in use{more})"
 
 
-def next_words(found: Diagnosis) -> str:
+def serving_words(forecast: Forecast) -> str:
+    """For a refusal of more than can be served: the change that would serve it, or the most of it."""
+    found = diagnose_run(forecast, most=MOST_IN_REFUSAL)
+    if found.remedy is None or found.aim.quantity != CAPACITY:
+        return ""
+    gain = found.remedy.gains[0]
+    return f"take {found.remedy.words} (about {(value_before(found, gain) or 0.0) * gain.ratio:.3g} requests/s), "
+
+
+def next_words(found: RunDiagnosis) -> str:
     """The one thing to do next."""
     if found.remedy is not None:
         return f"{found.remedy.words} in this command shows the change in full"
@@ -128,7 +138,7 @@ def next_words(found: Diagnosis) -> str:
     return "`infercast plan` finds GPUs that keep this SLO"
 
 
-def diagnosis_dict(found: Diagnosis) -> dict[str, Any]:
+def diagnosis_dict(found: RunDiagnosis) -> dict[str, Any]:
     remedy = found.remedy
     gain = None if remedy is None else remedy.gains[0]
     return {

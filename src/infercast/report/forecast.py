@@ -7,7 +7,7 @@ from typing import Any
 
 from infercast import units
 from infercast.engines.base import package_of
-from infercast.forecast.diagnosis.diagnose import Diagnosis
+from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.forecast.energy import Energy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase
@@ -299,7 +299,7 @@ def _deployed(pool: PoolRun) -> str:
     return f"{role}{name} on {pool.pool.gpus} x {deployment.gpu.title}{split}, {deployment.engine.name}"
 
 
-def brief_rows(forecast: Forecast, intervals: Intervals, found: Diagnosis | None = None) -> list[tuple[str, str]]:
+def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | None = None) -> list[tuple[str, str]]:
     """What a newcomer asks after the latencies, a line each."""
     running, waiting = forecast.running, forecast.waiting
     tokens = f"{units.format_figure(forecast.output_tokens_per_second)} {_result(forecast)}s/s"

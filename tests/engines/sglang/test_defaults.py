@@ -1,11 +1,15 @@
 """What SGLang chooses by GPU and model: chunks, graphs, the static share, KV tokens, requests at once."""
 
+from typing import Any
+
 import pytest
 
 from infercast.engines.base import engine_named
+from infercast.engines.host import Launch
+from infercast.engines.sglang.host import SglangHost
 from infercast.engines.sglang.settings import EARLY_GRAPHS, ResolvedSglang, SglangSettings
 from infercast.errors import InputError
-from infercast.forecast.deploy import load_model
+from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.memory import Fit, fit_memory
 
 
@@ -82,19 +86,49 @@ def test_a_page_that_kernels_do_not_take_is_replaced() -> None:
     assert resolved(attention_backend="flashmla").page_size == 64
 
 
-def test_graphs_of_prompts_are_for_plain_attention() -> None:
+def test_graphs_of_prompts_by_size() -> None:
     assert len(resolved().prefill_sizes) == 58
     assert resolved(context_length=4096).prefill_sizes[-1] == 4096
     assert resolved(cuda_graph_max_bs_prefill=512).prefill_sizes[-1] == 512
-    assert resolved("deepseek-v2-lite").prefill_sizes == ()
     for name in ("disable_cuda_graph", "disable_prefill_cuda_graph"):
         assert resolved(**{name: True}).prefill_sizes == ()
     assert resolved(disable_cuda_graph=True).decode_sizes == ()
 
 
+@pytest.mark.parametrize(
+    ("engine", "latent", "pipelined"),
+    [("0.5.16", 0, 8192), ("0.5.17", 0, 8192), ("0.5.18", 2048, 8192), ("0.5.19", 2048, 0), ("0.5.23", 8192, 0)],
+)
+def test_graphs_of_prompts_by_release(engine: str, latent: int, pipelined: int) -> None:
+    """The largest with latent attention, and in pipelines, by the sources of each release."""
+
+    def largest(model: str, gpu: str = "h200-sxm", **options: Any) -> int:
+        settings = deploy(model, gpu, engine=f"sglang@{engine}", **options).settings
+        assert isinstance(settings, ResolvedSglang)
+        return max(settings.prefill_sizes, default=0)
+
+    assert largest("llama-3.1-8b") == 8192
+    assert largest("deepseek-v2-lite") == latent
+    assert largest("deepseek-v2-lite", settings=SglangSettings(chunked_prefill_size=4096)) == min(latent, 4096)
+    assert largest("deepseek-v3", "b200-sxm", tensor_parallel_size=8) == 0  # TensorRT-LLM's prefill of latents
+    assert largest("kimi-linear-48b-a3b") == 0
+    assert largest("llama-3.1-8b", pipeline_parallel_size=2) == pipelined
+
+
+def test_latent_attention_between_graphs_is_launched_as_plain_attention() -> None:
+    old, new = (deploy("deepseek-v2-lite", "h200-sxm", engine=f"sglang@0.5.{each}") for each in (16, 23))
+    host = new.host
+    assert isinstance(host, SglangHost)
+    between = new.host_model.cost(Launch.PIECEWISE_GRAPHS, 1, 1000, 1).launch
+    assert between == pytest.approx(host.prompt_step + 27 * host.piece_layer + host.sample)
+    assert new.host_model.borrowed_share("deepseek-v2-lite") > 0.5  # measured in no model
+    assert "not measured" in new.host_model.rests_on()[0]
+    assert old.host_model.borrowed_share("deepseek-v2-lite") == 0.0
+
+
 def test_releases_that_compiled_graphs_of_prompts() -> None:
     def largest(model: str, gpu: str = "h200-sxm", tensor: int = 1) -> int:
-        found = resolved(model, gpu, tensor, cuda_graph_backend_prefill=EARLY_GRAPHS)
+        found = resolved(model, gpu, tensor, engine="sglang@0.5.12")
         return max(found.prefill_sizes, default=0)
 
     assert largest("deepseek-v2-lite") == 2048  # latent attention, too

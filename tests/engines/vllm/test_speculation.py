@@ -139,6 +139,13 @@ def test_drafts_by_batch_size_are_told_to_the_scheduler() -> None:
     assert [replica.speculation.drafts_for(count) for count in (1, 32, 33, 200)] == [3, 3, 1, 1]
 
 
+@pytest.mark.parametrize(("engine", "drafting"), [("vllm@0.28", None), ("vllm@0.32", 3)])
+def test_the_group_that_drafts_is_known_since_0_29(engine: str, drafting: int | None) -> None:
+    shape = deployed("qwen3.5-9b", engine, method="mtp", num_speculative_tokens=1).memory.kv.shape
+    assert shape.drafting == drafting
+    assert [shape.drops(group) for group in range(4)] == [drafting is None] * 3 + [True]
+
+
 def test_acceptance_without_drafts_has_no_meaning() -> None:
     with pytest.raises(InputError, match="no meaning without --speculative-config"):
         ic.deploy("llama-3.1-8b", "h200-sxm", EngineSettings(acceptance="0.7"))

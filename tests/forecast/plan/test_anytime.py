@@ -72,6 +72,13 @@ def test_the_best_so_far(ask: Ask, answer: Plan, tasks: int, by: type[BaseExcept
     assert "after 600 s" in found.cut or by is KeyboardInterrupt
 
 
+def test_what_was_estimated_is_named(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation.SimulationStage, "show_first", lambda *_: None)
+    found = plan(ask(rate=1.0), Interrupted(2, KeyboardInterrupt))
+    assert found.winner is None
+    assert "By a quick estimate 1 x TP1 on l40s by vllm@0.25 (as published) does, for $1.00 per hour." in found.why
+
+
 def test_nothing_found_yet(ask: Ask) -> None:
     with pytest.raises(KeyboardInterrupt):
         plan(ask(), Interrupted(0, KeyboardInterrupt))

@@ -11,11 +11,14 @@ import pytest
 
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
+from infercast.forecast.plan import evaluate as evaluation
 from infercast.forecast.plan import search
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage
 from infercast.forecast.plan.evaluate import evaluate
 from infercast.forecast.plan.question import AXES, OBJECTIVES, Objective, Plan, Question, setting_axis
 from infercast.forecast.plan.search import front_of, plan, why_lost
+from infercast.forecast.slo import parse_slo
+from infercast.serve.workload.synthetic import synthetic_workload
 
 Ask = Callable[..., Question]
 
@@ -135,6 +138,31 @@ def test_most_requests_a_second(ask: Ask) -> None:
     assert rate is not None
     assert evaluate(found.winner.candidate, found.question.at_rate(rate / found.question.rate)).holds
     assert not evaluate(found.winner.candidate, found.question.at_rate(1.03 * rate / found.question.rate)).holds
+
+
+@pytest.mark.parametrize("odds", [0.0, 0.9])
+def test_simulate_agrees_with_the_rate_that_is_named(odds: float) -> None:
+    workload = synthetic_workload(rate=20.0, input_lengths=300, output_lengths=20)
+    limits = parse_slo("ttft_p99<150ms")
+    question = Question("qwen3-0.6b", workload, limits, ("l4",), ("vllm@0.25",), (1.0,), 1, settings=((),))
+    found = plan(replace(question, least_odds=odds))
+    assert found.winner is not None
+    rate = float(found.changes[0].split()[1])
+    below, above = (
+        evaluate(found.winner.candidate, found.question, factor=share * rate / 20.0, intervals=True)
+        for share in (0.97, 1.03)
+    )
+    assert below.holds
+    assert not above.holds
+
+
+def test_of_a_large_fleet_some_replicas_get_their_share() -> None:
+    workload = synthetic_workload(rate=200.0, input_lengths=300, output_lengths=20)
+    question = Question("qwen3-0.6b", workload, parse_slo("ttft_p99<1s"), ("l4",), ("vllm@0.25",), (1.0,), 64)
+    system, times, share = evaluation._simulated_part(Candidate("vllm@0.25", "l4", replicas=40), question)
+    assert system.gpus == evaluation.TOGETHER
+    assert times * system.gpus == 40
+    assert share.rate == pytest.approx(200.0 * system.gpus / 40)
 
 
 @pytest.mark.parametrize("bend", [0.3, 2.0, 8.0, 30.0])

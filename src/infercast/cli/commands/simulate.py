@@ -21,6 +21,7 @@ from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, system_of, two_pools
 from infercast.lazy_classes import NamedTuple
+from infercast.report.diagnosis import serving_words
 from infercast.report.forecast import brief_forecast, forecast_dict, render_forecast
 from infercast.serve.fleet.pool import MOST_ENGINES
 
@@ -62,7 +63,7 @@ class Question(NamedTuple):
         saturation = forecast.saturation
         if saturation is not None and not self.allow_overload:
             unknown = "".join(f"say {word}, " for word in saturation.assumed.split() if word.startswith("--"))
-            ways = f"{unknown}lower --rate, add GPUs, or pass --allow-overload"
+            ways = f"{unknown}{serving_words(forecast)}lower --rate, add GPUs, or pass --allow-overload"
             raise SaturatedError(f"{side}{saturation.sentence}; {ways}")
 
     def decide(self, forecast: Forecast, intervals: Intervals | None = None) -> Forecast:

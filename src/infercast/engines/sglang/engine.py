@@ -27,11 +27,13 @@ from infercast.engines.sglang.settings import (
     EARLY_GRAPHS,
     ENGINES,
     MEASURED,
+    MEASURED_AGAIN,
     PREFILL_GRAPHS,
     USUAL,
     ResolvedSglang,
     SglangSettings,
     check,
+    facts_of,
     rules_of,
 )
 from infercast.engines.speculation import Drafting
@@ -40,6 +42,7 @@ from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.recurrent import KimiDeltaAttention
 from infercast.models.mixers.sparse import CompressedAttention
 from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
@@ -82,7 +85,7 @@ MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this 
 USUAL_RANK = 16  # Of adapters whose files are not at hand
 DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512  # Default, by longest contexts that the pool holds
-LATENT_GRAPH = 2048  # Tokens of the largest prefill graph with latent attention
+LATENT_GRAPH, LONG_LATENT_GRAPH = 2048, 8192  # Tokens of the largest prefill graph with latent attention, by release
 
 
 def tree_of(asked: SglangSettings, target: ModelConfig, method: str) -> tuple[int, int, int]:
@@ -214,11 +217,17 @@ def static_factor(model: ModelConfig) -> float:
     return USUAL_FACTOR * max(LEAST, min(MOST, 1.0 - SENSITIVITY * larger))
 
 
-def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool:
-    """True if prefill steps may have graphs."""
+def prompt_graphs(model: ModelConfig, pipeline: int, backend: str, facts: Mapping[str, bool]) -> bool:
+    """True if prefill steps may have graphs; TensorRT-LLM's prefill of latents would be another one in them."""
+    if pipeline > 1 and (facts["no_pipelines"] or model.architecture in ARCHITECTURES["compiled"]):
+        return False
     if model.architecture in ARCHITECTURES["compiled"]:
-        return pipeline == 1
-    return not is_latent and (model.vision is None or model.architecture in ARCHITECTURES["graphed"])
+        return True
+    if model.has_mixer(LatentAttention):
+        other = backend == "trtllm_mla" and model.architecture == "DeepseekV3ForCausalLM"
+        if other or not facts["latent"] or model.has_mixer(KimiDeltaAttention):
+            return False
+    return model.vision is None or model.architecture in ARCHITECTURES["graphed"]
 
 
 def _early_graphs(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> bool:
@@ -255,7 +264,9 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     decode = _decode_sizes(asked, largest_graph)
     replays = graphs and not asked.disable_decode_cuda_graph
     prefill = (
-        _prefill_sizes(asked, model, layout, gpu, chunk) if graphs and not asked.disable_prefill_cuda_graph else ()
+        _prefill_sizes(asked, model, layout, gpu, chunk, backend)
+        if graphs and not asked.disable_prefill_cuda_graph
+        else ()
     )
     share = asked.mem_fraction_static
     if share is None:
@@ -331,20 +342,22 @@ def _decode_sizes(asked: SglangSettings, default: int) -> tuple[int, ...]:
 
 
 def _prefill_sizes(
-    asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, chunk: int
+    asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, chunk: int, backend: str
 ) -> tuple[int, ...]:
-    """Prefill graphs, which the engine captures for plain attention without all-to-all, on CUDA."""
-    latent = model.has_mixer(LatentAttention)
+    """Prefill graphs, which the engine captures without all-to-all, on CUDA."""
+    facts = facts_of(asked.engine, "graphs")
     off = asked.has_adapters or layout.all_to_all or asked.enable_dp_attention
     if asked.cuda_graph_backend_prefill == EARLY_GRAPHS:
         off |= not _early_graphs(model, layout, gpu)
     else:
         off |= asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
-        off |= not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline)
+        off |= not prompt_graphs(model, layout.pipeline, backend, facts)
     if off or gpu.vendor != "NVIDIA":
         return ()
     # By default a graph is as large as a chunk, or the whole cache; none is longer than a sequence.
-    usual = LATENT_GRAPH if latent else chunk
+    usual = chunk
+    if model.has_mixer(LatentAttention):
+        usual = min(LONG_LATENT_GRAPH, chunk) if facts["long_latent"] else LATENT_GRAPH
     largest = asked.cuda_graph_max_bs_prefill or min(usual, asked.max_total_tokens or usual)
     return prefill_sizes(min(largest, asked.context_length or largest))
 
@@ -442,7 +455,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             "disable_overlap_schedule": not config.holder.get("async_scheduling", True),
             "enable_mixed_chunk": bool(config.holder.get("mixed_chunk")),
             **stated,
-            "engine": MEASURED,
+            "engine": f"sglang@{release}" if (release := config.word("sglang", "")) else MEASURED,
         }
     )
     tokens = config.at_least("max_total_num_tokens", 1)
@@ -452,6 +465,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         with_those_blocks=replace(settings, max_total_tokens=tokens),
         blocks_were_set=settings.max_total_tokens is not None,
         tensor_parallel_size=arguments.get("tp_size", int) if "tp_size" in arguments else 1,
+        over_http=bool(config.holder.get("api_server")),
         model={
             "quantization": config.word("quant", "") or None,
             "kv_cache_dtype": config.word("kv_cache_dtype"),
@@ -623,8 +637,13 @@ class Sglang(Engine):
 
 
 def _release(name: str) -> Sglang:
-    note = f"scheduling by its source, costs as in {MEASURED.partition('@')[2]}"
-    return Sglang(name=name, note="" if name == MEASURED else note, is_measured=name == MEASURED, flags=FLAGS)
+    first = MEASURED.partition("@")[2]
+    notes = {
+        MEASURED: "",
+        MEASURED_AGAIN: f"scheduling by its source, host times as measured on it, kernels on {first}",
+    }
+    note = notes.get(name, f"scheduling by its source, costs as in {first}")
+    return Sglang(name=name, note=note, is_measured=name in notes, flags=FLAGS)
 
 
 RELEASES = {name: _release(name) for name in ENGINES}

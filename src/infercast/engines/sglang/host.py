@@ -8,10 +8,13 @@ from functools import lru_cache
 import numpy as np
 
 from infercast.engines.host import HostCosts, Launch
+from infercast.engines.sglang.settings import ResolvedSglang, facts_of
 from infercast.engines.speculation import Drafting
+from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
+from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Gemm
@@ -67,6 +70,7 @@ class LaunchWork(NamedTuple):
     piece_layers: int  # Layers with attention between two graphs ...
     stored_layers: int  # ... and those of them where a graph has already written the KV cache.
     composed_layers: int  # Layers that mix tokens by many small operations in Python: latent attention, recurrence
+    latent_layers: int  # Of these, latent attention
     expert_layers: int
     grouped_choice_layers: int  # Layers that choose experts from groups by plain scores, for which there is no kernel
     stages: int
@@ -84,6 +88,7 @@ def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
         piece_layers=sum(layers for _, layers in mixers) - stored - composed,
         stored_layers=stored,
         composed_layers=composed,
+        latent_layers=sum(layers for mixer, layers in mixers if isinstance(mixer, LatentAttention)),
         expert_layers=sum(stack.layers for stack in model.stacks if stack.feed_forward.experts),
         grouped_choice_layers=sum(
             stack.layers for stack in model.stacks if stack.feed_forward.experts and stack.feed_forward.has_plain_groups
@@ -93,13 +98,18 @@ def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
 
 
 class SglangHostModel:
-    def __init__(self, host: SglangHost, model: ModelConfig, layout: ParallelLayout, *_: object) -> None:
+    def __init__(
+        self, host: SglangHost, model: ModelConfig, layout: ParallelLayout, _: Gpu, settings: ResolvedSglang
+    ) -> None:
         self._host, self._work = host, launch_work(model, layout)
         work, by_hand = self._work, host.composed_layer * self._work.composed_layers
-        pieces = host.piece_layer * work.piece_layers + host.stored_layer * work.stored_layers
+        # Breakable graphs hold the small operations of latent attention, and are cut at its kernel alone.
+        is_cut = settings.prefill_sizes and facts_of(settings.engine, "graphs")["latent"]
+        self._cut = cut = work.latent_layers if is_cut else 0
+        pieces = host.piece_layer * (work.piece_layers + cut) + host.stored_layer * work.stored_layers
         steps = {
             Launch.FULL_GRAPH: host.graph_launch * work.stages,
-            Launch.PIECEWISE_GRAPHS: host.prompt_step * work.stages + pieces + by_hand,
+            Launch.PIECEWISE_GRAPHS: host.prompt_step * work.stages + pieces + by_hand - host.composed_layer * cut,
             Launch.EAGER: (host.prompt_step + host.eager_step) * work.stages
             + host.eager_kernel * work.kernels
             + host.tuned_product * work.tuned_products
@@ -127,7 +137,9 @@ class SglangHostModel:
         return host_cost_of((plan, host.prepare, self._launching[launch], process, host.wake))
 
     def borrowed_share(self, model: str) -> float:
-        """Share of a prompt's launch cost that was measured in only one other model."""
+        """Share of a prompt's launch cost that was measured in only one other model, or for other attention."""
+        if self._cut:
+            return self._host.piece_layer * self._cut / self._launching[Launch.PIECEWISE_GRAPHS]
         borrowed = sum(
             getattr(self._host, term) * getattr(self._work, f"{term}s")
             for term, seen in SEEN_IN_ONE.items()
@@ -136,6 +148,10 @@ class SglangHostModel:
         return borrowed / self._launching[Launch.EAGER] if borrowed else 0.0
 
     def rests_on(self) -> list[str]:
+        if self._cut:
+            return [
+                "The host time of latent attention between graphs of prompts was not measured: as of plain attention."
+            ]
         return [
             f"The host time of {LAYERS[term]} was seen in {seen} only."
             for term, seen in SEEN_IN_ONE.items()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _DATA = read_data("engines/sglang/releases.toml")
 ARCHITECTURES = read_data("engines/sglang/architectures.toml")  # What is decided by a model's architecture
 MEASURED = f"sglang@{_DATA['measured']}"  # The release whose costs were measured
+MEASURED_AGAIN = f"sglang@{_DATA['measured_again']}"  # The one with host times of its own
 ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
 ORDERS = ("fcfs", "lpm")  # Queue order: by arrival, or longest cached prefix first
 OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")  # Orders that are not modelled
@@ -31,10 +32,15 @@ USUAL = {"cuda_graph_backend_prefill": PREFILL_GRAPHS[0], "mamba_radix_cache_str
 WRITE_POLICIES = ("write_through", "write_through_selective")  # Pages go to the host when computed, or at the next hit
 
 
-def rules_of(engine: str) -> PrefillRules:
-    """The scheduling rules of a release; those of the nearest one if it is not known."""
+def facts_of(engine: str, table: str) -> dict[str, bool]:
+    """What a release has of a table of facts; as the nearest one if it is not known."""
     version = numbers((nearest_version(engine, ENGINES) or MEASURED).partition("@")[2])
-    return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= version})
+    return {fact: numbers(since) <= version for fact, since in _DATA[table].items()}
+
+
+def rules_of(engine: str) -> PrefillRules:
+    """The scheduling rules of a release."""
+    return PrefillRules(**facts_of(engine, "rules"))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -357,7 +357,8 @@ def kv_layout(
         behind = range(count, config.layers) if stage == layout.pipeline - 1 else ()
         held = {*stage_range(count, layout, stage), *behind}
     if any(kind.cache.block for _, kind in members):
-        return packed_layout(members, held)
+        packed = packed_layout(members, held)
+        return packed._replace(shape=packed.shape._replace(rules=states.rules))
     if len({kind.span for _, kind in members}) == 1:
         # All layers keep the same tokens: one group, in which every layer has blocks of its own width.
         block_bytes = sum(kind.page_bytes for position, kind in members if position in held)

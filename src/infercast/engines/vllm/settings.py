@@ -296,6 +296,7 @@ class ResolvedSettings(EngineSettings):
             exports=version.has(Rule.EXPORTS_STATES),
             renews=version.has(Rule.RENEWS_STATES),
             past_attention=version.has(Rule.PAST_ATTENTION),
+            matches_all=version.has(Rule.SPARSE_WINDOWS),
         )
         known = version.has(Rule.KNOWS_DRAFTS) and self.drafting is not None and self.drafting.method == MTP
         return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas, known)

@@ -29,7 +29,7 @@ from infercast.forecast.diagnosis.changes import (
     Change,
 )
 from infercast.forecast.diagnosis.growth import most_running, server_share
-from infercast.forecast.diagnosis.trials import Aim, Trials, queued_share
+from infercast.forecast.diagnosis.trials import WAITING, Aim, Trials, queued_share
 from infercast.forecast.intervals import Intervals, slowed
 from infercast.forecast.kernels import Phase
 from infercast.forecast.run import PoolRun
@@ -43,7 +43,6 @@ from infercast.units import format_percent
 FULL = 0.95  # Share of seats or of KV blocks from which on they may bind
 BUSY = 0.5  # Share of its time from which on an API server may be waited for
 LARGE_STEP = 0.4  # Share of the token budget that a step with prompts has from which on the budget may bind
-WAITING = 0.3  # Share of TTFT in queues from which on their cause is looked for
 BOUNDS = {"dram": "memory bandwidth", "tensor": "tensor cores", "link": "the link between GPUs"}
 WAITED = 0.2  # Share from which on what a trial shows comes before the kernels
 LEAST = 0.02  # Parts of a smaller share are not told

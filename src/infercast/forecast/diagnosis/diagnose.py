@@ -29,7 +29,7 @@ from infercast.shown import Answer
 MOST_TRIALS = 8  # Of changes; causes have a few of their own
 WORTH = 0.05  # The least gain (a logarithm) that is worth a change of its price
 TRADE = 0.05  # A change makes nothing else worse by more than this, or than what it gains
-SHARP = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
+MOST_AGAIN = 3  # Longer trials of the best change
 NEARLY = 0.9  # Changes that may gain hardly more than the best so far are not tried
 SURE = 0.8  # Odds with which nothing has to change
 
@@ -51,7 +51,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Diagnosis(Answer):
+class RunDiagnosis(Answer):
     """What limits a run and what would change that."""
 
     forecast: Forecast
@@ -70,7 +70,7 @@ class Diagnosis(Answer):
 
 def diagnose_run(
     forecast: Forecast, intervals: Intervals | None = None, *, trials: bool = True, most: int = MOST_TRIALS
-) -> Diagnosis:
+) -> RunDiagnosis:
     """Causes, the best change and the limits ahead; without ``trials`` from the run's own counts alone."""
     attempt = Trials(forecast)
     verdict = forecast.verdict
@@ -78,7 +78,7 @@ def diagnose_run(
     causes = causes_of(attempt, intervals, most=3 if trials else 0)
     tried = _tried(attempt, _bounds(attempt, causes, intervals), most) if trials and not kept else []
     best, ahead = best_of(tried, attempt), tuple(bindings(forecast))
-    return Diagnosis(forecast, attempt.aim, tuple(causes), best, tuple(tried), ahead, kept, attempt.count)
+    return RunDiagnosis(forecast, attempt.aim, tuple(causes), best, tuple(tried), ahead, kept, attempt.count)
 
 
 def bottleneck(forecast: Forecast) -> str:
@@ -129,8 +129,9 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) ->
                 best = best_of(found, trials)
         if best is not None and is_enough(best, trials):
             break
-    while best is not None and best.gains[0].ratio * best.gains[0].chance > SHARP and trials.can_grow:
-        trials.longer()
+    for _ in range(MOST_AGAIN):
+        if best is None or not trials.can_grow_for(best.gains[0]):
+            break
         again = try_change(trials, best.change)
         found = [each for each in found if each is not best] + ([again] if again else [])
         best = best_of(found, trials)

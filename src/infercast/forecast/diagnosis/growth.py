@@ -80,7 +80,7 @@ def bindings(forecast: Forecast) -> list[Binding]:
     closed = forecast.workload.concurrency is not None
     for pool in forecast.pools:
         role = "" if len(forecast.pools) == 1 else f"{pool.role} pool's "
-        record, count = busiest(pool.records), len(pool.records)
+        count = len(pool.records)
         if pool.role == PREFILL or forecast.tpot is None:
             busy = max((each.busy for each in pool.engines), default=0.0)
             if busy and not closed:
@@ -88,10 +88,10 @@ def bindings(forecast: Forecast) -> list[Binding]:
             continue
         growth = Growth(forecast, pool)
         seats = most_running(pool)
-        rooms = {f"{role}{pool.deployment.engine.bounds[1]}": (float(seats), record.running.peak / seats, "seats")}
-        if record.running.area > 0 and record.kv_usage.area > 0:
-            each = record.kv_usage.area / record.running.area
-            rooms[f"{role}KV cache"] = 1.0 / each, record.kv_usage.peak, "kv"
+        used = pool.running.peak / (seats * count)
+        rooms = {f"{role}{pool.deployment.engine.bounds[1]}": (float(seats), used, "seats")}
+        if pool.running.mean > 0 and pool.kv_usage.mean > 0:
+            rooms[f"{role}KV cache"] = pool.running.mean / count / pool.kv_usage.mean, pool.kv_usage.peak, "kv"
         for name, (sequences, share, kind) in rooms.items():
             most = min(sequences, float(seats))  # as far as steps are timed
             load = count * growth.rate(most) * sequences / most

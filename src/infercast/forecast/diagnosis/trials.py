@@ -26,6 +26,9 @@ LEAST_REQUESTS, TURNOVERS, FILLING_UP = 96, 6, 3
 BLOCKS, STUDENT = 8, 1.9  # Blocks left out in turn, and the standard errors of 80 % where neighbours are alike
 SMOOTH = 0.4 * np.linspace(-1, 1, 9)
 CAPACITY_NOISE = 0.015  # Standard error of the logarithm of a capacity, from other draws of the requests
+SHARP = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
+WAITING, BUSY, LONG = 0.3, 600, 3000
+"""A share of TTFT in queues, and of an engine that is so busy the requests of a trial, and of the last one."""
 QUEUED = 0.5  # Share of TTFT that is spent in a queue from which on it is the latency that matters
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end time", "tokens": "output tokens/s"}
 CAPACITY, TOKENS = "capacity", "tokens"
@@ -60,7 +63,7 @@ class Aim(NamedTuple):
         near = 0 if self.percentile is None else 1 + int(np.argmin([abs(each - self.percentile) for each in known]))
         return first + near
 
-    def of(self, seen: Seen) -> float | None:
+    def of(self, seen: RequestTimes) -> float | None:
         """Its value for some requests; None where none of them has it."""
         if self.quantity == TOKENS:
             return seen.tokens_per_second
@@ -74,7 +77,7 @@ class Aim(NamedTuple):
         return float(np.exp(np.log(np.maximum(np.quantile(values, around), 1e-12)).mean()))
 
 
-class Seen(NamedTuple):
+class RequestTimes(NamedTuple):
     """What some requests of a run saw."""
 
     ttft: Array
@@ -84,11 +87,11 @@ class Seen(NamedTuple):
     seconds: float = 0.0  # Of a run that ends with them; 0: clients go on
 
     @staticmethod
-    def of(served: Served, which: Array, *, ends: bool = False) -> Seen:
+    def of(served: Served, which: Array, *, ends: bool = False) -> RequestTimes:
         several = which[served.num_output[which] > 1]
         tpot = (served.last_token - served.first_token)[several] / (served.num_output[several] - 1)
         seconds = float(served.last_token.max() - served.sent_at.min()) if ends else 0.0
-        return Seen(served.ttft[which], tpot, served.end_to_end[which], served.num_output[which], seconds)
+        return RequestTimes(served.ttft[which], tpot, served.end_to_end[which], served.num_output[which], seconds)
 
     @property
     def tokens_per_second(self) -> float:
@@ -153,16 +156,19 @@ class Trials:
         present, self._whole = in_system(served), len(forecast.workload.requests)
         begin = forecast.steady_window[0] if forecast.steady.reached else float(sent.min())
         self._warm = min(int(np.count_nonzero(sent < begin)), ceil(FILLING_UP * present))
-        self._size = min(self._whole, self._warm + ceil(max(LEAST_REQUESTS, TURNOVERS * present)))
-        self._memory: dict[int, tuple[Workload, Array, Seen]] = {}
+        # A busy engine takes long to fill up.
+        self._fills = forecast.state.capacity is not None or not forecast.steady.reached
+        self._fills |= self.aim.quantity == "ttft" and queued_share(forecast) > WAITING
+        least = max(BUSY if self._fills else LEAST_REQUESTS, TURNOVERS * present)
+        self._size = min(self._whole, self._warm + ceil(least))
+        self._memory: dict[int, tuple[Workload, Array, RequestTimes]] = {}
 
-    @property
-    def can_grow(self) -> bool:
-        return self._size < self._whole and self.aim.quantity != CAPACITY
-
-    def longer(self) -> None:
-        """Further trials are of four times as many requests."""
-        self._size = min(self._whole, 4 * self._size)
+    def can_grow_for(self, gain: Gain) -> bool:
+        """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does."""
+        size = self._size
+        if self.aim.quantity != CAPACITY and (self._fills or gain.ratio * gain.chance > SHARP):
+            self._size = min(self._whole, max(LONG if self._fills else 0, 4 * size))
+        return self._size > size
 
     def whole(self) -> None:
         """Further trials are of all requests of the run."""
@@ -204,14 +210,14 @@ class Trials:
             even = (replace(each, arrival=at) for each, at in zip(workload.requests, arrivals, strict=True))
             workload = replace(workload, requests=tuple(even))
         self.count += 1
-        after = Seen.of(system.serve(workload).clients, which, ends=before.seconds > 0)
+        after = RequestTimes.of(system.serve(workload).clients, which, ends=before.seconds > 0)
         return [
             Gain(aim, gain, _error(aim, before, after), self._estimates(kernels, system, aim))
             for aim in self.numbers()
             if (gain := _gain(aim, before, after)) is not None
         ]
 
-    def _requests(self) -> tuple[Workload, Array, Seen]:
+    def _requests(self) -> tuple[Workload, Array, RequestTimes]:
         """The first requests of the run, which of them count, and what these saw in the run."""
         if self._size not in self._memory:
             served, size = self.forecast.clients, self._size
@@ -223,7 +229,7 @@ class Trials:
             start = 0 if ends else min(self._warm, last // 2)
             which = first[start : max(last, start + 2 * BLOCKS)]
             workload = replace(self.forecast.workload, requests=self.forecast.workload.requests[:size])
-            self._memory[size] = workload, which, Seen.of(served, which, ends=ends)
+            self._memory[size] = workload, which, RequestTimes.of(served, which, ends=ends)
         return self._memory[self._size]
 
     def _estimates(self, kernels: bool, system: System, aim: Aim) -> float:
@@ -235,14 +241,14 @@ class Trials:
         return 0.5 * (prompts if aim.quantity == "ttft" else decodes)
 
 
-def _gain(aim: Aim, before: Seen, after: Seen) -> float | None:
+def _gain(aim: Aim, before: RequestTimes, after: RequestTimes) -> float | None:
     first, second = aim.of(before), aim.of(after)
     if not first or not second:
         return None
     return log(second / first) if aim.is_rate else log(first / second)
 
 
-def _error(aim: Aim, before: Seen, after: Seen) -> float:
+def _error(aim: Aim, before: RequestTimes, after: RequestTimes) -> float:
     count, parts = before.ttft.size, []
     if count < 2 * BLOCKS:
         return 1.0
@@ -251,7 +257,7 @@ def _error(aim: Aim, before: Seen, after: Seen) -> float:
     for block in range(BLOCKS):
         kept = blocks != block
         pair = [
-            Seen(each.ttft[kept], each.tpot[kept[several]], each.end_to_end[kept], each.num_output[kept])
+            RequestTimes(each.ttft[kept], each.tpot[kept[several]], each.end_to_end[kept], each.num_output[kept])
             for each in (before, after)
         ]
         parts.append(_gain(aim, *pair) or 0.0)

@@ -20,7 +20,7 @@ from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import served_headroom
-from infercast.forecast.steady import CLEAR, MISSED
+from infercast.forecast.steady import CLEAR, FAR_BEYOND, MISSED
 from infercast.forecast.system import System, system_of, two_pools
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Workload
@@ -68,7 +68,7 @@ class _Missed(Exception):  # noqa: N818 - an answer and no error
 
 _forecasts: OrderedDict[Candidate, tuple[Question, Forecast, float, Stage]] = OrderedDict()
 """The last runs of this process that kept their SLO: those shown are asked for their intervals later."""
-_capacities: dict[Candidate, tuple[Question, float]] = {}  # What candidates serve at most, at whichever rate
+_capacities: dict[Candidate, tuple[Question, float]] = {}  # What a replica serves at most, at whichever rate
 
 
 def _forecast(
@@ -94,13 +94,19 @@ def _forecast(
         return rooms[0] >= whole_from
 
     def capacity() -> float:
-        before = _capacities.get(candidate)
+        # Replicas that wait for nobody serve as much together as each alone.
+        unit, count = (candidate.unit, candidate.replicas / times) if candidate.prefill is None else (candidate, 1.0)
+        before = _capacities.get(unit)
         if before is None or before[0] != asked:
-            before = _capacities[candidate] = asked, most_requests_per_second(system, workload)
+            one = system if count == 1.0 else _simulated_part(unit, question)[0]
+            before = _capacities[unit] = asked, most_requests_per_second(one, workload)
             if len(_capacities) > MOST_CAPACITIES:
                 _capacities.clear()
-        return before[1]
+        return count * before[1]
 
+    rate = workload.rate if times > 1.0 and whole_from >= 0.0 else None
+    if rate is not None and rate > FAR_BEYOND * capacity():
+        raise _Missed(capacity() / rate, "the rate")
     run = partial(simulate_system, system, workload, progress=check_time, slo=question.slo, check=check)
     made = run(capacity=capacity, medians=is_whole, rejects=rejects)
     forecast = replace(made, facility=question.facility)
@@ -265,6 +271,8 @@ def at_rate(stage: SimulationStage, candidate: Candidate, factor: float) -> Row:
 
 def headroom_of(candidate: Candidate, question: Question) -> float:
     """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty."""
+    if candidate.replicas > TOGETHER and candidate.prefill is None:
+        candidate, question = candidate.unit, question.at_rate(1.0 / candidate.replicas)
     try:
         system, _, workload = _simulated_part(candidate, question)
         few = replace(workload, requests=workload.requests[:SHORT], drawn=None)

@@ -288,8 +288,9 @@ REACH = 2.0  # More expensive candidates, relative to the best, are not looked a
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
 FEW = 6  # Candidates of which the most requests a second are found, or the least latency
 MOST_TIMES = 4.0  # Between the ends of a range in which a rate is looked for
-TRIES, FINE = 5, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
+TRIES, FINE = 4, 1.06  # Rates that are tried at most, and how close to the rate looked for the last is
 NAMED, SAME_RATE = 0.03, 0.995  # How close a rate that is named is to the true one, and a share of it that is the same
+CLEAR_ROOM = 0.05  # Room, or lack of it, that half a per cent of the rate does not change, as a logarithm
 STEEP = 10.0  # Room that is lost to a rate that is higher by some factor, both as logarithms, at most
 SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `simulate` misses the SLO there
 
@@ -578,34 +579,38 @@ def _most_between(
     row = row or at_rate(stage, candidate, low)
     if not row.holds:
         return None
-    odds = stage.question.least_odds
-    found = _crossing(
-        lambda now: _room(at_rate(stage, candidate, exp(now)), odds), log(low), log(high), _room(row, odds), TRIES
-    )
-    return _named_rate(stage, candidate, exp(found) * stage.question.rate)
+    start = _room(row, stage.question.least_odds)
+    task = partial(evaluate_at, question=replace(stage.question, least_odds=0.0))
+
+    def ask(now: float) -> float:
+        (found,) = stage.workers.map(task, [(candidate, exp(now))])
+        room = start + log(max(found.headroom or 0.0, 1e-12) / (row.headroom or 1.0))
+        return room if found.holds else min(room, -log(FINE) / 2)
+
+    return _named_rate(stage, candidate, exp(_crossing(ask, log(low), log(high), start, TRIES)) * stage.question.rate)
 
 
 def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near: float = NAMED) -> float:
     """A rate in three digits: the run of `simulate` keeps the SLO at a rate that is lower by a share ``near``, and at
     one that is higher by as much it does not.
     """
-    question, ends = stage.question, [0.0, inf]  # The highest rate at which it does and the lowest at which it does not
+    question, rooms = stage.question, dict[float, float]()
 
     def room_at(now: float) -> float:
-        row = at_rate(stage, candidate, now / question.rate)
-        is_short = row.figures is not None and row.figures.state == "filling"
-        if row.holds or is_short or (row.headroom or 0.0) > 1.0:  # Else it is missed, and would be by a longer run
-            task = partial(evaluate_at, question=question, whole=True)
-            (row,) = stage.workers.map(task, [(candidate, now / question.rate)])
-        ends[not row.holds] = now
-        return _room(row, question.least_odds)
+        task = partial(evaluate_at, question=question, whole=True)
+        (row,) = stage.workers.map(task, [(candidate, now / question.rate)])
+        rooms[now] = _room(row, question.least_odds)
+        return rooms[now]
 
-    for _ in range(TRIES):
+    for _ in range(2 * TRIES):
         rate = float(f"{rate:.3g}")
         below, above = (1.0 - near) * rate, (1.0 + near) * rate
-        if ends[0] < below * SAME_RATE and (room := room_at(below)) <= 0.0:
-            rate = below / (1.0 + near) * exp(room / STEEP)
-        elif ends[1] > above / SAME_RATE and (room := room_at(above)) > 0.0:
+        # What is clear at about the same rate, or beyond it, is not asked again.
+        held = any(now >= below * SAME_RATE and room > CLEAR_ROOM for now, room in rooms.items())
+        missed = any(now <= above / SAME_RATE and room < -CLEAR_ROOM for now, room in rooms.items())
+        if not held and (room := room_at(below)) <= 0.0:
+            rate = below / (1.0 + near) * exp(max(room, -1.0) / STEEP)
+        elif not missed and (room := room_at(above)) > 0.0:
             rate = above / (1.0 - near) * exp(room / STEEP)
         else:
             break

@@ -113,8 +113,8 @@ class MeasuredFile:
 
 
 def shipped_runs(engine: str = FIRST_MEASURED) -> list[Path]:
-    """Files that come with infercast: vLLM 0.25 and 0.33 or SGLang 0.5.16 on H200s, one file a model; of one release
-    if the name has it.
+    """Files that come with infercast: vLLM 0.25 and 0.33 or SGLang 0.5.16 and 0.5.23 on H200s, one file a model; of one
+    release if the name has it.
     """
     family, _, release = engine.partition("@")
     return sorted((DATA / "runs").glob(f"*-{measured_engine(family).family}-{release or '*'}/*.json.gz"))

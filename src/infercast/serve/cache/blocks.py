@@ -42,6 +42,7 @@ class StateRules(NamedTuple):
     renews: bool = False  # A prompt's last useful state counts as new in every step that computes with it
     past_attention: bool = False
     """If attention drops the last block of a hit, a state is looked up one block further, and is where it continues."""
+    matches_all: bool = False  # Of several groups, the last block of a hit, which is dropped, may hold the last token
 
 
 class Reach(NamedTuple):

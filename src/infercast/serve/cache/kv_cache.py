@@ -385,8 +385,7 @@ class KvCache(BlockPool):
         if not holding.left_behind:
             most = min(most, holding.shared // self._in_common)
         if self._drops_last:
-            # If groups are looked up together and windows are sparse, the dropped block may contain the last token.
-            last = num_tokens if self.sparse_windows and self.num_groups > 1 else num_tokens - 1
+            last = num_tokens if self.shape.rules.matches_all and self.num_groups > 1 else num_tokens - 1
             if not holding.left_behind:
                 last = min(last, holding.shared * self._block_size)
             holding.whole = most
@@ -407,7 +406,7 @@ class KvCache(BlockPool):
         # The window before a multiple may begin before the last token, and serve together with what the prompt left.
         marks = range(segment, last + segment + 1, segment) if segment else ()
         for group in self._sparse if self.sparse_windows else self._windowed:
-            drops = self._drops_last and group not in self.shape.states
+            drops = self._drops_last and group not in self.shape.states and self.shape.drops(group)
             blocks = segment * (self._common // self._sizes[group])
             if segment and self._lookup.window_blocks(group, 1 << 30) + drops >= blocks:
                 continue  # every block is before some multiple

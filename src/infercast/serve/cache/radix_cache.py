@@ -341,9 +341,15 @@ class RadixCache:
         if not (self.caching and lease.alone_from):
             return 0
         lease.node, lease.piece = self.tree.walk(lease.content, (num_tokens - self.paired) // self.page)
-        if self.host is not None and 0 < self.num_to_load(lease) * self.page < LEAST_LOADED:
-            lease.node = self._on_gpu(lease.node)
-            lease.piece = piece_at(lease.content, 0, lease.node.end * self.page)
+        return lease.node.end * self.page
+
+    def match_to_load(self, lease: Lease, num_tokens: int) -> int:
+        """The same as a prompt starts with it: few tokens that are only in host memory are left there."""
+        found = self.match(lease, num_tokens)
+        if self.host is None or not 0 < self.num_to_load(lease) * self.page < LEAST_LOADED:
+            return found
+        lease.node = self._on_gpu(lease.node)
+        lease.piece = piece_at(lease.content, 0, lease.node.end * self.page)
         return lease.node.end * self.page
 
     def _on_gpu(self, node: Node) -> Node:

@@ -240,7 +240,7 @@ def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deq
         known = sequence.num_known
         matched = cache.match(sequence.lease, known)
         ranks[sequence] = -min(matched, known - 1)
-        if matched > ALIKE:
+        if matched - cache.num_to_load(sequence.lease) * cache.page > ALIKE:
             continue
         content = sequence.lease.content
         met = seen.walk(content, known - cache.paired)
@@ -309,7 +309,7 @@ class Admission:
         if self._policy.max_prompts is not None and len(self.sequences) >= self._policy.max_prompts:
             return Answer.STOP
         lease, cache, known = sequence.lease, self._cache, sequence.num_input + sequence.num_produced
-        found = sequence.num_computed = cache.match(lease, known - 1)
+        found = sequence.num_computed = cache.match_to_load(lease, known - 1)
         sequence.num_tried = known - found
         by_ends = self._timetable is not None and sequence.ignores_end
         gate = self._of_timetable if by_ends else self._of_others

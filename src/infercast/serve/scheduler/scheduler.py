@@ -94,6 +94,10 @@ class Scheduler:
         room = self.longest - sequence.num_input
         if sequence.num_most > room:  # whatever it asks for, it ends with the longest length
             sequence.num_most = min(sequence.num_most, max(room, sequence.num_output))
+        if room < 0:  # a server refuses it; what does not fit is not cached
+            most, path = self.longest // self._block_size, sequence.path
+            sequence.path = tuple((edge, first, min(end, most)) for edge, first, end in path if first < most)
+            sequence.shared = min(sequence.shared, most)
         if self.policy.by_priority:
             self._num_added += 1
             sequence.rank = request.priority, self._num_added
@@ -320,6 +324,8 @@ class Scheduler:
             return 0
         if self._defers and self._in_prompt and sequence in self._in_prompt:
             return 0
+        if computed + missing >= self.longest:
+            missing = max(0, self.longest - 1 - computed)
         new_tokens = missing
         if missing > 1:
             new_tokens = self.policy.chunk(missing, plan.budget, self._num_requests())
@@ -491,7 +497,7 @@ class Scheduler:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
         if self._is_simple:
             return self._start_simply(plan, sequence, known)
-        promised = self.policy.reserved_tokens(sequence, known)
+        promised = min(self.policy.reserved_tokens(sequence, known), self.longest)
         if offload is None and not cache.may_fit(sequence, promised):
             return 0
         num_cached = cache.longest_prefix(sequence, known)
@@ -519,7 +525,8 @@ class Scheduler:
             return 0
         new_tokens = policy.first_chunk(known - num_cached, plan.budget, self._num_requests())
         promised, spare = policy.reserved_tokens(sequence, known), self._watermark if self.running else 0
-        if not new_tokens or not cache.start(sequence, hits, num_cached + new_tokens, promised, spare):
+        reached, longest = num_cached + new_tokens, self.longest
+        if not new_tokens or not cache.start(sequence, hits, min(reached, longest), min(promised, longest), spare):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
@@ -547,7 +554,7 @@ class Scheduler:
     ) -> bool:
         """Allocate blocks for the first ``slots`` tokens, above the watermark if others run."""
         spare = self._watermark if self.running else 0
-        new, most = slots - num_cached, self._most_under_way
+        new, most = min(slots, self.longest) - num_cached, self._most_under_way
         return self.cache.admit(sequence, num_cached, new, promised, most, reserved, spare, reach)
 
     def _load(self, sequence: Sequence, known: int, promised: int, num_cached: int, found: int) -> int:
