@@ -69,9 +69,9 @@ def flags_of(policy: FirstCome | PrefillFirst) -> int:
 
 
 COUNTS = {
-    "declarative lines": (declared_lines, 8328),
-    "module constants": (lambda: sum(1 for _ in constants()), 1600),
-    "class names twice in one layer": (lambda: len(classes_twice()), 18),
+    "declarative lines": (declared_lines, 8376),
+    "module constants": (lambda: sum(1 for _ in constants()), 1547),
+    "class names twice in one layer": (lambda: len(classes_twice()), 16),
     "old names": (lambda: len(old_names()), 30),
     "flags of a release of vLLM": (lambda: [*EngineVersion.__annotations__.values()].count("bool"), 0),
     "flags of FirstCome": (lambda: [each.type for each in fields(FirstCome)].count("bool"), 16),

@@ -294,7 +294,6 @@ class Scheduler:
 class Engine:
     """The loop, one step at a time."""
 
-    is_ahead = False
     """As a fleet asks it; it never is."""
 
     def __init__(self, replica: Replica, clients: Source, record: Record) -> None:

@@ -78,6 +78,7 @@ class Log:
 
     def __init__(self, ends: list[float], tokens: int) -> None:
         self.ends, self.stretches, self.before_write = ends, [len(ends), tokens, tokens], None
+        self.ahead = None
 
 
 def wait(streams: int = 8, step: float = 0.01, count: int = 1, **costs: float) -> float:

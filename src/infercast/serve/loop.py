@@ -135,7 +135,6 @@ class Loop:
         self.jump, self.empty_steps_while_waiting, self.looks = jump, empty_steps_while_waiting, Looks(poll_interval)
         self.observe, self.progress, self.watch = observe, progress, watch
         self.under_way: deque[Step] = deque()
-        self.is_ahead = False  # True while the yielded clock is speculative: valid only if no request arrives earlier
         self._step_seconds = 1e-6  # Duration of the last decode step
 
     def turns(self) -> Iterator[float]:
@@ -158,9 +157,9 @@ class Loop:
                     continue
                 ahead = self._look_ahead(step)
                 if clients.wait_for_answers:  # a client may still send a request that arrives earlier
-                    self.is_ahead = True
+                    self.record.ahead = ahead[2], plan.decodes
                     yield ahead[2][-1]
-                    self.is_ahead = False
+                    self.record.ahead = None
                 self._repeat(step, ahead)
             elif self._is_idle(arrival):
                 self.record.close(scheduler.num_preemptions)

@@ -58,7 +58,7 @@ class PlainLoop:
 
     def __init__(self, loop: Loop, scheduler: Scheduler, *, shares: bool = False) -> None:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
-        self.clients, self.is_ahead = loop.clients, False
+        self.clients = loop.clients
         self.scheduler, self.cache, self.longest = scheduler, scheduler.cache, scheduler.longest
         policy, cache = scheduler.policy, scheduler.cache
         self.budget, self.most_running, self.reserves = policy.step_tokens, policy.max_num_seqs, policy.reserves_prompts
@@ -95,9 +95,9 @@ class PlainLoop:
                 if ahead is None:
                     continue
                 if clients.wait_for_answers:  # a client may still send a request that arrives earlier
-                    self.is_ahead = True
+                    record.ahead = ahead[2][2], count
                     yield ahead[2][2][-1]
-                    self.is_ahead = False
+                    record.ahead = None
                 self._repeat(ahead)
             elif self.flying is not None:
                 self._end(self.flying, timeline.take_in(*self.flying[:2]))

@@ -43,7 +43,7 @@ class PlainPrefillLoop:
 
     def __init__(self, loop: Loop, scheduler: PrefillScheduler) -> None:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
-        self.clients, self.is_ahead = loop.clients, False
+        self.clients = loop.clients
         self.scheduler, self.cache, self.batch = scheduler, scheduler.cache, scheduler.batch
         self.cohort, self.rules = scheduler.cohort, scheduler.policy.rules
         self.flying: Flying | None = None
@@ -71,9 +71,9 @@ class PlainPrefillLoop:
                 if ahead is None:
                     continue
                 if clients.wait_for_answers:  # a client may still send a request that arrives earlier
-                    self.is_ahead = True
+                    record.ahead = ahead[2][2], ahead[0][0]
                     yield ahead[2][2][-1]
-                    self.is_ahead = False
+                    record.ahead = None
                 self._repeat(ahead)
             elif self.flying is not None:
                 step, self.flying = self.flying, None

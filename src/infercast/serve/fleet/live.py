@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from functools import partial
 from math import inf, nan
@@ -64,6 +65,7 @@ class LiveRecord:
         self.ends: list[float] = []  # Of steps, and (1, tokens, 0) of each, as in a record
         self.stretches: list[int] = []
         self.before_write: Callable[[], None] | None = None
+        self.ahead: tuple[SequenceOf[float], int] | None = None  # Nothing is repeated here
         self._path, self._turn = replica.token_path_seconds, replica.token_turn_seconds
         self._forgets = isinstance(replica.policy, PrefillFirst)
         self._emit, self.number = emit, 0

@@ -151,7 +151,7 @@ class RunningPool:
             delivery = delivery._replace(arrival=arrival)
         self._last_arrival = arrival
         engine.inbox.put(delivery)
-        if engine.loop.is_ahead and arrival < engine.clock:
+        if engine.record.ahead is not None and arrival < engine.clock:
             engine.clock = next(engine.turns)  # it repeats its step no further
             heapq.heappush(self._busy, (engine.clock, chosen))
         elif not engine.outstanding:

@@ -11,7 +11,7 @@ the steps are known (`move_to`), and `soonest` is a time before which no request
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
@@ -39,6 +39,7 @@ class StepLog(Protocol):
 
     stretches: list[int]
     before_write: Callable[[], None] | None  # Called before both are emptied
+    ahead: tuple[Sequence[float], int] | None  # Ends of steps that follow unless a request arrives, and their tokens
 
     @property
     def ends(self) -> Sequence[float]: ...
@@ -50,30 +51,35 @@ class Steps:
     def __init__(self, logs: Sequence[StepLog]) -> None:
         self._logs = logs
         self._places = [(0, 0, 0) for _ in logs]  # Of each: ends, stretches and steps of the next stretch read
+        self._last = [-inf for _ in logs]  # End of the last step read, which may not be in the log yet
         self.known: deque[tuple[float, int]] = deque()
 
-    def read(self, since: float) -> None:
-        """Take in what is new, but of those that ended before ``since`` the last few alone."""
-        known, found = self.known, 0
+    def read(self, since: float, until: float = -inf) -> None:
+        """Take in what is new, but of steps that ended before ``since`` the last few alone; ahead, up to a time."""
+        known = self.known
         for number, log in enumerate(self._logs):
             at, stretch, taken = self._places[number]
-            ends, stretches = log.ends, log.stretches
+            ends, stretches, last = log.ends, log.stretches, self._last[number]
             end = len(ends)
-            if at == end:
-                continue
-            first = max(at, bisect_left(ends, since, at) - KEPT_STEPS)
+            first = max(bisect_right(ends, last, at), bisect_left(ends, since, at) - KEPT_STEPS) if at < end else at
             while at < end:
-                last = min(at - taken + stretches[stretch], end)
-                if last > first:
-                    begin = max(at, first)
-                    known.extend(zip(ends[begin:last], repeat(stretches[stretch + 1]), strict=False))
-                taken += last - at
-                at = last
+                stop = min(at - taken + stretches[stretch], end)
+                if stop > first:
+                    known.extend(zip(ends[max(at, first) : stop], repeat(stretches[stretch + 1]), strict=False))
+                taken += stop - at
+                at = stop
                 if taken == stretches[stretch]:
                     stretch, taken = stretch + 3, 0
             self._places[number] = at, stretch, taken
-            found += 1
-        if found > 1:
+            if end:
+                last = max(last, ends[-1])
+            if log.ahead is not None:
+                for time in log.ahead[0]:
+                    if last < time <= until:
+                        known.append((time, log.ahead[1]))
+                        last = time
+            self._last[number] = last
+        if len(self._logs) > 1:
             self.known = deque(sorted(known))
 
     def forget(self) -> None:
@@ -111,7 +117,7 @@ class EventLoop:
         if self.is_idle:
             return []
         costs, each, coming, inside = self.costs, self._each, self.coming, self._inside
-        self.steps.read(coming[0][0] if coming and not inside else -inf)
+        self.steps.read(coming[0][0] if coming and not inside else -inf, time)
         steps, now, turn, parts, found = self.steps.known, self._now, self._turn, self._parts, []
         while inside or coming:
             begin = now
