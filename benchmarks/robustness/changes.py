@@ -149,7 +149,7 @@ def _load(kind: str, system: System, random: Random) -> tuple[Workload, str]:
     rate = load * most_requests_per_second(system, synthetic_workload(rate=1.0, count=200, **lengths))
     if kind in ("sessions", "offload"):
         rate = float(f"{0.1 * rate:.2g}")
-        turns = {"turns": "geometric:6", "turn_lengths": "lognormal:120:0.8:4:2000", "think": "exponential:5"}
+        turns = {"turns": "uniform:2:8", "turn_lengths": "lognormal:120:0.8:4:2000", "think": "exponential:5"}
         workload = session_workload(session_rate=rate, count=count, **turns, **lengths)
         return workload, f"{rate:g} sessions/s {inputs}/{outputs}"
     rate = float(f"{rate:.2g}")

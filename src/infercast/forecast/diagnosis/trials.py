@@ -162,9 +162,9 @@ class Trials:
         present, self._whole = in_system(served), len(forecast.workload.requests)
         begin = forecast.steady_window[0] if forecast.steady.reached else float(sent.min())
         self._warm = min(int(np.count_nonzero(sent < begin)), ceil(FILLING_UP * present))
-        # A busy engine takes long to fill up.
+        # A busy engine takes long to fill up, and sessions to grow.
         self._fills = forecast.state.capacity is not None or not forecast.steady.reached
-        self._fills |= self.aim.quantity == "ttft" and queued_share(forecast) > WAITING
+        self._fills |= forecast.workload.in_turns or (self.aim.quantity == "ttft" and queued_share(forecast) > WAITING)
         least = max(BUSY if self._fills else LEAST_REQUESTS, TURNOVERS * present)
         self._size = min(self._whole, self._warm + ceil(least))
         self._memory: dict[int, tuple[Workload, Array, RequestTimes]] = {}
