@@ -13,7 +13,7 @@ import pytest
 
 import infercast
 from infercast.report.formats import RENDERERS, frame_of_rows
-from infercast.shown import Answer, Plotted, Shown
+from infercast.shown import PlottableResult, ReprMixin, ResultMixin
 
 LONGEST = 300
 LENGTHS: dict[str, Any] = {"input_lengths": "uniform:50:400", "output_lengths": "uniform:5:40"}
@@ -106,7 +106,7 @@ def test_html_is_escaped(objects: dict[str, Any]) -> None:
 
 def test_pictures_are_figures(objects: dict[str, Any]) -> None:
     pytest.importorskip("matplotlib")
-    plotted = [each for each in objects.values() if isinstance(each, Plotted)]
+    plotted = [each for each in objects.values() if isinstance(each, PlottableResult)]
     assert len(plotted) == 4
     for each in plotted:
         image = each.plot()._repr_png_()
@@ -147,7 +147,7 @@ def test_every_answer_has_its_renderers() -> None:
             if where is not None:
                 module, _, function = where.partition(":")
                 assert hasattr(import_module(f"infercast.report.{module}"), function), name
-    known = {kind.__name__ for kind in subclasses(Answer)} - {"Plotted"}
+    known = {kind.__name__ for kind in subclasses(ResultMixin)} - {"PlottableResult"}
     assert known == set(RENDERERS)
 
 
@@ -168,7 +168,7 @@ def said_of(kind: type) -> dict[str, tuple[str, str]]:
     """Fields and properties: their type, and what is said below them or in a comment beside."""
     found: dict[str, tuple[str, str]] = {}
     for base in reversed(kind.__mro__):
-        if base.__module__.partition(".")[0] != "infercast" or base in (Shown, Answer, Plotted):
+        if base.__module__.partition(".")[0] != "infercast" or base in (ReprMixin, ResultMixin, PlottableResult):
             continue
         source = textwrap.dedent(inspect.getsource(base))
         (tree,), lines = ast.parse(source).body, source.splitlines()

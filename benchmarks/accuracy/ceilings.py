@@ -30,7 +30,7 @@ from infercast.predict.ceilings import CEILINGS, features_of, variant_of
 from infercast.predict.families import FAMILIES, families_of, family_of
 from infercast.predict.fitted import POOLED, Entry, path_beside, save_artifact
 from infercast.predict.identity import SWEEP
-from infercast.predict.roofline import launch_floor, limit_seconds, limits_of
+from infercast.predict.roofline import launch_floor, limit_seconds, pipe_limits
 from training.tables import FILES, read_table
 
 Array = npt.NDArray[Any]
@@ -135,7 +135,7 @@ def all_rows(tables: Path, sweeps: Path) -> Iterator[Rows]:
 def are_cold(rows: Rows, gpu: Gpu) -> Array:
     """Rows that memory does not decide, and those that are too large for the cache."""
     op = rows.op
-    if rows.engine == SWEEP or "dram" not in (pipes := limits_of(op, gpu)):
+    if rows.engine == SWEEP or "dram" not in (pipes := pipe_limits(op, gpu)):
         return np.ones(rows.seconds.size, dtype=np.bool_)
     memory = pipes["dram"]
     others = [seconds for name, seconds in pipes.items() if name != "dram"]

@@ -29,7 +29,7 @@ from infercast.forecast.simulate import most_requests_per_second, simulate_syste
 from infercast.forecast.slo import parse_slo
 from infercast.forecast.system import System, system_of
 from infercast.forecast.uncertainty import steady_luck
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from infercast.serve.workload.synthetic import synthetic_workload
 
 MODELS = {
@@ -73,7 +73,7 @@ def served_when_full(system: System, rate: float, lengths: dict[str, Any], seed:
     return float(np.count_nonzero((clients.last_token > first) & (clients.last_token <= last)) / (last - first))
 
 
-def left_over(clients: Served) -> float:
+def left_over(clients: ServedRequests) -> float:
     """The share of requests of a run's second half by which their number in the system grew."""
     start, end = float(clients.sent_at.min()), float(clients.sent_at.max())
     half = (start + end) / 2

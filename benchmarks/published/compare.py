@@ -19,7 +19,7 @@ from infercast.forecast.system import System, busiest, system_of
 from infercast.forecast.uncertainty import EIGHTY, slower_by, uncertainty_of
 from infercast.lab.validate.compare import Comparison, errors_of
 from infercast.models.spec import GREEDY, TOP_P, ModelConfig, weight_bytes
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from published.run import FORMATS, PublishedRun, ServerFlags
 
 # What a simulated run is summed up to, as its source did: means or medians, over all of it or while it was full.
@@ -29,10 +29,10 @@ SETTLED = 0.5  # an open loop without an end is looked at from this share of its
 LEAST_STEADY = 0.1  # a run that was full for a smaller share of its time is summed up as a whole
 
 
-def results_of(run: PublishedRun) -> Callable[[Served], Array]:
+def results_of(run: PublishedRun) -> Callable[[ServedRequests], Array]:
     """TTFT, TPOT, time to the last token and output tokens a second, as the source of a run has them."""
 
-    def summed_up(served: Served) -> Array:
+    def summed_up(served: ServedRequests) -> Array:
         found = _summed_up(served, np.median if run.median else np.mean)
         window = None
         if run.steady and (last := float(served.sent_at.max())) > float(served.sent_at.min()):
@@ -54,7 +54,7 @@ def results_of(run: PublishedRun) -> Callable[[Served], Array]:
     return summed_up
 
 
-def _summed_up(served: Served, middle: Callable[..., Any], chosen: Array | None = None) -> Array:
+def _summed_up(served: ServedRequests, middle: Callable[..., Any], chosen: Array | None = None) -> Array:
     duration = float(served.last_token.max() - served.sent_at.min())
     every = [served.ttft, served.tpot, served.end_to_end]
     if chosen is not None:
@@ -63,7 +63,7 @@ def _summed_up(served: Served, middle: Callable[..., Any], chosen: Array | None 
     return np.array([*latencies, float(served.num_output.sum()) / duration])
 
 
-def _full_from_to(served: Served) -> tuple[float, float] | None:
+def _full_from_to(served: ServedRequests) -> tuple[float, float] | None:
     """The time of full batches: from the last of the first prompts to the last start, when the queue is empty."""
     begin, last = float(served.sent_at.min()), float(served.last_token.max())
     until = float(served.started_at.max())
@@ -73,7 +73,7 @@ def _full_from_to(served: Served) -> tuple[float, float] | None:
     return (since, until) if until - since > LEAST_STEADY * (last - begin) else None
 
 
-def _tokens_between(served: Served, since: float, until: float) -> float:
+def _tokens_between(served: ServedRequests, since: float, until: float) -> float:
     ended, _, counts = served.timed_gaps
     within = (ended > since) & (ended <= until)
     first = (served.first_token > since) & (served.first_token <= until)
@@ -296,7 +296,7 @@ def system_for(run: PublishedRun, deployment: Deployment) -> System:
 
 
 def compare_run(
-    run: PublishedRun, system: System, summed_up: Callable[[Served], Array] | None = None
+    run: PublishedRun, system: System, summed_up: Callable[[ServedRequests], Array] | None = None
 ) -> PublishedComparison:
     """``summed_up`` makes the quantities of what clients saw, where it is not as the source does."""
     deployment = system.pools[0].deployment

@@ -25,7 +25,7 @@ import vllm_tree as tree
 
 from infercast.engines.vllm.versions import Rule, engine_version
 from infercast.serve.fleet.router import PUBLISH_SECONDS, Engines, Loads, make_policy
-from infercast.serve.workload.clients import Delivery
+from infercast.serve.workload.clients import Arrival
 from infercast.serve.workload.request import Request
 
 KEPT = 6
@@ -63,7 +63,7 @@ def ours(case: dict[str, Any]) -> Iterator[int]:
         period = floor(arrival / PUBLISH_SECONDS)
         request = Request(arrival, 1, 1)
         loads.move_to(arrival)
-        chosen = choose(Delivery(arrival, number, arrival, request), loads)
+        chosen = choose(Arrival(arrival, number, arrival, request), loads)
         times[chosen].started_at[number] = start
         loads.answered(chosen, end, number, request)
         yield chosen

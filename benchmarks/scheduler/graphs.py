@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import vllm_tree as tree
 
 from infercast.engines.host import Launch
-from infercast.engines.vllm.settings import EngineSettings, Graphs, ResolvedSettings, resolve
+from infercast.engines.vllm.settings import CapturedGraphs, EngineSettings, ResolvedSettings, resolve
 from infercast.hardware import load_gpu
 
 NAMES = {Launch.FULL_GRAPH: "FULL", Launch.PIECEWISE_GRAPHS: "PIECEWISE", Launch.EAGER: "NONE"}
@@ -108,7 +108,7 @@ def _config(settings: ResolvedSettings, mode: Any, sizes: list[int]) -> Namespac
 def differences(settings: ResolvedSettings) -> list[str]:
     """Every step that one of the dispatchers launches or pads otherwise."""
     real = Dispatchers(settings)
-    ours = Graphs(settings.capture_sizes, settings.max_num_seqs, settings.cudagraph_mode)
+    ours = CapturedGraphs(settings.capture_sizes, settings.max_num_seqs, settings.cudagraph_mode)
     found = [] if list(ours.sizes) == real.sizes else [f"sizes: vLLM {real.sizes}, ours {ours.sizes}"]
     for tokens in range(1, MOST):
         for is_decode in (True, False) if tokens <= settings.max_num_seqs else (False,):

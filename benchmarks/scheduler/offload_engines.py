@@ -15,7 +15,7 @@ from scheduling_cases import Case
 from infercast.engines.vllm.kv_cache import tier_rules
 from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.tiers import LinkSpeed, Offload
-from infercast.serve.scheduler.offloading import HostOffload, Move
+from infercast.serve.scheduler.offloading import HostOffload, KvTransfer
 
 PAGE = 4096
 """Bytes of the host's memory that what is kept together is rounded up to, since 0.32."""
@@ -78,7 +78,7 @@ class OursOffloading(Ours):
         moves.loads, moves.stores, moves.flushed = [], [], []
         return decision, (plan, self.worker.step(loads, stores))
 
-    def complete(self, handle: tuple[Any, list[Move]]) -> None:
+    def complete(self, handle: tuple[Any, list[KvTransfer]]) -> None:
         """The step's results arrive, and with them the ends of copies."""
         plan, ended = handle
         super().complete(plan)

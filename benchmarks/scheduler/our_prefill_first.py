@@ -8,8 +8,8 @@ from sglang_cases import Case, reserve
 from infercast.engines.sglang.settings import rules_of
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
-from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
-from infercast.serve.scheduler.base import OLDEST_RULES, Plan, PrefillFirst, PrefillRules, Priorities
+from infercast.serve.scheduler.admission import DeclaredSequence, ReservingDecodeBatch
+from infercast.serve.scheduler.base import OLDEST_RULES, Plan, PrefillFirstPolicy, PrefillRules, Priorities
 from infercast.serve.scheduler.drafts import DraftBatch
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.speculation import Draws, Speculation
@@ -48,7 +48,7 @@ class Ours:
 
     def __init__(self, case: Case, rules: PrefillRules = OLDEST_RULES) -> None:
         first = min(FIRST_RATIO * case.conservativeness, 1.0)
-        policy = PrefillFirst(
+        policy = PrefillFirstPolicy(
             max_running_requests=case.max_running_requests,
             chunked_prefill_size=case.chunked_prefill_size,
             max_prefill_tokens=case.max_prefill_tokens,
@@ -110,10 +110,10 @@ class Ours:
         """Whether it has requests, or a step whose result it has not taken in."""
         return bool(self.scheduler.running or self.scheduler.waiting or self.under_way or not self.was_idle)
 
-    def _rows(self, plan: Plan, cohort: DecodeBatch) -> list[list[int]]:
+    def _rows(self, plan: Plan, cohort: ReservingDecodeBatch) -> list[list[int]]:
         """Who computes how many tokens after how many, prompts first."""
-        beside = zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)
-        rows = [[each.index, new, computed] for each, new, computed in beside]
+        prefills = zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)
+        rows = [[each.index, new, computed] for each, new, computed in prefills]
         if plan.decodes:
             rows += [[each.index, 1, each.num_computed + cohort.steps - each.joined] for each in cohort.in_order()]
         return rows

@@ -9,7 +9,7 @@ from scheduling_cases import Case
 
 from infercast.engines.vllm.versions import Rule, engine_version
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.scheduler.drafts import Drafts
 from infercast.serve.scheduler.offloading import HostOffload
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -53,7 +53,7 @@ class Ours:
             drops_last=speculation is not None and speculation.drops_block,
             ahead=0 if speculation is None else speculation.hash_ahead,
         )
-        limits = FirstCome(
+        limits = FcfsPolicy(
             max_num_batched_tokens=case.max_num_batched_tokens,
             max_num_seqs=case.max_num_seqs,
             long_prefill_token_threshold=case.threshold,
@@ -64,7 +64,7 @@ class Ours:
             waits_for_tokens=not case.is_async,
             decode_stride=case.pipeline if case.is_async and case.v2_runner else 1,
             threshold_exempts_single_request=version.has(Rule.THRESHOLD_EXEMPTS_SINGLE_REQUEST),
-            settles=version.has(Rule.FREES_ON_COMPLETION),
+            frees_on_completion=version.has(Rule.FREES_ON_COMPLETION),
             allow_partial_block=not version.has(Rule.NEEDS_WHOLE_BLOCKS),
             last_token_own_step=version.has(Rule.PARTS_LAST),
             skipped_queue_separate=version.has(Rule.SKIPPED_QUEUE_SEPARATE),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from infercast.forecast.system import System
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from published.compare import results_of
 from published.run import PublishedRun
 
@@ -39,13 +39,13 @@ def shortened(run: PublishedRun, system: System) -> PublishedRun:
     return replace(run, workload=workload, assumptions=(*run.assumptions, assumed))
 
 
-def weighed(run: PublishedRun, whole: PublishedRun) -> Callable[[Served], Array]:
+def weighed(run: PublishedRun, whole: PublishedRun) -> Callable[[ServedRequests], Array]:
     """What the ``whole`` run shows, as its source has it, from a simulation of the shortened one."""
     summed_up, clients, count = results_of(run), run.workload.concurrency, len(whole.workload.requests)
     if clients is None or count == len(run.workload.requests):
         return summed_up
 
-    def of_all(served: Served) -> Array:
+    def of_all(served: ServedRequests) -> Array:
         found = summed_up(served)
         if served.sent_at.size <= clients:
             return found
@@ -57,7 +57,7 @@ def weighed(run: PublishedRun, whole: PublishedRun) -> Callable[[Served], Array]
     return of_all
 
 
-def _all_of_them(served: Served, clients: int, count: int, *, median: bool) -> tuple[list[float], float]:
+def _all_of_them(served: ServedRequests, clients: int, count: int, *, median: bool) -> tuple[list[float], float]:
     """Latencies and tokens a second of all requests: later ones of those simulated stand for the rest."""
     simulated = served.sent_at.size
     order = np.argsort(served.sent_at, kind="stable")

@@ -16,10 +16,10 @@ from tried import GPU, Array, TriedShape, halves, read_trial
 
 from infercast.engines.vllm.kernels import rule_of_thumb
 from infercast.ops import MoE
-from infercast.predict.expert_launch import FITTED, Constants, Tiles, tiles_of, time_tiles
+from infercast.predict.expert_launch import FITTED, ExpertTiles, TritonConstants, tiles_of, time_tiles
 
 SWEEP = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "moe.parquet"
-FREE = [each.name for each in fields(Constants) if each.name != "memory"]
+FREE = [each.name for each in fields(TritonConstants) if each.name != "memory"]
 """All constants but the share of the DRAM bandwidth, which a fit would bring above what a GPU can reach."""
 NEAR, FAR_WEIGHT = 1.6, 0.3
 """Configurations this much slower than the best of a shape need not be estimated well, only as slow."""
@@ -27,7 +27,7 @@ HELD = 0.5
 """How strongly a constant is held where it starts."""
 
 
-def read_sweep() -> list[tuple[MoE, Tiles, float]]:
+def read_sweep() -> list[tuple[MoE, ExpertTiles, float]]:
     """Layers that ran the rules of thumb, with seconds."""
     table = pd.read_parquet(SWEEP)
     found = []
@@ -39,7 +39,9 @@ def read_sweep() -> list[tuple[MoE, Tiles, float]]:
     return found
 
 
-def residuals(constants: Constants, sweep: list[tuple[MoE, Tiles, float]], tried: list[TriedShape]) -> list[Array]:
+def residuals(
+    constants: TritonConstants, sweep: list[tuple[MoE, ExpertTiles, float]], tried: list[TriedShape]
+) -> list[Array]:
     """Logarithms of said over measured: of times, and of gains over the default where several were tried."""
     times = [np.log(time_tiles(op, GPU, tiles, constants).seconds / seconds) for op, tiles, seconds in sweep]
     for shape in tried:
@@ -54,7 +56,7 @@ def main() -> None:
     sweep, (tried, _) = read_sweep(), halves(read_trial())
     start = np.log([getattr(FITTED, name) for name in FREE])
 
-    def constants(logs: Array) -> Constants:
+    def constants(logs: Array) -> TritonConstants:
         return replace(FITTED, **dict(zip(FREE, np.exp(logs).tolist(), strict=True)))
 
     def missed(logs: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.expert_launch import FITTED, Constants, Tiles, tiles_of, time_tiles
+from infercast.predict.expert_launch import FITTED, ExpertTiles, TritonConstants, tiles_of, time_tiles
 
 Array = npt.NDArray[np.float64]
 
@@ -32,14 +32,14 @@ class TriedShape:
     op: MoE
     ranked: npt.NDArray[np.bool_]
     """Which of the configurations the ranking proposed, the default among them; the others were drawn by lot."""
-    tiles: Tiles
+    tiles: ExpertTiles
     forecast: Array
     """Seconds, as said before anything was measured."""
     measured: Array
     noise: float
     """How far two measurements of the default lie apart, as a share."""
 
-    def estimate(self, constants: Constants = FITTED) -> Array:
+    def estimate(self, constants: TritonConstants = FITTED) -> Array:
         """Seconds of each configuration by the model as it is now."""
         return np.asarray(time_tiles(self.op, GPU, self.tiles, constants).seconds)
 

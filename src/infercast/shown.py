@@ -12,7 +12,7 @@ from typing import Any
 _RENDERERS: list[Callable[[], Any]] = []
 
 
-class Shown:
+class ReprMixin:
     """Has a `repr` of one line, however much it holds."""
 
     __slots__ = ()
@@ -25,7 +25,7 @@ class Shown:
         return f"<{type(self).__name__}: {self._words()}>"
 
 
-class Chosen:
+class SettingsRepr:
     """A dataclass of settings: its `repr` has those that are not at their defaults, as they would be written."""
 
     __slots__ = ()
@@ -41,7 +41,7 @@ class Chosen:
         return f"{type(self).__name__}({', '.join(given)})"
 
 
-class Answer(Shown):
+class ResultMixin(ReprMixin):
     """Also has itself as plain data, as a table, and as HTML for notebooks."""
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class Answer(Shown):
         return text
 
 
-class Plotted(Answer):
+class PlottableResult(ResultMixin):
     """Also has a picture."""
 
     __slots__ = ()

@@ -14,11 +14,11 @@ from infercast.engines import base as registry
 from infercast.engines.base import Deployment, Engine
 from infercast.engines.host import HostCosts, Launch
 from infercast.engines.memory import KvLayout, Memory
-from infercast.engines.settings import Flags, Names, Resolved
+from infercast.engines.settings import EngineFlags, EngineNames, Resolved
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate
-from infercast.serve import FirstCome, Replica
+from infercast.serve import FcfsPolicy, Replica
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.step import HostCost, StepTimer
 from infercast.serve.workload.synthetic import synthetic_workload
@@ -73,7 +73,7 @@ class Eager:
 class Toy(Engine):
     title = "Toy"
     load_balancer = "round_robin"
-    names = Names({"auto": "auto"}, {"auto": ""}, ("auto",), ("none",))
+    names = EngineNames({"auto": "auto"}, {"auto": ""}, ("auto",), ("none",))
     settings_type = ToySettings
     bounds = ("prefill_tokens", "running_requests", "context")
     shown = ("max_num_seqs",)
@@ -105,7 +105,7 @@ class Toy(Engine):
         return ToyHostModel(host)
 
     def replica(self, deployment: Deployment, settings: ToyResolved, timer: StepTimer, warmed_up: bool) -> Replica:
-        policy = FirstCome(
+        policy = FcfsPolicy(
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
             prompts_first=True,
@@ -121,7 +121,7 @@ class Toy(Engine):
 
 TOY = Toy(
     name="toy@1",
-    flags=Flags(
+    flags=EngineFlags(
         options=frozenset({"running_requests", "prefill_tokens"}),
         settings={"running-requests": "running_requests", "prefill-tokens": "prefill_tokens"},
     ),

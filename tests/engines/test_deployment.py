@@ -1,6 +1,6 @@
 import pytest
 
-from infercast.engines.base import deploy
+from infercast.engines.base import build_deployment
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import load_gpu
@@ -11,7 +11,7 @@ from infercast.predict.roofline import Roofline
 
 def put(model="llama-3.1-8b", gpu="h200-sxm", tensor=1, **options):
     settings, layout = EngineSettings(**options), ParallelLayout(tensor)
-    return deploy(read_model(model), load_gpu(gpu), settings, layout, Roofline())
+    return build_deployment(read_model(model), load_gpu(gpu), settings, layout, Roofline())
 
 
 def test_settings_are_resolved_and_memory_planned():

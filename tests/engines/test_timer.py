@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from infercast import deploy as deploy_named
-from infercast.engines.base import deploy, engine_named
+from infercast.engines.base import build_deployment, engine_named
 from infercast.engines.tables import in_parts
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.hardware import load_gpu
@@ -35,7 +35,7 @@ SHAPES = {
 
 def deployment_of(model, tensor=1, settings=SETTINGS):
     layout = ParallelLayout(tensor)
-    return deploy(read_model(model), load_gpu("h200-sxm"), settings, layout, Roofline())
+    return build_deployment(read_model(model), load_gpu("h200-sxm"), settings, layout, Roofline())
 
 
 @pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS)

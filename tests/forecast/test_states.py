@@ -5,7 +5,7 @@ import pytest
 
 from infercast.forecast.steady import find_state, find_steady, full_rate, judged
 from infercast.forecast.uncertainty import Batches
-from infercast.serve import FirstCome, Record, Replica, Request, Workload, simulate
+from infercast.serve import FcfsPolicy, Record, Replica, Request, Workload, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.distributions import arrival_times
 from infercast.serve.workload.synthetic import synthetic_workload
@@ -14,7 +14,7 @@ SERVICE = 0.5
 """Seconds of a step. One request of one input and one output token is served at a time."""
 SERVER = Replica(
     timer=constant_timer(SERVICE),
-    policy=FirstCome(max_num_batched_tokens=1, max_num_seqs=1),
+    policy=FcfsPolicy(max_num_batched_tokens=1, max_num_seqs=1),
     num_blocks=2,
     steps_under_way=1,
 )

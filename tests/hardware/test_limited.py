@@ -7,7 +7,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.gpu import LEAST_POWER, limited_gpu
-from infercast.predict.board_power import FREE_SHARE, READING, READING_SHARE, board_under, limits_of
+from infercast.predict.board_power import FREE_SHARE, READING, READING_SHARE, board_under, power_limits
 
 GPU = load_gpu("h200-sxm")
 
@@ -30,17 +30,17 @@ def test_a_locked_clock_scales_the_chip_and_not_its_memory():
 
 def test_the_boards_own_limits_are_the_board_itself():
     assert limited_gpu(GPU, 700, 1980) == GPU
-    assert limits_of(GPU).unthrottled_load == FREE_SHARE
-    assert limits_of(GPU).always == 0.0
+    assert power_limits(GPU).unthrottled_load == FREE_SHARE
+    assert power_limits(GPU).always == 0.0
 
 
 def test_lower_limits_cost_more():
-    lost = [limits_of(limited_gpu(GPU, watts)) for watts in (700, 600, 500, 400, 300, 200)]
+    lost = [power_limits(limited_gpu(GPU, watts)) for watts in (700, 600, 500, 400, 300, 200)]
     whole = [(1 + each.max_slowdown) * (1 + each.always) for each in lost]
     assert whole == sorted(whole)
     assert [each.always for each in lost] == sorted(each.always for each in lost)
     assert [each.unthrottled_load for each in lost] == sorted((each.unthrottled_load for each in lost), reverse=True)
-    assert limits_of(limited_gpu(GPU, 600)).max_slowdown > limits_of(GPU).max_slowdown
+    assert power_limits(limited_gpu(GPU, 600)).max_slowdown > power_limits(GPU).max_slowdown
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_a_limit_and_the_clock_that_it_leads_to_slow_reading_alike():
     board = board_under(locked)
     seconds = float(READING.bytes_read) / (READING_SHARE * GPU.dram_bandwidth) * 1.15
     assert board.watts(READING, seconds) == pytest.approx(300, rel=0.15)
-    assert 1.05 < 1.0 + limits_of(limited).always < 1.4
+    assert 1.05 < 1.0 + power_limits(limited).always < 1.4

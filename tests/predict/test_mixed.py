@@ -14,17 +14,17 @@ from infercast.predict.estimate import (
     TILE_ROWS,
     TILE_SHARE,
     Estimate,
+    fuse_prefill_decode,
     join,
     padded,
     padded_seconds,
-    together,
 )
 from infercast.serve.step import StepShape
 
 
 def test_both_take_longer_than_one_and_short_halves_less_than_their_sum():
     prompts, decodes = np.array([1e-3, 20e-6, 5e-6]), np.array([100e-6, 400e-6, 6e-6])
-    both = together(prompts, decodes)
+    both = fuse_prefill_decode(prompts, decodes)
     assert (both >= np.maximum(prompts, decodes)).all()
     assert (both <= (1 + SLOWED_SHARE) * prompts + ADDED_SHARE * decodes).all()
     assert (both[1:] <= prompts[1:] + ADDED_SHARE * decodes[1:]).all()
@@ -33,12 +33,12 @@ def test_both_take_longer_than_one_and_short_halves_less_than_their_sum():
 def test_long_prompts_slow_down_beside_sequences_that_decode():
     alone, beside = 1373.7e-6, 59.8e-6
     # 7,332 tokens of 64 heads and 127 sequences of 252 tokens took 1,888 us on an H200.
-    assert together(alone, beside) == pytest.approx(1888e-6, rel=0.05)
-    assert together(alone, 0.0) == pytest.approx(alone)
+    assert fuse_prefill_decode(alone, beside) == pytest.approx(1888e-6, rel=0.05)
+    assert fuse_prefill_decode(alone, 0.0) == pytest.approx(alone)
 
 
 def test_what_each_launch_needs_once_is_counted_once():
-    assert together(32 * 50e-6, 32 * 8e-6, 32) == pytest.approx(32 * together(50e-6, 8e-6))
+    assert fuse_prefill_decode(32 * 50e-6, 32 * 8e-6, 32) == pytest.approx(32 * fuse_prefill_decode(50e-6, 8e-6))
 
 
 def test_the_longer_half_names_the_bound():
@@ -63,8 +63,8 @@ def test_flash_attention_2_pads_the_heads_of_sequences_that_decode_beside_prompt
 
 
 def test_sequences_take_at_least_what_padded_tiles_do():
-    assert together(1e-3, 1e-4, padded=4e-4) == pytest.approx(1.4e-3)
-    assert together(1e-3, 5e-4, padded=4e-4) == pytest.approx(1.5e-3)
+    assert fuse_prefill_decode(1e-3, 1e-4, padded=4e-4) == pytest.approx(1.4e-3)
+    assert fuse_prefill_decode(1e-3, 5e-4, padded=4e-4) == pytest.approx(1.5e-3)
 
 
 def test_attention_with_sinks_runs_a_kernel_that_does_not_pad():

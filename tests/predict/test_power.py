@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from infercast.hardware import load_gpu
-from infercast.predict.board_power import limits_of, longest_limited, throttle, throttle_decoding, weight_of
+from infercast.predict.board_power import longest_limited, power_limits, throttle, throttle_decoding, weight_of
 
 GPU = load_gpu("h200-sxm")
 PEAK = GPU.dense_flops("bf16")
@@ -53,4 +53,4 @@ def test_decoding_feels_it_by_how_much_it_multiplies():
     assert lost[0] == 1.0
     assert (np.diff(lost) >= 0).all()
     assert 1.02 < lost[1] < 1.05
-    assert lost[-1] == lost[-2] == 1.0 + limits_of(GPU).max_slowdown
+    assert lost[-1] == lost[-2] == 1.0 + power_limits(GPU).max_slowdown

@@ -14,7 +14,7 @@ from runpy import run_path
 from typing import Any
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepShape
 from infercast.serve.timeline import NOTHING_NEW, StagedTimeline, StepNoise, Timeline
@@ -72,7 +72,7 @@ class Plan:
 class Scheduler:
     """Decides what each step computes. Sequences are served in order of arrival; the last one gives way first."""
 
-    def __init__(self, limits: FirstCome, cache: Any, steps_under_way: int = 2, longest: int = 1 << 60) -> None:
+    def __init__(self, limits: FcfsPolicy, cache: Any, steps_under_way: int = 2, longest: int = 1 << 60) -> None:
         self.limits = limits
         self._longest = longest
         self.cache = cache
@@ -82,9 +82,9 @@ class Scheduler:
         self._block_size = cache.shape.block_size
         self._is_windowed = any(cache.shape.windows)
         self._step = 0
-        self._most_under_way = limits.max_num_batched_tokens * (steps_under_way if limits.settles else 1)
+        self._most_under_way = limits.max_num_batched_tokens * (steps_under_way if limits.frees_on_completion else 1)
         # One step under way never sees the difference, two only in windows.
-        self.settles = limits.settles and steps_under_way > (1 if self._is_windowed else 2)
+        self.frees_on_completion = limits.frees_on_completion and steps_under_way > (1 if self._is_windowed else 2)
         self._deep = steps_under_way > 2
         self._under_way: deque[Plan] = deque()
 
@@ -107,13 +107,13 @@ class Scheduler:
                 self.schedule_waiting(plan, budget)
         if not plan.sequences:
             return None
-        if self.settles:
+        if self.frees_on_completion:
             self._under_way.append(plan)
         return plan
 
     def complete(self, sampled: SequenceOf[Sequence]) -> list[Sequence]:
         """Take in the tokens that a finished step produced; returns the sequences that are done."""
-        if self.settles:
+        if self.frees_on_completion:
             plan = self._under_way.popleft()
             for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
                 sequence.num_under_way -= new_tokens
@@ -201,7 +201,9 @@ class Scheduler:
         position = 0
         while position < len(self.waiting) and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             sequence = self.waiting[position]
-            if self.settles and sequence.num_under_way:  # it gave way and is still in a step; others may pass it
+            if (
+                self.frees_on_completion and sequence.num_under_way
+            ):  # it gave way and is still in a step; others may pass it
                 position += 1
                 continue
             new_tokens = self._start(sequence, budget)
@@ -279,7 +281,7 @@ class Scheduler:
         if known // self._block_size > sequence.holding.num_named:
             self.cache.name_full_blocks(sequence.holding, known)
         self.cache.renew(sequence.holding, known)
-        if self.settles:
+        if self.frees_on_completion:
             sequence.num_under_way += new_tokens
         if reached == sequence.num_tokens:
             plan.sampled.append(sequence)
@@ -308,7 +310,7 @@ class Engine:
         self.conditions = StepNoise(replica.settle_seconds, replica.launch_spread)
         self.under_way: deque[tuple[float, float, Plan] | None] = deque()
 
-    def turns(self) -> Iterator[float]:
+    def events(self) -> Iterator[float]:
         """Turn by turn until no client will send again: the clock before each."""
         scheduler, clients, timeline = self.scheduler, self.clients, self.timeline
         while True:
@@ -369,6 +371,6 @@ def simulate(replica: Replica, workload: Workload) -> Record:
     """Serve a workload, the reference's way."""
     clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
     record = Record(len(workload.requests), replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
-    for _ in Engine(replica, clients, record).turns():
+    for _ in Engine(replica, clients, record).events():
         pass
     return record

@@ -12,7 +12,7 @@ from infercast.serve.fleet.lockstep import in_lockstep
 from infercast.serve.fleet.pool import Pool
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.record import Record
-from infercast.serve.workload.clients import Delivery, Inbox
+from infercast.serve.workload.clients import Arrival, ArrivalQueue
 from infercast.serve.workload.request import Request, Workload
 
 Engine: Any = run_path(str(Path(__file__).with_name("reference_engine.py")))["Engine"]
@@ -23,9 +23,9 @@ class Place:
     """An engine and what was sent to it."""
 
     record: Record
-    inbox: Inbox = field(default_factory=Inbox)
+    inbox: ArrivalQueue = field(default_factory=ArrivalQueue)
     outstanding: dict[int, Request] = field(default_factory=dict)
-    turns: Any = None
+    events: Any = None
     clock: float = 0.0
 
 
@@ -37,14 +37,14 @@ def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
     for replica in replicas:
         paths = replica.token_path_seconds, replica.token_turn_seconds
         place = Place(Record(len(workload.requests), replica.num_blocks, *paths))
-        place.turns = Engine(replica, place.inbox, place.record).turns()
-        place.clock = next(place.turns)
+        place.events = Engine(replica, place.inbox, place.record).events()
+        place.clock = next(place.events)
         places.append(place)
     cache_tokens = first.num_blocks * first.kv_shape.block_size // len(first.kv_shape.windows)
     known = Engines(len(places), cache_tokens, first.kv_shape.block_size, pool.lockstep)
     choose, loads = make_policy(pool.router, known), Loads(len(places), [place.record for place in places])
     to_send = [*enumerate(workload.requests)]
-    on_their_way: list[Delivery] = []
+    on_their_way: list[Arrival] = []
     free: list[float] = []
     latest = 0.0
 
@@ -54,7 +54,7 @@ def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
             index, request = to_send.pop(0)
             sent = max(time, request.arrival)
             arrival = sent + (first.request_path_seconds + first.request_token_seconds * request.num_input)
-            on_their_way.append(Delivery(sent, index, arrival, request))
+            on_their_way.append(Arrival(sent, index, arrival, request))
 
     for _ in range(workload.concurrency or len(to_send)):
         send(0.0)
@@ -82,13 +82,13 @@ def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
         assert behind is not None
         if meeting is not None:
             meeting.time = behind.clock
-        behind.clock = next(behind.turns, inf)
+        behind.clock = next(behind.events, inf)
         for index in [*behind.outstanding]:
             if not isnan(time := float(behind.record.last_token[index])):
                 loads.answered(places.index(behind), time, index, behind.outstanding.pop(index))
                 if workload.concurrency is not None:
                     free.append(time)
     for place in places:
-        for _ in place.turns:
+        for _ in place.events:
             pass
     return [place.record for place in places]

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from infercast.serve.cache.blocks import KvShape, StateRules
-from infercast.serve.scheduler.base import FirstCome, PrefillFirst
+from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy
 from infercast.serve.simulation import Replica
 from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 from infercast.serve.timeline import WarmupCosts
@@ -47,12 +47,12 @@ class Groups:
         return self.compute((), 0, count, computed, contexts, steps)
 
     def compute(
-        self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts, steps: int = 1
+        self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts, steps: int = 1
     ) -> StepEstimate:
         """With others beside them."""
         each = contexts()
         assert (len(each), sum(each)) == (count, computed)
-        return self(GroupShape(count, computed, contexts, beside, num_first), steps)
+        return self(GroupShape(count, computed, contexts, prefills, num_first), steps)
 
 
 def heavy_timer(shape: StepShape, steps: int = 1) -> StepEstimate:
@@ -131,7 +131,7 @@ def states(seed: object, **changes: Any) -> Scenario:
         ),
         "prefix_caching": True,
         "chunked_prefill": True,
-        "settles": is_new,
+        "frees_on_completion": is_new,
         "allow_partial_block": is_new,
         "long_prefill_token_threshold": rng.choice([0, 0, size, 3 * size]),
         "tokens": rng.randint(size, 24),
@@ -161,7 +161,7 @@ def prefill(seed: object) -> Scenario:
     requests = tuple(replace(each, declared=most) for each, most in zip(workload.requests, declared, strict=True))
     page = rng.choice([1, 1, 2, 4])
     size = rng.choice([None, page * rng.randint(1, 6), page * 8, 1000 // page * page])
-    policy = PrefillFirst(
+    policy = PrefillFirstPolicy(
         max_running_requests=rng.choice([1, 2, 4, 8, 40]),
         chunked_prefill_size=size,
         max_prefill_tokens=rng.choice([16, 64, 16384]),
@@ -206,15 +206,15 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
     requests = sorted(requests, key=lambda request: request.arrival)
     longest = max([request.num_input + request.num_output for request in requests])
     tokens = changes.pop("tokens", rng.randint(1, 24))
-    policy = FirstCome(
+    policy = FcfsPolicy(
         max_num_batched_tokens=tokens,
         max_num_seqs=rng.randint(1, 6),
         long_prefill_token_threshold=rng.choice([0, 0, 1, 5]),
         chunked_prefill=rng.random() < 0.75,
         threshold_exempts_single_request=rng.random() < 0.5,
-        settles=rng.random() < 1 / 3,
+        frees_on_completion=rng.random() < 1 / 3,
     )
-    rules = {name: changes.pop(name) for name in FirstCome.__dataclass_fields__ if name in changes}
+    rules = {name: changes.pop(name) for name in FcfsPolicy.__dataclass_fields__ if name in changes}
     policy = replace(policy, **rules)
     if not policy.chunked_prefill:
         policy = replace(policy, max_num_batched_tokens=longest + rng.randint(0, 8))
@@ -222,7 +222,7 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
     shape = changes.pop("kv_shape", KvShape(rng.randint(1, 5), windows, state_blocks=rng.choice([0, 0, 0, 2])))
     steps_under_way = changes.pop("steps_under_way", rng.randint(1, 2))
     # At least what the longest request needs, seldom enough for all of them.
-    held = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)
+    held = policy.max_num_batched_tokens * (steps_under_way if policy.frees_on_completion else 1)
     room = rng.choice([0, rng.randint(0, 8), rng.randint(0, 8), rng.randint(0, 8 * len(requests))])
     is_cold, is_heavy = rng.random() < 0.2, rng.random() < 0.2
     replica = Replica(
@@ -231,7 +231,7 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
         num_blocks=shape.most_blocks(longest - 1, held) + room,
         kv_shape=shape,
         prefix_caching=rng.random() < 0.7,
-        sparse_windows=policy.settles,
+        sparse_windows=policy.frees_on_completion,
         steps_under_way=steps_under_way,
         request_path_seconds=rng.choice([0.0, 0.07]),
         request_token_seconds=rng.choice([0.0, 0.003]),

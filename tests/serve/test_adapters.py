@@ -10,7 +10,7 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve.cache.blocks import KvShape
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepTimer
 from infercast.serve.workload.request import Request, Workload
@@ -19,7 +19,7 @@ from infercast.serve.workload.request import Request, Workload
 def replica_of(timer: StepTimer, most: int | None) -> Replica:
     return Replica(
         timer=timer,
-        policy=FirstCome(max_num_batched_tokens=64, max_num_seqs=8),
+        policy=FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=8),
         num_blocks=1000,
         kv_shape=KvShape(4),
         max_adapters=most,

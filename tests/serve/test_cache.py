@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from infercast.serve.cache.blocks import BlockAllocation, KvShape, Span
+from infercast.serve.cache.blocks import BlockAllocation, BlockSpan, KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.workload.request import Request, Segment
 
@@ -45,7 +45,7 @@ def hit(cache: KvCache, request: Request) -> int:
     return cache.longest_prefix(holding_of(cache, 99, request), request.num_input)
 
 
-def found(holding: BlockAllocation, group: int = 0) -> list[Span]:
+def found(holding: BlockAllocation, group: int = 0) -> list[BlockSpan]:
     """What it holds that others can find."""
     return [] if holding.spans is None else holding.spans[group]
 

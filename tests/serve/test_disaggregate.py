@@ -9,8 +9,8 @@ import pytest
 
 from infercast.serve.fleet.pool import Pool, same_engines
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
-from infercast.serve.record import Served
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.record import ServedRequests
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.workload.api_server import ServerCosts
@@ -27,7 +27,7 @@ def run(
 ) -> Handover:
     replica = Replica(
         timer=by_tokens,
-        policy=FirstCome(max_num_batched_tokens=512, max_num_seqs=64),
+        policy=FcfsPolicy(max_num_batched_tokens=512, max_num_seqs=64),
         num_blocks=4000,
         steps_under_way=1,
     )
@@ -38,7 +38,7 @@ def run(
 
 def test_a_request_takes_its_prompt_the_wire_and_its_tokens() -> None:
     done = run((Request(1.0, 100, 11),), rate=1000.0)
-    prompts, served = Served(done.prefill), Served(done.decode)
+    prompts, served = ServedRequests(done.prefill), ServedRequests(done.decode)
     assert prompts.sent_at.tolist() == [1.0]
     assert done.ready.tolist() == pytest.approx([1.0 + 0.101])
     assert done.received.tolist() == pytest.approx([1.101 + 0.5 + 1.0])
@@ -49,7 +49,7 @@ def test_a_request_takes_its_prompt_the_wire_and_its_tokens() -> None:
 
 def test_long_prompts_take_no_step_of_decoding() -> None:
     done = run((Request(0.0, 5, 200), Request(0.05, 500, 2)))
-    served = Served(done.decode)
+    served = ServedRequests(done.decode)
     assert served.tpot[0] < 0.0035  # 501 ms of prompt would show
 
 
@@ -72,10 +72,10 @@ def test_receivers_are_shared_by_all_senders() -> None:
 def test_a_closed_loop_waits_for_the_second_pool() -> None:
     requests = tuple(Request(0.0, 20 + index % 30, 5 + index % 9) for index in range(40))
     done = run(requests, prefill=2, decode=2, concurrency=3)
-    sent, ended = Served(done.prefill).sent_at, Served(done.decode).last_token
+    sent, ended = ServedRequests(done.prefill).sent_at, ServedRequests(done.decode).last_token
     assert max(np.count_nonzero((sent <= time) & (ended > time)) for time in sent) == 3
     assert (ended > done.received).all()
-    assert Served(done.decode).num_output.tolist() == [request.num_output for request in requests]
+    assert ServedRequests(done.decode).num_output.tolist() == [request.num_output for request in requests]
 
 
 def random_run(use: float, *, prefill: int = 4, decode: int = 4, prompt: int = 100) -> tuple[Handover, float]:
@@ -87,7 +87,7 @@ def random_run(use: float, *, prefill: int = 4, decode: int = 4, prompt: int = 1
     requests = tuple(Request(float(arrival), prompt, 1) for arrival in arrivals)
     replica = Replica(
         timer=constant_timer(1e-5),
-        policy=FirstCome(max_num_batched_tokens=4096, max_num_seqs=64),
+        policy=FcfsPolicy(max_num_batched_tokens=4096, max_num_seqs=64),
         num_blocks=40_000,
         steps_under_way=1,
     )
@@ -130,7 +130,7 @@ def test_a_slow_prompt_does_not_hold_up_the_link() -> None:
 def test_the_first_pool_takes_requests_in_as_one_engine_does(servers: int, taken_in: float) -> None:
     replica = Replica(
         timer=by_tokens,
-        policy=FirstCome(max_num_batched_tokens=512, max_num_seqs=64),
+        policy=FcfsPolicy(max_num_batched_tokens=512, max_num_seqs=64),
         num_blocks=4000,
         steps_under_way=1,
         server=ServerCosts(0.5),
@@ -138,9 +138,9 @@ def test_the_first_pool_takes_requests_in_as_one_engine_does(servers: int, taken
     pools = Pool(same_engines(replica, 2), servers=servers), Pool(same_engines(replica, 1))
     workload = Workload((Request(0.0, 100, 2),) * 6)
     done = simulate_disaggregated(*pools, Link(1e9, 1e9), lambda tokens: 10.0 * tokens, workload)
-    started = Served(done.prefill).started_at
+    started = ServedRequests(done.prefill).started_at
     assert started.min() == pytest.approx(taken_in)
-    assert Served(done.decode).first_token.min() < taken_in + 1.0  # the second pool has them from the first
+    assert ServedRequests(done.decode).first_token.min() < taken_in + 1.0  # the second pool has them from the first
 
 
 def test_a_run_that_goes_on_is_the_run_of_all_requests() -> None:
@@ -151,7 +151,7 @@ def test_a_run_that_goes_on_is_the_run_of_all_requests() -> None:
         iter([whole, None]),
         Replica(
             timer=by_tokens,
-            policy=FirstCome(max_num_batched_tokens=512, max_num_seqs=64),
+            policy=FcfsPolicy(max_num_batched_tokens=512, max_num_seqs=64),
             num_blocks=4000,
             steps_under_way=2,
         ),

@@ -12,7 +12,7 @@ from infercast.serve.fleet.lockstep import in_lockstep
 from infercast.serve.fleet.pool import Pool
 from infercast.serve.fleet.two_pools import Link, simulate_disaggregated, taken_in
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome, PrefillFirst
+from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.speculation import DraftCounts, Draws, Speculation
 from infercast.serve.step import DraftShape, StepEstimate, StepShape, constant_timer
@@ -27,7 +27,7 @@ def workload(count: int, num_input: int = 20, num_output: int = 60, concurrency:
 
 
 def engine(speculation: Speculation | None = HALF, blocks: int = 10_000, **options: object) -> Replica:
-    policy = FirstCome(
+    policy = FcfsPolicy(
         max_num_batched_tokens=256, max_num_seqs=16, waits_for_tokens=options.get("steps_under_way") == 1
     )
     return Replica(
@@ -161,7 +161,7 @@ def test_drafts_are_cut_at_the_longest_length_and_by_the_budget() -> None:
     assert record.num_output[0] == 61
     # At the end there is room for two of three drafts.
     assert record.drafts.num_draft_tokens < 45 + 3
-    narrow = replace(engine(right), policy=FirstCome(max_num_batched_tokens=6, max_num_seqs=16))
+    narrow = replace(engine(right), policy=FcfsPolicy(max_num_batched_tokens=6, max_num_seqs=16))
     record = simulate(narrow, workload(3))
     assert (record.num_output == 60).all()
     assert record.decoding.tokens <= 6 * record.decoding.steps
@@ -180,7 +180,7 @@ def test_a_draft_model_takes_tokens_off_the_budget() -> None:
     steps = [simulate(engine(each), workload(1, num_input=250)).prefilling.steps for each in (HALF, model)]
     assert steps == [1, 2]
     with pytest.raises(InputError, match="max_num_batched_tokens 16 leaves nothing"):
-        simulate(replace(engine(model), policy=FirstCome(max_num_batched_tokens=16, max_num_seqs=16)), workload(1))
+        simulate(replace(engine(model), policy=FcfsPolicy(max_num_batched_tokens=16, max_num_seqs=16)), workload(1))
 
 
 def test_a_request_needs_room_for_its_drafts() -> None:
@@ -233,7 +233,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, object], message: str) -> 
 
 def test_an_engine_with_steps_of_prompts_verifies_apart_from_them() -> None:
     record = simulate(
-        replace(engine(), policy=PrefillFirst(max_running_requests=256, chunked_prefill_size=16)), workload(1)
+        replace(engine(), policy=PrefillFirstPolicy(max_running_requests=256, chunked_prefill_size=16)), workload(1)
     )
     assert record.drafts.num_drafts > 0
     assert record.drafts.acceptance_length > 1.0

@@ -20,7 +20,7 @@ from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import LinkSpeed, Offload
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome, PrefillFirst, PrefillRules, Priorities
+from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy, PrefillRules, Priorities
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import HostCost, StepEstimate, StepShape
@@ -122,7 +122,7 @@ FIRST_COME: dict[str, Drawn] = {
     "waits_for_tokens": Drawn(True),
     "decode_stride": Drawn(2, {"stages": (0.5, 0.5), "steps_under_way": 2}),
     "threshold_exempts_single_request": Drawn(True, {"long_prefill_token_threshold": 20}, {"rate": 2.0}),
-    "settles": Drawn(True, {"kv_shape": KvShape(16, (32, 0)), "num_blocks": 70}),
+    "frees_on_completion": Drawn(True, {"kv_shape": KvShape(16, (32, 0)), "num_blocks": 70}),
     "allow_partial_block": Drawn(True, {"kv_shape": ALIGNED, "max_num_batched_tokens": 40}, {"shares": True}),
     "skipped_queue_separate": Drawn(True, {"max_adapters": 2, **TIGHT}, {"adapters": True}),
     "last_token_own_step": Drawn(False, {"kv_shape": ALIGNED, "allow_partial_block": True}, {"shares": True}),
@@ -209,7 +209,7 @@ RULES: dict[str, Drawn] = {
 }
 REPLICA: dict[str, Drawn] = {
     "timer": Drawn(slower),
-    "policy": Drawn(FirstCome(max_num_batched_tokens=64, max_num_seqs=3)),
+    "policy": Drawn(FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=3)),
     "num_blocks": Drawn(40, {"max_num_seqs": 40}),
     "kv_shape": Drawn(KvShape(64), {"num_blocks": 30}),
     "prefix_caching": Drawn(False, {}, {"shares": True}),
@@ -239,8 +239,8 @@ REPLICA: dict[str, Drawn] = {
 UNSEEN = {"retries_alone": "pages have to be held while nothing runs, which no drawn run has come to"}
 """Fields whose other value changes no run that is known here, and why."""
 CASES = [
-    *((FirstCome, name, drawn) for name, drawn in FIRST_COME.items()),
-    *((PrefillFirst, name, drawn) for name, drawn in PREFILL_FIRST.items()),
+    *((FcfsPolicy, name, drawn) for name, drawn in FIRST_COME.items()),
+    *((PrefillFirstPolicy, name, drawn) for name, drawn in PREFILL_FIRST.items()),
     *((PrefillRules, name, drawn) for name, drawn in RULES.items()),
     *((Replica, name, drawn) for name, drawn in REPLICA.items()),
 ]
@@ -252,7 +252,7 @@ def names_of(kind: Any) -> set[str]:
 
 @pytest.mark.parametrize(
     ("kind", "drawn"),
-    [(FirstCome, FIRST_COME), (PrefillFirst, PREFILL_FIRST), (PrefillRules, RULES), (Replica, REPLICA)],
+    [(FcfsPolicy, FIRST_COME), (PrefillFirstPolicy, PREFILL_FIRST), (PrefillRules, RULES), (Replica, REPLICA)],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 def test_every_field_is_drawn(kind: Any, drawn: dict[str, Drawn]) -> None:
@@ -261,15 +261,15 @@ def test_every_field_is_drawn(kind: Any, drawn: dict[str, Drawn]) -> None:
 
 @pytest.mark.parametrize("obeyed", [plain.OBEYED_HERE, plain_prefill.OBEYED_HERE])
 def test_a_fast_loop_obeys_what_there_is(obeyed: frozenset[str]) -> None:
-    assert obeyed <= set[str]().union(*map(names_of, (FirstCome, PrefillFirst, PrefillRules, Replica)))
+    assert obeyed <= set[str]().union(*map(names_of, (FcfsPolicy, PrefillFirstPolicy, PrefillRules, Replica)))
 
 
 def made(kind: Any, changes: Mapping[str, Any]) -> Replica:
     """An engine with these fields, of which some are its policy's, and some the policy's rules'."""
-    of_policy = PrefillFirst if kind in (PrefillFirst, PrefillRules) else FirstCome
+    of_policy = PrefillFirstPolicy if kind in (PrefillFirstPolicy, PrefillRules) else FcfsPolicy
     limits: dict[str, Any] = {"max_num_batched_tokens": 256, "max_num_seqs": 12}
     size, num_blocks = 16, 400
-    if of_policy is PrefillFirst:
+    if of_policy is PrefillFirstPolicy:
         limits, size, num_blocks = {"max_running_requests": 12, "chunked_prefill_size": 256}, 1, 6400
         if rules := {name: changes[name] for name in PrefillRules._fields if name in changes}:
             limits["rules"] = PrefillRules(**rules)

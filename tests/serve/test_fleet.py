@@ -9,8 +9,8 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
-from infercast.serve.record import Served
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.record import ServedRequests
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
@@ -20,15 +20,15 @@ POLICIES = ("vllm", "round_robin", "least_loaded", "prefix_aware")
 
 def replica_of(timer: StepTimer, **changes: Any) -> Replica:
     arguments: dict[str, Any] = {
-        "policy": FirstCome(max_num_batched_tokens=256, max_num_seqs=16),
+        "policy": FcfsPolicy(max_num_batched_tokens=256, max_num_seqs=16),
         "num_blocks": 4000,
         **changes,
     }
     return Replica(timer=timer, **arguments)
 
 
-def serve(replica: Replica, workload: Workload, engines: int, policy: str = "least_loaded") -> Served:
-    return Served(simulate_fleet(Pool(same_engines(replica, engines), policy), workload))
+def serve(replica: Replica, workload: Workload, engines: int, policy: str = "least_loaded") -> ServedRequests:
+    return ServedRequests(simulate_fleet(Pool(same_engines(replica, engines), policy), workload))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -44,7 +44,7 @@ def test_every_request_is_served_once(scenario: Any, seed: int) -> None:
     replica, workload = scenario("small", seed)
     records = simulate_fleet(Pool(same_engines(replica, 3), POLICIES[seed % len(POLICIES)]), workload)
     assert sum(~np.isnan(record.last_token) for record in records).tolist() == [1] * len(workload.requests)
-    served = Served(records)
+    served = ServedRequests(records)
     assert served.num_output.tolist() == [request.num_output for request in workload.requests]
     assert (served.ttft > 0).all()
     if workload.concurrency is not None:
@@ -70,7 +70,7 @@ def test_two_engines_serve_twice_as_many() -> None:
 def test_uneven_requests_wait_less_behind_a_router_that_looks() -> None:
     # Every other request is long: taking turns sends all long ones to the same engine.
     requests = tuple(Request(0.45 * index, 10, 400 if index % 2 else 5) for index in range(80))
-    replica = replica_of(constant_timer(0.01), policy=FirstCome(max_num_batched_tokens=256, max_num_seqs=4))
+    replica = replica_of(constant_timer(0.01), policy=FcfsPolicy(max_num_batched_tokens=256, max_num_seqs=4))
     turns, looking = (serve(replica, Workload(requests), 2, policy) for policy in ("round_robin", "least_loaded"))
     assert looking.ttft.mean() < 0.7 * turns.ttft.mean()
 
@@ -91,7 +91,7 @@ def test_engines_in_lockstep_step_as_the_slowest() -> None:
     replica = replica_of(by_tokens, steps_under_way=1)
     uneven = (Request(0.0, 1, 40), Request(0.0, 30, 40))
     free, locked = (
-        Served(simulate_fleet(Pool(same_engines(replica, 2), "round_robin", lockstep), Workload(uneven)))
+        ServedRequests(simulate_fleet(Pool(same_engines(replica, 2), "round_robin", lockstep), Workload(uneven)))
         for lockstep in (False, True)
     )
     # The prompt of 30 tokens on one engine holds up a step of the other.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infercast.serve.cache.tiers import HostTier, Link, LinkSpeed, Use
+from infercast.serve.cache.tiers import CopyQueue, HostTier, LinkSpeed, Use
 
 
 def stored(tier: HostTier, keys: list[int]) -> None:
@@ -106,7 +106,7 @@ def test_the_order_within_a_copy_is_the_same_in_every_run_but_not_the_blocks_own
 
 
 def test_copies_follow_each_other_and_do_not_begin_before_they_are_handed_over() -> None:
-    link = Link(LinkSpeed(1e9, latency=0.5, submit_seconds=0.1, submit_piece_seconds=0.01))
+    link = CopyQueue(LinkSpeed(1e9, latency=0.5, submit_seconds=0.1, submit_piece_seconds=0.01))
     free, end = link.copy(0.0, 1_000_000_000, 10)
     assert (free, end) == (pytest.approx(0.2), pytest.approx(1.7))
     free, end = link.copy(0.2, 1_000_000_000)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
-from infercast.serve.record import Served
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.record import ServedRequests
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.workload.request import Request, Workload
@@ -28,11 +28,11 @@ def serve(
     shared: Callable[[float], float] | None = None,
     prefill_interval: int = 1,
     **changes: Any,
-) -> Served:
-    policy = FirstCome(max_num_batched_tokens=256, max_num_seqs=16, prefill_interval=prefill_interval)
+) -> ServedRequests:
+    policy = FcfsPolicy(max_num_batched_tokens=256, max_num_seqs=16, prefill_interval=prefill_interval)
     replica = Replica(timer=by_tokens, policy=policy, num_blocks=4000, steps_under_way=1, **changes)
     pool = Pool(same_engines(replica, engines), "round_robin", lockstep=True, shared=shared)
-    return Served(simulate_fleet(pool, Workload(requests)))
+    return ServedRequests(simulate_fleet(pool, Workload(requests)))
 
 
 def test_batches_of_decoding_go_at_the_pace_of_the_fullest() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError
-from infercast.serve import FirstCome, PrefillFirst, Record, Replica, Request, Segment, Workload, simulate
+from infercast.serve import FcfsPolicy, PrefillFirstPolicy, Record, Replica, Request, Segment, Workload, simulate
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import HostPages, Node, RadixCache
 from infercast.serve.cache.tiers import LinkSpeed, Offload
@@ -38,7 +38,7 @@ def visits(count: int, groups: int, *, seed: int = 0, rate: float = 8.0, longest
 def mixing(num_blocks: int = 400, offload: Offload | None = TIER, **options: int) -> Replica:
     return Replica(
         timer=timer,
-        policy=FirstCome(max_num_batched_tokens=2048, max_num_seqs=64),
+        policy=FcfsPolicy(max_num_batched_tokens=2048, max_num_seqs=64),
         num_blocks=num_blocks,
         offload=offload,
         **options,
@@ -46,7 +46,7 @@ def mixing(num_blocks: int = 400, offload: Offload | None = TIER, **options: int
 
 
 def prefill_first(num_blocks: int = 6400, offload: Offload | None = TIER) -> Replica:
-    policy = PrefillFirst(
+    policy = PrefillFirstPolicy(
         max_running_requests=64,
         chunked_prefill_size=2048,
         max_prefill_tokens=16384,
@@ -203,7 +203,7 @@ def test_the_books_of_both_tiers_add_up(seed: int) -> None:
     rng = random.Random(seed)
     cache = RadixCache(3000, KvShape(1), host=HostPages(rng.choice([2000, 20_000]), rng.choice([1, 2])))
     policy = prefill_first().policy
-    assert isinstance(policy, PrefillFirst)
+    assert isinstance(policy, PrefillFirstPolicy)
     scheduler, requests = PrefillScheduler(policy, cache, 2, None), visits(80, 6, seed=seed).requests
     for index, request in enumerate(requests):
         scheduler.add(index, request)

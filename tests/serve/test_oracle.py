@@ -10,7 +10,7 @@ import pytest
 
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome, Plan
+from infercast.serve.scheduler.base import FcfsPolicy, Plan
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.timeline import Span
@@ -35,7 +35,7 @@ def same(facts: Callable[[Record], Any], reference: Callable[[Replica, Workload]
 
 def replica_of(timer: StepTimer, steps_under_way: int, **changes: Any) -> Replica:
     arguments: dict[str, Any] = {
-        "policy": FirstCome(max_num_batched_tokens=64, max_num_seqs=8),
+        "policy": FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=8),
         "num_blocks": 1000,
         "kv_shape": KvShape(4),
         **changes,
@@ -128,7 +128,7 @@ def test_windows_are_given_back_in_the_order_of_their_sequences(same: Same, time
     replica = replica_of(
         timer,
         1,
-        policy=FirstCome(max_num_batched_tokens=40, max_num_seqs=16),
+        policy=FcfsPolicy(max_num_batched_tokens=40, max_num_seqs=16),
         num_blocks=21,
         kv_shape=KvShape(4, (3, 3, 0)),
     )
@@ -160,13 +160,13 @@ def test_a_watcher_is_told_of_the_same_steps_in_stretches(scenario: Any) -> None
 
 
 @both
-@pytest.mark.parametrize("settles", [False, True])
+@pytest.mark.parametrize("frees_on_completion", [False, True])
 def test_windows_that_are_chunks_are_left_behind_as_wholes(
-    same: Same, timer: StepTimer, steps_under_way: int, settles: bool
+    same: Same, timer: StepTimer, steps_under_way: int, frees_on_completion: bool
 ) -> None:
     requests = tuple(Request(0.2 * i, 5 + 3 * i, 40, (Segment(i % 2, 4),)) for i in range(8))
     shape = KvShape(4, (8, 0), chunked=True)
-    policy = FirstCome(max_num_batched_tokens=64, max_num_seqs=8, settles=settles)
+    policy = FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=8, frees_on_completion=frees_on_completion)
     replica = replica_of(timer, steps_under_way, policy=policy, num_blocks=90, kv_shape=shape)
     same(replica, Workload(requests))
 

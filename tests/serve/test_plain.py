@@ -16,7 +16,7 @@ from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.two_pools import Link, simulate_disaggregated
 from infercast.serve.loop import Loop
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome, PrefillFirst, PrefillRules
+from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy, PrefillRules
 from infercast.serve.simulation import GoOn, Replica, clients_of, loop_of, new_record, simulate
 from infercast.serve.step import HostCost, StepEstimate, StepShape
 from infercast.serve.workload.request import Request, Segment, Workload
@@ -39,14 +39,16 @@ def timer(shape: StepShape, steps: int = 1) -> StepEstimate:
 
 
 def engine(**changes: Any) -> Replica:
-    policy = FirstCome(**{"max_num_batched_tokens": 256, "max_num_seqs": 12, **changes.pop("policy", {})})
+    policy = FcfsPolicy(**{"max_num_batched_tokens": 256, "max_num_seqs": 12, **changes.pop("policy", {})})
     others: dict[str, Any] = {"num_blocks": 400, "kv_shape": KvShape(16), "launch_spread": 0.1, **changes}
     return Replica(timer=timer, policy=policy, request_path_seconds=0.002, token_turn_seconds=1e-4, **others)
 
 
 def prefill_first(**changes: Any) -> Replica:
     """An engine that decodes only if no prompt can start, with pages of one token."""
-    policy = PrefillFirst(**{"max_running_requests": 12, "chunked_prefill_size": 256, **changes.pop("policy", {})})
+    policy = PrefillFirstPolicy(
+        **{"max_running_requests": 12, "chunked_prefill_size": 256, **changes.pop("policy", {})}
+    )
     return replace(engine(), policy=policy, **{"num_blocks": 6400, "kv_shape": KvShape(1), **changes})
 
 
@@ -227,7 +229,7 @@ def test_so_are_sessions_on_several_engines(
     pool = Pool(same_engines(engine(num_blocks=num_blocks, tells_load=True), 3), router)
     other = simulate_fleet(pool, replace(load, in_turns=in_turns), [Watcher()] * 3)
     if num_blocks == 400 and in_turns:
-        monkeypatch.delattr(Loop, "turns")  # which is not needed
+        monkeypatch.delattr(Loop, "events")  # which is not needed
     one = simulate_fleet(pool, replace(load, in_turns=in_turns))
     assert [numbers(each) for each in one] == [numbers(each) for each in other]
 
@@ -253,14 +255,14 @@ def test_so_is_one_whose_requests_repeat_each_other(seed: int) -> None:
 def test_most_runs_are_plain_and_those_without_blocks_are_not(
     monkeypatch: pytest.MonkeyPatch, loop: Any, make: Callable[..., Replica]
 ) -> None:
-    ends, turns = list[bool](), loop.turns
+    ends, events = list[bool](), loop.events
 
     def noted(loop: Any) -> Iterator[float]:
         ends.append(False)
-        yield from turns(loop)
+        yield from events(loop)
         ends[-1] = True
 
-    monkeypatch.setattr(loop, "turns", noted)
+    monkeypatch.setattr(loop, "events", noted)
     load = synthetic_workload(rate=6.0, count=60, **LENGTHS)
     size = make().kv_shape.block_size
     for replica in (make(), make(num_blocks=480 // size), make(steps_under_way=1)):

@@ -10,7 +10,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import RadixCache
-from infercast.serve.scheduler.base import Plan, PrefillFirst, PrefillRules, Priorities
+from infercast.serve.scheduler.base import Plan, PrefillFirstPolicy, PrefillRules, Priorities
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
@@ -40,7 +40,7 @@ class Engine:
             **policy,
         }
         cache = RadixCache(num_pages, KvShape(page), caching=caching)
-        self.scheduler = PrefillScheduler(PrefillFirst(**policy), cache, 2 if late else 1)
+        self.scheduler = PrefillScheduler(PrefillFirstPolicy(**policy), cache, 2 if late else 1)
         self.under_way: deque[Plan] = deque()
         self.late = late
         self.done: list[int] = []
@@ -309,7 +309,7 @@ def test_an_answer_that_was_declared_too_long_is_cut_to_what_can_be() -> None:
 def test_requests_that_can_never_start_or_declare_too_little_are_refused() -> None:
     replica = Replica(
         timer=constant_timer(1.0),
-        policy=PrefillFirst(max_running_requests=8),
+        policy=PrefillFirstPolicy(max_running_requests=8),
         num_blocks=100,
         kv_shape=KvShape(1),
         max_model_len=4096,
@@ -324,7 +324,7 @@ def test_requests_that_can_never_start_or_declare_too_little_are_refused() -> No
 def test_times_of_tokens_where_prompts_hold_up_those_who_decode() -> None:
     replica = Replica(
         timer=constant_timer(1.0),
-        policy=PrefillFirst(max_running_requests=8),
+        policy=PrefillFirstPolicy(max_running_requests=8),
         num_blocks=100,
         kv_shape=KvShape(1),
         steps_under_way=1,

@@ -12,7 +12,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import RadixCache
-from infercast.serve.scheduler.base import Plan, PrefillFirst
+from infercast.serve.scheduler.base import Plan, PrefillFirstPolicy
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.simulation import simulate
 from infercast.serve.workload.request import Request
@@ -37,7 +37,7 @@ def steps(ring: PrefillScheduler, num_batches: int, count: int) -> list[Any]:
 
 
 def ring_of(*lengths: tuple[int, int], num_batches: int = 2, most: int = 8) -> PrefillScheduler:
-    policy = PrefillFirst(max_running_requests=most, chunked_prefill_size=100, first_ratio=0.0, least_ratio=0.0)
+    policy = PrefillFirstPolicy(max_running_requests=most, chunked_prefill_size=100, first_ratio=0.0, least_ratio=0.0)
     ring = PrefillScheduler(policy, RadixCache(1000, KvShape(1)), num_batches=num_batches)
     for index, (num_input, num_output) in enumerate(lengths):
         ring.add(index, Request(0.0, num_input, num_output))

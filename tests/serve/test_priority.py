@@ -7,14 +7,14 @@ from random import Random
 from typing import Any
 
 from infercast.serve.cache.blocks import KvShape
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepTimer
 from infercast.serve.workload.request import Request, Workload
 
 
 def replica_of(timer: StepTimer, **changes: Any) -> Replica:
-    policy = FirstCome(max_num_batched_tokens=64, max_num_seqs=1, by_priority=True)
+    policy = FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=1, by_priority=True)
     arguments: dict[str, Any] = {"policy": policy, "num_blocks": 1000, "kv_shape": KvShape(4), **changes}
     return Replica(timer=timer, **arguments)
 
@@ -28,13 +28,15 @@ def test_the_smallest_number_starts_first_and_equals_in_order_of_arrival(timer: 
 def test_the_least_important_runner_gives_way(timer: StepTimer) -> None:
     requests = tuple(Request(0.0, 8, 60, priority=priority) for priority in (9, 0, 0, 0))
     record = simulate(
-        replica_of(timer, policy=FirstCome(max_num_batched_tokens=64, max_num_seqs=8, by_priority=True), num_blocks=40),
+        replica_of(
+            timer, policy=FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=8, by_priority=True), num_blocks=40
+        ),
         Workload(requests),
     )
     assert record.num_preemptions > 0
     assert record.last_token[0] == record.last_token.max()
     by_arrival = simulate(
-        replica_of(timer, policy=FirstCome(max_num_batched_tokens=64, max_num_seqs=8), num_blocks=40),
+        replica_of(timer, policy=FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=8), num_blocks=40),
         Workload(requests),
     )
     assert by_arrival.last_token[0] < by_arrival.last_token.max()

@@ -5,7 +5,7 @@ import pytest
 
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Workload
@@ -13,7 +13,7 @@ from infercast.serve.workload.request import Request, Workload
 
 def serve(*requests: Request, max_num_seqs: int = 8, num_blocks: int = 8, seconds: float = 1.0) -> Record:
     """One step after the other, each a second long; blocks of four tokens."""
-    limits = FirstCome(max_num_batched_tokens=100, max_num_seqs=max_num_seqs)
+    limits = FcfsPolicy(max_num_batched_tokens=100, max_num_seqs=max_num_seqs)
     replica = Replica(
         timer=constant_timer(seconds),
         policy=limits,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infercast.serve import FirstCome, Replica, Request, Workload, simulate
+from infercast.serve import FcfsPolicy, Replica, Request, Workload, simulate
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Segment
@@ -14,7 +14,7 @@ def cached(*prefixes: int, sparse: bool, every: int = 0) -> list[int]:
     """Tokens that each of some requests finds, which share so many tokens and come one after the other."""
     replica = Replica(
         timer=constant_timer(0.001),
-        policy=FirstCome(max_num_batched_tokens=1024, max_num_seqs=8, settles=True),
+        policy=FcfsPolicy(max_num_batched_tokens=1024, max_num_seqs=8, frees_on_completion=True),
         num_blocks=1000,
         kv_shape=KvShape(4, (0, 8)),
         sparse_windows=sparse,

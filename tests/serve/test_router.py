@@ -12,7 +12,7 @@ import pytest
 
 from infercast.errors import UnknownNameError
 from infercast.serve.fleet.router import POLICIES, Engines, Loads, PrefixIndex, make_policy
-from infercast.serve.workload.clients import Delivery
+from infercast.serve.workload.clients import Arrival
 from infercast.serve.workload.request import Request, Segment
 
 PLAIN = Request(0.0, 10, 10)
@@ -30,7 +30,7 @@ def choices(policy: str, requests: list[Request], num_engines: int = 3, **engine
     choose = make_policy(policy, Engines(num_engines, **engines))
     chosen = []
     for number, request in enumerate(requests):
-        chosen.append(choose(Delivery(request.arrival, number, request.arrival, request), loads))
+        chosen.append(choose(Arrival(request.arrival, number, request.arrival, request), loads))
         loads.sent(chosen[-1], request)
     return chosen
 
@@ -44,7 +44,7 @@ def test_the_emptiest_engine_is_chosen() -> None:
     loads, choose = Loads(2), make_policy("least_loaded", Engines(2))
     for engine in (0, 0, 1):
         loads.sent(engine, PLAIN)
-    delivery = Delivery(0.0, 3, 0.0, PLAIN)
+    delivery = Arrival(0.0, 3, 0.0, PLAIN)
     assert choose(delivery, loads) == 1
     loads.answered(0, 5.0, 0, PLAIN)
     loads.answered(0, 6.0, 1, PLAIN)
@@ -108,7 +108,7 @@ def test_without_published_counts_every_server_of_vllm_takes_turns() -> None:
     times = unanswered(2)
     choose, loads = make_policy("vllm", Engines(2, publish_counts=False)), Loads(2, times)
     times[1].last_token[:] = 0.0  # whatever engines say
-    chosen = [choose(Delivery(0.2 * n, n, 0.2 * n, PLAIN), loads) for n in range(8)]
+    chosen = [choose(Arrival(0.2 * n, n, 0.2 * n, PLAIN), loads) for n in range(8)]
     assert (chosen[0::2], chosen[1::2]) == ([0, 1, 0, 1], [1, 0, 1, 0])
 
 
@@ -119,12 +119,12 @@ def test_a_queue_on_a_full_cache_is_avoided(usage: float, expected: int) -> None
     engines = Engines(2, weighs_cache=True, usage=lambda engine: usage)
     choose, loads = make_policy("vllm", engines), Loads(2, times)
     for number, engine in enumerate([0, 1, 1, 0, 0, 1, 1, 0]):
-        assert choose(Delivery(0.0, number, 0.0, PLAIN), loads) == engine
+        assert choose(Arrival(0.0, number, 0.0, PLAIN), loads) == engine
     times[0].started_at[[0, 3]] = times[1].started_at[[1, 2, 5, 6]] = 0.05
     loads.answered(0, 0.06, 4, PLAIN)
     loads.move_to(0.11)
     # Each server has sent two to either engine, which counts as four, but for the first: one of its has ended.
-    assert choose(Delivery(0.11, 8, 0.11, PLAIN), loads) == expected
+    assert choose(Arrival(0.11, 8, 0.11, PLAIN), loads) == expected
 
 
 def test_an_unknown_router_is_refused_with_the_known_ones() -> None:
@@ -173,7 +173,7 @@ def test_llm_d_follows_the_prefix_unless_the_queue_there_is_longest() -> None:
     choose = make_policy("llm_d", Engines(2, cache_tokens=100_000))
 
     def at(time: float, number: int, request: Request) -> int:
-        return choose(Delivery(time, number, time, request), loads)
+        return choose(Arrival(time, number, time, request), loads)
 
     assert at(0.0, 0, prompt(1)) == 0
     assert at(0.01, 1, prompt(1)) == 0  # 3 for the prefix, and queues are not known yet

@@ -7,7 +7,7 @@ import pytest
 
 from infercast.serve.cache.blocks import BlockAllocation, KvShape
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.base import FirstCome, Plan, Sequence
+from infercast.serve.scheduler.base import FcfsPolicy, Plan, Sequence
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepShape
 from infercast.serve.workload.request import Request, Segment
@@ -24,7 +24,7 @@ def scheduler_of(
     steps_under_way: int = 1,
 ) -> Scheduler:
     """Blocks of four tokens, and these requests in the queue."""
-    limits = FirstCome(
+    limits = FcfsPolicy(
         max_num_batched_tokens=budget,
         max_num_seqs=max_num_seqs,
         long_prefill_token_threshold=threshold,
@@ -379,7 +379,7 @@ def test_a_block_of_an_answer_is_found_when_its_last_token_is_known() -> None:
 
 @pytest.mark.parametrize(("spares", "alone"), [(False, 4), (True, 10)])
 def test_a_threshold_may_spare_a_request_that_is_alone(spares: bool, alone: int) -> None:
-    limits = FirstCome(
+    limits = FcfsPolicy(
         max_num_batched_tokens=64,
         max_num_seqs=8,
         long_prefill_token_threshold=4,
@@ -395,7 +395,7 @@ def test_a_threshold_may_spare_a_request_that_is_alone(spares: bool, alone: int)
 
 def test_windows_may_move_on_by_processed_tokens() -> None:
     # With a window of 5, token 8 looks at nothing before token 4; the step that computes the prompt still does.
-    limits = FirstCome(max_num_batched_tokens=64, max_num_seqs=8, settles=True)
+    limits = FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=8, frees_on_completion=True)
     scheduler = Scheduler(limits, KvCache(100, KvShape(4, (5,))))
     scheduler.add(0, ask(8, 3))
     first = planned(scheduler)
@@ -408,7 +408,7 @@ def test_windows_may_move_on_by_processed_tokens() -> None:
 
 def test_a_sequence_may_skip_the_steps_in_between() -> None:
     scheduler = Scheduler(
-        FirstCome(max_num_batched_tokens=64, max_num_seqs=8, decode_stride=3),
+        FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=8, decode_stride=3),
         KvCache(100, KvShape(4)),
         steps_under_way=4,
     )

@@ -13,17 +13,17 @@ from infercast.serve.cache.blocks import KvShape
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.loop import TELL_EVERY
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import continued, synthetic_workload
 
 
-def replica_of(steps_under_way: int = 2, *, policy: FirstCome | None = None, **changes: Any) -> Replica:
+def replica_of(steps_under_way: int = 2, *, policy: FcfsPolicy | None = None, **changes: Any) -> Replica:
     """Every step takes a second; blocks of four tokens."""
     arguments: dict[str, Any] = {"num_blocks": 100, "kv_shape": KvShape(4), **changes}
-    policy = policy or FirstCome(max_num_batched_tokens=1000, max_num_seqs=8)
+    policy = policy or FcfsPolicy(max_num_batched_tokens=1000, max_num_seqs=8)
     return Replica(timer=constant_timer(1.0), policy=policy, steps_under_way=steps_under_way, **arguments)
 
 
@@ -107,7 +107,7 @@ def test_an_idle_engine_starts_at_once(steps_under_way: int) -> None:
 def test_three_prompts_in_chunks(steps_under_way: int) -> None:
     # Budget 4. Until 1: 4 of the first. Until 2: its other 2 and 2 of the second. Until 3: one token of the first,
     # the last of the second, both of the third.
-    replica = replica_of(steps_under_way, policy=FirstCome(max_num_batched_tokens=4, max_num_seqs=8))
+    replica = replica_of(steps_under_way, policy=FcfsPolicy(max_num_batched_tokens=4, max_num_seqs=8))
     record = serve(replica, Request(0.0, 6, 2), Request(0.0, 3, 1), Request(0.0, 2, 1))
     assert times(record) == [(0.0, 2.0, 3.0), (1.0, 3.0, 3.0), (2.0, 3.0, 3.0)]
 
@@ -124,7 +124,7 @@ def test_a_preempted_request_pauses(steps_under_way: int) -> None:
 
 @both
 def test_requests_of_the_same_moment_keep_their_order(steps_under_way: int) -> None:
-    replica = replica_of(steps_under_way, policy=FirstCome(max_num_batched_tokens=100, max_num_seqs=1))
+    replica = replica_of(steps_under_way, policy=FcfsPolicy(max_num_batched_tokens=100, max_num_seqs=1))
     record = serve(replica, *(Request(0.5, 3, 1) for _ in range(4)))
     assert record.started_at.tolist() == [0.5, 1.5, 2.5, 3.5]
 
@@ -205,7 +205,7 @@ def test_every_group_of_layers_counts_when_a_request_is_too_large_for_the_cache(
 
 
 def test_without_chunked_prefill_a_request_above_the_budget_is_refused() -> None:
-    replica = replica_of(policy=FirstCome(max_num_batched_tokens=10, max_num_seqs=8, chunked_prefill=False))
+    replica = replica_of(policy=FcfsPolicy(max_num_batched_tokens=10, max_num_seqs=8, chunked_prefill=False))
     serve(replica, Request(0.0, 9, 2))
     assert refused(replica, Request(0.0, 9, 3)) == (
         "request 0 may compute 11 tokens in one step, above max_num_batched_tokens 10; "
@@ -217,14 +217,14 @@ SCRIPT = """
 import hashlib
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.step import constant_timer
-from infercast.serve import FirstCome, Replica, simulate
+from infercast.serve import FcfsPolicy, Replica, simulate
 from infercast.serve.workload.synthetic import synthetic_workload
 
 workload = synthetic_workload(
     rate=16.0, count=200, input_lengths="uniform:1:90", output_lengths="uniform:1:60",
     prefix_length=24, prefix_groups=5, seed=7,
 )
-limits = FirstCome(max_num_batched_tokens=64, max_num_seqs=16)
+limits = FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=16)
 record = simulate(Replica(timer=constant_timer(0.0137), policy=limits, num_blocks=60, kv_shape=KvShape(8)), workload)
 assert record.num_preemptions and record.num_cached.any()
 arrays = (record.sent_at, record.started_at, record.first_token, record.last_token, record.num_cached, *record.gaps)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infercast.serve.scheduler.base import FirstCome, Plan
+from infercast.serve.scheduler.base import FcfsPolicy, Plan
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import HostCost, constant_timer
@@ -17,7 +17,7 @@ from infercast.serve.workload.request import Request, Workload
 def pipeline(shares: tuple[float, ...], **limits: Any) -> Replica:
     return Replica(
         timer=constant_timer(0.1),
-        policy=FirstCome(max_num_batched_tokens=1, max_num_seqs=64, waits_for_tokens=True, **limits),
+        policy=FcfsPolicy(max_num_batched_tokens=1, max_num_seqs=64, waits_for_tokens=True, **limits),
         num_blocks=1000,
         steps_under_way=len(shares),
         stages=shares,
@@ -59,7 +59,7 @@ def test_stages_in_turn_never_overlap() -> None:
 
 def test_an_engine_that_plans_ahead_keeps_its_stages_busy_with_as_many_batches() -> None:
     # Two sequences, one token a step: each is in every other step, and both stages always have one of them.
-    limits = FirstCome(max_num_batched_tokens=1, max_num_seqs=64, decode_stride=2)
+    limits = FcfsPolicy(max_num_batched_tokens=1, max_num_seqs=64, decode_stride=2)
     replica = Replica(timer=constant_timer(0.1), policy=limits, num_blocks=1000, steps_under_way=3, stages=(0.5, 0.5))
     record = simulate(replica, Workload((Request(0.0, 1, 50), Request(0.0, 1, 50))))
     assert record.tpot.tolist() == pytest.approx([0.1, 0.1])
@@ -92,7 +92,7 @@ def test_no_sequence_is_in_two_steps_at_once() -> None:
 
 def test_prompts_come_first_where_an_engine_says_so() -> None:
     plans: list[tuple[int, ...]] = []
-    limits = FirstCome(max_num_batched_tokens=8, max_num_seqs=64, prompts_first=True)
+    limits = FcfsPolicy(max_num_batched_tokens=8, max_num_seqs=64, prompts_first=True)
     requests = (Request(0.0, 8, 5), Request(0.0, 8, 5), Request(0.0, 8, 5))
     simulate(
         Replica(timer=constant_timer(0.1), policy=limits, num_blocks=1000, steps_under_way=1),

@@ -7,7 +7,7 @@ import pytest
 
 from infercast.serve.cache.blocks import STATE_WINDOW, Ends, KvShape, StateRules
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.base import FirstCome, Prompt, opened_blocks, whole_blocks
+from infercast.serve.scheduler.base import FcfsPolicy, Prompt, opened_blocks, whole_blocks
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.request import Request, Segment
 
@@ -16,8 +16,8 @@ EVERY = KvShape(4, (STATE_WINDOW, 0), states=(0,))
 
 
 def scheduler_of(shape: KvShape, tokens: int = 32, **rules: bool) -> Scheduler:
-    cache = KvCache(100, shape, sparse_windows=rules.get("settles", False))
-    return Scheduler(FirstCome(max_num_batched_tokens=tokens, max_num_seqs=8, **rules), cache, 1)  # type: ignore[arg-type]
+    cache = KvCache(100, shape, sparse_windows=rules.get("frees_on_completion", False))
+    return Scheduler(FcfsPolicy(max_num_batched_tokens=tokens, max_num_seqs=8, **rules), cache, 1)  # type: ignore[arg-type]
 
 
 def step(scheduler: Scheduler) -> list[tuple[int, int, int]]:
@@ -27,8 +27,8 @@ def step(scheduler: Scheduler) -> list[tuple[int, int, int]]:
         return []
     together = zip(scheduler.cohort.members, plan.contexts(), strict=True) if plan.decodes else ()
     rows = [(sequence.index, 1, computed) for sequence, computed in together]
-    beside = zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)
-    rows += [(sequence.index, new, computed) for sequence, new, computed in beside]
+    prefills = zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)
+    rows += [(sequence.index, new, computed) for sequence, new, computed in prefills]
     scheduler.start(plan)
     scheduler.complete(plan)
     return rows
@@ -83,7 +83,7 @@ def test_a_step_that_leaves_a_state_within_is_not_cut(computed: int, new: int, d
 
 def test_the_state_before_a_prompt_s_end_takes_a_block_more_and_is_found() -> None:
     shape = ALIGNED._replace(rules=StateRules(exports=True))
-    scheduler = scheduler_of(shape, settles=True, allow_partial_block=True)
+    scheduler = scheduler_of(shape, frees_on_completion=True, allow_partial_block=True)
     scheduler.add(0, Request(0.0, 14, 1, (Segment(7, 14),)))
     assert step(scheduler) == [(0, 14, 0)]
     assert scheduler.cache.num_held == 0  # it is done
@@ -94,9 +94,11 @@ def test_the_state_before_a_prompt_s_end_takes_a_block_more_and_is_found() -> No
 
 
 def test_a_prompt_that_arrives_computed_is_not_cut() -> None:
-    policy = FirstCome(max_num_batched_tokens=64, max_num_seqs=8).for_decode_pool()
+    policy = FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=8).for_decode_pool()
     assert policy.align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 30
-    assert FirstCome(max_num_batched_tokens=64, max_num_seqs=8).align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 28
+    assert (
+        FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=8).align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 28
+    )
 
 
 def test_an_aligned_sequence_holds_one_state_and_the_one_its_step_began_with() -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome, Plan, Sequence
+from infercast.serve.scheduler.base import FcfsPolicy, Plan, Sequence
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
@@ -21,7 +21,7 @@ SERVICE = 0.5
 
 ONE_SERVER = Replica(
     timer=constant_timer(SERVICE),
-    policy=FirstCome(max_num_batched_tokens=1, max_num_seqs=1),
+    policy=FcfsPolicy(max_num_batched_tokens=1, max_num_seqs=1),
     num_blocks=2,
     steps_under_way=1,
 )
@@ -101,7 +101,7 @@ def test_the_number_in_the_system_is_the_rate_times_the_time_in_it() -> None:
 def test_littles_law_holds_for_a_batch_too(timer: StepTimer) -> None:
     workload = Workload(tuple(Request(0.2 * i, 3 + i % 11, 1 + i % 17) for i in range(300)))
     record = simulate(
-        Replica(timer=timer, policy=FirstCome(max_num_batched_tokens=16, max_num_seqs=4), num_blocks=200), workload
+        Replica(timer=timer, policy=FcfsPolicy(max_num_batched_tokens=16, max_num_seqs=4), num_blocks=200), workload
     )
     assert number_in_system_area(record) == pytest.approx(np.sum(record.end_to_end), rel=1e-9)
 
@@ -123,7 +123,7 @@ def test_the_running_gauge_is_the_sum_over_the_steps() -> None:
 
     workload = Workload(tuple(Request(0.3 * i, 5 + i % 7, 1 + i % 9) for i in range(100)))
     record = simulate(
-        Replica(timer=by_batch, policy=FirstCome(max_num_batched_tokens=16, max_num_seqs=4), num_blocks=200),
+        Replica(timer=by_batch, policy=FcfsPolicy(max_num_batched_tokens=16, max_num_seqs=4), num_blocks=200),
         workload,
         jump=False,
         observe=add,
@@ -137,7 +137,7 @@ def test_the_running_gauge_is_the_time_that_requests_spend_running() -> None:
     record = simulate(
         Replica(
             timer=constant_timer(0.25),
-            policy=FirstCome(max_num_batched_tokens=1000, max_num_seqs=4),
+            policy=FcfsPolicy(max_num_batched_tokens=1000, max_num_seqs=4),
             num_blocks=200,
             steps_under_way=1,
         ),
@@ -179,12 +179,12 @@ class Auditor:
 
     def rows(self, scheduler: Scheduler, plan: Plan) -> list[tuple[Sequence, int, int]]:
         """Sequence, new and computed tokens of everyone in a step that has just been planned."""
-        beside = [*zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)]
-        others = {sequence for sequence, _, _ in beside}
+        prefills = [*zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)]
+        others = {sequence for sequence, _, _ in prefills}
         together = [each for each in [*scheduler.cohort.members, *plan.ending] if each not in others]
         before = [num_computed(scheduler, sequence) - 1 for sequence in together]
         assert (len(before), sum(before)) == (plan.decodes, plan.decode_context)
-        return [*((sequence, 1, computed) for sequence, computed in zip(together, before, strict=True)), *beside]
+        return [*((sequence, 1, computed) for sequence, computed in zip(together, before, strict=True)), *prefills]
 
     def check_blocks(self, scheduler: Scheduler) -> None:
         """Every block is free or held; two hold the same one only for the same content at the same place."""
@@ -216,7 +216,7 @@ class Auditor:
     def check_windows(self, scheduler: Scheduler, plan: Plan) -> None:
         """What a step looks at is there, and a window holds no more than it should."""
         shape, chunk = self.replica.kv_shape, self.replica.policy.max_num_batched_tokens
-        chunk *= self.replica.steps_under_way if self.replica.policy.settles else 1
+        chunk *= self.replica.steps_under_way if self.replica.policy.frees_on_completion else 1
         for sequence, new, before in self.rows(scheduler, plan):
             blocks = shape.blocks_for(before + new)
             for group, first in enumerate(sequence.first):
@@ -225,7 +225,9 @@ class Auditor:
                 assert begins or min([first, *earlier]) <= shape.first_in_window(group, before)
             held = shape.state_blocks + sum(blocks - first for first in sequence.first)
             held += len(sequence.earlier) * len(shape.states)
-            under_way = self.replica.steps_under_way - 1 if self.replica.policy.settles and shape.aligned else 0
+            under_way = (
+                self.replica.steps_under_way - 1 if self.replica.policy.frees_on_completion and shape.aligned else 0
+            )
             assert held <= shape.most_blocks(before + new, chunk) + under_way * len(shape.states)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import HostCost, StepEstimate, StepShape, StepTimer
-from infercast.serve.timeline import News, Timeline, WarmupCosts
+from infercast.serve.timeline import Timeline, WarmupCosts, WarmupHit
 from infercast.serve.workload.request import Request, Workload
 
 HOST = HostCost(plan=1.0, prepare=2.0, launch=4.0, process=0.5)
@@ -71,13 +71,13 @@ def test_only_the_first_step_after_a_sleep_is_slow() -> None:
 
 def test_new_kernels_in_the_layers_wait_for_an_idle_gpu() -> None:
     timeline = Timeline(gpu_free=100.0)
-    span = timeline.launch(HOST, 2.0, News(in_layers=True, in_head=False))
+    span = timeline.launch(HOST, 2.0, WarmupHit(in_layers=True, in_head=False))
     assert (span.start, span.end, timeline.clock) == (100.0, 104.0, 104.0)
 
 
 def test_a_new_kernel_in_the_head_waits_for_the_step_itself() -> None:
     timeline = Timeline(gpu_free=100.0)
-    span = timeline.launch(HOST, 20.0, News(in_layers=False, in_head=True))
+    span = timeline.launch(HOST, 20.0, WarmupHit(in_layers=False, in_head=True))
     assert (span.start, span.end, timeline.clock) == (100.0, 120.0, 120.0)
 
 
@@ -92,7 +92,7 @@ def steps_of(host: HostCost, gpu_seconds: float) -> StepTimer:
 def replica(host: HostCost, gpu_seconds: float, steps_under_way: int = 2, **changes: float) -> Replica:
     return Replica(
         timer=steps_of(host, gpu_seconds),
-        policy=FirstCome(max_num_batched_tokens=100, max_num_seqs=8),
+        policy=FcfsPolicy(max_num_batched_tokens=100, max_num_seqs=8),
         num_blocks=100,
         steps_under_way=steps_under_way,
         **changes,
@@ -167,7 +167,7 @@ def test_a_cold_engine_holds_tokens_back_once() -> None:
     cold = WarmupCosts(largest_graph=64, max_num_batched_tokens=600, max_num_seqs=16)
     engine = Replica(
         timer=steps_of(HostCost(), 1.0),
-        policy=FirstCome(max_num_batched_tokens=600, max_num_seqs=32),
+        policy=FcfsPolicy(max_num_batched_tokens=600, max_num_seqs=32),
         num_blocks=200,
         first_uses=cold,
     )

@@ -30,7 +30,7 @@ from infercast.forecast.calibration import TITLES, Calibration, Fingerprint, Lea
 from infercast.forecast.intervals import slowed
 from infercast.forecast.system import Run, System, busiest, system_of
 from infercast.forecast.uncertainty import EIGHTY, Uncertainty, chance_in, luck_of, results_of, uncertainty_of
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from infercast.serve.workload.api_server import ServerCosts
 
 Array = npt.NDArray[Any]
@@ -42,10 +42,6 @@ STEPS = np.array([0.1, 0.05, 0.05, 0.5])
 CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
 Tell = Callable[[str], None]
 
-MOST_LEFT_OUT = 6  # results that are left out in turn, each of which takes as long as all of them
-LARGEST = 64 * 2**20  # Bytes of a page of metrics
-NOTED = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
-HITS_NOTED = 0.1  # A change of the share of prefix hits that is told
 FEWEST = 20  # Requests that make a load
 CHANGES = {
     "host": "the CPU is slower than assumed: a faster host, fewer API servers on its cores, or --host for the forecast",
@@ -90,7 +86,7 @@ class Replay:
     def at(self, point: Point) -> Array:
         return np.asarray(np.log(results_of(self.served(point))[self.chosen]))
 
-    def served(self, point: Point) -> Served:
+    def served(self, point: Point) -> ServedRequests:
         return self._run(point).clients
 
     def slopes(self, point: Point, values: Array) -> Array:
@@ -152,15 +148,12 @@ def chosen_quantities(result: Result) -> list[int]:
 
 
 ALIKE = 0.5  # correlation of the errors of GPU times with prompts and without
-LEAST_SPREAD = 0.01  # no GPU time is known better than this before it was measured
-PATH_SPREADS = 0.9, 1.3  # Standard deviation of `Point.path`, for tokens in one program and text over HTTP: assumed
 WRONG = {
     "ttft": {"mean": 0.05, "p50": 0.05, "p90": 0.1, "p95": 0.1, "p99": 0.15},
     "tpot": {"mean": 0.015, "p50": 0.015},
     "itl": {"mean": 0.02, "p50": 0.03},
     "e2e": {"mean": 0.02, "p50": 0.02},
 }
-WRONG_RATE = 0.02  # what a simulation gets wrong, beyond factors, as standard deviations of logarithms
 OTHER_LENGTHS = 3.0
 """This factor applies where lengths are known by their means alone: lognormal lengths in place of equal ones move the
 mean TTFT of Llama 3.1 8B by -5, 0 and 21 % at 4, 12 and 24 requests/s, and its mean TPOT by 0, 0 and 6."""
@@ -168,8 +161,6 @@ OF_A_RUN = np.array([0.02, 0.008, 0.004])
 OF_A_RUN_PATH = 0.0005
 """What one run's own factors differ by from another's: three logarithms, and seconds. Like the rest, chosen so that one
 run of a measured deployment predicts other rates (benchmarks/accuracy/calibrate.py); little hangs on any of them."""
-MOST_ROUNDS = 3
-NEAR = 0.25  # enough is known when a step is shorter than this share of what stays unknown
 MOST_MOVE = np.array([0.4, 0.3, 0.3, 1.5])  # the longest step, since slopes hold nearby only
 
 
@@ -188,7 +179,9 @@ def solve(replays: Sequence[Replay], prior: Array) -> Solution:
     point = np.zeros(4)
     values = [replay.estimated for replay in replays]
     covariance = prior
-    for _ in range(MOST_ROUNDS):
+    most_rounds = 3
+    near = 0.25  # enough is known when a step is shorter than this share of what stays unknown
+    for _ in range(most_rounds):
         slopes = [replay.slopes(Point(*point), each) for replay, each in zip(replays, values, strict=True)]
         inverses = [_inverse(replay, slope, Point(*point)) for replay, slope in zip(replays, slopes, strict=True)]
         off = [replay.measured - each for replay, each in zip(replays, values, strict=True)]
@@ -198,7 +191,7 @@ def solve(replays: Sequence[Replay], prior: Array) -> Solution:
         covariance = np.linalg.inv(curvature)
         move = covariance @ pull
         move /= max(1.0, float(np.max(np.abs(move) / MOST_MOVE)))
-        if np.all(np.abs(move) < NEAR * np.sqrt(np.diag(covariance))):
+        if np.all(np.abs(move) < near * np.sqrt(np.diag(covariance))):
             break
         point, values = _advance(replays, point, move, (weights, inverses, off))
     return Solution(Point(*point.tolist()), covariance, prior)
@@ -233,15 +226,18 @@ def _inverse(replay: Replay, slopes: Array, point: Point) -> Array:
 
 def _wrong(replay: Replay) -> Array:
     parts = (name.partition("_") for name in replay.names)
-    found = [WRONG[latency][statistic] if latency in WRONG else WRONG_RATE for latency, _, statistic in parts]
+    wrong_rate = 0.02  # what a simulation gets wrong, beyond factors, as standard deviations of logarithms
+    found = [WRONG[latency][statistic] if latency in WRONG else wrong_rate for latency, _, statistic in parts]
     return np.array(found) * (OTHER_LENGTHS if replay.result.means_only else 1.0)
 
 
 def prior_of(replays: Sequence[Replay], *, over_http: bool) -> Array:
     """The covariance of what is looked for before anything was seen: intervals as they are without results."""
     about = np.array([replay.unknown()[:3] for replay in replays]).max(axis=0) / EIGHTY
-    prompts, decodes = np.maximum(about[:2], LEAST_SPREAD)
-    spreads = np.array([about[2], prompts, decodes, PATH_SPREADS[over_http]])
+    least_spread = 0.01  # no GPU time is known better than this before it was measured
+    prompts, decodes = np.maximum(about[:2], least_spread)
+    path_spreads = 0.9, 1.3  # Standard deviation of `Point.path`, for tokens in one program and text over HTTP: assumed
+    spreads = np.array([about[2], prompts, decodes, path_spreads[over_http]])
     alike = np.eye(4)
     alike[1, 2] = alike[2, 1] = ALIKE
     return np.asarray(alike * np.outer(spreads, spreads))
@@ -301,7 +297,8 @@ def _left_out(replays: Sequence[Replay], prior: Array, tell: Tell) -> list[tuple
     """Results forecast by the others; of many some are left out, evenly chosen."""
     found: list[tuple[Pair, ...]] = [()] * len(replays)
     if len(replays) > 1:
-        chosen = np.unique(np.linspace(0, len(replays) - 1, min(len(replays), MOST_LEFT_OUT)).round().astype(int))
+        most_left_out = 6  # results that are left out in turn, each of which takes as long as all of them
+        chosen = np.unique(np.linspace(0, len(replays) - 1, min(len(replays), most_left_out)).round().astype(int))
         for place in chosen.tolist():
             tell(f"without {replays[place].result.file}")
             others = [*replays[:place], *replays[place + 1 :]]
@@ -372,7 +369,8 @@ def fetch(url: str, path: str = "/metrics") -> str:
     address = address.removesuffix("/").removesuffix("/v1").removesuffix("/metrics") + path
     try:
         with urllib.request.urlopen(address, timeout=10) as reply:
-            return str(reply.read(LARGEST).decode("utf-8", "replace"))
+            largest = 64 * 2**20  # Bytes of a page of metrics
+            return str(reply.read(largest).decode("utf-8", "replace"))
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "reason", problem)
         raise InputError(f"{address} does not answer: {reason}; is the engine running, with its metrics on?") from None
@@ -470,11 +468,13 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     result = read_metrics_text(Path("metrics"), text, asked)
     learned = calibrate(deployment, [result], asked=asked, tell=tell)
     told = []
+    noted = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
     for name, factor in learned.factors.items():
-        if name != "path" and factor.is_told and abs(log(factor.value)) > max(NOTED, factor.spread):
+        if name != "path" and factor.is_told and abs(log(factor.value)) > max(noted, factor.spread):
             side = "above" if factor.value > 1 else "below"
             told.append(f"{TITLES[name]} is {abs(factor.value - 1):.0%} {side} the forecast: {CHANGES[name]}")
-    if share is not None and share_before is not None and abs(share - share_before) > HITS_NOTED:
+    hits_noted = 0.1  # A change of the share of prefix hits that is told
+    if share is not None and share_before is not None and abs(share - share_before) > hits_noted:
         change = f"prefix hits went from {share_before:.0%} to {share:.0%} of prompt tokens"
         told.insert(0, f"{change}: look at what clients send first, at routing, and at evictions")
     names = {"running": "num_requests_running", "waiting": "num_requests_waiting", "kv_usage": "kv_cache_usage_perc"}

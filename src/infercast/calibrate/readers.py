@@ -41,27 +41,21 @@ from infercast.errors import FileFormatError, InputError
 from infercast.units import MILLI
 
 Array = npt.NDArray[Any]
-UNKNOWN_LENGTHS = "is missing: how long requests were"
 AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
 AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
-USUAL_COUNT = 200
 BENCH_SERVE = "vllm bench serve"
 BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-EVENLY = ("random", "random-ids")  # SGLang's datasets of lengths drawn evenly from a share of the longest to it
 Lists = tuple[Array, Array, Array, Array, Array | None]
 """Prompt and answer tokens, times to the first token and from it to the last, and when requests were sent."""
 NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")
-SGLANG_SERVING = "SGLang bench_serving"
 SGLANG_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
-GUIDELLM = "GuideLLM"
 WHERE = {
     "ttft": ("time_to_first_token_ms", MILLI), "tpot": ("inter_token_latency_ms", MILLI),
     "e2e": ("request_latency", 1.0),
 }  # fmt: skip
 ALL_AT_ONCE = "throughput"
 STRATEGIES = ("synchronous", "concurrent", ALL_AT_ONCE, "constant", "poisson")
-METRICS_TEXT = "Prometheus snapshot"
 LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)(?:\s+\d+)?\s*")
 EDGE = re.compile(r'\ble="([^"]*)"')
 METRICS_LATENCIES = {
@@ -70,8 +64,6 @@ METRICS_LATENCIES = {
     "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     "e2e": ("vllm:e2e_request_latency_seconds",),
 }  # Histograms; the second name is that of earlier releases
-MOST_REPLAYED = 1000
-INFERENCE_PERF = "inference-perf"
 INFERENCE_PERF_LATENCIES = {
     "ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency",
     "e2e": "request_latency",
@@ -119,7 +111,8 @@ def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Resu
         )
     inputs, outputs = (_summary(values.part(f"{each}_sequence_length"), "avg", "std") for each in ("input", "output"))
     count = values.maybe("request_count").count("avg", least=1)
-    count = count or values.part("request_latency").count("count", least=1) or USUAL_COUNT
+    usual_count = 200
+    count = count or values.part("request_latency").count("count", least=1) or usual_count
     served = values.maybe("request_throughput").number("avg")
     load = Load(count, inputs, outputs, rate, arrival, concurrency=concurrency, served_rate=served)
     kind = "AIPerf" if "aiperf_version" in document or "schema_version" in document else "GenAI-Perf"
@@ -190,7 +183,8 @@ def _read_serving(
 def _mean_length(values: Values, what: str, completed: int) -> Any:
     mean = values.needed(f"total_{what}_tokens", least=1) / completed
     ratio, most = values.number("random_range_ratio", most=1.0), values.count(f"random_{what}_len", least=1)
-    if values.word("dataset_name") in EVENLY and most is not None and ratio is not None and ratio < 1:
+    evenly = ("random", "random-ids")  # SGLang's datasets of lengths drawn evenly from a share of the longest to it
+    if values.word("dataset_name") in evenly and most is not None and ratio is not None and ratio < 1:
         return f"uniform:{max(1, round(ratio * most))}:{most}"
     return Lengths(mean)
 
@@ -295,7 +289,8 @@ def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
     if not seen or load.count < 1:
         raise FileFormatError(values.path, f"{values.place} has no latency of a request that was answered")
     rate = metrics.maybe("output_tokens_per_second").maybe("successful").number("mean")
-    return _result(f"{values.path.name} {values.place}", GUIDELLM, load, asked, seen, rate)
+    guidellm = "GuideLLM"
+    return _result(f"{values.path.name} {values.place}", guidellm, load, asked, seen, rate)
 
 
 def _strategy(values: Values) -> tuple[str, float | None, int | None]:
@@ -356,11 +351,13 @@ def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
     drafts, accepted = (_counter(totals, f"vllm:spec_decode_num_{each}") for each in ("drafts", "accepted_tokens"))
     inputs, outputs = (Lengths(max(mean, 1.0)) for mean in means)
     hit_rate = found if found and found > 0.01 else None
-    load = Load(min(count, MOST_REPLAYED), inputs, outputs, prefix_hit_rate=hit_rate)
+    most_replayed = 1000
+    load = Load(min(count, most_replayed), inputs, outputs, prefix_hit_rate=hit_rate)
     known: dict[str, Any] = {"server_side": True, "acceptance_length": 1 + accepted / drafts if drafts else None}
     known |= {"prefix_hit_rate": found, "assumptions": ("times are the engine's own, without API server and network",)}
     seen = {name: value for name, value in seen.items() if value > 0}
-    return _result(path.name, METRICS_TEXT, load, asked, seen, None, **known)
+    metrics_text = "Prometheus snapshot"
+    return _result(path.name, metrics_text, load, asked, seen, None, **known)
 
 
 def _counter(totals: dict[str, float], name: str) -> float:
@@ -433,7 +430,8 @@ def read_inference_perf(path: Path, document: Any, asked: Asked, name: str) -> l
         prefix_hit_rate=_hits(successes),
     )
     tokens = successes.maybe("throughput").number("output_tokens_per_sec")
-    return [_result(path.name, INFERENCE_PERF, load, asked, seen, tokens, prefix_hit_rate=load.prefix_hit_rate)]
+    inference_perf = "inference-perf"
+    return [_result(path.name, inference_perf, load, asked, seen, tokens, prefix_hit_rate=load.prefix_hit_rate)]
 
 
 def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Lengths:
@@ -445,7 +443,8 @@ def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Length
             mean = found.needed("mean", least=1)
             spread = 0.0 if low is None or high is None or middle is None else (high - low) / 4
             return Lengths(mean, spread, low, high)
-    raise successes.wrong(names[0], UNKNOWN_LENGTHS)
+    unknown_lengths = "is missing: how long requests were"
+    raise successes.wrong(names[0], unknown_lengths)
 
 
 def _hits(successes: Values) -> float | None:
@@ -466,7 +465,8 @@ def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> l
         "acceptance_length": accepted if accepted and accepted > 1 else None,
         **hit_rate,
     }
-    return _read_serving(values, asked, (name, SGLANG_SERVING), SGLANG_LATENCIES, {**hit_rate}, **known)
+    sglang_serving = "SGLang bench_serving"
+    return _read_serving(values, asked, (name, sglang_serving), SGLANG_LATENCIES, {**hit_rate}, **known)
 
 
 def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Result]:

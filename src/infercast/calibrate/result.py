@@ -19,7 +19,7 @@ from infercast.errors import FileFormatError, InputError
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import drafts_of
 from infercast.forecast.slo import FRACTIONS, NAMES, percentiles
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from infercast.serve.workload.distributions import arrival_times
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import synthetic_workload
@@ -37,7 +37,6 @@ BACKEND = "openai"
 Array = npt.NDArray[Any]
 
 MOST_REQUESTS = 20_000  # of a longer run the first ones are replayed
-EVEN = 0.02  # lengths that differ by less (standard deviation over mean) are taken to be equal
 HELD_BACK = 0.9  # If fewer requests were served than this share of their rate, the limit on their number decided
 
 
@@ -79,7 +78,8 @@ class Lengths(NamedTuple):
 
     def __str__(self) -> str:
         mean = max(1, round(self.mean))
-        if self.spread <= EVEN * self.mean:
+        even = 0.02  # lengths that differ by less (standard deviation over mean) are taken to be equal
+        if self.spread <= even * self.mean:
             return str(mean)
         sigma = sqrt(log(1.0 + (self.spread / self.mean) ** 2))
         low = max(1, round(self.minimum or 1))
@@ -372,7 +372,7 @@ def _latency(name: str, values: Array, counts: Array | None = None) -> dict[str,
     return {key: value / MILLI for key, value in found.items()}
 
 
-def _busiest_second(served: Served) -> float:
+def _busiest_second(served: ServedRequests) -> float:
     """The most tokens of any second after the first request was sent."""
     ended, _, counts = served.timed_gaps
     begin = float(served.sent_at.min())
@@ -381,7 +381,7 @@ def _busiest_second(served: Served) -> float:
     return float(np.bincount(times.astype(np.int64), weights=weights).max())
 
 
-def _most_at_once(served: Served) -> int:
+def _most_at_once(served: ServedRequests) -> int:
     """The most requests that were in the system at some time of one second."""
     begin = float(served.sent_at.min())
     first, last = ((times - begin).astype(np.int64) for times in (served.sent_at, served.last_token))

@@ -277,13 +277,11 @@ def with_counts(
     return say, lambda done, total: tell(f"{doing[0]}: {done} of {total} done")
 
 
-SUFFIXES = (".png", ".svg", ".html", ".htm")
-
-
 def check_files(plot: Path | None, *tables: tuple[str, Path | None]) -> None:
     """Refuse files that could not be written, before a long run and not after it; ``tables``: options with theirs."""
     if plot is not None:
-        check_writable(plot, "--plot", SUFFIXES)
+        suffixes = (".png", ".svg", ".html", ".htm")
+        check_writable(plot, "--plot", suffixes)
         need("--plot", "report")
     for option, path in tables:
         if path is not None:

@@ -25,7 +25,6 @@ from infercast.serve.workload.request import Request, Segment, Workload
 LONGEST_SLEEP = 3600.0
 OWN_SECONDS = 0.001  # What this server takes to accept a request and write a token, part of the deployment's API server
 LATELY = 60.0  # Seconds over which rates are told
-MOST_RECENT = 20_000  # Requests kept for the forecast of the load so far
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +97,8 @@ class Emulator:
         lead = OWN_SECONDS * speed if clock is time.monotonic else 0.0
         self._lead = lead if lead < first.replica.request_path_seconds / 2 else 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._recent: deque[Request] = deque(maxlen=MOST_RECENT)
+        most_recent = 20_000  # Requests kept for the forecast of the load so far
+        self._recent: deque[Request] = deque(maxlen=most_recent)
 
     def now(self) -> float:
         """Seconds on the simulation's clock."""

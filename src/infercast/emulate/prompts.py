@@ -25,7 +25,6 @@ WORDS = re.findall(
     " one you were her all she there would their we him been has when who will more no if out so what up said its",
 )
 CHUNK = 16  # Tokens of a prompt that are compared together; an engine's blocks have as many or more
-MOST_KEPT = 50_000  # Prompts with their answers that a later prompt may continue
 IDS = 1 << 17
 
 
@@ -99,8 +98,9 @@ class Contents:
         rest = [*ids[len(ids) // CHUNK * CHUNK :], *map(WORD_IDS.__getitem__, answer)]
         end = len(rest) // CHUNK * CHUNK
         known = self._known.setdefault(reduce(_mixed, _names(rest[:end]), whole), {})
+        most_kept = 50_000  # Prompts with their answers that a later prompt may continue
         for full in (known, self._known):
-            if len(full) >= MOST_KEPT:
+            if len(full) >= most_kept:
                 del full[next(iter(full))]  # type: ignore[arg-type]
         known[tuple(rest[end:])] = segments
 

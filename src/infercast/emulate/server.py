@@ -24,14 +24,11 @@ from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Problem, read_documen
 if TYPE_CHECKING:
     import uvicorn
 
-LARGEST_BODY = 32 * 1024 * 1024
 MOST_CHOICES = 128
 PAGES = ("/v1/models", "/version", "/get_model_info", "/metrics", "/health", "/health_generate", "/ping")
-COMPLETION_TOKENS = 16  # What a completion without max_tokens has, as in vLLM
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[Any]]
-SWITCH_SECONDS = 0.0005  # How long a forecast in a thread may keep tokens waiting at a time
 
 
 class Asked:
@@ -192,7 +189,8 @@ class Server:
     async def _document(self, scope: Mapping[str, Any], receive: Receive) -> dict[str, Any]:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         headers.setdefault("content-type", "application/json")
-        document = await read_document(receive, headers, LARGEST_BODY)
+        largest_body = 32 * 1024 * 1024
+        document = await read_document(receive, headers, largest_body)
         model = document.get("model")
         if model is not None and model not in self.names:
             known = ", ".join(self.names)
@@ -204,7 +202,8 @@ class Server:
     async def _completions(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
         asked = Asked(await self._document(scope, receive), came)
-        await self._answer("text", asked, asked.prompts, asked.whole("max_tokens", COMPLETION_TOKENS, 1), receive, send)
+        completion_tokens = 16  # What a completion without max_tokens has, as in vLLM
+        await self._answer("text", asked, asked.prompts, asked.whole("max_tokens", completion_tokens, 1), receive, send)
 
     async def _chat(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
@@ -337,7 +336,8 @@ def serve(
 ) -> None:
     """Serve until it is interrupted; ``tell`` hears the address."""
     server, listening = make_server(emulator, names, host, port)
-    sys.setswitchinterval(SWITCH_SECONDS)
+    switch_seconds = 0.0005  # How long a forecast in a thread may keep tokens waiting at a time
+    sys.setswitchinterval(switch_seconds)
     gc.collect()
     gc.freeze()  # what is loaded stays, and is not looked through again while clients wait
     gc.set_threshold(1000, 3, 3000)  # a millisecond at a time; everything that was ever asked once in many minutes

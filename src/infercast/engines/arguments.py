@@ -51,7 +51,7 @@ class Found(NamedTuple):
         return self.argument.takes == "bool" and self.form not in (f"--{self.argument.name}", *self.argument.others)
 
 
-class Meaning(NamedTuple):
+class FlagExplanation(NamedTuple):
     """What a forecast makes of a flag."""
 
     status: str
@@ -66,12 +66,14 @@ def _classes(family: str) -> dict[str, Any]:
 
 
 @cache
-def meanings_of(family: str) -> dict[str, Meaning]:
+def meanings_of(family: str) -> dict[str, FlagExplanation]:
     """Those of flags that are not read, by name."""
     classes = _classes(family)
-    found = {name: Meaning(IGNORED, each["why"]) for each in classes.get("irrelevant", ()) for name in each["flags"]}
+    found = {
+        name: FlagExplanation(IGNORED, each["why"]) for each in classes.get("irrelevant", ()) for name in each["flags"]
+    }
     for each in classes.get("unmodelled", ()):
-        meaning = Meaning(NOT_MODELLED, f"{each['what']}; {each['effect']}", each.get("as_forecast", ()))
+        meaning = FlagExplanation(NOT_MODELLED, f"{each['what']}; {each['effect']}", each.get("as_forecast", ()))
         found |= dict.fromkeys(each["flags"], meaning)
     return found
 
@@ -170,18 +172,18 @@ class Arguments:
                 return Found(found, begun[0], refused=gone)
         return None
 
-    def meaning(self, found: Found, value: str) -> Meaning:
+    def meaning(self, found: Found, value: str) -> FlagExplanation:
         """What a forecast makes of a flag, unless it is one that is read."""
         known, argument, refused = meanings_of(self._family), found.argument, found.refused
-        meaning = next((known[each] for each in argument.names if each in known), Meaning(READ, ""))
+        meaning = next((known[each] for each in argument.names if each in known), FlagExplanation(READ, ""))
         others, choices = (row for row in self._rows if row.name == argument.name), argument.choices
         if not refused and choices and value not in choices and any(value in row.choices for row in others):
             refused = f"{self._release} has no --{argument.name} {value}; it takes {', '.join(choices)}"
         if refused:
-            return Meaning(REFUSED, f"{refused}; {meaning.note}" if meaning.status == NOT_MODELLED else refused)
+            return FlagExplanation(REFUSED, f"{refused}; {meaning.note}" if meaning.status == NOT_MODELLED else refused)
         given, usual = (str(not found.is_negated), "False") if argument.takes == "bool" else (value, "")
         if meaning.status == NOT_MODELLED and given and given in (argument.default or usual, *meaning.as_forecast):
-            return Meaning(IGNORED, "what is forecast anyway")
+            return FlagExplanation(IGNORED, "what is forecast anyway")
         return meaning
 
 

@@ -18,11 +18,11 @@ from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bu
 from infercast.engines.memory import Memory
 from infercast.engines.settings import (
     TYPES,
-    Commands,
+    EngineCommands,
+    EngineFlags,
+    EngineNames,
     Fields,
-    Flags,
     MeasuredSetup,
-    Names,
     ProfiledStep,
     Resolved,
     Settings,
@@ -49,7 +49,7 @@ from infercast.predict.identity import kernel_profile
 from infercast.predict.roofline import Predictor, with_older_kernels
 from infercast.serve import Replica
 from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import MILLI, format_bytes
 
 Tell = Callable[[str], None]
@@ -66,9 +66,6 @@ ABSENT = {
     "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
 }  # Engines that are asked for but not modelled, and their names
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")
-FINENESS = 1.3  # Ratio of consecutive token counts that are estimated; times in between are interpolated linearly
-WITHOUT_TEMPLATE = ("GptOssForCausalLM",)  # Models with chats that code renders, not a template
-MOST_GPUS = 1024  # Limit of GPUs per node tried when a model does not fit on fewer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,7 +80,7 @@ class Engine(ABC):
     is_measured: bool = True
     """True if its costs were measured; otherwise those of another release are used, with wider intervals."""
     rules_from: str = ""  # The release whose rules stand in for its own, if these are not known
-    flags: Flags
+    flags: EngineFlags
 
     title: ClassVar[str]  # As its makers write it
     close_since: ClassVar[Version] = ()
@@ -91,7 +88,7 @@ class Engine(ABC):
     load_balancer: ClassVar[str]  # Its default balancer of several replicas, by the names of `serve.fleet.router`
     servers_by_rank: ClassVar[bool] = False  # True if it starts an API server per data-parallel rank, not one for all
     shares_copies: ClassVar[bool] = True  # True if data-parallel ranks share experts, which all-to-all exchange needs
-    names: ClassVar[Names]
+    names: ClassVar[EngineNames]
     commands_file: ClassVar[str] = ""  # Where its commands are, read on first use
     settings_type: ClassVar[type[Any]]
     bounds: ClassVar[tuple[str, str, str]]
@@ -116,7 +113,7 @@ class Engine(ABC):
         return version_of(self.name)
 
     @property
-    def commands(self) -> Commands:
+    def commands(self) -> EngineCommands:
         """How it is started and asked."""
         return commands_in(self.commands_file)
 
@@ -151,7 +148,7 @@ class Engine(ABC):
         return layout
 
     def sizes_for(self, layout: ParallelLayout) -> dict[str, Any]:
-        """Options of `deploy` and settings by name that yield a layout, without defaults."""
+        """Options of `build_deployment` and settings by name that yield a layout, without defaults."""
         sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
         found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
         return {**found, "enable_expert_parallel": True} if layout.experts else found
@@ -268,7 +265,7 @@ class Engine(ABC):
         return None
 
     def before(self, version: Version, model: ModelConfig, /) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Defaults of an older release for a model: settings, and options of `deploy`."""
+        """Defaults of an older release for a model: settings, and options of `build_deployment`."""
         return {}, {}
 
     def known_before(self, version: Version, /) -> Sequence[str]:
@@ -281,7 +278,8 @@ class Engine(ABC):
 
     def as_released(self, host: Any, model: ModelConfig, /, *, chat: bool) -> Any:
         """A host's costs with those that this release had beyond."""
-        rendered = chat and model.architecture not in WITHOUT_TEMPLATE
+        without_template = ("GptOssForCausalLM",)  # Models with chats that code renders, not a template
+        rendered = chat and model.architecture not in without_template
         more, turn = MILLI * self.fact("sequence_ms"), MILLI * self.fact("chat_turn_ms") * rendered
         host = replace(host, process_sequence=host.process_sequence + more) if more else host
         return replace(host, server_turn=host.server_turn + turn, server_work=host.server_work + turn) if turn else host
@@ -413,7 +411,7 @@ def engine_of(settings: Settings) -> Engine:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Deployment(Answer):
+class Deployment(ResultMixin):
     """One replica, ready for step estimates."""
 
     engine: Engine
@@ -531,7 +529,7 @@ def put_on(
     return model, engine.resolve(settings, model, layout, gpu)
 
 
-def deploy(
+def build_deployment(
     model: ModelConfig,
     gpu: Gpu,
     settings: Settings,
@@ -560,13 +558,16 @@ def deploy(
     from infercast.engines.stages import cut_layout  # noqa: PLC0415 - few pipelines are cut otherwise
 
     layout = cut_layout(found, partition)
-    return deploy(model, gpu, settings, layout, predictor, host, over_http=over_http, chat=chat, must_fit=must_fit)
+    return build_deployment(
+        model, gpu, settings, layout, predictor, host, over_http=over_http, chat=chat, must_fit=must_fit
+    )
 
 
 def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
     """Seconds of a step's shared part, by tokens per rank if all have the same number."""
     most = deployment.settings.max_num_batched_tokens
-    sizes = np.unique(np.rint(np.geomspace(1, most, 2 + round(np.log(most) / np.log(FINENESS)))).astype(np.int64))
+    fineness = 1.3  # Ratio of consecutive token counts that are estimated; times in between are interpolated linearly
+    sizes = np.unique(np.rint(np.geomspace(1, most, 2 + round(np.log(most) / np.log(fineness)))).astype(np.int64))
     seconds = np.zeros(sizes.size)
     for call in token_calls(deployment.model, deployment.layout, sizes):
         if call.name in TOGETHER:
@@ -602,7 +603,8 @@ def require_fit(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu
 
 def _remedy(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
     """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
-    in_node = min(gpu.gpus_per_node, MOST_GPUS)
+    most_gpus = 1024  # Limit of GPUs per node tried when a model does not fit on fewer
+    in_node = min(gpu.gpus_per_node, most_gpus)
     wider = (replace(layout, tensor=size) for size in range(layout.tensor + 1, in_node // layout.pipeline + 1))
     most = layout.pipeline if gpu.stages else in_node // layout.tensor
     deeper = (replace(layout, pipeline=size, cut=()) for size in range(layout.pipeline + 1, most + 1))

@@ -69,8 +69,8 @@ class CorrectedTimer(KernelTimer):
     ) -> StepEstimate:
         return self._longer(self._own.decode(count, computed, contexts, steps, sampled))
 
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        return self._longer(self._own.compute(beside, num_first, count, computed, contexts))
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        return self._longer(self._own.compute(prefills, num_first, count, computed, contexts))
 
     def kernel_seconds(
         self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]

@@ -20,7 +20,6 @@ LONGEST, FASTEST = 1e6, 1e3
 UNITS = {"_ms": MILLI, "_us": MICRO}
 PLACED = ("python_at", "launch_at")
 """How many times as long as on the reference of hosts/probe.toml Python and launches took where these were measured."""
-WORDS = ("title", "source", "cpu")
 FACTS = ("title", "source", "is_measured", "python_at", "launch_at", "kernel_gap")
 WANTED = "title, source, and times with _ms or _us behind them, all as in the bundled host.toml of the engine"
 
@@ -105,9 +104,10 @@ def read_host(path: Path, kind: type[Costs], version: tuple[int, ...] = ()) -> C
         raise FileFormatError(path, f"is not TOML: {problem}") from None
     except (AttributeError, TypeError):
         raise FileFormatError(path, "has no tables of releases under since") from None
+    words = ("title", "source", "cpu")
     for name, value in values.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name in WORDS:
+        if name in words:
             if not isinstance(value, str):
                 raise FileFormatError(path, f"{name} must be text, not {value!r}")
         elif not (number and 0 <= value <= LONGEST):

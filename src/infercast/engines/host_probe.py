@@ -83,14 +83,14 @@ def _relative(document: Any, kind: str, path: Path) -> float | None:
         if type(value) not in (int, float) or not 0 < value < inf:
             raise FileFormatError(path, f"{OTHER}: {PARTS[kind]}.{name} has no p50 above 0")
         ratios.append(value / reference)
-    return together(ratios) if ratios else None
+    return mean_factor(ratios) if ratios else None
 
 
-def together(values: Sequence[float]) -> float:
+def mean_factor(values: Sequence[float]) -> float:
     return exp(sum(map(log, values)) / len(values))
 
 
 def mean_probe(probes: Sequence[HostProbe], title: str) -> HostProbe:
     """Of a machine that was probed several times, before and after its runs."""
     launches = [each.launch for each in probes if each.launch is not None]
-    return HostProbe(together([each.python for each in probes]), together(launches) if launches else None, title)
+    return HostProbe(mean_factor([each.python for each in probes]), mean_factor(launches) if launches else None, title)

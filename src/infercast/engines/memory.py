@@ -15,9 +15,7 @@ from infercast.models.spec import AdapterSlots, ModelConfig, stage_layers
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import LinkSpeed
 
-UNBOUNDED = 1 << 40  # Tokens of a sequence whose cache does not grow
 LINK_SHARE = 0.86  # Share of the link's bandwidth that large copies reach
-LATENCY = 10e-6
 MOST_AT_FULL_SPEED = 4  # GPUs of a server that copy at full link speed at once; more share that bandwidth. Not measured
 
 
@@ -79,7 +77,8 @@ class Memory(NamedTuple):
     def longest_sequence(self, chunk: int) -> int:
         shape, blocks = self.kv.shape, self.request_blocks
         if not shape.windows:  # states only, the same size for one token as for a million
-            return UNBOUNDED if shape.state_blocks <= blocks else 0
+            unbounded = 1 << 40  # Tokens of a sequence whose cache does not grow
+            return unbounded if shape.state_blocks <= blocks else 0
         low, high = 0, blocks * max(shape.sizes) // shape.block_size
         while low < high:
             middle = (low + high + 1) // 2
@@ -91,7 +90,8 @@ class Memory(NamedTuple):
 def host_link(gpu: Gpu, gpus: int, submit_seconds: float, submit_piece_seconds: float) -> LinkSpeed:
     """The host link of each of ``gpus`` GPUs, in one direction."""
     share = min(1.0, MOST_AT_FULL_SPEED / min(gpus, gpu.gpus_per_node))
-    return LinkSpeed(LINK_SHARE * share * gpu.pcie_bandwidth, LATENCY, submit_seconds, submit_piece_seconds)
+    latency = 10e-6
+    return LinkSpeed(LINK_SHARE * share * gpu.pcie_bandwidth, latency, submit_seconds, submit_piece_seconds)
 
 
 def slots_of(count: int, rank: int, model: ModelConfig) -> AdapterSlots:

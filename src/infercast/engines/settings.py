@@ -151,7 +151,7 @@ class MeasuredSetup:
     model: Mapping[str, Any] = field(default_factory=dict)  # How it read the checkpoint, by names of `ModelOptions`
 
 
-class Names(NamedTuple):
+class EngineNames(NamedTuple):
     """An engine's names for things that other engines have too; the first of each is its default."""
 
     kv_cache_dtypes: Mapping[str, str]
@@ -164,7 +164,7 @@ class Names(NamedTuple):
     quantizations: Mapping[str, str] = {}  # Its names for weight formats; an empty one is the checkpoint's
 
 
-class Flags(NamedTuple):
+class EngineFlags(NamedTuple):
     """Flags allowed in a pasted launch command, without leading dashes."""
 
     options: frozenset[str]  # Our options, with underscores, that apply to this engine
@@ -174,7 +174,7 @@ class Flags(NamedTuple):
     called: Mapping[str, str] = {}  # This engine's names for flags of other engines
 
 
-class Commands(NamedTuple):
+class EngineCommands(NamedTuple):
     """How the engine is started and benchmarked: command lines, images, and names used by other systems."""
 
     serve: Sequence[str] = ()  # Command that starts its server, before the model; empty for an engine without one
@@ -208,9 +208,9 @@ class Commands(NamedTuple):
 
 
 @cache
-def commands_in(file: str) -> Commands:
+def commands_in(file: str) -> EngineCommands:
     """Those of a data file; none where an engine has no such file."""
-    return Commands(**read_data(file)) if file else Commands()
+    return EngineCommands(**read_data(file)) if file else EngineCommands()
 
 
 def numbers(version: str) -> tuple[int, ...]:

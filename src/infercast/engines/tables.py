@@ -59,7 +59,7 @@ def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[di
     return families, launches
 
 
-def together(prompts: float, decodes: float, launches: int, padded: float) -> float:
+def fuse_prefill_decode(prompts: float, decodes: float, launches: int, padded: float) -> float:
     """`infercast.predict.estimate.together` for plain numbers, on which numpy is slow."""
     if not prompts or not decodes:  # each has its own kernel
         return prompts + decodes
@@ -72,7 +72,7 @@ def together(prompts: float, decodes: float, launches: int, padded: float) -> fl
     return longer + ADDED_SHARE * max(shorter - SHARED_SECONDS * launches, 0.0)
 
 
-def weighted(counts: Mapping[int, float], table: Table) -> Table:
+def weighted_sum(counts: Mapping[int, float], table: Table) -> Table:
     return np.asarray(np.array([*counts.values()]) @ table[[*counts]]) if counts else np.zeros(table.shape[1])
 
 
@@ -82,7 +82,7 @@ def products_of(calls: list[Call]) -> Table:
     return np.asarray(sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in throttled))
 
 
-def thinned(most: int, padded_to: tuple[int, ...]) -> Table:
+def sparse_sizes(most: int, padded_to: tuple[int, ...]) -> Table:
     """Sizes to estimate: those that graphs pad to (or every small one), and a regular grid beyond."""
     small = padded_to or range(1, DENSE + 1)
     first = small[-1] // SPACING * SPACING + SPACING
@@ -96,7 +96,6 @@ SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
 STEPS_AN_OCTAVE = 8
 ROWS_AT_ONCE = 8  # Numbers of sequences timed together: a run that meets one meets its neighbours
-MOST_PROMPTS = 64
 LEAST_CACHED = 64
 PAGE = 512  # Lengths cached at once, and the maximum steps per lookup
 
@@ -168,7 +167,8 @@ def _log_page(number: int) -> Array:
 class PromptSurface:
     def __init__(self, time: Timing, max_tokens: int, max_keys: int) -> None:
         self._time = time
-        self._counts = _grid(1, MOST_PROMPTS, ROUGH)
+        most_prompts = 64
+        self._counts = _grid(1, most_prompts, ROUGH)
         self._lengths = _grid(2, max(max_tokens, 4), FINE)
         self._cached = np.concatenate(([0], _grid(LEAST_CACHED, max(max_keys, 2 * LEAST_CACHED), COARSE)))
         logarithms = (np.log(self._counts), np.log(self._lengths), np.log(self._cached + LEAST_CACHED))

@@ -18,13 +18,13 @@ from infercast.engines.tables import (
     DecodeSurface,
     PromptSurface,
     Table,
+    fuse_prefill_decode,
     grid_seconds,
     in_parts,
     products_of,
     sequence_kernels,
-    thinned,
-    together,
-    weighted,
+    sparse_sizes,
+    weighted_sum,
 )
 from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple
@@ -37,8 +37,8 @@ from infercast.ops.op import Quantity, Size, rejection
 from infercast.predict.board_power import (
     FULL_SHARE,
     THROTTLED,
-    limits_of,
     longest_limited,
+    power_limits,
     tensor_load,
     throttle_decoding,
     throttle_fraction,
@@ -121,7 +121,6 @@ def padded_in(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> dict[str
 GAPS = ("between kernels", "gaps")  # GPU idle time between a step's kernels is listed with them ...
 DRAFT_GAPS = (f"{DRAFT_PREFIX}{GAPS[0]}", GAPS[1])  # ... and between draft kernels.
 WAITS = ("waits for weights in host memory", GAPS[1])
-MOST_BATCHES = 32  # Batches timed at once when every sequence is timed individually
 
 
 class KernelTimer:
@@ -140,7 +139,7 @@ class KernelTimer:
         # Row i of a table is the step of i tokens, or i sampled rows; a step that samples nothing still runs the head.
         token_sizes, row_sizes = np.arange(1, max_tokens + 1), np.arange(1, max_rows + 1)
         if not predictor.is_cheap:
-            token_sizes, row_sizes = thinned(max_tokens, sizes), thinned(max_rows, ())
+            token_sizes, row_sizes = sparse_sizes(max_tokens, sizes), sparse_sizes(max_rows, ())
         by_tokens = self._by_tokens(token_sizes)
         by_rows = self._by_rows(row_sizes)
         of_adapters = lora_calls(config, layout, token_sizes)
@@ -188,7 +187,7 @@ class KernelTimer:
         self._decoding = cache(self._look_at_decoding)
         self._prompting = cache(partial(self._graphs.launch, is_decode=False))
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
-        self._limit = gpu.dense_flops("bf16"), limits_of(gpu).max_slowdown, limits_of(gpu).unthrottled_load
+        self._limit = gpu.dense_flops("bf16"), power_limits(gpu).max_slowdown, power_limits(gpu).unthrottled_load
         """Tensor core peak, the maximum slowdown of GEMMs, and the share of the peak above which it starts."""
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
@@ -212,10 +211,10 @@ class KernelTimer:
         each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
         return estimated(([dense + seconds for seconds in each], attention, host, rows, 0.0, 0.0, 0.0))
 
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        if self._surfaces is None or not beside or min(beside)[0] == 1:
-            return self(GroupShape(count, computed, contexts, beside, num_first))
-        return self._compute_prompts(beside, count, computed, count + num_first)
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        if self._surfaces is None or not prefills or min(prefills)[0] == 1:
+            return self(GroupShape(count, computed, contexts, prefills, num_first))
+        return self._compute_prompts(prefills, count, computed, count + num_first)
 
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
         """A step of prompts, (new, computed) tokens of each, and of decodes with ``computed`` context tokens."""
@@ -226,9 +225,9 @@ class KernelTimer:
             tokens += new
         if num_decodes:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            beside, keys = time_decoding.next_step(num_decodes, computed + num_decodes), computed + num_decodes
+            prefills, keys = time_decoding.next_step(num_decodes, computed + num_decodes), computed + num_decodes
             padded = [each.seconds(num_decodes, keys) for each in self._padded] if self._is_padded else self._not_padded
-            attention = [*map(together, attention, beside, self._attention_launches, padded)]
+            attention = [*map(fuse_prefill_decode, attention, prefills, self._attention_launches, padded)]
         return self._put_together(tokens, len(prompts) + num_decodes, len(prompts), sampled, attention)
 
     def _put_together(
@@ -260,8 +259,8 @@ class KernelTimer:
         self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
     ) -> Table:
         """Seconds of each kernel over many steps, from row counts and the varying parts of the estimates."""
-        parts = [weighted(counts, table) for counts, table in zip(rows, self._tables, strict=True)]
-        parts[0] += weighted(slowed, self._token_table) * self._throttled[: parts[0].size]
+        parts = [weighted_sum(counts, table) for counts, table in zip(rows, self._tables, strict=True)]
+        parts[0] += weighted_sum(slowed, self._token_table) * self._throttled[: parts[0].size]
         return np.concatenate([*parts, varying])
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
@@ -292,7 +291,7 @@ class KernelTimer:
 
     def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
         """How far the power limit was in effect in steps of these rows, from 0 to 1; decode steps repeat until then."""
-        if limits_of(self._gpu).always:  # even reading memory exceeds the limit
+        if power_limits(self._gpu).always:  # even reading memory exceeds the limit
             return np.ones(rows.shape)
         peak, most, free = self._limit
         products = np.array(self._products)[self.computed_tokens(rows)]
@@ -348,7 +347,8 @@ class KernelTimer:
             (attention,) = self._time_sequences(queries, keys).tolist()
             prompts = len(shape.prompts)
             return self._put_together(shape.num_tokens, shape.num_sequences, prompts, shape.num_sampled, attention)
-        keys = keys + np.arange(min(steps, MOST_BATCHES))[:, None]
+        most_batches = 32  # Batches timed at once when every sequence is timed individually
+        keys = keys + np.arange(min(steps, most_batches))[:, None]
         times = self._time_sequences(queries[None, :], keys)
         rows, host, dense = self._decoding(shape.num_tokens, shape.num_sampled)
         seconds = [dense + sum(kernels) for kernels in times.tolist()]
@@ -388,8 +388,8 @@ class Adapted:
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
         return self._timer.with_adapters(self._timer.decode(count, computed, contexts, steps))
 
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        return self._timer.with_adapters(self._timer.compute(beside, num_first, count, computed, contexts))
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        return self._timer.with_adapters(self._timer.compute(prefills, num_first, count, computed, contexts))
 
 
 class DraftingTimer(KernelTimer):
@@ -448,16 +448,16 @@ class DraftingTimer(KernelTimer):
     ) -> StepEstimate:
         return self(self._group(count, computed, ()))
 
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        return self(self._group(count, computed, beside))
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        return self(self._group(count, computed, prefills))
 
-    def _group(self, count: int, computed: int, beside: Prompts) -> DraftShape:
+    def _group(self, count: int, computed: int, prefills: Prompts) -> DraftShape:
         width, drafts = self._drafting.width, self._drafting.num_drafts
-        room = self._most_tokens - sum([each for each, _ in beside])
+        room = self._most_tokens - sum([each for each, _ in prefills])
         computed, count = computed // max(count, 1), max(0, min(count, room // width))
-        new = [width] * count + [each for each, _ in beside]
-        before = [computed] * count + [each for _, each in beside]
-        return DraftShape(new, before, width * count + len(beside), count, drafts * count, width, len(new), drafts)
+        new = [width] * count + [each for each, _ in prefills]
+        before = [computed] * count + [each for _, each in prefills]
+        return DraftShape(new, before, width * count + len(prefills), count, drafts * count, width, len(new), drafts)
 
     def _attention(self, shape: DraftShape) -> list[float]:
         """Seconds of each attention kernel in the target's pass and in the first draft pass."""
@@ -468,7 +468,11 @@ class DraftingTimer(KernelTimer):
         if verifying:
             computed = sum(shape.computed[:verifying])
             each = self._time_verifying(verifying, shape.num_drafts, computed, of_single)
-            found = each if found is None else [*map(together, found, each, self._attention_launches, repeat(0.0))]
+            found = (
+                each
+                if found is None
+                else [*map(fuse_prefill_decode, found, each, self._attention_launches, repeat(0.0))]
+            )
         assert found is not None
         return found
 
@@ -486,7 +490,7 @@ class DraftingTimer(KernelTimer):
         if with_drafts == count:
             return seconds
         others = of_single.next_step(count - with_drafts, computed - int(share * computed) + count - with_drafts)
-        return [*map(together, seconds, others, self._attention_launches, repeat(0.0))]
+        return [*map(fuse_prefill_decode, seconds, others, self._attention_launches, repeat(0.0))]
 
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float], verifying: int = 0
@@ -547,7 +551,7 @@ class DraftingTimer(KernelTimer):
         padded = np.array([graphs.padded(count) for count in counts.tolist()])
         first = padded * drafting.width if drafting.heads_all else counts
         padded *= drafting.branches
-        sizes = thinned(int(max(padded.max(), first.max())), ())
+        sizes = sparse_sizes(int(max(padded.max(), first.max())), ())
         heads, calls = draft.head_calls(layout, sizes), draft.pass_calls(layout, sizes)
         head = self._time_table(heads, sizes, int(sizes[-1]))
         later = self._time_table(calls, sizes, int(sizes[-1]))[padded]

@@ -166,10 +166,8 @@ def made_up_day(
 
 
 SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)  # simulated loads, as shares of the saturated rate
-FULLNESS = (0.3, 1.0)  # shares of a replica's seats that closed loops keep taken
 LEAST, MOST = 1500, 12_000  # requests of a simulation: `RESIDENCES` residence times, within these limits
 RESIDENCES = 20.0
-ROUNDS = 8
 LONGER = 2  # A run that did not settle is made longer by this factor ...
 RAMP_UP = 0.4  # ... and if that does not help, this share is cut as ramp-up.
 SEED = 7
@@ -279,10 +277,12 @@ def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -
         levels.append(_level(_settled(system, comes, count, mix.size), slo, rate, replicas))
     pool = system.pools[-1].engines
     seats = len(pool.replicas) * num_seats(pool.replicas[0], whole.requests)
-    for share in FULLNESS:
+    fullness = (0.3, 1.0)  # shares of a replica's seats that closed loops keep taken
+    rounds = 8
+    for share in fullness:
         clients = int(share * seats)
         if clients > (1.2 if share < 1.0 else 1.02) * replicas * levels[-1].in_system:
-            count = int(np.clip(ROUNDS * clients, LEAST, 2 * MOST))
+            count = int(np.clip(rounds * clients, LEAST, 2 * MOST))
             closed = partial(_clients, traffic, mix, clients)
             levels.append(_level(_settled(system, closed, count, 2 * MOST), slo, None, replicas))
     ordered = sorted(levels, key=lambda level: level.in_system)
@@ -354,7 +354,6 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> L
 
 STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))  # Factors on lengths: four rates for three coefficients
 MIX = 300
-SERVICE_SEED = 11
 
 
 class ServiceTime(NamedTuple):
@@ -370,7 +369,8 @@ class ServiceTime(NamedTuple):
 
 def learn_service(system: System, traffic: Traffic, longest: int) -> ServiceTime:
     """From the rates of a replica that is kept full with longer and shorter requests."""
-    random = np.random.default_rng(SERVICE_SEED)
+    service_seed = 11
+    random = np.random.default_rng(service_seed)
     size = traffic.arrivals.size
     chosen = random.choice(size, min(size, MIX), replace=False)
     rows, seconds = [], []

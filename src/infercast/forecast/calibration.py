@@ -21,13 +21,12 @@ from infercast.engines.speculation import read_acceptance
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware.load import read_table
 from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import format_percent
 
 EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution
 TOLD = 0.7  # A factor is learned where results leave at most this share of the standard deviation before them
 ELSEWHERE = 0.5  # Share of the former uncertainty that returns with another model, layout or engine: an assumption
-ON_ANOTHER_GPU = 1.0  # The same of the host on another GPU, which is taken to be another machine
 FORM = 1
 MOST = 100.0  # No factor is larger, or smaller than one over it, and no path longer in seconds
 LATENCY_TITLES = {
@@ -102,7 +101,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Calibration(Answer):
+class Calibration(ResultMixin):
     """Factors with their uncertainty, and where they come from."""
 
     deployment: Fingerprint
@@ -161,7 +160,8 @@ def carried(calibration: Calibration, asked: Fingerprint) -> Corrections:
     other_model = (asked.model, asked.layout, asked.kv_cache, asked.engine) != (
         known.model, known.layout, known.kv_cache, known.engine,
     )  # fmt: skip
-    of_host = ON_ANOTHER_GPU if not same_gpu else 0.0 if same_engine else ELSEWHERE
+    on_another_gpu = 1.0  # The same of the host on another GPU, which is taken to be another machine
+    of_host = on_another_gpu if not same_gpu else 0.0 if same_engine else ELSEWHERE
     of_gpu = ELSEWHERE if other_model else 0.0
     return Corrections(
         host=_less_sure(calibration.host, of_host),

@@ -17,7 +17,6 @@ from infercast.serve.step import StepShape
 from infercast.units import NOTHING, format_many, format_percent, format_seconds
 
 HOST = "GPU waits for host"
-ON_THE_WAY = "host and the way to it"
 LINK = "link between the pools", "link"
 Parts = dict[tuple[str, str], float]
 PLAIN = {"as asked": ("the run as asked", "as asked"), "what if": ("the changed run", "with the changes")}
@@ -98,7 +97,8 @@ def _window(engine: EngineRun, start: Array, end: Array, tokens: Array) -> Parts
         if seconds.any():
             spent = float(((steps.until(end, seconds) - steps.until(start, seconds)) / tokens).sum())
             found[key] = found.get(key, 0.0) + spent
-    found[ON_THE_WAY, "host"] = float(((end - start) / tokens).sum()) - sum(found.values())
+    on_the_way = "host and the way to it"
+    found[on_the_way, "host"] = float(((end - start) / tokens).sum()) - sum(found.values())
     return found
 
 

@@ -18,7 +18,6 @@ from infercast.lazy_classes import dataclass, fields, replace
 from infercast.units import format_dollars
 
 HEAD: dict[str, Rule] = {"provider": TEXT, "date": TEXT, "source": TEXT, "licence": TEXT}
-OWNED_FIELDS = ("capital_cost", "years", "watts", "electricity_price", "pue")
 PRICES = ("on_demand", "on_demand_lowest", "spot", "spot_lowest")
 AT_LEAST_ONE: Rule = ("a number of at least 1", lambda value: POSITIVE[1](value) and value >= 1)
 OF_GPU: dict[str, Rule] = {
@@ -31,7 +30,6 @@ OF_GPU: dict[str, Rule] = {
 HOURS_A_YEAR = 365.25 * 24
 ON_DEMAND, SPOT, OWNED, GIVEN = "on-demand", "spot", "owned", "given"
 HOW_TO_GIVE = "give --price-per-gpu-hour X, or --prices FILE with your own"
-SECONDS_AN_HOUR = 3600.0
 MILLION = 1e6
 
 
@@ -75,6 +73,7 @@ def _read_file(path: Path, changed: int) -> PriceList:
     entries = {name: value for name, value in table.items() if isinstance(value, dict)}
     if not entries:
         raise FileFormatError(path, "has no prices; write [h100-sxm] and on_demand = 2.5 below it, say")
+    owned_fields = ("capital_cost", "years", "watts", "electricity_price", "pue")
     for name, entry in entries.items():
         check_table(entry, OF_GPU, path, f"{name}.")
         rented, bought = "on_demand" in entry or "spot" in entry, "capital_cost" in entry
@@ -85,7 +84,7 @@ def _read_file(path: Path, changed: int) -> PriceList:
             raise FileFormatError(path, f"{name} needs years with capital_cost, the time in which it is written off")
         if bought and "watts" in entry and "electricity_price" not in entry:
             raise FileFormatError(path, f"{name} needs electricity_price ($ per kWh) with watts")
-        if rented and (strange := [field for field in OWNED_FIELDS if field in entry]):
+        if rented and (strange := [field for field in owned_fields if field in entry]):
             raise FileFormatError(path, f"{name}.{strange[0]} belongs to a GPU that was bought, with capital_cost")
     gpus = {gpu_called(name): entry for name, entry in entries.items()}
     return _list_of({"provider": path.stem, "date": "", "source": f"{path}", **table}, gpus)
@@ -261,7 +260,8 @@ def hourly(gpus: Sequence[tuple[int, GpuPrice | None]]) -> float | None:
 
 def cost_at(per_hour: float, requests_per_second: float, input_tokens: float, output_tokens: float) -> Cost:
     """Cost per request and token; ``input_tokens`` and ``output_tokens`` are per second."""
-    second = per_hour / SECONDS_AN_HOUR
+    seconds_an_hour = 3600.0
+    second = per_hour / seconds_an_hour
     return Cost(
         per_hour=per_hour,
         per_request=second / requests_per_second,

@@ -21,11 +21,10 @@ from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
 from infercast.serve import Workload
-from infercast.shown import Plotted
+from infercast.shown import PlottableResult
 from infercast.units import MICRO, MILLI, format_many
 
 MOST_REQUESTS, MOST_AT_ALL = 6000, 20_000  # Windows are added up to the first; one with its ramp-up may have the second
-MOST_MINUTES = 30
 RAMP = 2  # windows before those that count, in which the fleet fills up
 
 
@@ -55,7 +54,8 @@ def check_busiest(
         return None
     counts, peak = traffic.counts, int(np.argmax(traffic.counts))
     first = last = peak
-    while last - first + 1 < MOST_MINUTES and (last + 1 < counts.size or first > 0):
+    most_minutes = 30
+    while last - first + 1 < most_minutes and (last + 1 < counts.size or first > 0):
         to_right = last + 1 < counts.size and (last - peak <= peak - first or first == 0)
         wider = (first, last + 1) if to_right else (first - 1, last)
         if counts[max(0, wider[0] - RAMP) : wider[1] + 1].sum() > MOST_REQUESTS:
@@ -203,7 +203,7 @@ FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DayPlan(Plotted):
+class DayPlan(PlottableResult):
     """The answer for a day."""
 
     deployment: Deployment

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of, engines
-from infercast.engines.base import deploy as deploy_resolved
+from infercast.engines.base import build_deployment as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
 from infercast.errors import InputError, UnknownNameError
@@ -337,16 +337,14 @@ def _setting_names(engine: Engine) -> set[str]:
     return {each.name for each in fields(engine.settings_type)} - {"engine"}
 
 
-ADDRESS = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"  # What an engine's own ``--host`` takes
-
-
 def host_of(engine: Engine, host: HostSource = None, gpu: Gpu | None = None) -> HostCosts:
     """Host costs by the name of a CPU, by a file, or as given; None: as measured, or of the CPU that the GPU has."""
     if host is None or isinstance(host, HostCosts):
         return host or engine.default_host().on_cpu(MEASURED if gpu is None else gpu.cpu)
     if not isinstance(host, str | Path):
         return host.on(engine.default_host())
-    if re.fullmatch(ADDRESS, str(host), re.IGNORECASE):
+    address = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"  # What an engine's own ``--host`` takes
+    if re.fullmatch(address, str(host), re.IGNORECASE):
         raise InputError(
             f"--host {host} is an address, as an engine's --host takes it; here nothing listens, and --host says which "
             "CPU the server has: a name from `infercast hosts`, a host.json or a .toml; leave it out"

@@ -23,22 +23,18 @@ from infercast.lazy_classes import dataclass, replace
 from infercast.predict.board_power import BoardPower, board_under
 from infercast.predict.estimate import SOURCES, exposed_seconds
 from infercast.serve import Record, Workload
-from infercast.serve.record import PhaseTotals, Served
-from infercast.shown import Shown
+from infercast.serve.record import PhaseTotals, ServedRequests
+from infercast.shown import ReprMixin
 from infercast.units import format_gpus
 
 Batch = tuple[Table, Table]  # New tokens of each sequence, and its tokens in all
 MOST_SIZES = 48  # Table sizes at which joules are computed; in between, they are interpolated
-WATT_HOUR = 3600.0
 Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]  # A deployment, its step timer, and what each replica did
 STATIC, IDLE = "static", "idle"  # Parts other than kernel families: power while kernels run, and while none does
 MOST_SEQUENCES = 256  # sequences of a batch that stands for others: more of them draw no more power while they run
 RUN_SPREAD = 0.045
 """Spread of runs on one kind of board (deviation of a logarithm), on H200s (benchmarks/accuracy/energy_runs.py)."""
-HELD_BACK_SPREAD = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
-BUSY_SHARE = 0.2  # share of a run's joules that chips draw for being busy, whatever they do
 KILO = 1000.0
-TENTH = 1.2815515655446004  # `EIGHTY` with all digits
 BOUNDS = {
     "pue": (1.0, 10.0), "server_watts": (0.0, 1e6), "server_factor": (1.0, 10.0), "grid_carbon": (0.0, 1e5),
     "electricity_price": (0.0, 1e3),
@@ -174,10 +170,12 @@ def pool_energy(
     joules = sum(parts.values())
     peaks = [energy.peak_watts for several in phases.values() for _, energy in several]
     held_back = deployment.gpu.unlimited is not None
-    half = EIGHTY * hypot(board.spread, RUN_SPREAD, HELD_BACK_SPREAD if held_back else 0.0)
+    held_back_spread = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
+    half = EIGHTY * hypot(board.spread, RUN_SPREAD, held_back_spread if held_back else 0.0)
+    busy_share = 0.2  # share of a run's joules that chips draw for being busy, whatever they do
     # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
     # of all that is drawn meanwhile.
-    follows = BUSY_SHARE + (parts[STATIC] / joules if workload.rate is None else 0.0)
+    follows = busy_share + (parts[STATIC] / joules if workload.rate is None else 0.0)
     about = uncertainty_of(deployment, busiest(records), version)
     half = hypot(half, follows * max(about.prompts, about.decodes))
     gpus = len(records) * layout.replica_gpus
@@ -229,7 +227,7 @@ class Facility:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FacilityEnergy(Shown):
+class FacilityEnergy(ReprMixin):
     """Power and energy at the wall of the building; watts are means over the run, of all GPUs together."""
 
     gpu_watts: float  # Watts of the boards alone
@@ -281,7 +279,8 @@ def facility_energy(energy: Energy, system: System, facility: Facility) -> Facil
     boards = energy.mean_watts * system.gpus
     watts = pue * server
     times = watts / boards
-    off = TENTH * max(kind.spread for _, kind in placed)
+    tenth = 1.2815515655446004  # `EIGHTY` with all digits
+    off = tenth * max(kind.spread for _, kind in placed)
     low, high = (exp(hypot(log(energy.joules / end), off)) for end in (energy.low, energy.high))
     hours = watts / KILO
     per_million = energy.watt_hours_per_million_output_tokens * times
@@ -329,7 +328,7 @@ class PoolPower:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Energy(Shown):
+class Energy(ReprMixin):
     """Joules and watts of all GPUs in the steady part, or else from the first request sent to the last token."""
 
     joules: float  # Joules of all GPUs
@@ -355,7 +354,8 @@ class Energy(Shown):
     @property
     def watt_hours_per_million_output_tokens(self) -> float:
         """The same as joules of an output token, in the unit of electricity bills."""
-        return self.joules_per_output_token * 1e6 / WATT_HOUR
+        watt_hour = 3600.0
+        return self.joules_per_output_token * 1e6 / watt_hour
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -375,7 +375,7 @@ def energy_of(forecast: SimulatedRun) -> Energy | None:
 def energy_of_pools(
     pools: Iterable[Drawing],
     workload: Workload,
-    clients: Record | Served,
+    clients: Record | ServedRequests,
     duration: float,
     version: Version = (),
     rates: tuple[float, float] | None = None,

@@ -36,7 +36,6 @@ from infercast.predict.operators import GPU, estimate_op, known
 from infercast.predict.roofline import Predictor
 
 OPERATORS = "operators"  # What rests on calls of PyTorch, in data/kernel_options.toml
-SIDES = ("batch", "channels", "size", "out_channels", "kernel_size", "stride")
 
 
 @cache
@@ -50,7 +49,8 @@ def _build(family: str, by: Values) -> Op:
         bias = bool(by.get("bias"))
         return Product(by["m"], by["n"], by["k"], by.get("batch", 1), dtype=by["dtype"], bias=bias)
     if family == "conv2d":
-        return conv2d(*(by[name] for name in SIDES), groups=by["groups"], dtype=by["dtype"])
+        sides = ("batch", "channels", "size", "out_channels", "kernel_size", "stride")
+        return conv2d(*(by[name] for name in sides), groups=by["groups"], dtype=by["dtype"])
     if family == "lstm":
         return Lstm(by["batch"], by["steps"], by["hidden"], by["hidden"], by["layers"], dtype=by["dtype"])
     kind, groups = str(by.get("kernel", family)), read_data("kernel_options.toml")[OPERATORS][family].get("kinds")
@@ -201,7 +201,6 @@ def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | N
 DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype", "state_dtype"))
 TEXTS = DTYPES | {"kernel"}
 LARGEST = 2**31 - 1  # The largest side of a tensor; products of three of them are far beyond any GPU
-LARGEST_BYTES = 2**50
 LEAST = {"gpus": 2, "stride": 1, "groups": 1, "layers": 1}  # Sizes of which one is not enough, or none
 SHAPES = {name: shape for family in FAMILIES.values() for name, shape in family.shapes.items()}
 SHAPES |= {
@@ -262,7 +261,8 @@ def build_op(family: str, values: Values) -> Op:
 
 def _check_size(name: str, value: Any, least: int) -> None:
     """Raise InputError unless a size, or each of an array of sizes, is in range."""
-    most = LARGEST_BYTES if name == "bytes" else LARGEST
+    largest_bytes = 2**50
+    most = largest_bytes if name == "bytes" else LARGEST
     low, high = (value, value) if type(value) is int else (np.min(value), np.max(value))
     require(low >= least, name, f"be at least {least}", low)
     require(high <= most, name, f"be at most {most}", high)

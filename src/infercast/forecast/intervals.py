@@ -18,10 +18,10 @@ from infercast.forecast.slo import NAMES, Array, Percentiles, quantile
 from infercast.forecast.system import System, busiest
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Replica, Workload
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
 from infercast.serve.workload.api_server import ServerCosts
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import format_seconds
 
 LEVEL = 0.8
@@ -121,7 +121,7 @@ class Sensitivity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Intervals(Answer):
+class Intervals(ResultMixin):
     """What a run's results lie within, four times out of five."""
 
     ttft: Band
@@ -144,9 +144,9 @@ def system_half_widths(
     system: System,
     workload: Workload,
     uncertainties: Sequence[uncertainty.Uncertainty],
-    results: Callable[[Served], Array],
+    results: Callable[[ServedRequests], Array],
     chance: Array,
-    served: Served | None = None,
+    served: ServedRequests | None = None,
 ) -> Widths:
     """How far results may be off, as logarithms: all replicas of all pools alike, the link between pools by itself.
 
@@ -180,7 +180,7 @@ def _filled(moved: Array | float) -> Array:
     return np.where(np.isnan(moved), np.nanmax(np.abs(moved)), moved)
 
 
-def _num_before_end(served: Served, count: int) -> int:
+def _num_before_end(served: ServedRequests, count: int) -> int:
     """How many of the first ``count`` requests hardly see whether others come after these."""
     if count == served.sent_at.size:
         return count

@@ -26,14 +26,12 @@ from infercast.serve import Record
 from infercast.serve.fleet.two_pools import taken_in
 from infercast.serve.record import PhaseTotals
 from infercast.serve.step import DraftShape, StepShape
-from infercast.shown import Plotted
+from infercast.shown import PlottableResult
 from infercast.units import format_many, format_seconds
 
 MOST_SEQUENCES = 2**20
 
 
-HIDDEN_SHARE = 1e-9
-COUNTS = 0.05  # Share of a phase from which on a family's source counts
 _average_steps: WeakKeyDictionary[PhaseTotals, tuple[Deployment, bool, StepCost]] = WeakKeyDictionary()
 
 
@@ -125,7 +123,7 @@ class KernelCost:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class StepCost(Plotted):
+class StepCost(PlottableResult):
     """One step, kernel by kernel."""
 
     kernels: tuple[KernelCost, ...]
@@ -293,8 +291,9 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
     terms = deployment.predictor.explain(op, gpu) if explain else {}
     share = float(exposed_seconds(call, seconds)) / (call.count * seconds)
     if share != 1.0:
+        hidden_share = 1e-9
         # Hidden whole, its interval is still as wide as it is.
-        estimate = estimate.scaled(max(share, HIDDEN_SHARE))
+        estimate = estimate.scaled(max(share, hidden_share))
     is_new = deployment.engine.is_new_kernel(op, gpu)
     joules = float(np.ravel(board_under(gpu).dynamic_joules(op, seconds))[0])
     return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms, joules, is_new)
@@ -327,7 +326,8 @@ class Phase(NamedTuple):
 
 def weakest_source(phases: tuple[Phase, ...]) -> str:
     """What the estimates of the largest families rest on: the weakest of them."""
-    families = [family for phase in phases for family in phase.families if family.share >= COUNTS and family.source]
+    counts = 0.05  # Share of a phase from which on a family's source counts
+    families = [family for phase in phases for family in phase.families if family.share >= counts and family.source]
     return max((family.source for family in families), key=SOURCES.index)
 
 

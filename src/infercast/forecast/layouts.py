@@ -39,14 +39,14 @@ from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.synthetic import synthetic_workload
-from infercast.shown import Answer, Shown
+from infercast.shown import ReprMixin, ResultMixin
 from infercast.units import format_figure, format_seconds
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256  # The default load: clients of a closed loop, and tokens of requests
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LayoutCost(Shown):
+class LayoutCost(ReprMixin):
     """One layout on one kind of GPU; times in seconds."""
 
     gpu: Gpu
@@ -101,7 +101,7 @@ class LayoutCost(Shown):
         return None if self.intervals is None else self.intervals.output_tokens_per_second
 
 
-class Layouts(Answer, tuple[LayoutCost, ...]):
+class Layouts(ResultMixin, tuple[LayoutCost, ...]):
     """Layouts that were compared, in the order of the question; a tuple that can show itself."""
 
     model: str

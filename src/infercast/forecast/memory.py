@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from infercast.engines.base import deploy as deploy_resolved
+from infercast.engines.base import build_deployment as deploy_resolved
 from infercast.engines.base import require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
@@ -23,12 +23,12 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, rank_weight_bytes
 from infercast.predict.learned import make_predictor
-from infercast.shown import Plotted
+from infercast.shown import PlottableResult
 from infercast.units import format_many
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Fit(Plotted):
+class Fit(PlottableResult):
     """How a model sits in the memory of one GPU."""
 
     model: ModelConfig

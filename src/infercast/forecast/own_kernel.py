@@ -29,7 +29,7 @@ from infercast.ops.op import Quantity, sum_batch
 from infercast.predict.estimate import Estimate
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Adjusted, Predictor, launch_floor
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import MICRO
 
 FORMAT, TIMES = "infercast kernel 1", ("microseconds", "latency_us", "time_us", "us")
@@ -43,7 +43,6 @@ OPERATORS: dict[type, Any] = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: n
 OPERATORS |= {ast.Pow: np.power, ast.FloorDiv: np.floor_divide, ast.Mod: np.mod}
 
 Inputs = dict[str, Array]  # Terms and features that a model may use by name, a row a shape; bytes and FLOP in us
-SHORTEST = 1e-3  # Microseconds
 PRIOR, PRIOR_SPREAD = (1.1, -1.2, -1.5, -3.0), (1.0, 1.5, 1.5, 1.0)
 """Logarithms of what is expected, and how surely: scales of features, size of the correction, of its slope, noise."""
 WIDEST, ELSEWHERE, PER_RATIO = 4.0, 1.5, 0.3
@@ -52,7 +51,6 @@ KINDS = (
     ("none dims", "products dims"),
     ("work dims", "work features", "none features", "both features", "products dims"),
 )  # Terms of the sum and features of the process, of each model that is tried: without a formula of work, and with
-BELIEF = -4.0  # Power of a model's error on unseen shapes that it counts by
 
 
 def _compute(node: ast.expr, sizes: Mapping[str, Array]) -> Any:
@@ -150,7 +148,8 @@ class Process:
         self._weights = np.linalg.solve(self._root.T, np.linalg.solve(self._root, left))
 
     def _sum(self, inputs: Inputs) -> Array:
-        return np.asarray(np.log(np.maximum(inputs[self._terms] @ self._coefficients, SHORTEST)))
+        shortest = 1e-3  # Microseconds
+        return np.asarray(np.log(np.maximum(inputs[self._terms] @ self._coefficients, shortest)))
 
     def __call__(self, inputs: Inputs) -> tuple[Array, Array]:
         """Logarithms of microseconds, and their standard deviations."""
@@ -206,7 +205,8 @@ class Members(NamedTuple):
                 part = Process(kind, _rows(inputs, folds != fold), logs[folds != fold], process.scales)
                 missed[folds == fold] = part(_rows(inputs, folds == fold))[0] - logs[folds == fold]
             errors.append(np.mean(np.minimum(np.abs(missed), 1.0)) + 1e-3)
-        counts = np.array(errors) ** BELIEF
+        belief = -4.0  # Power of a model's error on unseen shapes that it counts by
+        counts = np.array(errors) ** belief
         return cls(processes, counts / counts.sum())
 
     def __call__(self, inputs: Inputs) -> Array:
@@ -214,7 +214,7 @@ class Members(NamedTuple):
         return np.asarray(np.tensordot(self.counts, [process(inputs) for process in self.processes], 1))
 
 
-class OwnKernel(Answer):
+class OwnKernel(ResultMixin):
     """A predictor of one kernel, from measured shapes; `write` saves it as JSON and `read_kernel` reads it."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:

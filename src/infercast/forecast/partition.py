@@ -12,7 +12,7 @@ from infercast.errors import DoesNotFitError, InputError, require
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.lazy_classes import replace
 from infercast.models.spec import stage_layers
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 
 
 class Cut(NamedTuple):
@@ -28,7 +28,7 @@ class Cut(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Partition(Answer):
+class Partition(ResultMixin):
     """A pipeline under the engine's own cut and another one."""
 
     deployment: Deployment

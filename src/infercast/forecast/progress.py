@@ -23,7 +23,7 @@ def request_progress(asked: Progress | bool | None, total: int) -> Iterator[Prog
     if not asked or not isinstance(asked, bool):
         yield asked or None
         return
-    line, start = Line(), time.monotonic()
+    line, start = StatusLine(), time.monotonic()
 
     def tell(sent: int, simulated: float) -> None:
         done = min(1.0, sent / total)
@@ -45,14 +45,14 @@ def stage_progress(asked: Callable[[str], None] | bool | None) -> Iterator[Calla
     if not asked or not isinstance(asked, bool):
         yield asked or (lambda _: None)
         return
-    line, number = Line(), count(1)
+    line, number = StatusLine(), count(1)
     try:
         yield lambda words: line.write(f"{next(number)}: {words}", now=True)
     finally:
         line.clear()
 
 
-class Line:
+class StatusLine:
     """One line of text: an output of a notebook, or the last line of a terminal; nothing in a pipe."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from infercast.forecast.slo import (
 )
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.lazy_classes import dataclass, field, replace
-from infercast.shown import Answer, Plotted, renderers
+from infercast.shown import PlottableResult, ResultMixin, renderers
 from infercast.units import MILLI, format_figure, format_many, format_odds, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class JudgedLimit:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Verdict(Answer):
+class Verdict(ResultMixin):
     """The verdict on an SLO."""
 
     slo: Slo
@@ -170,7 +170,7 @@ def interval_of(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> t
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Forecast(Plotted, SimulatedRun):
+class Forecast(PlottableResult, SimulatedRun):
     """The result of a simulated run: what clients saw, and what each pool of replicas did."""
 
     verdict: Verdict | None = None  # The verdict on its SLO, if it has one (`promised`)

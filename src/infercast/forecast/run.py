@@ -20,10 +20,10 @@ from infercast.models.lower import DRAFT_PREFIX
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import Handover
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.workload.request import Draw
-from infercast.shown import Shown
+from infercast.shown import ReprMixin
 from infercast.units import format_many, format_seconds
 
 SHOWN_TURNS = 10
@@ -73,7 +73,7 @@ class ClassRun:
     end_to_end: Percentiles
 
 
-def sessions_of(workload: Workload, served: Served, records: Sequence[Record]) -> SessionsRun | None:
+def sessions_of(workload: Workload, served: ServedRequests, records: Sequence[Record]) -> SessionsRun | None:
     if not workload.in_turns and all(request.session is None for request in workload.requests):
         return None
     sessions = np.array([-1 if each.session is None else each.session for each in workload.requests])
@@ -114,7 +114,7 @@ def sessions_of(workload: Workload, served: Served, records: Sequence[Record]) -
     )
 
 
-def classes_of(workload: Workload, served: Served) -> tuple[ClassRun, ...]:
+def classes_of(workload: Workload, served: ServedRequests) -> tuple[ClassRun, ...]:
     if not workload.classes:
         return ()
     names = np.array([request.slo_class for request in workload.requests])
@@ -169,7 +169,9 @@ def part_of(steady: SteadyState, state: State, asked: bool, open_ended: bool) ->
     return steady if asked or (open_ended and steady.reached) else None
 
 
-def outcome_of(served: Record | Served, steady: SteadyState | None = None, workload: Workload | None = None) -> Outcome:
+def outcome_of(
+    served: Record | ServedRequests, steady: SteadyState | None = None, workload: Workload | None = None
+) -> Outcome:
     """Sum a run up; with a steady part, over it. Rates of random requests are then those of an endless run."""
     start, last = float(served.sent_at.min()), float(served.last_token.max())
     begin, end = (start, last) if steady is None else (start + steady.begin, start + steady.end)
@@ -270,7 +272,7 @@ def tier_run(deployment: Deployment, records: Sequence[Record], num_input: int, 
     )
 
 
-class Level(NamedTuple):
+class MeanAndPeak(NamedTuple):
     """A quantity over time: its average over the part that counts, and its peak over the whole run."""
 
     mean: float
@@ -287,16 +289,16 @@ class EngineLoad(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PoolRun(Shown):
+class PoolRun(ReprMixin):
     """What the replicas of one pool did."""
 
     pool: ServingPool
     records: tuple[Record, ...]  # Of each replica
     phases: tuple[Phase, ...]  # Of the replica that took most steps
     engines: tuple[EngineLoad, ...]
-    running: Level  # Sequences from their first step to their last token, on all replicas together ...
-    waiting: Level  # ... and requests from being sent to their first step.
-    kv_usage: Level  # Of the fullest replica
+    running: MeanAndPeak  # Sequences from their first step to their last token, on all replicas together ...
+    waiting: MeanAndPeak  # ... and requests from being sent to their first step.
+    kv_usage: MeanAndPeak  # Of the fullest replica
     prefix_hit_rate: float  # Share of the prompt tokens that were in a cache
     num_preemptions: int
     tier: TierRun | None = None  # What the tier of its KV cache in the host's memory did, if it has one
@@ -333,7 +335,7 @@ class LinkRun(NamedTuple):
 class Stays:
     """When requests came to a pool, were started and left it; averages over time follow from how long they stayed."""
 
-    def __init__(self, served: Served, window: tuple[float, float], rate: float | None) -> None:
+    def __init__(self, served: ServedRequests, window: tuple[float, float], rate: float | None) -> None:
         """``window``: the part that counts; ``rate``: of an endless run like it, if it is known."""
         self.served, self._window, self._rate = served, window, rate
         self._counted = (served.sent_at >= window[0]) & (served.sent_at <= window[1])
@@ -348,10 +350,10 @@ class Stays:
         counted = max(int(np.count_nonzero(self._counted)), 1)
         return self._rate * float((end - begin)[chosen & self._counted].sum()) / counted
 
-    def level(self, begin: Array, end: Array, most: float = inf) -> Level:
+    def level(self, begin: Array, end: Array, most: float = inf) -> MeanAndPeak:
         """The same, and the most at a time; no more than ``most`` have a seat."""
         changes = np.repeat([-1, 1], begin.size)[np.argsort(np.concatenate([end, begin]), kind="stable")]
-        return Level(min(self.mean(begin, end), most), min(float(max(np.cumsum(changes).max(), 0)), most))
+        return MeanAndPeak(min(self.mean(begin, end), most), min(float(max(np.cumsum(changes).max(), 0)), most))
 
     def busy(self, engine: int) -> float:
         """Share of the run in which an engine had any request."""
@@ -379,7 +381,7 @@ def pool_run(
         engines=loads,
         running=stays.level(served.started_at, served.last_token, seats),
         waiting=stays.level(served.sent_at, served.started_at),
-        kv_usage=Level(
+        kv_usage=MeanAndPeak(
             max(busy * gauge.area / seconds if seconds else 0.0 for gauge, busy, seconds in usage),
             max(gauge.peak for gauge, *_ in usage),
         ),
@@ -422,7 +424,7 @@ def link_run(system: System, run: Run, workload: Workload, duration: float) -> L
     done, clients = run.handover, run.clients
     if done is None or system.link is None or system.wire is None:
         return None
-    carried = np.bincount(Served(done.prefill).engine, system.sequence_sizes(workload))
+    carried = np.bincount(ServedRequests(done.prefill).engine, system.sequence_sizes(workload))
     return LinkRun(
         name=system.link,
         use=float(carried.max()) / system.wire.sending / duration,
@@ -466,7 +468,7 @@ class SimulatedRun(Outcome):
     system: System  # As it was simulated
     pools: tuple[PoolRun, ...]  # One, or a prefill pool and a decode pool
     link: LinkRun | None  # Between two pools
-    clients: Served  # The times of every request, as clients saw them
+    clients: ServedRequests  # The times of every request, as clients saw them
     state: State  # Stable, backlogged or overloaded
     steady: SteadyState  # Between ramp-up and drain
     steady_only: bool  # Whether latencies and rates are those of that part, and not of the whole run
@@ -530,19 +532,21 @@ class SimulatedRun(Outcome):
         return tuple(load for pool in self.pools for load in pool.engines)
 
     @property
-    def running(self) -> Level:
+    def running(self) -> MeanAndPeak:
         """Sequences on all replicas together."""
-        return Level(sum(pool.running.mean for pool in self.pools), sum(pool.running.peak for pool in self.pools))
+        return MeanAndPeak(sum(pool.running.mean for pool in self.pools), sum(pool.running.peak for pool in self.pools))
 
     @property
-    def waiting(self) -> Level:
+    def waiting(self) -> MeanAndPeak:
         """Requests on all replicas together."""
-        return Level(sum(pool.waiting.mean for pool in self.pools), sum(pool.waiting.peak for pool in self.pools))
+        return MeanAndPeak(sum(pool.waiting.mean for pool in self.pools), sum(pool.waiting.peak for pool in self.pools))
 
     @property
-    def kv_usage(self) -> Level:
+    def kv_usage(self) -> MeanAndPeak:
         """Share of the KV blocks that are held, of the fullest replica."""
-        return Level(max(pool.kv_usage.mean for pool in self.pools), max(pool.kv_usage.peak for pool in self.pools))
+        return MeanAndPeak(
+            max(pool.kv_usage.mean for pool in self.pools), max(pool.kv_usage.peak for pool in self.pools)
+        )
 
     @property
     def num_preemptions(self) -> int:

@@ -34,7 +34,7 @@ from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import prompts_of, receiving
 from infercast.serve.loop import Progress, StepObserver
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from infercast.serve.workload.synthetic import continued, extended
 
 ROUGH = 2.0  # Times that errors of a run may be as large where each of its steps is simulated by itself
@@ -127,7 +127,7 @@ def simulate_system(
     slo: Slo | None = None,
     medians: Callable[[], bool] = lambda: True,
     rejects: float = inf,
-    check: Callable[[Served], None] = lambda _: None,
+    check: Callable[[ServedRequests], None] = lambda _: None,
 ) -> Forecast:
     """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
@@ -160,7 +160,7 @@ def simulate_system(
     seen = outcome_of(run.clients, part, workload)
     start = float(run.clients.sent_at.min())
     window = (start, start + seen.duration) if part is None else (start + part.begin, start + part.end)
-    both = [run.clients] if len(run.records) == 1 else [Served(records) for records in run.records]
+    both = [run.clients] if len(run.records) == 1 else [ServedRequests(records) for records in run.records]
     stays = [Stays(each, window, workload.rate if part else None) for each in both]
     pools = zip(system.pools, _within(run, part), stays, strict=True)
     runs = tuple(pool_run(pool, records, workload, seen.duration, stay) for pool, records, stay in pools)
@@ -187,7 +187,7 @@ class _Course:
         workload: Workload,
         capacity: Callable[[], float],
         ask: Callable[..., tuple[int | None, str]],
-        check: Callable[[Served], None],
+        check: Callable[[ServedRequests], None],
     ) -> None:
         self.workload, self.is_precise = workload, False
         self._replica, self._engines = system.pools[-1].replica, len(system.pools[-1].engines.replicas)
@@ -196,7 +196,7 @@ class _Course:
 
     def judge(
         self,
-        clients: Served,
+        clients: ServedRequests,
         workload: Workload,
         records: Sequence[Record],
         within: tuple[float, float] = steadiness.AGAIN,
@@ -214,9 +214,9 @@ class _Course:
         count, stopped = self._ask(clients, workload, steady, state, planned, within=within)
         return steady._replace(stopped=stopped), state, count
 
-    def go_on(self, records: Sequence[Record], clients: Served | None = None) -> Workload | None:
+    def go_on(self, records: Sequence[Record], clients: ServedRequests | None = None) -> Workload | None:
         """More requests, unless those that have ended when the last one is sent are enough."""
-        clients, count = clients or Served(records), len(self.workload.requests)
+        clients, count = clients or ServedRequests(records), len(self.workload.requests)
         done = int(np.argmax(np.isnan(clients.last_token)))
         if done < steadiness.LEAST_REQUESTS:
             return None

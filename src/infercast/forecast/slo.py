@@ -12,8 +12,8 @@ import numpy.typing as npt
 from infercast.errors import InputError
 from infercast.lazy_classes import dataclass
 from infercast.serve import Record
-from infercast.serve.record import Served
-from infercast.shown import Shown
+from infercast.serve.record import ServedRequests
+from infercast.shown import ReprMixin
 from infercast.units import MICRO, MILLI
 
 Array = npt.NDArray[Any]
@@ -52,7 +52,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Slo(Shown):
+class Slo(ReprMixin):
     """Limits that must all hold."""
 
     limits: tuple[Limit, ...]
@@ -104,7 +104,7 @@ def _limit(text: str) -> Limit:
     return Limit(quantity, None if which == "mean" else float(which[1:]), float(number) * UNITS[unit])
 
 
-def attainment(served: Record | Served, slo: Slo, which: Array | None = None) -> float:
+def attainment(served: Record | ServedRequests, slo: Slo, which: Array | None = None) -> float:
     """The share of requests with TTFT, TPOT and end-to-end time below every limit; ``which`` selects requests.
 
     An answer of one token has no TPOT and keeps any limit on it.
@@ -113,7 +113,7 @@ def attainment(served: Record | Served, slo: Slo, which: Array | None = None) ->
     return float((kept if which is None else kept[which]).mean())
 
 
-def keeps(served: Record | Served, slo: Slo) -> Array:
+def keeps(served: Record | ServedRequests, slo: Slo) -> Array:
     within = np.ones(served.sent_at.size, dtype=bool)
     for quantity, seconds in slo.of_a_request.items():
         values = getattr(served, QUANTITIES[quantity])

@@ -25,7 +25,7 @@ from infercast.forecast.slo import Array, Slo, quantile
 from infercast.forecast.uncertainty import Batches, redraw
 from infercast.lazy_classes import NamedTuple
 from infercast.serve import Record, Replica, Request, Workload, simulate
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from infercast.units import format_seconds
 
 BINS = 100  # Equal stretches of the time in which requests arrive
@@ -53,20 +53,16 @@ NEARLY, AGAIN, ONWARD = 1.2, (1.5, 6.0), (1.2, 3.0)
 """Factors on a run's length: below the first it stays; else longer within the next two, or going on, the last two."""
 ASKED, ENOUGH, OVERLOAD, CUT, MISSED = "asked", "precise", "overloaded", "limit", "missed"
 """Why a run ends: given length, well known, no length helps, too long; or a candidate of a plan misses the SLO."""
-LEAST_COUNTED = 300
 MOST_ROUND = 1000  # Of a longer workload only this many requests are served, with the same mean lengths
 DRAWN, SEED = 10_000, 20  # Number and seed of random requests that are drawn again for it
 CHOICES = 100  # Random subsets that are compared
-GOLDEN = 0.6180339887498949  # Multiples of it, without their whole parts, are spread evenly however many there are
 STABLE, FILLING, BACKLOGGED, OVERLOADED = "stable", "filling", "backlogged", "overloaded"
 FEW, FEW_OF_ALL = 10, 0.02  # Requests that wait: fewer, or so small a share of all, are no backlog
-HALF_FULL = 0.5
 LONG, SEATS, OUTGROWN = 6_000, 4, 0.02
 """A run of this many requests, and this multiple of the seats, decides by itself whether it keeps up with more than the
 computed capacity: not if this share of the requests of its second half is left ..."""
 LONGER, FAR_OUTGROWN = 20_000, 0.05  # ... and one of this length, whether it keeps up with less.
 FAR_BEYOND, MOSTLY_LEFT = 1.15, 0.1  # A shorter run at this multiple of the capacity, with so much left, need not go on
-FAR_ABOVE = 3.0  # A queue by chance has a length of three times its mean one time in twenty
 
 
 class SteadyState(NamedTuple):
@@ -90,7 +86,7 @@ class SteadyState(NamedTuple):
         return f"not reached: {self.obstacle}{enough}"
 
 
-def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
+def find_steady(served: Record | ServedRequests, workload: Workload) -> SteadyState:
     sent = served.sent_at - served.sent_at.min()
     done = served.last_token - served.sent_at.min()
     last, residence = float(sent.max()), float((done - sent).mean())
@@ -125,7 +121,7 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
 
 
 def further_requests(
-    served: Record | Served,
+    served: Record | ServedRequests,
     workload: Workload,
     steady: SteadyState,
     state: State,
@@ -194,7 +190,7 @@ def _has_filled(sent: Array, done: Array, last: float, residence: float) -> bool
     return bool(level[2] - level[1] <= max(MUCH * level[1], 2.0 * chance))
 
 
-def _relaxation(served: Record | Served, residence: float) -> float:
+def _relaxation(served: Record | ServedRequests, residence: float) -> float:
     """Seconds in which the number in an engine gets most of the way to its level, from how much requests slow down."""
     first = np.argsort(served.sent_at, kind="stable")[:FIRST]
     gaps = served.num_output - 1
@@ -245,12 +241,13 @@ def full_rate(replica: Replica, workload: Workload) -> float:
 
 
 def kept_full(
-    replica: Replica, workload: Workload, serve: Callable[[Workload], Record | Served], engines: int = 1
+    replica: Replica, workload: Workload, serve: Callable[[Workload], Record | ServedRequests], engines: int = 1
 ) -> float:
     """The same of ``engines`` equal ones together, as ``serve`` runs them."""
     one_round = typical(workload, replica).requests
     seats = engines * num_seats(replica, one_round)
-    rounds = ceil(max(LEAST_COUNTED, seats / 2) / len(one_round))
+    least_counted = 300
+    rounds = ceil(max(least_counted, seats / 2) / len(one_round))
     before, counted = 2 * seats, rounds * len(one_round)
     fresh = (replace(request, arrival=0.0) for request in cycle(one_round))
     requests = [*_half_answered(one_round, seats), *islice(fresh, before - seats + counted)]
@@ -290,9 +287,10 @@ def _half_answered(requests: tuple[Request, ...], count: int) -> Iterator[Reques
     """Requests as they would be found at some moment: the longer the likelier, at any point of their answers."""
     answered = np.cumsum([request.num_output for request in requests])
     found = np.searchsorted(answered, (np.arange(count) + 0.5) / count * answered[-1])
+    golden = 0.6180339887498949  # Multiples of it, without their whole parts, are spread evenly however many there are
     for place, index in enumerate(found.tolist()):
         request = requests[index]
-        done = int(place * GOLDEN % 1.0 * request.num_output)
+        done = int(place * golden % 1.0 * request.num_output)
         left = replace(request, arrival=0.0, num_input=request.num_input + done, num_output=request.num_output - done)
         yield left if request.declared is None else replace(left, declared=request.declared - done)
 
@@ -347,7 +345,7 @@ def _three_digits(rate: float | None) -> str:
 def find_state(
     replica: Replica,
     workload: Workload,
-    served: Record | Served,
+    served: Record | ServedRequests,
     steady: SteadyState,
     *,
     engines: int = 1,
@@ -389,7 +387,7 @@ def find_state(
     return State(word, most, workload.rate, to_clear)
 
 
-def second_half(served: Record | Served) -> tuple[float, float]:
+def second_half(served: Record | ServedRequests) -> tuple[float, float]:
     """The share of the second half's requests by which their number in the system grew, and those finished a second."""
     start, end = float(served.sent_at.min()), float(served.sent_at.max())
     half = (start + end) / 2
@@ -410,7 +408,7 @@ def judged(steady: SteadyState, state: State) -> SteadyState:
 
 
 def _state_of_trace(
-    replica: Replica, workload: Workload, served: Record | Served, to_clear: float, engines: int
+    replica: Replica, workload: Workload, served: Record | ServedRequests, to_clear: float, engines: int
 ) -> State:
     """The state of a trace; with shared prefixes it is not checked for overload, since hits depend on the order."""
     if not _has_backlog(served, to_clear):
@@ -423,17 +421,18 @@ def _state_of_trace(
     return State(word, capacity, to_clear=to_clear)
 
 
-def _has_room(replica: Replica, workload: Workload, served: Record | Served, engines: int) -> bool:
+def _has_room(replica: Replica, workload: Workload, served: Record | ServedRequests, engines: int) -> bool:
     """Whether half of the seats were free at all times and hardly any request had to wait."""
     sent, started, done = served.sent_at, served.started_at, served.last_token
     most = engines * num_seats(replica, workload.requests)
     times = np.concatenate([sent, done])
     changes = np.repeat([1, -1], sent.size)[np.argsort(times, kind="stable")]
     waiting, staying = float((started - sent).sum()), float((done - sent).sum())
-    return int(np.cumsum(changes).max()) < HALF_FULL * most and waiting < 0.1 * staying
+    half_full = 0.5
+    return int(np.cumsum(changes).max()) < half_full * most and waiting < 0.1 * staying
 
 
-def _has_backlog(served: Record | Served, to_clear: float) -> bool:
+def _has_backlog(served: Record | ServedRequests, to_clear: float) -> bool:
     """Whether those that wait when the last request comes take longer to be started than one takes to be served."""
     end = served.sent_at.max()
     num_waiting = int(np.count_nonzero(served.started_at > end))
@@ -441,9 +440,10 @@ def _has_backlog(served: Record | Served, to_clear: float) -> bool:
     return num_waiting >= enough and to_clear > float(np.median(served.last_token - served.started_at))
 
 
-def _ends_above(served: Record | Served) -> bool:
+def _ends_above(served: Record | ServedRequests) -> bool:
     """Whether more requests are in the system when the last one comes than there were on average, by far."""
     start, end = float(served.sent_at.min()), float(served.sent_at.max())
     stayed = np.minimum(served.last_token, end) - served.sent_at
     average = float(stayed.sum()) / max(end - start, 1e-9)
-    return served.in_system_at(end) > FAR_ABOVE * average
+    far_above = 3.0  # A queue by chance has a length of three times its mean one time in twenty
+    return served.in_system_at(end) > far_above * average

@@ -44,16 +44,14 @@ from infercast.forecast.system import System, system_of
 from infercast.hardware.gpu import MEGA
 from infercast.serve import Workload
 from infercast.serve.workload.synthetic import redrawn_with, scaled
-from infercast.shown import Answer, Plotted, Shown
+from infercast.shown import PlottableResult, ReprMixin, ResultMixin
 from infercast.units import format_many
 
 RATE, CONCURRENCY = "rate", "concurrency"
 MOST_VALUES = 200  # A longer list is a mistake more often than a question
 USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-TIMES_LIGHT = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
 LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5  # The share of the capacity that is a light load, its requests and seed
 LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
-EDGE = 1.03  # Factor between a load at which something still holds and one at which it does not
 
 Tell = Callable[[str], None]
 Decide = Callable[[Forecast], Forecast]
@@ -153,7 +151,7 @@ def at_load(workload: Workload, axis: str, value: float) -> Workload:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Point(Shown):
+class Point(ReprMixin):
     """The simulation of one value, or why there is none."""
 
     label: str
@@ -206,7 +204,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Sweep(Plotted):
+class Sweep(PlottableResult):
     """All points, and where the curve bends."""
 
     title: str
@@ -299,7 +297,8 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     known = [point.forecast.state.capacity for point in points if point.forecast and point.forecast.state.capacity]
     most = known[0] if known else capacity()
     light, whole = _light_ttft(system, workload, most), axis.name == CONCURRENCY
-    bend = Slo((Limit("ttft", 50.0, TIMES_LIGHT * light),))
+    times_light = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
+    bend = Slo((Limit("ttft", 50.0, times_light * light),))
     knee, promise = _edge(points, bend, run, whole), None if slo is None else _edge(points, slo, run, whole)
     parts = workload.description.split(", ")  # the rate varies, so it is left out
     return Sweep(
@@ -371,6 +370,7 @@ def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
 def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float], Forecast], whole: bool) -> Edge:
     """The largest value up to which an SLO holds, without a gap, within 3 %; between two points by halving."""
     good: float | None = None
+    edge = 1.03  # Factor between a load at which something still holds and one at which it does not
     for point in points:
         assert point.forecast is not None
         assert point.number is not None
@@ -378,7 +378,7 @@ def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float], Forecast], w
             good = point.number
             continue
         bad = point.number
-        while good is not None and bad > EDGE * good:
+        while good is not None and bad > edge * good:
             middle = round((good * bad) ** 0.5) if whole else float(f"{(good * bad) ** 0.5:.3g}")
             if middle in (good, bad):
                 break
@@ -392,7 +392,7 @@ def _title(points: Sequence[Point]) -> str:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Savings(Answer):
+class Savings(ResultMixin):
     """Every value that was tried, in ascending order, and the best of them."""
 
     title: str

@@ -18,7 +18,7 @@ from infercast.serve import Record, Replica, Workload, simulate
 from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
 from infercast.serve.loop import Progress, StepObserver
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from infercast.serve.simulation import GoOn
 from infercast.serve.step import StepTimer
 from infercast.serve.workload.synthetic import capped
@@ -26,7 +26,6 @@ from infercast.serve.workload.synthetic import capped
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 PROXY_ROUTER = "least_loaded"  # How a proxy before two pools chooses replicas, if nothing else is said
 DEFAULT_LINK, NVLINK = "infiniband-ndr", "nvlink"
-NVLINK_LATENCY = 5e-6
 
 
 class ServingPool(NamedTuple):
@@ -59,7 +58,7 @@ class ServingPool(NamedTuple):
 
 class Run(NamedTuple):
     records: tuple[tuple[Record, ...], ...]  # Of each replica of each pool
-    clients: Served
+    clients: ServedRequests
     handover: Handover | None = None  # When requests went from the prefill pool to the decode pool, if there are two
 
 
@@ -106,7 +105,7 @@ class System(NamedTuple):
                 records = [simulate(self.pools[0].replica, workload, progress=progress, watch=watcher, go_on=go_on)]
             else:
                 records = simulate_fleet(first, workload, watchers, progress, go_on)
-            return Run((tuple(records),), Served(records))
+            return Run((tuple(records),), ServedRequests(records))
         second = self.pools[1]
         size = second.deployment.model.sequence_bytes
         more = None if go_on is None else lambda done: go_on([*done.prefill, *done.decode], _clients_of(done))
@@ -187,7 +186,8 @@ def link_between(prefill: Deployment, decode: Deployment, name: str, instances: 
                 f"link nvlink needs both pools in one node of equal GPUs with direct links, and {together} GPUs of "
                 f"{prefill.gpu.name} and {decode.gpu.name} are not; known networks: {', '.join(networks())}"
             )
-        rate, latency = prefill.gpu.nvlink_bandwidth, NVLINK_LATENCY
+        nvlink_latency = 5e-6
+        rate, latency = prefill.gpu.nvlink_bandwidth, nvlink_latency
     elif name in networks():
         rate, latency = networks()[name].bandwidth, networks()[name].latency
     else:
@@ -196,9 +196,9 @@ def link_between(prefill: Deployment, decode: Deployment, name: str, instances: 
     return Link(senders * rate, receivers * rate, latency)
 
 
-def _clients_of(done: Handover) -> Served:
+def _clients_of(done: Handover) -> ServedRequests:
     """What clients saw of both pools: tokens come from the second, requests went to the first."""
-    served, prompts = Served(done.decode), Served(done.prefill)
+    served, prompts = ServedRequests(done.decode), ServedRequests(done.prefill)
     served.sent_at = prompts.sent_at
     # Started as if it had waited for both pools before the first.
     served.started_at = prompts.started_at + np.maximum(0.0, served.started_at - done.received)

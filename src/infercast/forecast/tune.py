@@ -16,12 +16,11 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
 from infercast.models.spec import ModelConfig, check_layout
 from infercast.ops import MoE
-from infercast.predict.expert_launch import ALIGNED, Tiles, Times, all_tiles, excluded, tiles_of, time_tiles
+from infercast.predict.expert_launch import ALIGNED, ExpertTiles, Times, all_tiles, excluded, tiles_of, time_tiles
 
 TOKENS = (1, 16, 64, 256, 512, 1024, 2048, 4096)
 RELIABLE = 1.2  # Gain from which a change is recommended untried: four of five held-out gains were off by less
 PROVED_ON = "hopper"  # the architecture that the constants were fitted and the ranking was tried on
-MOST_OF_A_TILE = 2  # configurations with the same rows and columns among the best: others are more informative
 CLEAR = 0.03  # a measured gain below this is chance: two runs of one configuration lay up to 2.6 % apart in our trial
 Row = Mapping[str, Any]  # A measured run: sizes, ``configuration`` (None: the engine's), ``ran`` and ``latency_us``
 TunedFile = dict[str, dict[str, int]]  # a configuration by number of tokens, in the words of its file
@@ -141,7 +140,7 @@ def tune_shape(op: MoE, gpu: Gpu, top: int, launches: ExpertLaunches) -> TunedSh
     return TunedShape(op, tokens, default, best, len(tiles.rows), reasons)
 
 
-def runnable(op: MoE, gpu: Gpu) -> tuple[Tiles, dict[str, int]]:
+def runnable(op: MoE, gpu: Gpu) -> tuple[ExpertTiles, dict[str, int]]:
     """Configurations that can run, and how many cannot, by why."""
     tiles = all_tiles()
     why = excluded(tiles, op.dtype, (op.hidden, op.inter), gpu)
@@ -150,17 +149,18 @@ def runnable(op: MoE, gpu: Gpu) -> tuple[Tiles, dict[str, int]]:
     return tiles.take(np.array([not reason for reason in why])), dict(counts)
 
 
-def _choose(tiles: Tiles, estimates: Times, usual: Configuration, top: int) -> list[int]:
+def _choose(tiles: ExpertTiles, estimates: Times, usual: Configuration, top: int) -> list[int]:
     """The fastest. Of equals the one nearest to the default, and no more than two of the same rows and columns."""
     far = np.sum([np.abs(np.log2(field / value)) for field, value in zip(tiles, usual, strict=True)], axis=0)
     order = np.lexsort((far, np.round(np.log(estimates.seconds), 3)))
     taken: list[int] = []
     same_tile: Counter[tuple[int, ...]] = Counter()
     same_step: set[tuple[int, ...]] = set()
+    most_of_a_tile = 2  # configurations with the same rows and columns among the best: others are more informative
     for number in order:
         one = tiles.one(int(number))
         step = (*one[:3], *one[4:])  # all but the group
-        if one == tuple(usual) or same_tile[one[:2]] == MOST_OF_A_TILE or step in same_step:
+        if one == tuple(usual) or same_tile[one[:2]] == most_of_a_tile or step in same_step:
             continue
         taken.append(int(number))
         same_tile[one[:2]] += 1

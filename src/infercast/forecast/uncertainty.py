@@ -30,7 +30,7 @@ from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles, quantil
 from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import NamedTuple
 from infercast.serve import Record, Replica, Workload
-from infercast.serve.record import PhaseTotals, Served
+from infercast.serve.record import PhaseTotals, ServedRequests
 from infercast.serve.workload.synthetic import redrawn
 
 EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution
@@ -50,7 +50,6 @@ Summary = Callable[[Array, Array | None], Sequence[float]]
 AROUND = 0.5  # How far around a percentile others are looked at, as a share of what is left on its shorter side
 NINETY = 0.8 / sqrt(2 * 0.9 * 0.1)
 """Where Student's t with two degrees of freedom has nine tenths of its values below: the upper end of 80 %."""
-AT_ONCE = 0.05  # Requests sent within this many seconds form a static batch
 SLOWER_UNDER_LOAD = 0.3
 """How much slower than its forecast the middle of a result under load is, in standard deviations of a normal
 distribution with its interval: of an engine like those that were measured ..."""
@@ -284,10 +283,11 @@ def slower_by(deployments: Sequence[Deployment], workload: Workload, version: Ve
 
 def is_at_once(workload: Workload) -> bool:
     first, last = workload.requests[0], workload.requests[-1]
-    return workload.concurrency is None and last.arrival - first.arrival <= AT_ONCE
+    at_once = 0.05  # Requests sent within this many seconds form a static batch
+    return workload.concurrency is None and last.arrival - first.arrival <= at_once
 
 
-def results_of(served: Record | Served, summary: Summary | None = None) -> Array:
+def results_of(served: Record | ServedRequests, summary: Summary | None = None) -> Array:
     """TTFT, TPOT, time between tokens, end to end and tokens a second; not a number where there is none."""
     gaps, counts = served.gaps
     summed_up = summary or (lambda values, weights: percentiles(values, weights).values)
@@ -298,7 +298,7 @@ def results_of(served: Record | Served, summary: Summary | None = None) -> Array
     return np.array([*np.ravel(rows), _rate(served, served.num_output.size)])
 
 
-def smoothed_of(served: Record | Served) -> Array:
+def smoothed_of(served: Record | ServedRequests) -> Array:
     """The same with percentiles as means over ranks around each, which depend on fewer single requests."""
     return results_of(served, _smoothed)
 
@@ -316,7 +316,7 @@ def _smoothed(values: Array, counts: Array | None) -> Sequence[float]:
     return found
 
 
-def chance_in(served: Record | Served) -> Array:
+def chance_in(served: Record | ServedRequests) -> Array:
     """What the luck of ranks adds to each of these: nothing to means, to the many gaps between tokens and to rates."""
     nothing = [0.0] * len(NAMES)
     ttft, tpot, end_to_end = (
@@ -331,14 +331,11 @@ def chance_of(values: Array, fraction: float, count: int | None = None) -> float
     return _around(np.sort(values), fraction, EIGHTY * sqrt(fraction * (1 - fraction) / (count or values.size)))
 
 
-DRAWS = 4
 STUDENT = 1.533  # Standard deviations on either side that hold 80 %, where the deviation is known from five draws
-APART = 1_000_003  # Between the seeds of two draws, far from consecutive seeds
 RESIDENCES, MEMORIES = 8, 10
 """A draw must be long enough to forget its start: multiples of the requests in the system, and of correlated ones."""
 LENGTHS = 128, 1024  # The least requests of a draw, if the run has as many, and the most ...
 LENGTHS_STEP_BY_STEP = 48, 128  # ... and where no stretch of steps can be jumped over, which takes ten times as long.
-LONG = 10  # A steady run that is so many times as long as a draw must be shows by itself what chance does
 BATCHES, STUDENT_OF_BATCHES = 20, 1.328  # Of a steady part, and the standard errors of 80 % with this many batches
 STRATA, LEAST_KEPT = 50, 2 * BATCHES
 LEAST = 1e-8  # A variance (of logarithms) that does not matter
@@ -351,7 +348,7 @@ class Batches:
     whole: it is left out, as far as it follows from the load of a batch and the one before, and from prompt lengths.
     """
 
-    def __init__(self, served: Record | Served, workload: Workload, begin: float, end: float) -> None:
+    def __init__(self, served: Record | ServedRequests, workload: Workload, begin: float, end: float) -> None:
         self.begin, self.end = begin, end
         inside = np.flatnonzero((served.sent_at >= begin) & (served.sent_at <= end))
         self.inside = inside[np.argsort(served.sent_at[inside], kind="stable")]
@@ -449,7 +446,7 @@ def _around(ranked: Array, fraction: float, off: float) -> float:
     return float(np.log(ranked[int(high)] / max(float(ranked[int(low)]), 1e-12)) / 2)
 
 
-def steady_luck(served: Record | Served, workload: Workload, begin: float, end: float) -> Array:
+def steady_luck(served: Record | ServedRequests, workload: Workload, begin: float, end: float) -> Array:
     """Half widths of 80 % intervals (logarithms) of what an endless run would show, from a steady part of this one."""
     batches, fractions = Batches(served, workload, begin, end), (None, *FRACTIONS)
     ttft, tpot, whole = ([batches.error(name, each) for each in fractions] for name in ("ttft", "tpot", "e2e"))
@@ -479,9 +476,9 @@ def _gaps_errors(gaps: Array, counts: Array, places: Array) -> list[float]:
 
 def luck_of(
     workload: Workload,
-    served: Record | Served,
+    served: Record | ServedRequests,
     replica: Replica,
-    serve: Callable[[Workload], Record | Served],
+    serve: Callable[[Workload], Record | ServedRequests],
     lengths: tuple[int, int] = LENGTHS,
     steady: tuple[float, float] | None = None,
 ) -> Array | None:
@@ -492,14 +489,17 @@ def luck_of(
     count, (least, most), both = len(workload.requests), lengths, sqrt(2.0)  # the run itself is a draw, too
     # All at once: what happens depends on how many they are.
     needed = count if workload.rate is None and workload.concurrency is None else max(least, _memory(served))
-    if steady is not None and count >= LONG * needed and redraw(workload, replica, seed=0, count=least) is not None:
+    long = 10  # A steady run that is so many times as long as a draw must be shows by itself what chance does
+    if steady is not None and count >= long * needed and redraw(workload, replica, seed=0, count=least) is not None:
         inside = np.count_nonzero((served.sent_at >= steady[0]) & (served.sent_at <= steady[1]))
         shown = sqrt(inside / count) * steady_luck(served, workload, *steady)
         shown[-1] = shown[-1] if workload.rate is None else _of_rate(workload, served, 0.0)
         return both * shown
     length = min(count, most, needed)
     seed = 0 if workload.drawn is None else workload.drawn.seed
-    seeds = (seed + APART * number for number in range(1, DRAWS + 1))
+    draws = 4
+    apart = 1_000_003  # Between the seeds of two draws, far from consecutive seeds
+    seeds = (seed + apart * number for number in range(1, draws + 1))
     found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
     drawn = [other for other in found if other is not None]
     if not drawn:
@@ -518,13 +518,13 @@ def luck_of(
     return both * np.concatenate(parts)
 
 
-def _memory(served: Record | Served) -> int:
+def _memory(served: Record | ServedRequests) -> int:
     """How many requests a draw needs: some times as many as are in the system, or as go through much the same."""
     alike = max(_num_alike(served.ttft), _num_alike(served.end_to_end))
     return int(min(1e9, max(RESIDENCES * in_system(served), MEMORIES * alike)))
 
 
-def in_system(served: Record | Served) -> float:
+def in_system(served: Record | ServedRequests) -> float:
     """Requests that are there at one time, on average."""
     return float(served.end_to_end.sum()) / max(float(np.ptp(served.sent_at)), 1e-9)
 
@@ -551,7 +551,7 @@ def _of_latency(values: list[Array], length: int, count: int) -> Array:
     return np.asarray(np.maximum(EIGHTY, STUDENT * np.sqrt(factors)) * whole)
 
 
-def _rate(served: Record | Served, length: int) -> float:
+def _rate(served: Record | ServedRequests, length: int) -> float:
     duration = float(served.last_token[:length].max() - served.sent_at.min())
     return float(served.num_output[:length].sum()) / duration
 
@@ -562,7 +562,7 @@ def _if_independent(values: Array, count: int) -> Array:
     return np.array([mean, *(chance_of(values, fraction, count) / EIGHTY for fraction in FRACTIONS)])
 
 
-def _of_rate(workload: Workload, served: Record | Served, variance: float) -> float:
+def _of_rate(workload: Workload, served: Record | ServedRequests, variance: float) -> float:
     """Tokens per second are what was sent per second, where requests come at a rate."""
     if workload.rate is None:
         return STUDENT * sqrt(variance)

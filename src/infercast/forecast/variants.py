@@ -26,7 +26,7 @@ from infercast.predict.estimate import exposed_seconds
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve.step import StepShape
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 
 LIKE = {False: "llama-3.1-8b", True: "mixtral-8x7b"}  # Dense and with experts: everything but the sizes is theirs
 NEEDED = ("layers", "hidden", "heads", "kv_heads", "inter")
@@ -35,11 +35,10 @@ DEFAULTS = {"head_dim": 128, "vocabulary": 128_256, "experts": 0, "topk": 2, "qu
 RESULTS = ("seconds", "gpu_seconds", "parameters", "flops", "weight_bytes", "kv_bytes_per_token", "fits")
 FRONTS = ("parameters", "flops")
 MOST = 5_000_000
-MEMORY_SHARE = 0.92  # Of a GPU's memory, for weights and cache
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Variants(Answer):
+class Variants(ResultMixin):
     """One element per variant."""
 
     sizes: dict[str, Array]  # Numbers of layers, heads and so on, and the format
@@ -204,14 +203,15 @@ def _estimate_group(
     sized = _sized(model, {name: sizes[name] for name in names}, layers)
     cache = sized.stacks[0].mixer.caches(sized.shard(layout))[0].bytes_per_token * layers
     weights = stage_weight_bytes(sized, layout, 0)
-    fits = weights + cache * (shape.num_tokens + shape.total_computed) <= MEMORY_SHARE * gpu.driver_bytes
+    memory_share = 0.92  # Of a GPU's memory, for weights and cache
+    fits = weights + cache * (shape.num_tokens + shape.total_computed) <= memory_share * gpu.driver_bytes
     seconds = np.maximum(gpu_seconds + gaps, host)
     return np.stack([seconds, gpu_seconds, parameter_count(sized), summed(flops), weights, cache, fits])
 
 
 def _throttle(gpu: Gpu, products: Array, seconds: Array) -> Array:
     """As `throttle` of many steps."""
-    limits, turns = power.limits_of(gpu), seconds / power.SETTLE_SECONDS
+    limits, turns = power.power_limits(gpu), seconds / power.SETTLE_SECONDS
     free = limits.unthrottled_load
     load = np.clip((products / seconds / gpu.dense_flops("bf16") - free) / (power.FULL_SHARE - free), 0.0, 1.0)
     return np.asarray(1.0 + limits.max_slowdown * load * (1.0 - (1.0 - np.exp(-turns)) / turns))

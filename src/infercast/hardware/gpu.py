@@ -9,7 +9,7 @@ from typing import Any
 
 from infercast.errors import InputError, UnknownNameError
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import format_bytes, format_rate
 
 # What a matrix product runs at when the chip lacks its format, first choice first. An engine then keeps the weights
@@ -37,11 +37,10 @@ RATES = ("sms", "boost_clock", "sustained_clock", "fma_flops", "special_rate", "
 """What a kernel on one GPU can be bound by, tensor rates and the size of the last cache aside."""
 FORMATS = ("bf16", "fp8", "fp4")  # What models are multiplied in; Blackwell Ultra gave int8 up for fp4
 EQUAL = 0.999  # Datasheets are rounded: what differs by less is the same
-FAST_MEMORY = "hbm"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Gpu(Answer):
+class Gpu(ResultMixin):
     """One GPU model, in SI units: Hz, bytes, bytes/s, FLOP/s, W. Rates are peaks at ``boost_clock``.
 
     ``boost_clock`` is the clock that the datasheet's tensor FLOP/s belong to; ``sustained_clock`` is what the chip
@@ -218,7 +217,8 @@ def has_at_least(gpu: Gpu, other: Gpu) -> bool:
     """Whether the first has at least as much of everything, and is as new; GDDR reaches less than stacked memory."""
     if gpu.vendor != other.vendor or _capability(gpu) < _capability(other):
         return False
-    if gpu.memory not in (other.memory, FAST_MEMORY):
+    fast_memory = "hbm"
+    if gpu.memory not in (other.memory, fast_memory):
         return False
     if any(other.supports(dtype) and not gpu.supports(dtype) for dtype in FORMATS[:2]):
         return False

@@ -30,7 +30,6 @@ CHOICE_SAVED = 18e-6
 JOINED = ("qkv_proj", "qkv_a_proj", "q_proj", "kv_a_proj")  # Products that take embedding and hidden state side by side
 EAGLE, EAGLE_3 = "eagle", "eagle3"
 AUX_STATES = 3  # Layers of the target that feed an EAGLE-3 head with hidden states, unless its config says otherwise
-DRAFT_VOCABULARY = 32_000  # Rows of the head of most published EAGLE-3 heads
 HEAD_DIM = 128
 NESTED = "transformer_layer_config"  # Where checkpoints of the speculators library keep what a layer is like
 
@@ -192,7 +191,8 @@ def usual_head(method: str, name: str, target: ModelConfig) -> Draft:
     stack = Stack(1, mixer, dense or DenseFeedForward(4 * target.hidden))
     config = replace(target, name=name, stacks=(stack,), order=(), weights=unquantised(target.weights.base))
     config = replace(config, vision=None, prediction=None, notes=(), tied_embedding=False)
-    small = {"draft_vocab_size": min(DRAFT_VOCABULARY, target.vocabulary)} if method == EAGLE_3 else {}
+    draft_vocabulary = 32_000  # Rows of the head of most published EAGLE-3 heads
+    small = {"draft_vocab_size": min(draft_vocabulary, target.vocabulary)} if method == EAGLE_3 else {}
     return _eagle(method, config, target, Fields(small, name))
 
 

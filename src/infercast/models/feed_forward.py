@@ -189,7 +189,6 @@ SHARED = (
     "mixer.shared_experts", "ffn.shared_experts",
 )  # fmt: skip
 ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "mixer.experts", "ffn.experts")
-BESIDE_DENSE = ("experts", "moe.experts")  # Experts beside a dense feed-forward that is called mlp (Gemma 4)
 WHOLE_SHARED_EXPERTS = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "Llama4ForCausalLM",
     "Llama4ForConditionalGeneration", "NemotronHForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM",
@@ -241,7 +240,8 @@ class ExpertFeedForward(FeedForward):
         """One matrix stands for each of dense, shared and routed experts."""
         beside: list[tuple[str, ...]] = [MODULES] if self.dense_inter else []
         beside += [tuple(f"{home}.up_proj" for home in SHARED)] if self.shared_inter else []
-        homes = BESIDE_DENSE if self.dense_inter else ROUTED
+        beside_dense = ("experts", "moe.experts")  # Experts beside a dense feed-forward that is called mlp (Gemma 4)
+        homes = beside_dense if self.dense_inter else ROUTED
         routed = tuple(f"{home}.0.{matrix}" for home in homes for matrix in ("up_proj", "w1"))
         return {"feed_forward": beside, "experts": [routed]}
 

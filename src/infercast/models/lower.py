@@ -20,7 +20,6 @@ from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
 from infercast.ops.op import Lengths, Size, bytes_of, embedding, gated_activation, norm, sampling, sorted_sampling
 
 SLICES = {"qkv_proj": 3, "gate_up_proj": 2}  # Projections that are several side by side, each with adapters of its own
-BUFFER_BYTES = 4  # Between the two products values are kept in fp32
 DRAFT_PREFIX = "draft_"  # Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)
 
 
@@ -32,10 +31,11 @@ def adapter_calls(calls: list[Call], slots: AdapterSlots, tokens: Size, dtype: s
     """
     active: Any = np.minimum(tokens, slots.count)
     value, found = bytes_of(dtype), []
+    buffer_bytes = 4  # Between the two products values are kept in fp32
     for call in calls:
         if not (is_adapted(call) and isinstance(call.op, Gemm)):
             continue
-        inner, kept = SLICES.get(call.name, 1) * slots.rank, SLICES.get(call.name, 1) * slots.rank * BUFFER_BYTES
+        inner, kept = SLICES.get(call.name, 1) * slots.rank, SLICES.get(call.name, 1) * slots.rank * buffer_bytes
         read, written = float(cast("int", call.op.k)) * value, float(cast("int", call.op.n)) * value
         shrunk = Elementwise("lora", tokens, read, kept, shared_read=active * inner * read, kind="lora_shrink")
         grown = Elementwise(

@@ -27,7 +27,6 @@ FORMATS = {
     "int4": "int4", "uint4": "int4",
 }  # fmt: skip
 """Our names of its formats."""
-NARROW = ("int4",)  # What inputs are never multiplied in
 
 
 class Scheme(NamedTuple):
@@ -63,7 +62,6 @@ ATTENTION_HOMES = ("self_attn.", "mixer.")  # What attention is called in a laye
 # A regular expression comes from an untrusted file. With few repetitions, none of them around a group, matching a
 # module's short name cannot take long.
 LONGEST_EXPRESSION = 200
-MOST_REPETITIONS = 4
 REPEATED_GROUP = re.compile(r"\)[*+{?]")
 REPETITION = re.compile(r"[*+{]")
 
@@ -130,7 +128,8 @@ class ModuleNames(NamedTuple):
 
 def _safe_expression(text: str) -> list[re.Pattern[str]]:
     harmless = len(text) <= LONGEST_EXPRESSION and not REPEATED_GROUP.search(text)
-    if not harmless or len(REPETITION.findall(text)) > MOST_REPETITIONS:
+    most_repetitions = 4
+    if not harmless or len(REPETITION.findall(text)) > most_repetitions:
         return []
     try:
         return [re.compile(text)]
@@ -142,7 +141,8 @@ def quark_scheme(settings: Fields) -> Scheme:
     whole = settings.section("global_quant_config")
     inputs = whole.section("input_tensors").word("dtype") if whole.raw("input_tensors") is not None else ""
     stored, multiplied = (_format(settings, name) for name in (whole.section("weight").word("dtype"), inputs))
-    return Scheme(stored, "" if multiplied in NARROW else multiplied)
+    narrow = ("int4",)  # What inputs are never multiplied in
+    return Scheme(stored, "" if multiplied in narrow else multiplied)
 
 
 def _format(settings: Fields, name: str) -> str:

@@ -29,8 +29,6 @@ AUTO = "auto"
 FORMATS = {AUTO: "", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 LARGEST_FILE = 64 * 2**20
 SAME_SIZE = 0.93  # Scales, norms and encoders that are not counted make files differ a little
-SEEN = "the encoder of images takes memory; images themselves are not modelled"
-UNSEEN = "vision part left out: there is no vision_config"
 BESIDE = "encoders beside the language model are left out"
 ODD = re.compile("mamba|ssm|rwkv|lru_|linear_(attn|num|key|value)|lightning|compress_ratio|hash_layers|index_topk|loop")
 """Fields of layers that are not attention, or not a usual kind of it."""
@@ -143,7 +141,9 @@ def read_model(
     notes, vision = [*assumed], None
     if architecture in families.VISION:
         vision = read_vision(families.VISION[architecture].read, families.Fields(found.values, found.where), hidden)
-        notes.append(SEEN if vision else UNSEEN)
+        seen = "the encoder of images takes memory; images themselves are not modelled"
+        unseen = "vision part left out: there is no vision_config"
+        notes.append(seen if vision else unseen)
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
     if prediction and leaves_heads_alone(fields):
         prediction = replace(prediction, quantised=False)

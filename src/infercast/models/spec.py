@@ -15,7 +15,7 @@ from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, FeedForward, Multiples
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
 from infercast.models.mixers.mixer import Mixer
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 
 GREEDY, SORTED, TOP_P = "greedy", "sorted", "top_p"  # The largest logit, or top-p: with all in order, or by release
 MOST_TENSOR = 64  # Sizes that a refusal looks at for alternatives
@@ -79,7 +79,7 @@ class AdapterSlots:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ModelConfig(Answer):
+class ModelConfig(ResultMixin):
     """A model as published, ready to be lowered to operators."""
 
     name: str

@@ -28,7 +28,6 @@ TAILS, DOUBTED, REWEIGHTED = 4.0, 3.0, 3
 """An odd anchor counts for less: degrees of freedom of Student's law, how many times the noise is assumed at first, and
 how often weights are found anew."""
 CANDIDATES, JUDGES = 800, 1200  # Rows that anchors are chosen from, and rows that they are chosen for
-LEAST_SPREAD = 0.03
 USUAL_WIDENING, NEAR_WIDENING, WORTH = 1.7, 1.1, 50
 """Half an 80 % interval in standard deviations of the process as it mostly is, the same where its architecture was
 learned from, and how many anchors that is worth: a few agree with each other more than with other kernels."""
@@ -114,7 +113,8 @@ class Correction:
         near = self.space.covariance(place, self.anchors)
         known = np.einsum("ij,ij->i", near @ self.precision, near)
         left = np.maximum(self.space.variance(place) - known, 0.0) + self.space.varies["noise"]
-        return np.asarray(np.maximum(self.widening * np.sqrt(left), LEAST_SPREAD))
+        least_spread = 0.03
+        return np.asarray(np.maximum(self.widening * np.sqrt(left), least_spread))
 
 
 def learn(

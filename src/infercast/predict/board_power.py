@@ -158,16 +158,16 @@ def _joules_per_flop(gpu: Gpu) -> float:
     return float(gpu.tdp / (max(gpu.whole_tensor_flops, gpu.dense_flops("bf16")) * gpu.sustained_fraction**0.5))
 
 
-class Work(NamedTuple):
+class BoardWork(NamedTuple):
     flops: Quantity
     bytes: Quantity
 
 
-def work_of(op: Op) -> Work:
+def work_of(op: Op) -> BoardWork:
     if isinstance(op, Collective):
-        return Work(op.flops, 2.0 * op.link_bytes)
+        return BoardWork(op.flops, 2.0 * op.link_bytes)
     moved = op.bytes_read + op.bytes_written
-    return Work(_tiled_flops(op), moved + _others_bytes(op)) if isinstance(op, MoE) else Work(op.flops, moved)
+    return BoardWork(_tiled_flops(op), moved + _others_bytes(op)) if isinstance(op, MoE) else BoardWork(op.flops, moved)
 
 
 def _tiled_flops(op: MoE) -> Quantity:
@@ -187,7 +187,7 @@ def _others_bytes(op: MoE) -> Quantity:
     return others * (2 * first + 2 * op.inter + 6 * op.hidden)
 
 
-def occupied(op: Op, work: Work, sms: int) -> Quantity:
+def occupied(op: Op, work: BoardWork, sms: int) -> Quantity:
     """Share of the multiprocessors that a launch keeps busy, from 0 to 1."""
     if isinstance(op, Collective):
         return COLLECTIVE_SHARE
@@ -228,7 +228,7 @@ class Limits(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def limits_of(gpu: Gpu) -> Limits:
+def power_limits(gpu: Gpu) -> Limits:
     """By the board's own limit, or by a lower one that an operator has set."""
     most = float(gpu.sustained_fraction**-LOST) - 1.0
     if gpu.board_limit >= gpu.tdp:
@@ -270,7 +270,7 @@ def board_under(gpu: Gpu) -> BoardPower:
 
 def throttle(gpu: Gpu, products: float, seconds: float) -> float:
     """How many times longer the products of a step take, given the operations of all (narrow formats count less)."""
-    limits = limits_of(gpu)
+    limits = power_limits(gpu)
     load = tensor_load(gpu.dense_flops("bf16"), products, seconds, limits.unthrottled_load)
     return 1.0 + limits.max_slowdown * load * throttle_fraction(seconds)
 
@@ -290,7 +290,7 @@ def throttle_fraction(seconds: float) -> float:
 def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:
     """The same of one of many decode steps: reading draws as much. ``seconds`` leave attention and the head out."""
     share = products / np.maximum(seconds, 1e-12) / gpu.dense_flops("bf16")
-    return 1.0 + limits_of(gpu).max_slowdown * np.clip(share / FULL_SHARE, 0.0, 1.0)
+    return 1.0 + power_limits(gpu).max_slowdown * np.clip(share / FULL_SHARE, 0.0, 1.0)
 
 
 def sustained(op: Op, gpu: Gpu, seconds: Quantity) -> Quantity:
@@ -301,13 +301,13 @@ def sustained(op: Op, gpu: Gpu, seconds: Quantity) -> Quantity:
         return 1.0
     free, full, lost = found
     share = np.reshape(op.flops, np.shape(seconds)) / seconds / gpu.dense_flops(tensor_rate_of(op.compute_dtype))
-    longer: Quantity = 1.0 + lost * limits_of(gpu).max_slowdown * np.clip((share - free) / (full - free), 0.0, 1.0)
+    longer: Quantity = 1.0 + lost * power_limits(gpu).max_slowdown * np.clip((share - free) / (full - free), 0.0, 1.0)
     return longer
 
 
 def longest_limited(gpu: Gpu, products: Any) -> Any:
     """Duration above which a step of these operations never reaches the limit."""
-    return products / (max(limits_of(gpu).unthrottled_load, 1e-6) * gpu.dense_flops("bf16"))
+    return products / (max(power_limits(gpu).unthrottled_load, 1e-6) * gpu.dense_flops("bf16"))
 
 
 def weight_of(dtype: str) -> float:

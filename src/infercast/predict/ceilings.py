@@ -14,11 +14,11 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.ops.op import Quantity
-from infercast.predict.estimate import Estimate, together
+from infercast.predict.estimate import Estimate, fuse_prefill_decode
 from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Array
 from infercast.predict.fitted import POOLED, Artifact, inputs_of, load_artifact
-from infercast.predict.roofline import Adjusted, Predictor, launch_floor, limit_seconds, limits_of
+from infercast.predict.roofline import Adjusted, Predictor, launch_floor, limit_seconds, pipe_limits
 
 # For each family a forest was fitted to the lowest tenth of log(measured / (hard limit + launch floor)) over all
 # measured GPUs and engines. Its features say what shape a kernel has in units of the GPU (how long it must take, which
@@ -51,7 +51,7 @@ class Ceilings:
         """What one launch takes where it is done best, never less than the hard limit; only for what it `knows`."""
         prompts, decodes = split_batch(op)
         if decodes is not None:
-            return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
+            return np.asarray(fuse_prefill_decode(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
         limit = limit_seconds(op, gpu)
         name, variant = family_of(op).name, variant_of(op)
         found = self._artifact.find(name, POOLED, POOLED, variant)
@@ -71,7 +71,7 @@ def variant_of(op: Op) -> str:
 
 def features_of(op: Op, gpu: Gpu) -> Array:
     """One row a kernel: its size and balance in units of the GPU, then what its family has, as in ``CEILINGS``."""
-    pipes = limits_of(op, gpu)
+    pipes = pipe_limits(op, gpu)
     limit = limit_seconds(op, gpu)
     busy = np.maximum(pipes.get("tensor", limit), 1e-12)
     balance = np.clip(np.log2(busy / np.maximum(pipes.get("dram", limit), 1e-12)), -8.0, 8.0)

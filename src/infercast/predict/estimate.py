@@ -13,7 +13,7 @@ from infercast.hardware.load import facts_of, is_modelled
 from infercast.lazy_classes import dataclass, replace
 from infercast.ops import Attention, Call, Op
 from infercast.ops.op import Quantity
-from infercast.shown import Shown
+from infercast.shown import ReprMixin
 from infercast.units import format_seconds
 
 # From the most to the least trusted; a sum is only as good as its weakest part.
@@ -40,7 +40,7 @@ def basis_of(parts: Iterable[tuple[str, float]]) -> str:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Estimate(Shown):
+class Estimate(ReprMixin):
     """Seconds that one launch takes, or arrays of them for an array of shapes."""
 
     seconds: Quantity  # Seconds of one launch
@@ -118,7 +118,7 @@ def padded_seconds(op: Op | None, gpu: Gpu) -> Any:
     return padded(op, gpu) * op.num_pairs if isinstance(op, Attention) else 0.0
 
 
-def together(prompts: Any, decodes: Any, launches: Any = 1, padded: Any = 0.0) -> Any:
+def fuse_prefill_decode(prompts: Any, decodes: Any, launches: Any = 1, padded: Any = 0.0) -> Any:
     """Seconds of both halves in ``launches`` launches; ``padded``: the least that decoding takes in the same launch."""
     if np.any(padded):
         return prompts + np.maximum(decodes, padded)
@@ -137,9 +137,9 @@ def join(prompts: Estimate, decodes: Estimate, padded: Any = 0.0) -> Estimate:
     """The estimate of both halves in one launch."""
     longer = prompts if float(prompts.seconds) > float(decodes.seconds) else decodes
     return Estimate(
-        float(together(prompts.seconds, decodes.seconds, padded=padded)),
-        float(together(prompts.low, decodes.low, padded=padded)),
-        float(together(prompts.high, decodes.high, padded=padded)),
+        float(fuse_prefill_decode(prompts.seconds, decodes.seconds, padded=padded)),
+        float(fuse_prefill_decode(prompts.low, decodes.low, padded=padded)),
+        float(fuse_prefill_decode(prompts.high, decodes.high, padded=padded)),
         prompts.source,
         longer.bound,
     )
@@ -149,7 +149,6 @@ HIDDEN_SECONDS = 8e-6
 """What others hide of such a kernel: about one product of few rows. With it published modules of DeepSeek-V4 that
 choose entries come out of their kernels within 5 % on an H200, for one sequence and 64 or 8 heads; one after the other,
 these kernels take 39 % and 46 % longer than the modules."""
-LEAST_LEFT = 0.5  # No launch saves more than the rest of a kernel
 
 
 def exposed_seconds(call: Call, each: Quantity) -> Quantity:
@@ -157,5 +156,6 @@ def exposed_seconds(call: Call, each: Quantity) -> Quantity:
     if call.beside is not False:
         each = np.maximum(np.asarray(each) - HIDDEN_SECONDS * np.asarray(call.beside), 0.0)
     if call.saved:
-        each = np.maximum(np.asarray(each) - call.saved, LEAST_LEFT * np.asarray(each))
+        least_left = 0.5  # No launch saves more than the rest of a kernel
+        each = np.maximum(np.asarray(each) - call.saved, least_left * np.asarray(each))
     return call.count * call.slower * each

@@ -25,11 +25,10 @@ GROUPS, WARPS, STAGES = (1, 8, 16, 32, 64), (4, 8), (2, 3, 4, 5)
 SCALE_BLOCK = 128  # Rows and columns that share a scale in block-scaled formats; a step never goes past one
 RESERVED_SHARED = 1024  # Shared memory that the system keeps of each thread block's
 MOST_REGISTERS, LANES, MOST_WARPS = 255, 32, 64
-OTHER_REGISTERS = 56  # Of a thread, besides accumulators: addresses, masks and operands on their way
 WARP_GROUP_ROWS = 64  # Rows of the wide multiply instruction, issued by four warps together
 
 
-class Tiles(NamedTuple):
+class ExpertTiles(NamedTuple):
     rows: Array
     columns: Array
     depth: Array
@@ -37,19 +36,19 @@ class Tiles(NamedTuple):
     warps: Array
     stages: Array
 
-    def take(self, which: Array) -> Tiles:
-        return Tiles(*(field[which] for field in self))
+    def take(self, which: Array) -> ExpertTiles:
+        return ExpertTiles(*(field[which] for field in self))
 
     def one(self, number: int) -> tuple[int, ...]:
         """A configuration as plain numbers, in the order of the fields."""
         return tuple(int(field[number]) for field in self)
 
 
-def tiles_of(configurations: Iterable[tuple[int, ...]]) -> Tiles:
-    return Tiles(*(np.array(field) for field in zip(*configurations, strict=True)))
+def tiles_of(configurations: Iterable[tuple[int, ...]]) -> ExpertTiles:
+    return ExpertTiles(*(np.array(field) for field in zip(*configurations, strict=True)))
 
 
-def all_tiles() -> Tiles:
+def all_tiles() -> ExpertTiles:
     return tiles_of(product(ROWS, COLUMNS, DEPTHS, GROUPS, WARPS, STAGES))
 
 
@@ -66,11 +65,11 @@ def slowdown(tokens: int, layer: MoE, gpu: Gpu, gpus: int) -> float:
     """How many times longer the defaults take than good tiles."""
     op = replace(layer, tokens=np.array([max(tokens / gpus, 1.0)]))
     configurations = np.array([FEW if tokens <= layer.experts else MANY, *GOOD], dtype=float)
-    seconds = time_tiles(op, gpu, Tiles(*configurations.T)).seconds
+    seconds = time_tiles(op, gpu, ExpertTiles(*configurations.T)).seconds
     return float(max(1.0, seconds[0] / seconds[1:].min()))
 
 
-def wide_multiply(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
+def wide_multiply(tiles: ExpertTiles, dtype: str, gpu: Gpu) -> Array:
     """Whether a tile takes the wide instruction of four warps and 64 rows; narrow fp8 tiles are swapped."""
     if not facts_of(gpu).wide_multiply:
         return np.zeros(len(tiles.rows), dtype=bool)
@@ -78,20 +77,21 @@ def wide_multiply(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
     return np.asarray((tiles.rows >= WARP_GROUP_ROWS) | swapped)
 
 
-def shared_bytes(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
+def shared_bytes(tiles: ExpertTiles, dtype: str, gpu: Gpu) -> Array:
     """Buffers of operands: one a stage, one less where a step is in registers by the time it is multiplied."""
     depth = np.minimum(tiles.depth, SCALE_BLOCK) if dtype == "fp8_block" else tiles.depth
     buffers = np.where(wide_multiply(tiles, dtype, gpu), tiles.stages, np.maximum(tiles.stages - 1, 1))
     return np.asarray((tiles.rows + tiles.columns) * depth * np.floor(bytes_of(dtype)) * buffers)
 
 
-def thread_registers(tiles: Tiles, dtype: str) -> Array:
+def thread_registers(tiles: ExpertTiles, dtype: str) -> Array:
     """Accumulators of a thread, twice where each step is scaled before it is added, and all else."""
     sums = tiles.rows * tiles.columns / (LANES * tiles.warps)
-    return np.asarray(sums * (2 if dtype == "fp8_block" else 1) + OTHER_REGISTERS)
+    other_registers = 56  # Of a thread, besides accumulators: addresses, masks and operands on their way
+    return np.asarray(sums * (2 if dtype == "fp8_block" else 1) + other_registers)
 
 
-def blocks_per_sm(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
+def blocks_per_sm(tiles: ExpertTiles, dtype: str, gpu: Gpu) -> Array:
     """Thread blocks that an SM holds at once, as shared memory, registers and warps allow; at least one."""
     shared = gpu.shared_memory_per_sm / (shared_bytes(tiles, dtype, gpu) + RESERVED_SHARED)
     registers = np.ceil(np.minimum(thread_registers(tiles, dtype), MOST_REGISTERS) / 8) * 8
@@ -99,7 +99,7 @@ def blocks_per_sm(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
     return np.asarray(np.maximum(np.floor(np.minimum.reduce([shared, by_registers, MOST_WARPS / tiles.warps])), 1.0))
 
 
-def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> list[str]:
+def excluded(tiles: ExpertTiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> list[str]:
     """Why each configuration cannot run, or would run badly; empty where it may. ``depths``: of the products."""
     most = gpu.shared_memory_per_sm - RESERVED_SHARED
     shared, registers = shared_bytes(tiles, dtype, gpu), thread_registers(tiles, dtype)
@@ -129,7 +129,7 @@ def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> lis
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
+class TritonConstants:
     """Of Triton's kernel, not of the hardware alone."""
 
     wide_rate: float = 0.746  # Share of the tensor peak that the wide instruction reaches
@@ -150,7 +150,7 @@ class Constants:
     scaled: float = 0.568  # Tensor rate where every step's results are scaled before they are added
 
 
-FITTED = Constants()
+FITTED = TritonConstants()
 
 
 class Blocks(NamedTuple):
@@ -174,7 +174,7 @@ class Times(NamedTuple):
     resident: Array  # Thread blocks on an SM at once
 
 
-def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
+def row_blocks(op: MoE, tiles: ExpertTiles) -> Blocks:
     """Spread the tokens over the experts and cut each expert's into row blocks."""
     tokens = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64))
     rows, hit, by_height, _ = route(op, tokens, tiles.rows, Arrays)
@@ -185,7 +185,7 @@ def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
     return Blocks(float(rows[0]), float(hit[0]), blocks, np.maximum(np.ceil(room / tiles.rows), blocks))
 
 
-def time_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Times:
+def time_tiles(op: MoE, gpu: Gpu, tiles: ExpertTiles, constants: TritonConstants = FITTED) -> Times:
     spread = row_blocks(op, tiles)
     shapes = ((op.matrices - 1) * op.inter, op.hidden), (op.hidden, op.inter)
     both = zip(*(_product(op, gpu, tiles, spread, shape, constants) for shape in shapes), strict=True)
@@ -203,7 +203,7 @@ SMALL_KERNELS, PER_EXPERT = 8e-6, 2e-8  # Sorting tokens by expert, and starting
 
 
 def _product(
-    op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, int], constants: Constants
+    op: MoE, gpu: Gpu, tiles: ExpertTiles, spread: Blocks, shape: tuple[int, int], constants: TritonConstants
 ) -> tuple[Array, ...]:
     """Seconds of one grouped product and of its pipes; ``shape`` is the width of its result and its depth."""
     width, inner = shape
@@ -238,7 +238,7 @@ def _product(
     return soft_max(constants.overlap, tensor, feed, latency, dram), tensor, feed, latency, dram
 
 
-def _tensor_rate(op: MoE, gpu: Gpu, tiles: Tiles, wide: Array, constants: Constants) -> Array:
+def _tensor_rate(op: MoE, gpu: Gpu, tiles: ExpertTiles, wide: Array, constants: TritonConstants) -> Array:
     peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) / gpu.sms
     peak *= constants.scaled if op.dtype == "fp8_block" else 1.0
     rate = peak * np.where(wide, constants.wide_rate, constants.plain_rate)
@@ -249,7 +249,7 @@ def _tensor_rate(op: MoE, gpu: Gpu, tiles: Tiles, wide: Array, constants: Consta
     return np.asarray(rate * np.minimum(1.0, np.where(wide, narrow, 1.0)))
 
 
-def _traffic(op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, int], value: float) -> Array:
+def _traffic(op: MoE, gpu: Gpu, tiles: ExpertTiles, spread: Blocks, shape: tuple[int, int], value: float) -> Array:
     """Bytes from and to DRAM: weights again for each group of row blocks where L2 does not hold an expert's."""
     width, inner = shape
     weights = width * inner * bytes_of(op.weight_dtype or op.dtype)

@@ -29,7 +29,6 @@ from infercast.predict.families.family import Family
 Array = npt.NDArray[Any]
 CHUNK = 32_768
 MANY = 2000  # Rows from which on trees are compared one after the other
-LARGE = 100  # Trees above which even one row is compared as an array
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,8 @@ class Forest:
         return self._look_up(values, rows) if rows < MANY else self._ask(values, rows, dtype)
 
     def predict_one(self, values: Sequence[float]) -> float:
-        if len(self.leaves) > LARGE:
+        large = 100  # Trees above which even one row is compared as an array
+        if len(self.leaves) > large:
             asked, borders, leaves, first_leaves = self._for_one
             places = np.packbits(np.array(values, np.float32).take(asked) > borders) + first_leaves
             return self.bias + float(np.add.reduce(leaves.take(places)))
@@ -367,7 +367,6 @@ class Archive:
 
 AGAIN = "fit it again with `infercast fit`"
 STAMP = "python benchmarks/regression/stamp.py"
-NOT_RECORDED = "not recorded"
 HEAD = ("kind", "archive_sha256", "features_sha256", "physics_sha256", "source_sha256")
 
 
@@ -415,13 +414,14 @@ def write_manifest(
     """Write down what an archive was fitted on; ``origin``: when, by which revision and versions, on what tables."""
     origin = origin or {}
     sets = {" ".join(part for part in model.key if part): inputs.set_of(*model.key) for model in models}
+    not_recorded = "not recorded"
     lines = [
         f"# What {archive.name} was fitted on. Loading refuses an archive or a source that does not fit to it.",
         f"kind = {_text(inputs.kind)}",
         f"archive_sha256 = {_text(contents_hash(listed))}  # of its list of arrays, sizes and checksums",
         f"features_sha256 = {_text(inputs.features_hash)}",
         *_stamps(inputs),
-        *(f"{name} = {_text(str(origin.get(name, NOT_RECORDED)))}" for name in ("date", "revision")),
+        *(f"{name} = {_text(str(origin.get(name, not_recorded)))}" for name in ("date", "revision")),
         *_section("versions", origin.get("versions", {})),
         *_section("tables", origin.get("tables", {})),
         *_section("features", {name: list(inputs.features[name]) for name in sorted(set(sets.values()))}),

@@ -22,8 +22,8 @@ from infercast.lazy_classes import NamedTuple
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
 from infercast.predict import identity
-from infercast.predict.board_power import limits_of
-from infercast.predict.estimate import SOURCES, Estimate, join, padded_seconds, together
+from infercast.predict.board_power import power_limits
+from infercast.predict.estimate import SOURCES, Estimate, fuse_prefill_decode, join, padded_seconds
 from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Family, stated_interval
 from infercast.predict.fitted import FEATURES, POOLED, Artifact, Entry, Forest, load_artifact, silent_forest
@@ -320,7 +320,7 @@ class Learned:
             return self._fallback.seconds(op, gpu)
         first, *second = [self._kernels(half, gpu, size).seconds(half, size) for half, size in self._sized(op)]
         seconds: Quantity = (
-            together(first, second[0], padded=padded_seconds(split_batch(op)[1], gpu)) if second else first
+            fuse_prefill_decode(first, second[0], padded=padded_seconds(split_batch(op)[1], gpu)) if second else first
         )
         return seconds
 
@@ -395,7 +395,6 @@ class Learned:
 #
 # The error to be expected is the one on rows, GPUs or kernels that were hidden from the model in question.
 
-TYPICAL_ERROR = 0.5  # Of GPUs without measured kernels: about what typical efficiencies miss other vendors' by
 LEFT_OUT, NEW = 0.11, 0.17
 """What a kernel that one other chip has, and a new one, are off by at least: what attention on A100, L40S and H200
 showed with each left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md)."""
@@ -449,8 +448,9 @@ def _known(
     # Physics does not know its kernels: what published rows and runs leave, if there are any.
     typical = Typical()
     source, reached = typical.source_of(op, gpu), typical.reached(op, gpu)
+    typical_error = 0.5  # Of GPUs without measured kernels: about what typical efficiencies miss other vendors' by
     return known._replace(
-        status=source, error=_mean_miss((reached.low, reached.high)) if source == PUBLISHED else TYPICAL_ERROR
+        status=source, error=_mean_miss((reached.low, reached.high)) if source == PUBLISHED else typical_error
     )
 
 
@@ -551,7 +551,9 @@ class Changed(Adjusted):
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return np.asarray(
-                together(self.seconds(prompts, gpu), self.seconds(decodes, gpu), padded=padded_seconds(decodes, gpu))
+                fuse_prefill_decode(
+                    self.seconds(prompts, gpu), self.seconds(decodes, gpu), padded=padded_seconds(decodes, gpu)
+                )
             )
         family = family_of(op)
         here, there = (family.physics(op, chip, engine=True).seconds for chip in (gpu, self._real))
@@ -596,5 +598,5 @@ def power_limited(predictor: Predictor, gpu: Gpu) -> Predictor:
     """The same predictor for a GPU that an operator holds back (`hardware.limited`), itself for one that runs free."""
     if gpu.clock_limit and gpu.unlimited is not None:
         predictor = Changed(predictor, gpu.unlimited)
-    slower = limits_of(gpu).always
+    slower = power_limits(gpu).always
     return PowerLimited(predictor, 1.0 + slower) if slower else predictor

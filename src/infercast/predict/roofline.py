@@ -30,13 +30,13 @@ def pipes_of(op: Op, gpu: Gpu) -> Pipes:
     return families_of(op)[0].pipes(op, gpu)
 
 
-def limits_of(op: Op, gpu: Gpu) -> dict[str, Array]:
+def pipe_limits(op: Op, gpu: Gpu) -> dict[str, Array]:
     """Seconds that each pipe needs at least, for one launch or an array of them."""
     return families_of(op)[0].hard_limits(op, gpu)
 
 
 def limit_seconds(op: Op, gpu: Gpu) -> Array:
-    return np.asarray(reduce(np.maximum, limits_of(op, gpu).values()))
+    return np.asarray(reduce(np.maximum, pipe_limits(op, gpu).values()))
 
 
 class Floor:

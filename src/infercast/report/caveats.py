@@ -18,14 +18,10 @@ from infercast.report.quantities import LEAST, around
 from infercast.report.terminal import RenderableType, Section, pick, styled
 from infercast.units import format_percent
 
-HOST_BOUND = 0.3  # a GPU that waits for its host for more of its step time than this is bound by it
-MATTERS = 0.05  # steps of one kind that take less of all step time than this are not worth a word
-BORROWED = 0.1
 TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
 TAKING_IN = "steps that take in prompts"  # what the first of these are on a decode pool
 SENTENCES = read_data("sentences.toml")
 WEAK: dict[str, str] = SENTENCES["weak"]
-ROUGH = ("published", "typical", "roofline")  # sources that no kernel of the GPU was measured for
 FORECASTS: str = SENTENCES["forecasts"]
 
 
@@ -55,7 +51,8 @@ def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str
     )
     words = f"the GPU waits for its CPU in {steps}; a faster CPU would help (--host NAME, see `infercast hosts`)"
     rows = [("host", f"bound by the host: {words}")]
-    if borrowed_share(deployment) > BORROWED:
+    borrowed = 0.1
+    if borrowed_share(deployment) > borrowed:
         rows.append(("", SENTENCES["borrowed_times"]))
     return rows
 
@@ -63,7 +60,9 @@ def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str
 def _bound_by_host(phases: Sequence[Phase]) -> list[Phase]:
     """Kinds of steps with a relevant share of the run in which the GPU waits for its host."""
     whole = sum(phase.seconds for phase in phases)
-    return [phase for phase in phases if phase.seconds > MATTERS * whole and host_bound_share([phase]) > HOST_BOUND]
+    host_bound = 0.3  # a GPU that waits for its host for more of its step time than this is bound by it
+    matters = 0.05  # steps of one kind that take less of all step time than this are not worth a word
+    return [phase for phase in phases if phase.seconds > matters * whole and host_bound_share([phase]) > host_bound]
 
 
 def host_fields(forecast: Forecast) -> dict[str, Any]:
@@ -133,7 +132,8 @@ def _of_drafts(deployment: Deployment) -> list[str]:
 
 def brief_doubts(source: str, engine: str, intervals: Intervals | None, drafting: Drafting | None = None) -> list[str]:
     """The two caveats that matter: what no interval covers, and the largest parts of the medians' intervals."""
-    found = [f"kernels: {WEAK[source]}"] if source in ROUGH else []
+    rough = ("published", "typical", "roofline")  # sources that no kernel of the GPU was measured for
+    found = [f"kernels: {WEAK[source]}"] if source in rough else []
     if drafting is not None and drafting.acceptance.is_assumed:
         found.append("how many drafts are accepted is assumed, and decides the result: give --acceptance")
     rests = {} if intervals is None else intervals.rests

@@ -31,12 +31,10 @@ from infercast.report.terminal import (
 )
 from infercast.units import format_figure, format_seconds
 
-SHOWN_EFFECTS = 4  # of a change, the largest; JSON has all
 BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
 BRIEF = {IGNORED: "no forecast depends on it"}  # one note for all flags of a status, and where they are many:
 SHORT = BRIEF | {NOT_MODELLED: "--full says which way each moves the result", REFUSED: "--full says why"}
 MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
-IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
 _ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
 _FORECAST_COLUMNS = (
     "load", "requests/s", "TTFT p50", "p99", "80 % interval", "TPOT p50", "p99", "80 % interval", "output tokens/s",
@@ -93,7 +91,8 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
     parts = [Facts(rows), Section("Forecast", Grid(_BRIEF_COLUMNS, [each[:-1] for each in loads]))]
     told = [("state", last.forecast.state.sentence)]
     found = diagnose_run(last.forecast, last.intervals, most=0)  # its changes have their own list
-    told += [row for row in brief_rows(last.forecast, last.intervals, found) if row[0] in IN_BRIEF]
+    in_brief = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
+    told += [row for row in brief_rows(last.forecast, last.intervals, found) if row[0] in in_brief]
     several = len(explained.served) > 1
     if advised is not None:
         best = sorted([*advised.ranked, *advised.other_gpus], key=lambda each: -each.gain)[:BEST]
@@ -193,7 +192,8 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
 
 def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:
     gain = f"{100 * (exp(advice.gain) - 1):+.1f} %"
-    return advice.label, _effects(advice.real, several, SHOWN_EFFECTS), gain, _caution(advice.answers, advice.gpus)
+    shown_effects = 4  # of a change, the largest; JSON has all
+    return advice.label, _effects(advice.real, several, shown_effects), gain, _caution(advice.answers, advice.gpus)
 
 
 def _brief_advice(advice: Advice, several: bool) -> tuple[str, str]:

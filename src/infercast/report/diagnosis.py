@@ -16,8 +16,6 @@ from infercast.report.terminal import pick
 
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 POOLED = "e2e_p99<1s"
-SHOWN = 3  # Limits that break first
-MOST_IN_REFUSAL = 3  # Changes of each price that are tried before a refusal
 WORTH_WORDS = 0.1  # Shares and changes of other numbers from which on they are told
 
 
@@ -107,7 +105,8 @@ def price_words(found: RunDiagnosis, remedy: Remedy) -> str:
 def breaks_words(found: RunDiagnosis) -> str:
     """``max_num_seqs at 39 requests/s (2.9 % in use), KV cache at 39``."""
     useless = {each.kind for each in found.causes if each.tried and each.share <= 0.0}
-    parts = [_binding_words(each, useless) for each in found.breaks[:SHOWN]]
+    shown = 3  # Limits that break first
+    parts = [_binding_words(each, useless) for each in found.breaks[:shown]]
     return ", then ".join(parts) if parts else "nothing that grows with the load"
 
 
@@ -119,7 +118,8 @@ def _binding_words(each: Binding, useless: set[str]) -> str:
 
 def serving_words(forecast: Forecast) -> str:
     """For a refusal of more than can be served: the change that would serve it, or the most of it."""
-    found = diagnose_run(forecast, most=MOST_IN_REFUSAL)
+    most_in_refusal = 3  # Changes of each price that are tried before a refusal
+    found = diagnose_run(forecast, most=most_in_refusal)
     if found.remedy is None or found.aim.quantity != CAPACITY:
         return ""
     gain = found.remedy.gains[0]

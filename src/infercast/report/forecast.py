@@ -56,11 +56,8 @@ from infercast.report.terminal import (
 
 LIMIT_FIELDS = quantities.declared("limits")
 PRICE_FIELDS = {"usd_per_gpu_hour": "per_hour", **{name: name for name in ("provider", "kind", "date", "source")}}
-LEAST_PART = 0.01  # parts of the energy below this share are summed as `other`
 SHOWN_ENGINES = 16
-LEAST_SHARE = 0.0005  # kernel families below this share of a step are left out of tables
 PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
-BRIEF = ("ttft", "tpot", "end_to_end")
 IN_BRIEF = ("p50", "p95", "p99")
 MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"
 
@@ -146,7 +143,8 @@ def energy_interval(energy: Energy) -> str:
 
 def part_words(energy: Energy) -> str:
     shares = {name: value / energy.joules for name, value in energy.by_part.items()}
-    told = {name: share for name, share in shares.items() if share >= LEAST_PART}
+    least_part = 0.01  # parts of the energy below this share are summed as `other`
+    told = {name: share for name, share in shares.items() if share >= least_part}
     rest = sum(shares.values()) - sum(told.values())
     if rest >= 0.0005:
         told["other"] = rest
@@ -272,8 +270,9 @@ def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableT
     state, pools = forecast.state, forecast.deployment.model.pools
     is_plain = state.is_steady and not (forecast.was_cut or forecast.is_short)
     told = state.sentence if is_plain else forecast.headline
+    brief = ("ttft", "tpot", "end_to_end")
     rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in quantities.latencies_of(forecast)
-            if each.name in BRIEF and values is not None and not (pools and each.name == "ttft")]  # fmt: skip
+            if each.name in brief and values is not None and not (pools and each.name == "ttft")]  # fmt: skip
     table = Grid(
         ("", *IN_BRIEF, "80 % interval of p50", "of p99"),
         [(name, *(units.format_seconds(getattr(values, each)) for each in IN_BRIEF),
@@ -526,6 +525,7 @@ def phase_cells(phase: Phase) -> list[list[str]]:
     parts = [(each.family, each.seconds, each.bound, each.source, each.kernels) for each in phase.families]
     if phase.host_bound_seconds > 0:
         parts.append(("GPU idle", phase.host_bound_seconds, phase.waits_for, "", ()))
+    least_share = 0.0005  # kernel families below this share of a step are left out of tables
     return [
         [
             name,
@@ -536,7 +536,7 @@ def phase_cells(phase: Phase) -> list[list[str]]:
             ", ".join(kernel for kernel, _ in kernels[:4]),
         ]
         for name, seconds, bound, source, kernels in parts
-        if seconds >= LEAST_SHARE * phase.whole
+        if seconds >= least_share * phase.whole
     ]
 
 

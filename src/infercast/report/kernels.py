@@ -32,19 +32,12 @@ from infercast.units import (
     format_watts,
 )
 
-PICO = 1e-12
 STEP_TIMES = {
     "gpu_us": "gpu.seconds", "gpu_low_us": "gpu.low", "gpu_high_us": "gpu.high", "gap_us": "gap_seconds",
     "host_us": "host_seconds", "step_us": "seconds",
 }  # fmt: skip
 PLACES = {"prefill": "prompts", "decode": "decoding"}
-NEAR = 0.95  # a kernel that reaches so much of its ceiling is as good as there
-SAID = 8  # findings in words; the table has all
 CEILING = "the latency that one in ten measured kernels of the shape beats, over GPUs and engines (docs/diagnose.md)"
-SHOWN_REQUESTS = 5
-SHOWN_FAMILIES = 5
-LEAST_FAMILY = 0.005  # families with a smaller share are left out on a screen
-SHOWN_SHARE = 0.0005  # parts below this share are left out of tables, never out of JSON
 
 
 BY_PLACE = "What a token is made of, by its place in the answer"
@@ -141,7 +134,8 @@ def power_facts(power: KernelPower) -> list[tuple[str, str]]:
     limited = ", the board's limit: without a pause launches take longer" if power.is_limited else ""
     interval = f"80 % interval {format_watts(power.low)} to {format_watts(power.high)}, {power.source}"
     per_flop = power.joules_per_flop
-    each = "" if per_flop is None else f", {per_flop / PICO:.3g} pJ per FLOP"
+    pico = 1e-12
+    each = "" if per_flop is None else f", {per_flop / pico:.3g} pJ per FLOP"
     found = [
         ("board power", f"{format_watts(power.watts)}{limited} ({interval})"),
         ("energy", f"{format_joules(power.joules)} per launch{each}"),
@@ -197,7 +191,8 @@ def _run_table(breakdown: Breakdown, *, families: bool = False) -> RenderableTyp
     idle = breakdown.idle_seconds
     rows.append(("no request in the system", "", "", "", *_total(idle, breakdown.whole)))
     steps = [format_many(breakdown.steps[kind], f"{kind} step") for kind in KINDS]
-    least = 100 * LEAST_FAMILY if families else 0.0
+    least_family = 0.005  # families with a smaller share are left out on a screen
+    least = 100 * least_family if families else 0.0
     shown = [row for row in rows if float(row[-1].split()[0]) >= least and row[-1] != format_percent(0.0)]
     return Grid(("", *steps, "all", "share"), shown)
 
@@ -215,8 +210,9 @@ def _parts_table(parts: RequestParts) -> RenderableType:
     columns = [parts.mean(), parts.mean(parts.slowest)]
     totals = [sum(column.values()) for column in columns]
     rows = []
+    shown_share = 0.0005  # parts below this share are left out of tables, never out of JSON
     for name in parts.parts:
-        if max(column[name] / total for column, total in zip(columns, totals, strict=True)) >= SHOWN_SHARE:
+        if max(column[name] / total for column, total in zip(columns, totals, strict=True)) >= shown_share:
             cells = [
                 cell
                 for column, total in zip(columns, totals, strict=True)
@@ -231,7 +227,8 @@ def _parts_table(parts: RequestParts) -> RenderableType:
 
 def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
     rows = []
-    for position in parts.total.argsort(kind="stable")[::-1][:SHOWN_REQUESTS].tolist():
+    shown_requests = 5
+    for position in parts.total.argsort(kind="stable")[::-1][:shown_requests].tolist():
         request = workload.requests[int(parts.requests[position])]
         total = float(parts.total[position])
         words = largest_parts({name: float(part[position]) for name, part in parts.parts.items()}, total)
@@ -253,7 +250,8 @@ def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[t
     for each in composition.ranges:
         for family, seconds in each.families.items():
             sums[family] = sums.get(family, 0.0) + seconds * each.tokens
-    shown = sorted(sums, key=lambda family: -sums[family])[:SHOWN_FAMILIES]
+    shown_families = 5
+    shown = sorted(sums, key=lambda family: -sums[family])[:shown_families]
     rows = []
     for each in composition.ranges:
         shares = [each.families[family] / each.seconds for family in shown]
@@ -295,7 +293,8 @@ def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
 
 
 def _numbered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    lines = [(str(number), _sentence(each)) for number, each in enumerate(diagnosis.findings[:SAID], start=1)]
+    said = 8  # findings in words; the table has all
+    lines = [(str(number), _sentence(each)) for number, each in enumerate(diagnosis.findings[:said], start=1)]
     if not lines:
         lines.append(("", "Every kernel is about as good as the best of its shape."))
     else:
@@ -313,7 +312,8 @@ def _sentence(finding: Finding) -> str:
     gap = finding.gaps[0]
     verb = "run" if " and " in finding.name else "runs"
     family = "" if finding.family == finding.name else f" ({finding.family})"
-    others = [each for each in finding.gaps[1:] if each.attained < NEAR]
+    near = 0.95  # a kernel that reaches so much of its ceiling is as good as there
+    others = [each for each in finding.gaps[1:] if each.attained < near]
     more = "".join(f", at {each.tokens:,} tokens {100 * each.attained:.0f} %" for each in others)
     times = f"{format_seconds(gap.seconds)} against {format_seconds(gap.ceiling)}{more}"
     return (

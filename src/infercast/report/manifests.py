@@ -10,7 +10,7 @@ from typing import Any
 
 from infercast.bundled import DATA, read_data
 from infercast.engines.base import Engine, engine_named
-from infercast.engines.settings import Commands
+from infercast.engines.settings import EngineCommands
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.system import DECODE, PREFILL
 from infercast.hardware import Gpu, load_gpu
@@ -24,8 +24,6 @@ SIDE_CHANNEL = 5600  # port on which pools exchange keys and values; further rep
 BLANK = re.compile(r"<(\w+)>")  # what is filled into a template
 SCRIPTS = "scripts.toml"
 MODEL = '"$MODEL"'
-CHART_SETS = ("--tensor-parallel-size", "--data-parallel-size")  # flags that the chart makes of ``parallelism``
-SIDECAR_PORT = 8200  # where an engine listens behind the chart's proxy
 ROLES = {"server": (), "prefill": ("--is-prefill-worker",), "decode": ("--is-decode-worker",)}
 SECRET = "hf-token"
 START_SECONDS, EVERY = 3600, 10  # large weights take long to load: so long, asked every so often
@@ -66,7 +64,7 @@ class StartedPool:
         return {known["port_variable"]: str(port), known["host_variable"]: host}
 
     @property
-    def commands(self) -> Commands:
+    def commands(self) -> EngineCommands:
         return self.engine.commands
 
     @property
@@ -363,14 +361,16 @@ def _llm_d_command(pool: StartedPool, model: str) -> dict[str, Any]:
     if pool.nodes == 1:
         return {"model_command": pool.commands.elsewhere["llm_d_command"], "args": _without_sizes(pool.flags)}
     first, other = (shell_command(pool, model, first=each)["args"][0] for each in (True, False))
-    port = pool.commands.port if pool.name == PREFILL or not pool.disaggregated else SIDECAR_PORT
+    sidecar_port = 8200  # where an engine listens behind the chart's proxy
+    port = pool.commands.port if pool.name == PREFILL or not pool.disaggregated else sidecar_port
     first, other = (text.replace(f"--port {pool.port}", f"--port {port}") for text in (first, other))
     script = f'if [ "${{LWS_WORKER_INDEX:-0}}" = 0 ]; then\n  {first}\nfi\n{other}\n'
     return {"model_command": "custom", "command": ["/bin/sh", "-c"], "args": [script]}
 
 
 def _without_sizes(flags: Sequence[str]) -> list[str]:
-    return [word for before, word in zip(("", *flags), flags, strict=False) if not {before, word} & {*CHART_SETS}]
+    chart_sets = ("--tensor-parallel-size", "--data-parallel-size")  # flags that the chart makes of ``parallelism``
+    return [word for before, word in zip(("", *flags), flags, strict=False) if not {before, word} & {*chart_sets}]
 
 
 def dynamo_graph(pools: Sequence[StartedPool], model: str, name: str, title: str, weights: float) -> str | None:

@@ -106,7 +106,8 @@ def _begin(plan: Plan, *, brief: bool) -> list[RenderableType]:
         from infercast.report.manifests import command_lines, pools_of  # noqa: PLC0415 - other forms need none of it
 
         pools = pools_of(plan.winner.candidate)
-        rows = [row for row in rows if not row[0].endswith(LEFT_OUT)]
+        left_out = ("GPUs", "energy", "power", "options")  # rows that a screen goes without
+        rows = [row for row in rows if not row[0].endswith(left_out)]
         rows += named_first("run it", command_lines(pools, repository_of(question.model)))
     return [*parts, Section(f"winner: {question.goal.says}", Facts(rows))]
 
@@ -138,7 +139,6 @@ def render_plan(plan: Plan) -> list[RenderableType]:
 
 
 MORE = "--full (all that was simulated, notes), --out DIR (commands and manifests to run), --json"
-LEFT_OUT = ("GPUs", "energy", "power", "options")  # rows that a screen goes without
 
 
 def _winner(row: Row) -> list[tuple[str, str]]:

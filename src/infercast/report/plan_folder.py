@@ -10,10 +10,10 @@ from math import ceil, floor, log10
 from pathlib import Path
 
 from infercast.bundled import read_data
-from infercast.engines.settings import Commands
+from infercast.engines.settings import EngineCommands
 from infercast.errors import InputError
 from infercast.forecast.plan.candidate import Row
-from infercast.forecast.plan.evaluate import Check, checks_of
+from infercast.forecast.plan.evaluate import BenchmarkCheck, checks_of
 from infercast.forecast.plan.question import Plan, deployed
 from infercast.lazy_classes import NamedTuple
 from infercast.report import manifests
@@ -25,7 +25,7 @@ from infercast.units import MILLI, format_gpus, format_many, format_percent, for
 KEYS = {"p50": "median", "p99": "p99", "mean": "mean"}  # as the benchmark names them
 
 
-def bench_script(checks: Sequence[Check], commands: Commands, model: str, title: str) -> str:
+def bench_script(checks: Sequence[BenchmarkCheck], commands: EngineCommands, model: str, title: str) -> str:
     bench = shlex.join(commands.bench)
     scripts = read_data(manifests.SCRIPTS)
     text = str(scripts["bench"]).format(title=title, port=commands.port, model=model)
@@ -37,7 +37,7 @@ def bench_script(checks: Sequence[Check], commands: Commands, model: str, title:
     return text + str(scripts["bench_compare"]).format(forecasts=json_text(forecasts))
 
 
-def _rows(check: Check, end_to_end: str) -> list[tuple[str, float, float, float, str]]:
+def _rows(check: BenchmarkCheck, end_to_end: str) -> list[tuple[str, float, float, float, str]]:
     """Name, forecast, the ends of its interval, and the benchmark's key."""
     forecast, intervals = check.forecast, check.intervals
     rows = []
@@ -60,11 +60,9 @@ def _rows(check: Check, end_to_end: str) -> list[tuple[str, float, float, float,
 
 WIDTH, HEIGHT, LEFT, TOP, PANEL, GAP, BELOW = 960, 420, 70, 64, 370, 90, 60
 DEEP = HEIGHT - TOP - BELOW
-TICKS = (1.0, 2.0, 5.0)
-MOST_NAMED = 6  # fronts with more points than this are not labelled
 
 
-class Axis(NamedTuple):
+class LogAxis(NamedTuple):
     """A logarithmic axis, from pixel ``begin`` to pixel ``end``."""
 
     low: float
@@ -79,7 +77,8 @@ class Axis(NamedTuple):
     @property
     def ticks(self) -> list[float]:
         powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
-        digits = TICKS if self.high > 10 * self.low else range(1, 10)
+        ticks = (1.0, 2.0, 5.0)
+        digits = ticks if self.high > 10 * self.low else range(1, 10)
         found = [digit * 10.0**power for power in powers for digit in digits]
         return [tick for tick in found if self.low <= tick <= self.high]
 
@@ -130,8 +129,8 @@ def _panel(
     if not points:
         return
     heights = [height for _, height, _ in points] + [limit.seconds for limit in limits]
-    wide = Axis(*_around([each for each, _, _ in points]), left, left + PANEL)
-    tall = Axis(*_around(heights), TOP + DEEP, TOP)
+    wide = LogAxis(*_around([each for each, _, _ in points]), left, left + PANEL)
+    tall = LogAxis(*_around(heights), TOP + DEEP, TOP)
     yield from _frame(wide, tall, label, f"{name.upper()} {which}", left)
     for limit in limits:
         y = tall.at(limit.seconds)
@@ -139,11 +138,12 @@ def _panel(
         yield f'<line class="limit" x1="{left}" x2="{left + PANEL}" y1="{y}" y2="{y}">{tip}</line>'
     best = {row.candidate for row in plan.front}
     front = [(each, height, row) for each, height, row in points if row.candidate in best]
+    most_named = 6  # fronts with more points than this are not labelled
     for each, height, row in points:
         kind = "front" if row.candidate in best else "other"
         tip = escape(f"{row.candidate}: {label} {each:.4g}, {format_seconds(height)}")
         yield f'<circle class="{kind}" cx="{wide.at(each)}" cy="{tall.at(height)}" r="4"><title>{tip}</title></circle>'
-        if kind == "front" and len(front) <= MOST_NAMED:
+        if kind == "front" and len(front) <= most_named:
             name_of = escape(f"{row.candidate.replicas} x {row.candidate.layout} {row.candidate.gpu}")
             yield f'<text class="small" x="{wide.at(each) + 8}" y="{tall.at(height) - 8}">{name_of}</text>'
     if len(front) > 1:
@@ -154,7 +154,7 @@ def _panel(
             yield f'<circle class="winner" cx="{wide.at(each)}" cy="{tall.at(height)}" r="8"/>'
 
 
-def _frame(wide: Axis, tall: Axis, label: str, title: str, left: float) -> Iterator[str]:
+def _frame(wide: LogAxis, tall: LogAxis, label: str, title: str, left: float) -> Iterator[str]:
     bottom = TOP + DEEP
     for tick in tall.ticks:
         y = tall.at(tick)

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from infercast.forecast.result import Forecast
 
 WIDTH, HEIGHT = 9.0, 3.4  # inches
-BINS = 40
 PERCENTILES = {"p50": "-", "p95": "--", "p99": ":"}
-SHOWN_KERNELS = 12
 
 
 class Picture(Figure):
@@ -43,11 +41,12 @@ def forecast_figure(forecast: Forecast) -> Picture:
     shown = [("ttft", "time to first token")]
     if forecast.tpot is not None:
         shown.append(("tpot", "time per output token"))
+    bins = 40
     for axes, (name, title) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         values = [value for value in columns[f"{name}_ms"].tolist() if not isnan(value)]
         # Requests of one length in a closed loop may all take the same time but for rounding.
         low, high = min(values), max(values)
-        axes.hist(values, bins=BINS, range=(low, max(high, low * 1.001)), color="tab:blue", alpha=0.6)
+        axes.hist(values, bins=bins, range=(low, max(high, low * 1.001)), color="tab:blue", alpha=0.6)
         for which, line in PERCENTILES.items():
             at = getattr(getattr(forecast, name), which)
             axes.axvline(at / MILLI, color="black", ls=line, lw=1.2, label=f"{which} {format_seconds(at)}")
@@ -61,7 +60,8 @@ def forecast_figure(forecast: Forecast) -> Picture:
 
 
 def step_figure(cost: StepCost) -> Picture:
-    kernels = sorted(cost.kernels, key=lambda kernel: kernel.seconds)[-SHOWN_KERNELS:]
+    shown_kernels = 12
+    kernels = sorted(cost.kernels, key=lambda kernel: kernel.seconds)[-shown_kernels:]
     figure = Picture(figsize=(WIDTH, 1.0 + 0.28 * len(kernels)), layout="constrained")
     axes = figure.subplots()
     lows, highs = (

@@ -12,7 +12,7 @@ from infercast import units
 from infercast.bundled import DATA, read_data
 from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import Level
+from infercast.forecast.run import MeanAndPeak
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.lazy_classes import NamedTuple
 from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named, record
@@ -33,7 +33,7 @@ class Quantity(NamedTuple):
 
     key: str  # In JSON
     label: str  # For people, before the bare number
-    of: Callable[[Any], Any]  # The number, or a `Level`, of what has it
+    of: Callable[[Any], Any]  # The number, or a `MeanAndPeak`, of what has it
     write: Callable[[float], str]
     unit: str = ""
     row: str | None = None  # The name of its row where the unit says what it is
@@ -43,14 +43,14 @@ class Quantity(NamedTuple):
 
     def data(self, owner: Any) -> Any:
         value = self.of(owner)
-        return {"mean": value.mean, "peak": value.peak} if isinstance(value, Level) else value
+        return {"mean": value.mean, "peak": value.peak} if isinstance(value, MeanAndPeak) else value
 
     def facts(self, owner: Any) -> list[tuple[str, str]]:
         """A row for people; none where it does not matter."""
         value = self.of(owner)
         if not self.matters(owner):
             return []
-        if isinstance(value, Level):
+        if isinstance(value, MeanAndPeak):
             words = f"{self.write(value.mean)}{self.unit} on average, {self.write(value.peak)} at most"
         else:
             words = f"{self.write(value)}{self.unit}"
@@ -62,7 +62,7 @@ class Quantity(NamedTuple):
     def compared(self, owner: Any) -> tuple[str, float | None]:
         """The name and the number that two runs are compared by: the peak of a level."""
         value = self.of(owner)
-        return (f"{self.label} at most", value.peak) if isinstance(value, Level) else (self.label, value)
+        return (f"{self.label} at most", value.peak) if isinstance(value, MeanAndPeak) else (self.label, value)
 
 
 def tenths(value: float) -> str:

@@ -18,11 +18,8 @@ MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000  # of one file, of all
 QUANTITIES = (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)
 BOUND, OVERLOADED = "bound", "overloaded"
 SIDES = ("before", "after")
-LARGEST = 1e30  # no number of a run is larger
 Band = tuple[float, float]
-SHOWN = ("mean", "p50", "p95", "p99")
 MANY = 10.0  # from here on a ratio says more than a change in per cent
-POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")  # Neither more nor less is better
 LEADERS: dict[str, str] = read_data("sentences.toml")["leaders"]
 
 
@@ -134,7 +131,8 @@ class Fields:
             value = value.get("peak")
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        largest = 1e30  # no number of a run is larger
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= largest:
             raise self.wrong(key, "a number")
         return float(value)
 
@@ -300,8 +298,9 @@ class Row(NamedTuple):
 
 def rows_of(runs: Sequence[SavedRun]) -> list[Row]:
     rows = []
+    shown = ("mean", "p50", "p95", "p99")
     for latency in LATENCIES:
-        for which in SHOWN:
+        for which in shown:
             values = [run.latencies.get(latency.name, {}).get(which) for run in runs]
             bands = [run.bands.get(latency.name, {}).get(which) for run in runs]
             name = f"{latency.short} {which}"
@@ -312,7 +311,8 @@ def rows_of(runs: Sequence[SavedRun]) -> list[Row]:
 
 def _of_quantity(quantity: Quantity, runs: Sequence[SavedRun]) -> Row:
     better = 1 if quantity in (*RESULTS, *PROMISES) else -1 if quantity in (*COSTS, *ENERGIES) else 0
-    if quantity.key in POWERS:
+    powers = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")  # Neither more nor less is better
+    if quantity.key in powers:
         better = 0
     at_most = " at most" if quantity.key in ("running", "waiting", "kv_usage") else ""
     return Row(

@@ -54,8 +54,6 @@ MARKS = {"p50": "o", "p95": "+", "p99": "x"}
 TPOT_MARKS = {"p50": "o", "p95": "x"}
 MOST_POINTS, DRAWN = 20, 9  # points on one screen, and up to how many there is room for charts
 MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has all intervals of a row"
-HOST_DOUBT = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
-NARROW = 78
 WORTH = 0.01  # a saving below this share is not worth a setting
 SAVINGS_LATENCIES = {"TTFT p99": "forecast.ttft.p99", "TPOT p95": "forecast.tpot.p95"}
 SPECULATION_COLUMNS = columns(
@@ -112,7 +110,8 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
         last = next((run for run in reversed(runs) if run.state.is_steady), runs[-1])
         found = diagnosis_of(last, None)
         rows += [*diagnosis_rows(found)[:2], ("next", next_words(found))]
-        rows += named_first("doubt", [*brief_doubts(last.source, "", None), HOST_DOUBT][:2])
+        host_doubt = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
+        rows += named_first("doubt", [*brief_doubts(last.source, "", None), host_doubt][:2])
     return [*parts, Section("Where it bends" if sweep.axis.is_load else "Best values", Facts([*rows, ("more", MORE)]))]
 
 
@@ -293,11 +292,12 @@ def render_savings(found: Savings) -> list[RenderableType]:
     held = [("SLO", str(found.slo))]
     if found.odds is not None:
         held.append(("odds", f"{format_odds(found.odds)} that the best value keeps it"))
+    narrow = 78
     return [
         styled(f"{found.title}: {found.workload}"),
         Section(f"Energy under {what}", FittingTable(columns(saving_fields(found)), found.points)),
         TextCharts(_charts(found)),
-        Section("Answer", styled(fill(sentence_of(found), NARROW))),
+        Section("Answer", styled(fill(sentence_of(found), narrow))),
         *([] if found.slo is None else [Section("Held against", Facts(held))]),
         Facts([("next", _next_saving(found))]),
     ]

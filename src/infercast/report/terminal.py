@@ -31,7 +31,6 @@ else:
 PIPE_WIDTH = 160
 SCREEN, LINES = 100, 40  # columns and lines of a screen, within which every answer fits unless --full is asked for
 LEAST_WIDTH = 40  # on a narrower terminal lines run over its edge
-NOTE_WIDTH = 24  # a column of notes takes at least this much, so that they are not broken at every word
 BETWEEN, RULE = 2, "─"  # blanks between two columns of a table, and what is drawn below its head
 ASKED_FOR = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # variables that ask for colours in a pipe, too
 FOLDED = (
@@ -44,7 +43,6 @@ HEIGHT = 9  # lines of the area that is drawn in
 WIDEST, NARROWEST = 110, 40
 BESIDE, BELOW = 36, 76  # least width of each of two charts side by side, and the most for one alone
 GAP = 3  # columns between two charts side by side
-LOGARITHMIC_FROM = 20.0  # values that differ by more than this factor have a logarithmic axis
 STYLES = ("cyan", "yellow", "green", "magenta")
 UNBOUNDED = 10_000
 WIDTH = 76  # of charts, which are drawn with characters
@@ -148,7 +146,8 @@ class Grid:
         return blocks
 
     def _width(self, columns: Sequence[int]) -> int:
-        least = (min(self._natural(each), NOTE_WIDTH) if each in self.notes_at else self._natural(each)
+        note_width = 24  # a column of notes takes at least this much, so that they are not broken at every word
+        least = (min(self._natural(each), note_width) if each in self.notes_at else self._natural(each)
                  for each in columns)  # fmt: skip
         return sum(least) + BETWEEN * (len(columns) - 1)
 
@@ -393,7 +392,8 @@ def _range(chart: Chart) -> tuple[float, float, bool]:
     low, high = min(values), max(values)
     if chart.limit is not None and chart.limit < 5 * high:
         low, high = min(low, chart.limit), max(high, chart.limit)
-    is_log = not chart.from_zero and low > 0 and high > LOGARITHMIC_FROM * low
+    logarithmic_from = 20.0  # values that differ by more than this factor have a logarithmic axis
+    is_log = not chart.from_zero and low > 0 and high > logarithmic_from * low
     low = low if is_log else 0.0
     return low, high if high > low else low + 1.0, is_log
 

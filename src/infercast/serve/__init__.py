@@ -1,8 +1,8 @@
 """Requests, scheduler, KV blocks and the clock; independent of operators and GPUs."""
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import FirstCome, PrefillFirst
+from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.workload.request import Request, Segment, Workload
 
-__all__ = ["FirstCome", "PrefillFirst", "Record", "Replica", "Request", "Segment", "Workload", "simulate"]
+__all__ = ["FcfsPolicy", "PrefillFirstPolicy", "Record", "Replica", "Request", "Segment", "Workload", "simulate"]

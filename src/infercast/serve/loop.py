@@ -18,28 +18,28 @@ from infercast.serve.workload.request import Request
 
 if TYPE_CHECKING:
     from infercast.serve.scheduler.drafts import DraftPlan
-    from infercast.serve.scheduler.offloading import Move
+    from infercast.serve.scheduler.offloading import KvTransfer
     from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
     from infercast.serve.transfers import BlockTransfers, Transfers
 
 # How often an engine looks for new requests: after every step, or after so many steps of decoding.
 
 
-class Looks:
+class AdmissionPoll:
     """Counts decode steps since the last poll. The engine also polls after a step with prefill, and when idle."""
 
-    __slots__ = ("_every", "_steps", "is_always")
+    __slots__ = ("_every", "_steps", "every_step")
 
     def __init__(self, every: int = 1) -> None:
         self._every, self._steps = every, every
-        self.is_always = every <= 1  # Whether it looks after every step, so that nothing has to be counted
+        self.every_step = every <= 1  # Whether it looks after every step, so that nothing has to be counted
 
     @property
     def steps_left(self) -> int:
         """Decode steps until the next poll, at least 1."""
         return max(1, self._every - self._steps)
 
-    def is_due(self) -> bool:
+    def due(self) -> bool:
         """True when a poll is due, which also restarts the count."""
         if self._steps < self._every:
             return False
@@ -50,7 +50,7 @@ class Looks:
         """Count launched decode steps."""
         self._steps += steps
 
-    def hurry(self) -> None:
+    def poll_next(self) -> None:
         """Make the next poll due."""
         self._steps = self._every
 
@@ -89,7 +89,7 @@ class Step:
         self.has_prompts = False  # True if the step computes more than each sequence's next token and its drafts
         self.shape = shape  # The same as ``numbers`` in full, where an observer or warm-up costs need it
         self.end = 0.0  # When the GPU finishes it, or its last repetition
-        self.ended: list[Move] = []  # GPU-host copies whose completion is seen with this step's result
+        self.ended: list[KvTransfer] = []  # GPU-host copies whose completion is seen with this step's result
 
 
 NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])  # Placeholders for a turn without a step
@@ -132,26 +132,30 @@ class Loop:
         self.transfers = transfers
         self.timeline, self.conditions = timeline or Timeline(), conditions or StepNoise()
         self.first_uses, self.wake_up_seconds = first_uses, wake_up_seconds
-        self.jump, self.empty_steps_while_waiting, self.looks = jump, empty_steps_while_waiting, Looks(poll_interval)
+        self.jump, self.empty_steps_while_waiting, self.poll = (
+            jump,
+            empty_steps_while_waiting,
+            AdmissionPoll(poll_interval),
+        )
         self.observe, self.progress, self.watch = observe, progress, watch
         self.under_way: deque[Step] = deque()
         self._step_seconds = 1e-6  # Duration of the last decode step
 
-    def turns(self) -> Iterator[float]:
+    def events(self) -> Iterator[float]:
         """Yield the clock before each turn, for drivers of several engines; ends when no client will send again."""
-        scheduler, timeline, clients, looks = self.scheduler, self.timeline, self.clients, self.looks
-        always, plan_next = looks.is_always, scheduler.plan
+        scheduler, timeline, clients, poll = self.scheduler, self.timeline, self.clients, self.poll
+        always, plan_next = poll.every_step, scheduler.plan
         while True:
             yield timeline.clock
             arrival = clients.next_arrival
-            if (always or looks.is_due()) and arrival is not None and arrival <= timeline.clock:
-                arrival = self.take_in_requests(scheduler.add)
+            if (always or poll.due()) and arrival is not None and arrival <= timeline.clock:
+                arrival = self.admit_arrivals(scheduler.add)
             plan = plan_next()
             if scheduler.left_batch:
                 self.record.note_last_tokens(scheduler.left_batch)
                 scheduler.left_batch.clear()
             if plan is not None:
-                step = self._time_beside(plan) if plan.sequences else self._time_decodes(plan, arrival)
+                step = self._time_mixed_step(plan) if plan.sequences else self._time_decode_steps(plan, arrival)
                 if len(step.estimate.gpu_seconds) == 1:
                     self._launch(step)
                     continue
@@ -167,7 +171,7 @@ class Loop:
                     self.record.tier = self.transfers.totals(len(self.record.sent_at))
                 return
 
-    def take_in_requests(self, add: Callable[[int, Request], None]) -> float | None:
+    def admit_arrivals(self, add: Callable[[int, Request], None]) -> float | None:
         """Queue the requests that have arrived (``add``); returns when the next one will."""
         clients, record, clock = self.clients, self.record, self.timeline.clock
         clients.move_to(clock)
@@ -201,7 +205,7 @@ class Loop:
         elif arrival is None:
             return True
         else:
-            self.looks.hurry()
+            self.poll.poll_next()
             self.timeline.sleep_until(arrival + self.wake_up_seconds)
         return False
 
@@ -230,14 +234,14 @@ class Loop:
         ):
             return 1
         steps = self.scheduler.most_steps(plan)
-        if not self.looks.is_always:
-            steps = min(steps, self.looks.steps_left)
+        if not self.poll.every_step:
+            steps = min(steps, self.poll.steps_left)
         elif arrival is not None:
             coming = 2 + int(1.1 * (arrival - self.timeline.clock) / self._step_seconds)
             steps = coming if coming < steps else steps
         return steps if steps < MOST_STEPS else MOST_STEPS
 
-    def _time_decodes(self, plan: Plan, arrival: float | None) -> Step:
+    def _time_decode_steps(self, plan: Plan, arrival: float | None) -> Step:
         """Time a decode step and its repetitions."""
         decodes, context, num_waiting = plan.decodes, plan.decode_context, len(self.scheduler.waiting)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
@@ -248,7 +252,7 @@ class Loop:
         estimate = timer.decode(decodes, context, plan.contexts, steps)
         return Step(plan, (decodes, num_waiting, decodes, context, decodes), estimate, shape)
 
-    def _time_beside(self, plan: Plan) -> Step:
+    def _time_mixed_step(self, plan: Plan) -> Step:
         """Time a step that mixes the decode batch with individually scheduled sequences."""
         if self._has_drafts:
             return self._time_drafts(cast("DraftPlan", plan))
@@ -256,7 +260,7 @@ class Loop:
         tokens, total = decodes + sum(plan.new_tokens), context + sum(plan.computed)
         numbers = (decodes + len(plan.sequences), len(self.scheduler.waiting), tokens, total, decodes + sampled)
         timer = self.adapted if plan.has_adapters else self.timer
-        estimate = timer.compute(plan.beside, sampled, decodes, context, plan.contexts)
+        estimate = timer.compute(plan.prefills, sampled, decodes, context, plan.contexts)
         if tokens > numbers[0]:
             estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
@@ -290,11 +294,11 @@ class Loop:
             self.record.start(plan.started, span.start)
         if step.has_prompts:
             phase = self.record.prefilling
-            if not self.looks.is_always:
-                self.looks.hurry()
+            if not self.poll.every_step:
+                self.poll.poll_next()
         else:
             phase = self.record.decoding
-            self.looks.decoded(1)
+            self.poll.decoded(1)
         phase.note(step.numbers, estimate, [span.seconds], held)
         if self.watch is not None and shape is not None:
             self.watch.step(plan, shape, estimate, span, held)
@@ -313,7 +317,7 @@ class Loop:
         ahead = self.timeline.repeat(estimate.host, estimate.gpu_seconds, process)
         seconds, ends, clocks = ahead
         if before is not None:
-            self._take_in(before, clocks[0])
+            self._complete_step(before, clocks[0])
         count = len(seconds)
         steps = 1 + self.scheduler.cohort.steps_with_room(count - 1)
         return ahead if steps == count else (seconds[:steps], ends[:steps], clocks[:steps])
@@ -321,16 +325,16 @@ class Loop:
     def _repeat(self, step: Step, ahead: Repetitions) -> None:
         """Launch the same step repeatedly, or until a request arrives."""
         plan, timeline, record, (seconds, ends, clocks) = step.plan, self.timeline, self.record, ahead
-        count, arrival, looks = len(seconds), self.clients.next_arrival, self.looks
+        count, arrival, poll = len(seconds), self.clients.next_arrival, self.poll
         steps = count
-        if arrival is not None and arrival <= clocks[-1] and looks.is_always:
+        if arrival is not None and arrival <= clocks[-1] and poll.every_step:
             steps = 1 + bisect_left(clocks, arrival)
         held = self.scheduler.start(plan, steps)
         steps = len(held)
         if steps < count:
             seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
-        if not looks.is_always:
-            looks.decoded(steps)
+        if not poll.every_step:
+            poll.decoded(steps)
         record.decoding.note(step.numbers, step.estimate, seconds, held)
         if self.watch is not None and step.shape is not None:
             self.watch.stretch(step.shape, step.estimate, ends, held)
@@ -339,15 +343,15 @@ class Loop:
         is_late = self.steps_under_way > 1
         times = clocks[1:] if is_late else clocks[:-1]
         if plan.early or plan.fresh or record.decoded_at != record.last_end:
-            self._take_in_others(plan, times)
+            self._complete_repeats(plan, times)
         else:
             record.steady_tokens(plan.decodes, times)
         if is_late:
             self.under_way.append(step)
         else:
-            self._take_in(step, clock)
+            self._complete_step(step, clock)
 
-    def _take_in_others(self, plan: Plan, times: list[float]) -> None:
+    def _complete_repeats(self, plan: Plan, times: list[float]) -> None:
         """Results of a repeated step but the last, where some had no token in the step before or have their last."""
         record, count, done = self.record, plan.decodes, plan.early
         if done:
@@ -369,11 +373,11 @@ class Loop:
         step, transfers = self.under_way.popleft(), self.transfers
         if step.plan is not NO_STEP:
             end = step.end if transfers is None else transfers.result_at(step.end)
-            self._take_in(step, self.timeline.take_in(end, step.estimate.host.process))
+            self._complete_step(step, self.timeline.take_in(end, step.estimate.host.process))
         elif transfers is not None:
             transfers.end(step.ended)
 
-    def _take_in(self, step: Step, time: float) -> None:
+    def _complete_step(self, step: Step, time: float) -> None:
         """The result of a step is there: tokens leave, and sequences that have all of theirs end."""
         plan, record = step.plan, self.record
         done = self.scheduler.complete(plan)

@@ -41,7 +41,7 @@ OBEYED = frozenset(
 """By both fast loops."""
 OBEYED_HERE = OBEYED | {
     *("max_num_batched_tokens", "max_num_seqs", "max_num_scheduled_tokens", "watermark", "reserves_prompts"),
-    *("prefix_caching", "settles"),  # the latter differs with windows, or in pipelines
+    *("prefix_caching", "frees_on_completion"),  # the latter differs with windows, or in pipelines
     *("adaptive_threshold", "threshold_exempts_single_request"),  # of a threshold
     *("allow_partial_block", "last_token_own_step"),  # of aligned states
     *("skipped_queue_separate", "counts_running", "skips_unreadable"),  # of adapters, and of drafts
@@ -77,7 +77,7 @@ class PlainLoop:
         self.members: list[tuple[int, int, int, Started]] = []  # A heap: last step, number, and context less the steps
         self.late = self.members[:0]  # Those in a step too many: the engine does not know their last token as such
 
-    def turns(self) -> Iterator[float]:
+    def events(self) -> Iterator[float]:
         """As those of `Loop`, or `NotPlain`."""
         clients, timeline, record, waiting = self.clients, self.timeline, self.record, self.waiting
         while True:
@@ -86,7 +86,7 @@ class PlainLoop:
                 record.write()
             arrival = clients.next_arrival
             if arrival is not None and arrival <= timeline.clock:
-                arrival = self.loop.take_in_requests(self.add)
+                arrival = self.loop.admit_arrivals(self.add)
             count = len(self.members) + len(self.late)
             if self.cut is not None or (waiting and self.num_running < self.most_running and count < self.budget):
                 self._compute(count)
@@ -157,13 +157,13 @@ class PlainLoop:
         """A step with prompts: the one that was cut, and those that wait, as far as they fit."""
         size, waiting, num_blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
         held, budget, computed = self.cache.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
-        beside: list[tuple[int, int]] = []
+        prefills: list[tuple[int, int]] = []
         sampled: list[Started] = []
         started = sampled[:0]
         if cut is not None:
             computed = self.num_cut
             new = min(cut[1] - computed, budget)
-            beside.append((new, computed))
+            prefills.append((new, computed))
             held += -(-(computed + new) // size) + -computed // size
             budget -= new
             self.num_cut += new
@@ -187,7 +187,7 @@ class PlainLoop:
                 if pair is None:
                     break
                 (new, before), held = pair, self.settled
-            beside.append((new, before))
+            prefills.append((new, before))
             budget -= new
             computed += before
             self.num_running += 1
@@ -196,11 +196,11 @@ class PlainLoop:
                 sampled.append(request)
             else:
                 self.cut, self.num_cut = request, before + new
-        if not beside or held > num_blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
+        if not prefills or held > num_blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
             raise NotPlain
         self.cache.num_held, tokens, first = held, self.budget - budget, len(sampled)
-        numbers = count + len(beside), len(waiting), tokens, self.computed + computed, count + first
-        estimate = self.timer.compute(beside, first, count, self.computed, self.contexts)
+        numbers = count + len(prefills), len(waiting), tokens, self.computed + computed, count + first
+        estimate = self.timer.compute(prefills, first, count, self.computed, self.contexts)
         if tokens > numbers[0]:
             estimate = self.loop.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         self._launch(count, numbers, estimate, sampled, started)

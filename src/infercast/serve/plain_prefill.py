@@ -51,7 +51,7 @@ class PlainPrefillLoop:
         self.fresh: Sequences = []  # Those that have not decoded yet
         self.skipped: Sequences = []  # Those whose last token is in flight, and that have left the batch
 
-    def turns(self) -> Iterator[float]:
+    def events(self) -> Iterator[float]:
         """As those of `Loop`, or `NotPlain`."""
         clients, timeline, record = self.clients, self.timeline, self.record
         batch, scheduler = self.batch, self.scheduler
@@ -61,7 +61,7 @@ class PlainPrefillLoop:
                 record.write()
             arrival = clients.next_arrival
             if arrival is not None and arrival <= timeline.clock:
-                arrival = self.loop.take_in_requests(scheduler.add)
+                arrival = self.loop.admit_arrivals(scheduler.add)
             if self.rules.clears_ended and (batch.ended or not self.cohort.members):
                 batch.ended, batch.is_full = [], False
             if (scheduler.cut is not None or (scheduler.waiting and not batch.is_full)) and self._compute():
@@ -77,7 +77,7 @@ class PlainPrefillLoop:
                 self._repeat(ahead)
             elif self.flying is not None:
                 step, self.flying = self.flying, None
-                self._take_in(step, timeline.take_in(step[0], step[1]))
+                self._complete_step(step, timeline.take_in(step[0], step[1]))
             elif not scheduler.can_retry_now:
                 if not scheduler.waiting:
                     scheduler.ratio = scheduler.policy.first_ratio
@@ -91,16 +91,16 @@ class PlainPrefillLoop:
         timeline, scheduler, record, batch, cohort = self.timeline, self.scheduler, self.record, self.batch, self.cohort
         sampled = started = self._all_that_wait()
         if sampled:
-            beside = [(each.num_input, 0) for each in sampled]
+            prefills = [(each.num_input, 0) for each in sampled]
         elif scheduler.plan_prompts(plan := Plan()):
-            beside, sampled, started = plan.beside, cast("Sequences", plan.sampled), cast("Sequences", plan.started)
+            prefills, sampled, started = plan.prefills, cast("Sequences", plan.sampled), cast("Sequences", plan.started)
         else:
             return False
-        count, tokens, before, ending = len(beside), 0, 0, list[DeclaredSequence]()
-        for new, computed in beside:
+        count, tokens, before, ending = len(prefills), 0, 0, list[DeclaredSequence]()
+        for new, computed in prefills:
             tokens += new
             before += computed
-        estimate = self.timer.compute(beside, count, 0, 0, list)
+        estimate = self.timer.compute(prefills, count, 0, 0, list)
         if tokens > count:
             estimate = self.loop.conditions.meet(estimate, timeline.clock, timeline.gpu_free)
         numbers = count, len(scheduler.waiting), tokens, before, count
@@ -174,7 +174,7 @@ class PlainPrefillLoop:
             self._launch(numbers, estimate, count - cohort.num_ended, None, cohort.advance(1))
             return None
         repeated = timeline.repeat(estimate[2], estimate[0], before[1])
-        self._take_in(before, repeated[2][0])
+        self._complete_step(before, repeated[2][0])
         steps = 1 + cohort.steps_with_room(len(estimate[0]) - 1)
         if steps < len(estimate[0]):
             seconds, ends, clocks = repeated
@@ -217,10 +217,10 @@ class PlainPrefillLoop:
         phase.note(numbers, estimate, [span[2]], [self.cache.num_blocks - self.cache.num_blank])
         before, self.flying = self.flying, (span[1], host[3], tokens, prompts, ending, fresh)
         if before is not None:
-            self._take_in(before, self.timeline.take_in(before[0], before[1]))
+            self._complete_step(before, self.timeline.take_in(before[0], before[1]))
         return span[0]
 
-    def _take_in(self, step: Flying, end: float) -> None:
+    def _complete_step(self, step: Flying, end: float) -> None:
         """The result of a step is there."""
         _, _, count, prompts, ending, fresh = step
         if prompts is None:

@@ -31,7 +31,6 @@ Array = npt.NDArray[Any]
 Numbers = tuple[int, int, int, int, int]  # Of a step: sequences, waiting ones, tokens, context and sampled rows
 
 PORTION = 1024  # Steps summed at once
-MOST_NOTED_STEPS = 4 * PORTION  # Steps noted before whole chunks are summed
 
 
 @dataclass(slots=True)
@@ -72,7 +71,8 @@ class PhaseTotals:
         """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took."""
         self._noted.append((first, estimate, seconds, held_blocks))
         self._num_noted += len(seconds)
-        if self._num_noted >= MOST_NOTED_STEPS:
+        most_noted_steps = 4 * PORTION  # Steps noted before whole chunks are summed
+        if self._num_noted >= most_noted_steps:
             self._add_up()
 
     def close(self) -> None:
@@ -416,7 +416,7 @@ class Record:
 Times = npt.NDArray[Any]
 
 
-class Served:
+class ServedRequests:
     """Arrays over requests, in seconds. Each request was served by one of the engines."""
 
     def __init__(self, records: SequenceOf[Record]) -> None:
@@ -438,7 +438,7 @@ class Served:
             picked[served] = values[served]
         return picked
 
-    def first(self, count: int) -> Served:
+    def first(self, count: int) -> ServedRequests:
         """What clients saw of the first requests; and between tokens, until the last of these was sent.
 
         Where none came before that, as all were sent at once: until the last of these ended.

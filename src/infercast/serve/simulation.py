@@ -16,7 +16,7 @@ from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
 from infercast.serve.plain import OBEYED_HERE, NotPlain, PlainLoop
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import Policy, PrefillFirst
+from infercast.serve.scheduler.base import Policy, PrefillFirstPolicy
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import StagedTimeline, StepNoise, Timeline, WarmupCosts
@@ -97,7 +97,7 @@ def simulate(
         clients.listen([record])
         if go_on is not None:
             further_from(clients, replica, [record], go_on)
-        for _ in make(clients, record, is_plain=is_plain).turns():
+        for _ in make(clients, record, is_plain=is_plain).events():
             pass
         return record
 
@@ -168,7 +168,7 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
     """The scheduler that an engine's policy asks for, with an empty cache."""
     policy, shape, speculation, offload = replica.policy, replica.kv_shape, replica.speculation, replica.offload
     ahead, decode_together = replica.steps_under_way, replica.stages is None
-    if isinstance(policy, PrefillFirst):
+    if isinstance(policy, PrefillFirstPolicy):
         from infercast.serve.cache.radix_cache import HostPages, RadixCache  # noqa: PLC0415 - one engine's
         from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler  # noqa: PLC0415
 
@@ -268,7 +268,7 @@ def loop_of(
 def _not_obeyed(replica: Replica, obeyed: frozenset[str]) -> list[str]:
     """Fields of a replica, its policy and the policy's rules that would change a run, and that a loop does not obey."""
     policy = replica.policy
-    rules = policy.rules if isinstance(policy, PrefillFirst) else None
+    rules = policy.rules if isinstance(policy, PrefillFirstPolicy) else None
     found = [
         each.name
         for of in (replica, policy)
@@ -311,7 +311,7 @@ def check_workload(replica: Replica, workload: Workload) -> None:
             )
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
     budget = replica.policy.max_num_batched_tokens
-    held = budget * (replica.steps_under_way if replica.policy.settles else 1)
+    held = budget * (replica.steps_under_way if replica.policy.frees_on_completion else 1)
     spare = replica.policy.spare_tokens(replica.kv_shape.block_size)
     if replica.speculation is not None:
         spare += replica.speculation.spare_tokens

@@ -57,36 +57,36 @@ class StepShape:
 
 
 class GroupShape(StepShape):
-    """A batch of ``decodes`` single-token sequences, known by their total context, plus the sequences in ``beside``.
+    """A batch of ``decodes`` single-token sequences, known by their total context, plus the sequences in ``prefills``.
 
     Per-sequence lengths (``computed``) are built only if a timer asks for them.
     """
 
     def __init__(
-        self, decodes: int, decode_computed: int, contexts: Contexts, beside: Prompts = (), num_first: int = 0
+        self, decodes: int, decode_computed: int, contexts: Contexts, prefills: Prompts = (), num_first: int = 0
     ) -> None:
-        """``beside``: (new, computed) tokens of the other sequences, ``num_first`` of which sample a token too."""
-        self._later = decodes, contexts, beside
-        if not beside:
+        """``prefills``: (new, computed) tokens of the other sequences, ``num_first`` of which sample a token too."""
+        self._later = decodes, contexts, prefills
+        if not prefills:
             self.num_sequences = self.num_tokens = self.num_sampled = decodes
             self.total_computed, self.is_decode, self.prompts = decode_computed, True, []
             return
-        self.num_sequences = decodes + len(beside)
+        self.num_sequences = decodes + len(prefills)
         self.num_sampled = decodes + num_first
         self.num_tokens, self.total_computed = decodes, decode_computed
-        for new, computed in beside:
+        for new, computed in prefills:
             self.num_tokens += new
             self.total_computed += computed
-        self.prompts = [pair for pair in beside if pair[0] > 1]
+        self.prompts = [pair for pair in prefills if pair[0] > 1]
         self.is_decode = not self.prompts
 
     def __getattr__(self, name: str) -> Any:
         """Build the two lists on first access."""
         if name not in ("new_tokens", "computed"):
             raise AttributeError(name)
-        decodes, contexts, beside = self._later
-        self.new_tokens = [1] * decodes + [new for new, _ in beside]
-        self.computed = contexts() + [computed for _, computed in beside]
+        decodes, contexts, prefills = self._later
+        self.new_tokens = [1] * decodes + [new for new, _ in prefills]
+        self.computed = contexts() + [computed for _, computed in prefills]
         return self.__dict__[name]
 
 
@@ -179,8 +179,8 @@ class GroupTimer(Protocol):
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
         """Consecutive decode steps of ``count`` sequences with ``computed`` context tokens in total."""
 
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """One step of the decode batch with the sequences in ``beside``, ``num_first`` of which sample, too."""
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """One step of the decode batch with the sequences in ``prefills``, ``num_first`` of which sample, too."""
 
 
 class _ByShape:
@@ -192,8 +192,8 @@ class _ByShape:
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
         return self._timer(GroupShape(count, computed, contexts), steps)
 
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        return self._timer(GroupShape(count, computed, contexts, beside, num_first))
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        return self._timer(GroupShape(count, computed, contexts, prefills, num_first))
 
 
 def groups_of(timer: StepTimer) -> GroupTimer:

@@ -19,14 +19,14 @@ TOKENS_ALIKE = 64  # Eager steps with token counts up to the same multiple of th
 ROWS_ALIKE = 8  # ... and so are LM heads whose row counts round up to the same multiple of this.
 
 
-class News(NamedTuple):
+class WarmupHit(NamedTuple):
     """Where a step launches kernels for the first time."""
 
     in_layers: bool
     in_head: bool
 
 
-NOTHING_NEW = News(in_layers=False, in_head=False)
+NOTHING_NEW = WarmupHit(in_layers=False, in_head=False)
 
 
 class WarmupCosts:
@@ -54,17 +54,17 @@ class WarmupCosts:
             eager and -(-shape.num_tokens // TOKENS_ALIKE) not in self._tokens
         )
 
-    def meet(self, shape: StepShape) -> News:
+    def meet(self, shape: StepShape) -> WarmupHit:
         """What is new about a step, which is then marked as known."""
         rows = -(-shape.head_rows // ROWS_ALIKE)
         new_rows = rows not in self._rows
         self._rows.add(rows)
         if shape.num_tokens <= self._largest_graph:
-            return News(in_layers=False, in_head=new_rows)
+            return WarmupHit(in_layers=False, in_head=new_rows)
         tokens = -(-shape.num_tokens // TOKENS_ALIKE)
         new_tokens = tokens not in self._tokens
         self._tokens.add(tokens)
-        return News(in_layers=new_tokens, in_head=new_rows)
+        return WarmupHit(in_layers=new_tokens, in_head=new_rows)
 
 
 # Why identical steps take different times: the clock left by the power limit, and a busy host. A step timer assumes a
@@ -75,7 +75,6 @@ class WarmupCosts:
 LAUNCH_SPREAD = 0.17
 """Standard deviation of the logarithm of how long launching a step with prompts takes, from step logs of engines on
 H200 machines: 0.06 to 0.27 in single runs (docs/engine.md)."""
-LEAST_SHARE = 1e-5  # By which products have to lose for anybody to notice
 NUM_DRAWN = 4096  # Draws before they repeat
 
 
@@ -108,7 +107,8 @@ class StepNoise:
             seconds = gpu_seconds[0]
             ready = clock + host[0] + host[1]
             longer, share = self._longer(seconds, ready if ready > gpu_free else gpu_free, throttled, target)
-            if share >= LEAST_SHARE:
+            least_share = 1e-5  # By which products have to lose for anybody to notice
+            if share >= least_share:
                 factor = (1.0 + (slowed + share)) / (1.0 + slowed)
                 gpu_seconds, slowed = [longer], slowed + share
                 varying = [[factor * each for each in kernel] for kernel in varying]
@@ -130,8 +130,6 @@ class StepNoise:
 # for the oldest result and processes it. The GPU begins a step when its first kernel has been launched and the previous
 # step is done, and ends it no sooner than the last kernel was launched. Every time is thus the maximum of a few sums of
 # earlier ones.
-
-MARGIN = 1e-6  # Seconds the host must be ahead, far above rounding errors
 
 
 class Span(NamedTuple):
@@ -162,7 +160,9 @@ class Timeline:
         """Idle: nothing is in flight and no request arrives before then."""
         self.clock, self.slept = time, True
 
-    def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW, plan: Plan | None = None) -> Span:
+    def launch(
+        self, host: HostCost, gpu_seconds: float, news: WarmupHit = NOTHING_NEW, plan: Plan | None = None
+    ) -> Span:
         """Schedule and launch a step, until the host is free; the sequences in ``plan`` matter only to pipelines."""
         clock, gpu_free, (plan_seconds, prepare, launch, _, wake) = self.clock, self.gpu_free, host
         idle_from = clock if clock > gpu_free else gpu_free
@@ -187,7 +187,8 @@ class Timeline:
         the first repetition has been launched; None: it has already been processed.
         """
         plan, prepare, launch, process, _ = host
-        clock, gpu_free, launched = self.clock, self.gpu_free, plan + prepare + launch + MARGIN
+        margin = 1e-6  # Seconds the host must be ahead, far above rounding errors
+        clock, gpu_free, launched = self.clock, self.gpu_free, plan + prepare + launch + margin
         processing = process if process_before is None else process_before
         longer = process if process > processing else processing
         may_lead = process_before is not None and min(gpu_seconds) > launched + longer
@@ -246,7 +247,9 @@ class StagedTimeline(Timeline):
         # By sequence index: when its last token was sampled, and when that step had been launched.
         self._known_at: dict[int, tuple[float, float]] = {}
 
-    def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW, plan: Plan | None = None) -> Span:
+    def launch(
+        self, host: HostCost, gpu_seconds: float, news: WarmupHit = NOTHING_NEW, plan: Plan | None = None
+    ) -> Span:
         """Schedule a step and send it down the pipeline; the engine's own thread is free once it is scheduled."""
         planned, idle_from = self.clock, max(self.clock, self.gpu_free if self._in_turn else self._free_at[0])
         self.clock += host.plan

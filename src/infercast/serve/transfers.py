@@ -7,9 +7,9 @@ from collections import deque
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.serve.cache.tiers import Link, LinkTotals, Offload, TierTotals
+from infercast.serve.cache.tiers import CopyQueue, LinkTotals, Offload, TierTotals
 from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.offloading import Move
+from infercast.serve.scheduler.offloading import KvTransfer
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate
@@ -21,7 +21,7 @@ class Transfers:
 
     def __init__(self, offload: Offload) -> None:
         self.offload = offload
-        self.load, self.store = Link(offload.load), Link(offload.store)
+        self.load, self.store = CopyQueue(offload.load), CopyQueue(offload.store)
         self.waited = 0.0  # Seconds that steps waited for copies
         self._began: dict[int, float] = {}  # When each request's first copy from the host was submitted
 
@@ -35,7 +35,7 @@ class Transfers:
         """True if decode steps can be taken in runs."""
         return True
 
-    def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[Move]]:
+    def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[KvTransfer]]:
         """Issue copies with a step; returns the step's cost then, and the completed copies seen with it."""
         raise NotImplementedError
 
@@ -46,7 +46,7 @@ class Transfers:
     def check_progress(self) -> None:
         """Called when requests wait, nothing is in flight and no request will arrive."""
 
-    def end(self, moves: list[Move]) -> None:
+    def end(self, moves: list[KvTransfer]) -> None:
         """Report completed copies to the scheduler."""
 
     def totals(self, num_requests: int) -> TierTotals:
@@ -79,8 +79,8 @@ class BlockTransfers(Transfers):
         assert scheduler.offload is not None
         self._scheduler, self._planned = scheduler, scheduler.offload
         self._stored: deque[tuple[float, float]] = deque()  # Start and end of copies to the host
-        self._handed_over: list[Move] = []
-        self._unsubmitted: list[Move] = []
+        self._handed_over: list[KvTransfer] = []
+        self._unsubmitted: list[KvTransfer] = []
 
     @property
     def is_busy(self) -> bool:
@@ -92,7 +92,7 @@ class BlockTransfers(Transfers):
         """Not while copies are in flight, or if every step may submit some."""
         return self.offload.prompts_only and not self._planned.has_moves
 
-    def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[Move]]:
+    def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[KvTransfer]]:
         """Submit copies before the step's first kernel, and poll for completed ones after its last."""
         if not self._planned.has_moves:
             return estimate, []
@@ -103,7 +103,7 @@ class BlockTransfers(Transfers):
         polled = after + host.launch + (host.wake if timeline.slept else 0.0)
         return estimate._replace(host=host), self._ended_by(polled)
 
-    def empty_turn(self, timeline: Timeline) -> list[Move]:
+    def empty_turn(self, timeline: Timeline) -> list[KvTransfer]:
         """Submit copies without a step; returns the completed copies seen with that."""
         timeline.clock = self._hand_over(timeline.clock, timeline.gpu_free)
         return self._ended_by(timeline.clock)
@@ -128,7 +128,7 @@ class BlockTransfers(Transfers):
         self._unsubmitted, planned.stores, planned.loads = planned.stores, [], []
         return now
 
-    def _ended_by(self, time: float) -> list[Move]:
+    def _ended_by(self, time: float) -> list[KvTransfer]:
         """Completed copies not seen before."""
         ended = [move for move in self._handed_over if move.end <= time]
         if ended:
@@ -154,7 +154,7 @@ class BlockTransfers(Transfers):
             "cache more blocks, or ask for a newer engine"
         )
 
-    def end(self, moves: list[Move]) -> None:
+    def end(self, moves: list[KvTransfer]) -> None:
         self._scheduler.end_moves(moves)
 
     def totals(self, num_requests: int) -> TierTotals:
@@ -177,7 +177,7 @@ class LayerTransfers(Transfers):
         assert scheduler.cache.host is not None
         self._host = scheduler.cache.host
 
-    def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[Move]]:
+    def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[KvTransfer]]:
         """A step with loads lasts until its last layer has arrived and is computed."""
         loaded, stored, offload = self._host.loaded, self._host.stored, self.offload
         for count in stored:

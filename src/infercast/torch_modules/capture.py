@@ -30,9 +30,7 @@ BLOCK = 512  # Bytes that PyTorch's caching allocator rounds to
 COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
 RECURRENT = tuple(getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 DRAWN_INDICES = {"topk", "sort", "argsort", "argmax", "argmin", "multinomial", "max", "min"}
-UNKNOWN_VALUES = "conditions on unknown values hold, and unknown numbers are 1"
 TYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
-LARGEST_TOKEN = 100  # Values of integer inputs are small, so that every table has them
 
 
 class _Block:
@@ -165,7 +163,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _drawn(self, tensor: Shaped) -> Any:
         if tensor.value is None:
-            self.assumed[UNKNOWN_VALUES] = None
+            unknown_values = "conditions on unknown values hold, and unknown numbers are 1"
+            self.assumed[unknown_values] = None
             tensor.value = torch.ones(tensor.shape, dtype=tensor.dtype)
         return tensor.value
 
@@ -459,5 +458,6 @@ def _read_input(text: str) -> tuple[str, Any]:
     lengths, name = [int(size) for size in sizes], before[0] if before else ""
     if kind.is_floating_point:
         return name, torch.empty(lengths, dtype=kind, device="meta")
-    most = 2 if kind is torch.bool else LARGEST_TOKEN
+    largest_token = 100  # Values of integer inputs are small, so that every table has them
+    most = 2 if kind is torch.bool else largest_token
     return name, torch.randint(1, most, lengths, dtype=kind, generator=torch.Generator().manual_seed(0))

@@ -16,7 +16,7 @@ from infercast.predict.board_power import board_power
 from infercast.predict.estimate import Estimate, basis_of, total
 from infercast.predict.operators import estimate_op
 from infercast.predict.roofline import launch_floor
-from infercast.shown import Shown
+from infercast.shown import ReprMixin
 from infercast.torch_modules.lower import WAITS, AtenCall, Capture, Kernel, Rules, kernels_of
 from infercast.units import format_bytes, format_seconds
 
@@ -54,7 +54,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ModuleForecast(Shown):
+class ModuleForecast(ReprMixin):
     """One forward pass of a module."""
 
     gpu: str

@@ -62,15 +62,11 @@ PLANNED = ("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "
 """Fields that a plan's question has by the same name."""
 KINDS = ("html", "csv", "json")
 QUANTILES = np.linspace(0.0, 1.0, 201)
-MOST_POINTS = 120
-DIGITS = 5
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)  # Of the saturating rate, where none are given
-PRESETS = "web/presets.toml"
 Answer = dict[str, Any]
 Handler = Callable[[Mapping[str, Any], Tell], Answer]
 QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
 MOST_COMPARED = 4
-KEPT_RUNS = 4  # runs that are kept, since their intervals, files or details may be asked for next
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions", "promise")
 _runs: dict[str | None, Watched] = {}
 _intervals: dict[str | None, Intervals] = {}
@@ -333,7 +329,8 @@ def charts_of(run: Watched) -> dict[str, Any]:
     forecast = run.forecast
     served = forecast.clients
     names = {"seconds": "times", "output_tokens_per_s": "output_tokens"}
-    curves = pick(load_curves(run, MOST_POINTS), "running waiting kv_usage", **names)
+    most_points = 120
+    curves = pick(load_curves(run, most_points), "running waiting kv_usage", **names)
     return {
         "distributions": {
             "ttft_ms": _distribution(served.ttft),
@@ -365,7 +362,8 @@ def _phase(step: StepRoofline) -> dict[str, Any]:
 
 def _short(values: Any) -> list[float]:
     """Numbers with few digits: they are drawn, and travel."""
-    return [float(f"{value:.{DIGITS}g}") for value in np.asarray(values).tolist()]
+    digits = 5
+    return [float(f"{value:.{digits}g}") for value in np.asarray(values).tolist()]
 
 
 def curve_of(asked: page.Asked, tell: Callable[[str], None]) -> tuple[page.Asked, dict[str, Any]]:
@@ -391,6 +389,7 @@ def curve_of(asked: page.Asked, tell: Callable[[str], None]) -> tuple[page.Asked
 
 @cache
 def catalogue() -> dict[str, Any]:
+    presets = "web/presets.toml"
     return {
         "version": __version__,
         "groups": list(PAGE_GROUPS),
@@ -408,7 +407,7 @@ def catalogue() -> dict[str, Any]:
         "objectives": list(OBJECTIVES),
         "providers": list(bundled_lists()),
         "glossary": [term._asdict() for term in glossary()],
-        "presets": [_preset(key, dict(values)) for key, values in read_data(PRESETS).items()],
+        "presets": [_preset(key, dict(values)) for key, values in read_data(presets).items()],
     }
 
 
@@ -582,7 +581,8 @@ def run_of(asked: page.Asked) -> Watched:
     run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity, slo=asked.slo)
     if key is not None:
         _runs[key] = run
-        while len(_runs) > KEPT_RUNS:
+        kept_runs = 4  # runs that are kept, since their intervals, files or details may be asked for next
+        while len(_runs) > kept_runs:
             _intervals.pop(first := next(iter(_runs)), None)
             _runs.pop(first)
     return run

@@ -22,7 +22,6 @@ LONGEST_SECONDS = 180.0  # a request and its reply, whatever they are
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
 ANY_ADDRESS = ("0.0.0.0", "::", "")
 BURST, PER_SECOND = 400.0, 40.0  # requests that one client may send at once, and how many per second in the long run
-MOST_CLIENTS = 4096
 HEADERS: dict[str, str] = read_data("web/headers.toml")
 
 
@@ -51,7 +50,8 @@ class Rates:
         left = min(self.burst, left + (now - at) * self.per_second)
         wait = 0.0 if left >= 1.0 else (1.0 - left) / self.per_second
         self._buckets[client] = left - (0.0 if wait else 1.0), now
-        while len(self._buckets) > MOST_CLIENTS:
+        most_clients = 4096
+        while len(self._buckets) > most_clients:
             self._buckets.popitem(last=False)
         return wait
 

@@ -9,7 +9,6 @@ from typing import Any
 from infercast.predict.fitted import END_BYTES, ENTRY_BYTES, LOCAL_BYTES, Archive
 
 Fetch = Callable[[str], Any]  # the bytes of a file next to the page, as the browser holds them
-FIRST_TAIL = 131_072  # bytes at the end that surely hold the end of the list of files, and mostly the list
 
 
 class PiecedArchive(Archive):
@@ -25,7 +24,8 @@ class PiecedArchive(Archive):
         note = self._note = json.loads(content)
         self._have: set[int] = set()
         self._whole = bytearray(note["size"])
-        self._get(max(0, note["size"] - FIRST_TAIL), note["size"])
+        first_tail = 131_072  # bytes at the end that surely hold the end of the list of files, and mostly the list
+        self._get(max(0, note["size"] - first_tail), note["size"])
         super().__init__(self._whole)
         self._get(self._start, self._end + END_BYTES)
 

@@ -31,12 +31,9 @@ ASKED = ("simulate", "memory", "curve")
 EXPORTS = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", "json": "application/json"}
 NO_STORE = {"cache-control": "no-store"}
 WARM = {"state": {}, "intervals": True}  # the first question of most; it is asked when the server starts
-MOST_CONNECTIONS = 1024
-HEAD_SECONDS = 5.0  # in which the head of a request must have come; a connection silent for as long is closed
-LARGEST_HEAD = 32 * 1024
 
 
-class Site:
+class WebApp:
     def __init__(self, workers: int, jobs: int) -> None:
         self.workers = Workers(workers)
         self.coalescer = RequestCoalescer(self.workers)
@@ -177,7 +174,7 @@ def make_app(
     workers: int = 1, jobs: int = 1, hosts: Iterable[str] = LOCAL_HOSTS, rates: Rates | None = None
 ) -> Starlette:
     """The application; ``workers`` processes answer, and ``jobs`` questions that take long run at a time."""
-    site = Site(workers, jobs)
+    site = WebApp(workers, jobs)
     routes = [
         Route(API, site.api_page),
         Route(f"{API}/catalog", site.fixed),
@@ -211,13 +208,16 @@ class HeadTimeoutProtocol(H11Protocol):
         if last is not None and self.conn.their_state is h11.IDLE and last == (self.cycle,):
             self.transport.close()
             return
-        self.loop.call_later(HEAD_SECONDS, self._look, (self.cycle,))
+        head_seconds = 5.0  # in which the head of a request must have come; a connection silent for as long is closed
+        self.loop.call_later(head_seconds, self._look, (self.cycle,))
 
 
 def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), tell: Callable[[str], None]) -> None:
     """Serve until it is interrupted; ``allowed``: further names that it goes by; ``tell`` hears its address."""
     hosts = () if host in ANY_ADDRESS and not allowed else (*LOCAL_HOSTS, host, *allowed)
     listening = listen_on(host, port)
+    most_connections = 1024
+    largest_head = 32 * 1024
     config = uvicorn.Config(
         make_app(workers, jobs=workers, hosts=hosts),
         http=HeadTimeoutProtocol,
@@ -227,10 +227,10 @@ def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), 
         access_log=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=most_connections,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=3,
-        h11_max_incomplete_event_size=LARGEST_HEAD,
+        h11_max_incomplete_event_size=largest_head,
     )
     server = uvicorn.Server(config)
 

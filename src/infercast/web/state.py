@@ -92,14 +92,13 @@ MOST_NAMES = 32
 LONGEST_TEXT = 400
 LONGEST_QUERY = 8000
 TRUE, FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
-DROPPED = "./config.json"  # what stands for a dropped config in a command
 BETWEEN = {"settings": ";"}  # what stands between several names where a name may hold commas itself
-OTHER_LOADS = ("concurrency", "session_rate")  # fields that say how much is sent in place of a rate
 
 
 def default_of(field: Field, given: Mapping[str, Any]) -> Any:
     """What a field is where it is not given; there is no rate where something else says how requests arrive."""
-    if field.name == "rate" and (given.get("arrival") == "burst" or any(given.get(name) for name in OTHER_LOADS)):
+    other_loads = ("concurrency", "session_rate")  # fields that say how much is sent in place of a rate
+    if field.name == "rate" and (given.get("arrival") == "burst" or any(given.get(name) for name in other_loads)):
         return None
     return list(field.default) if field.kind == NAMES else field.default
 
@@ -140,7 +139,8 @@ def to_query(state: Mapping[str, Any]) -> str:
 
 def to_command(state: Mapping[str, Any], question: str = SIMULATE, *, config: bool = False) -> str:
     """The command line that answers the same question; ``config``: of a config.json in place of a known model."""
-    words = ["infercast", COMMANDS.get(question, question), DROPPED if config else state["model"]]
+    dropped = "./config.json"  # what stands for a dropped config in a command
+    words = ["infercast", COMMANDS.get(question, question), dropped if config else state["model"]]
     engine = engine_named(state["engine"])
     for field in FIELDS:
         if question not in field.questions or field.name == "model" or _is_idle(field, state):

@@ -24,13 +24,10 @@ from infercast.web.answers import answer
 from infercast.web.files import FOLDER as STATIC
 
 REGISTRY = "https://registry.npmjs.org"
-MOST_BYTES = 64 * 2**20
 PIECE = 65_536  # bytes of the pieces that large archives of forests come in; a question needs a few of them
-LARGE = 200_000
 LEFT_OUT = ("lab", "calibrate", "cli", "data/lab", "data/runs", "web/static/", "web/static_site.py")
 """Parts of the package that answer nothing on the page."""
 TRANSPORT = '<meta name="infercast-transport" content="http">'
-API_LINK = '<a href="api/v1" class="quiet">API</a>'
 BACKTRACE = bytes.fromhex(
     "0061736d01000000000f0864796c696e6b2e3001040000000001070160027f7f017f03020100070d01096261636b747261636500000a0601040041"
     "000b"
@@ -53,7 +50,8 @@ def fetch(package: Package, tell: Tell) -> dict[str, bytes]:
     tell(f"downloading {package.path.rsplit('/', 1)[1]}")
     try:
         with urllib.request.urlopen(f"{REGISTRY}/{package.path}", timeout=120) as answer:
-            packed = answer.read(MOST_BYTES)
+            most_bytes = 64 * 2**20
+            packed = answer.read(most_bytes)
     except OSError as problem:
         raise InputError(f"{REGISTRY}/{package.path} could not be downloaded: {problem}") from None
     found = "sha512-" + base64.b64encode(hashlib.sha512(packed).digest()).decode()
@@ -140,7 +138,8 @@ def _page_files() -> dict[str, bytes]:
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in _plain_files(STATIC)}
     page = files["index.html"].decode()
     assert TRANSPORT in page, "the page does not say where its answers come from"
-    page = page.replace(TRANSPORT, TRANSPORT.replace("http", "worker")).replace(API_LINK, "")
+    api_link = '<a href="api/v1" class="quiet">API</a>'
+    page = page.replace(TRANSPORT, TRANSPORT.replace("http", "worker")).replace(api_link, "")
     files["index.html"] = page.encode()
     files["catalog.json"] = json_text(answer("catalog", {})).encode()
     files["worker.js"] = Path(__file__).with_name("worker.js").read_bytes()
@@ -152,12 +151,13 @@ def _package() -> dict[str, bytes]:
     root = Path(infercast.__file__).parent
     inside: dict[str, bytes] = {}
     pieces: dict[str, bytes] = {}
+    large = 200_000
     for path in _plain_files(root):
         name = path.relative_to(root).as_posix()
         if name.startswith(LEFT_OUT):
             continue
         content = path.read_bytes()
-        if path.suffix == ".npz" and len(content) > LARGE:
+        if path.suffix == ".npz" and len(content) > large:
             cut = [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
             pieces |= {f"fitted/{path.stem}-{number}.bin": piece for number, piece in enumerate(cut)}
             content = json_text({"pieces": f"fitted/{path.stem}", "size": len(content), "piece": PIECE}).encode()

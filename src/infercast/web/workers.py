@@ -18,9 +18,7 @@ from typing import Any, NamedTuple
 from infercast.units import json_text
 from infercast.web.worker import ANSWER, ERROR, SAYS
 
-LONGEST_LINE = 64 * 2**20
 MOST_WAITING = 256  # questions that wait for a worker; further ones are refused at once
-MOST_ANSWERS = 1000  # questions after which a worker is replaced by a fresh one
 OUT_OF_MEMORY = b'{"error":{"type":"MemoryError"'  # how the reply of a worker begins that has no memory left
 PATIENCE = 60.0
 FIXED = ("catalog", "openapi", "api_page")
@@ -57,9 +55,10 @@ class Worker:
         # One thread each, and the same packages as here though the folder is another one.
         paths = [os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
         told = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+        longest_line = 64 * 2**20
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "infercast.web.worker",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE, cwd=folder,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=longest_line, cwd=folder,
             env={**os.environ, **told},
         )  # fmt: skip
         return cls(process)
@@ -131,7 +130,8 @@ class Workers:
         worker = await self._take(client)
         begin()
         try:
-            if worker is None or not worker.is_alive or worker.answers >= MOST_ANSWERS:
+            most_answers = 1000  # questions after which a worker is replaced by a fresh one
+            if worker is None or not worker.is_alive or worker.answers >= most_answers:
                 if worker is not None:
                     await worker.kill()
                 worker = await Worker.start(self.folder.name)

@@ -6,7 +6,7 @@ from infercast.engines.base import Deployment
 from infercast.engines.sglang.settings import SglangSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate
-from infercast.serve import PrefillFirst
+from infercast.serve import PrefillFirstPolicy
 from infercast.serve.workload.synthetic import synthetic_workload
 
 
@@ -16,9 +16,9 @@ def deployed(model: str = "qwen3-0.6b", tensor: int = 1, data: int = 1, **settin
     return deploy(model, "h100-sxm", asked, predictor="roofline", **sizes)  # type: ignore[arg-type]
 
 
-def policy_of(deployment: Deployment) -> PrefillFirst:
+def policy_of(deployment: Deployment) -> PrefillFirstPolicy:
     policy = deployment.replica(lambda *_: None).policy  # type: ignore[arg-type, return-value]
-    assert isinstance(policy, PrefillFirst)
+    assert isinstance(policy, PrefillFirstPolicy)
     return policy
 
 

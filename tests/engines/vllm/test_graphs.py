@@ -1,7 +1,7 @@
 import pytest
 
 from infercast.engines.host import Launch
-from infercast.engines.vllm.settings import EngineSettings, Graphs, resolve
+from infercast.engines.vllm.settings import CapturedGraphs, EngineSettings, resolve
 from infercast.engines.vllm.settings import capture_sizes as sizes_up_to
 from infercast.hardware import load_gpu
 
@@ -13,7 +13,7 @@ def capture_sizes(max_num_seqs):
 def graphs_of(max_num_seqs, engine="vllm@0.25", gpu="h200-sxm", **settings):
     asked = EngineSettings(max_num_seqs=max_num_seqs, engine=engine, **settings)
     resolved = resolve(asked, load_gpu(gpu), 16_384)
-    return Graphs(resolved.capture_sizes, resolved.max_num_seqs, resolved.cudagraph_mode)
+    return CapturedGraphs(resolved.capture_sizes, resolved.max_num_seqs, resolved.cudagraph_mode)
 
 
 def test_sizes_of_256_sequences():
@@ -36,7 +36,7 @@ def test_few_sequences_record_up_to_twice_their_number(sequences, sizes):
     ("tokens", "padded"), [(1, 1), (3, 4), (5, 8), (33, 40), (248, 248), (249, 256), (257, 272), (512, 512), (513, 513)]
 )
 def test_batches_are_padded_to_the_next_size(tokens, padded):
-    assert Graphs(capture_sizes(256), 256).launch(tokens, is_decode=False)[1] == padded
+    assert CapturedGraphs(capture_sizes(256), 256).launch(tokens, is_decode=False)[1] == padded
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_batches_are_padded_to_the_next_size(tokens, padded):
     ],
 )
 def test_how_a_step_is_launched(tokens, is_decode, launch):
-    assert Graphs(capture_sizes(256), 256).launch(tokens, is_decode)[0] is launch
+    assert CapturedGraphs(capture_sizes(256), 256).launch(tokens, is_decode)[0] is launch
 
 
 def test_without_graphs_everything_is_eager_and_unpadded():
-    graphs = Graphs((), 256)
+    graphs = CapturedGraphs((), 256)
     assert graphs.launch(33, True) == (Launch.EAGER, 33)
 
 

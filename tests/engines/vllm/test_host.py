@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 import pytest
 
 from infercast.engines.host import Launch, bundled_host, read_host
-from infercast.engines.vllm.host import LaunchWork, VllmHost, VllmHostModel, launch_work
+from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmLaunchWork, launch_work
 from infercast.engines.vllm.kv_cache import ALIGN, ALL, NONE
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import FileFormatError
@@ -15,7 +15,7 @@ from infercast.models.read import read_model
 
 H200 = load_gpu("h200-sxm")
 WORDS = ("title", "source", "is_measured", "python_at", "launch_at")
-DENSE = LaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, grouped_choice_layers=0)
+DENSE = VllmLaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, grouped_choice_layers=0)
 
 
 def test_the_bundled_host_is_complete_and_in_seconds():
@@ -38,7 +38,7 @@ def test_launching_by_hand_takes_longer_than_graphs():
 
 def test_a_full_graph_hides_the_layers():
     host = bundled_host(VllmHost, "vllm")
-    more = LaunchWork(layers=80, kernels=900, latent_layers=80, expert_layers=80, grouped_choice_layers=80)
+    more = VllmLaunchWork(layers=80, kernels=900, latent_layers=80, expert_layers=80, grouped_choice_layers=80)
     assert host.launching(Launch.FULL_GRAPH, more) == host.launching(Launch.FULL_GRAPH, DENSE)
     assert host.launching(Launch.PIECEWISE_GRAPHS, more) > 2 * host.launching(Launch.PIECEWISE_GRAPHS, DENSE)
 

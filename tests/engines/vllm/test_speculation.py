@@ -7,7 +7,7 @@ import pytest
 
 import infercast as ic
 from infercast.engines.host import Launch
-from infercast.engines.vllm.settings import EngineSettings, Graphs
+from infercast.engines.vllm.settings import CapturedGraphs, EngineSettings
 from infercast.errors import InputError
 
 RATES = [0.75, 0.55, 0.4]
@@ -109,7 +109,7 @@ def test_five_drafts_leave_holes_until_newer_releases_fill_them() -> None:
 
 def test_the_older_runner_rounds_all_sizes() -> None:
     graphs = deployed("qwen3-8b", model="qwen3-0.6b", num_speculative_tokens=4).graphs
-    assert isinstance(graphs, Graphs)
+    assert isinstance(graphs, CapturedGraphs)
     assert len(graphs.sizes) == 48  # as its log says
     assert all(size % 5 == 0 for size in graphs.sizes)
 

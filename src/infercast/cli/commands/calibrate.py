@@ -14,15 +14,12 @@ from infercast.cli.outputs import Form, note, print_result, stages_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.calibration import doubts_of, write_calibration
-from infercast.forecast.command.flags import Point
+from infercast.forecast.command.flags import FlagPoint
 from infercast.forecast.command.pasted import read_command, text_of
 from infercast.forecast.deploy import load_device
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, own_options
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
-
-OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "host")  # No flag says it
-OF_LOAD = ("rate", "concurrency", "num_requests", "input_len", "output_len", "prefix_hit_rate")
 
 
 @with_options(own_options("calibrate"), PARALLEL, own_options("calibrate_measured"), ENGINE_ARGS, DEPLOYMENT)
@@ -36,7 +33,8 @@ def command(ctx: Context, *, out: Path, form: Form, **given: Any) -> None:
         raise InputError(f"--prefix-hit-rate must be from 0 to below 1, not {prefix_hit_rate:g}")
     check_writable(out, "--out", (".toml",))
     started = deployment_of(ctx)() if given["deployment"] is None else _pasted(ctx)
-    asked = Asked(*(given[name] for name in OF_LOAD))
+    of_load = ("rate", "concurrency", "num_requests", "input_len", "output_len", "prefix_hit_rate")
+    asked = Asked(*(given[name] for name in of_load))
     with stages_bar() as tell:
         found = calibrate(started, given["results"], asked=asked, version=__version__, tell=tell or (lambda _: None))
     write_whole(out, [write_calibration(found)])
@@ -56,5 +54,6 @@ def _pasted(ctx: Context) -> Deployment:
     read = text_of(text, sys.stdin.read() if text == "-" else None)
     asked = engine_named(given["engine"]).name if is_given(ctx, "engine") else None
     engine, _, reading, _ = read_command(read, asked, given["service"])
-    others = {name: given[name] for name in OF_COMMAND}
-    return Point.of(reading, load_device(given["gpu"], given["network"]), engine, others).deploy()
+    of_command = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "host")  # No flag says it
+    others = {name: given[name] for name in of_command}
+    return FlagPoint.of(reading, load_device(given["gpu"], given["network"]), engine, others).deploy()

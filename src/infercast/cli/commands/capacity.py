@@ -26,8 +26,6 @@ from infercast.report.sweep import autoscaler_rows
 from infercast.serve.workload.request import check_too_long, refuse_too_long, truncated
 from infercast.units import GIGA
 
-MADE_UP = ("input_len", "output_len", "seed", "day_profile")
-
 
 def day_of(ctx: Context) -> Traffic:
     """The day that the options of a command ask for; all requests are within the model's length."""
@@ -38,7 +36,8 @@ def day_of(ctx: Context) -> Traffic:
     if trace is None and rate is None:
         raise InputError("say what comes over the day: --trace FILE, or --rate R with --day-profile")
     if trace is not None:
-        refuse_idle_options(ctx, MADE_UP, replays=True)
+        made_up = ("input_len", "output_len", "seed", "day_profile")
+        refuse_idle_options(ctx, made_up, replays=True)
         day = replayed(Path(trace), given, longest)
         if given["too_long"] == "truncate":
             day = truncated(day, longest)

@@ -16,9 +16,6 @@ from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, taken_by
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, own_options
 
-SERVES = ("rate", "concurrency", "trace", "session_rate")
-USUAL_TRIALS = 24  # for the bar: about as many settings are tried
-
 
 @with_options(own_options("explain_command"), WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="explain-command")
 def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: Any) -> None:
@@ -30,12 +27,14 @@ def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: An
     engine, _, reading, _ = read_command(text, asked_for, given["service"])
     given["engine"] = ctx.params["engine"] = engine.name
     ctx.params |= {"model": loaded_model(reading), "max_model_len": reading.settings.get(engine.bounds[2])}
-    said = any(given[name] is not None for name in SERVES) or is_given(ctx, "arrival")
+    serves = ("rate", "concurrency", "trace", "session_rate")
+    said = any(given[name] is not None for name in serves) or is_given(ctx, "arrival")
     if not said:
         ctx.params["rate"] = 1.0  # of requests whose rate is chosen later
     workload = workload_of(ctx)
     deployed = {**taken_by(deploy, given), "calibration": calibration_of(given)}
-    with runs_bar("settings", USUAL_TRIALS) as tell:
+    usual_trials = 24  # for the bar: about as many settings are tried
+    with runs_bar("settings", usual_trials) as tell:
         asked: dict[str, Any] = {"like": workload, "slo": slo, "tariff": tariff, "facility": facility_of(given)}
         asked |= {"advice": given["advice"], "service": given["service"], "tell": tell or (lambda _: None)}
         asked["engine"] = asked_for

@@ -37,8 +37,6 @@ from infercast.report.kernels import power_dict, power_facts, render_step, step_
 from infercast.report.terminal import Facts, Grid, Section
 from infercast.units import format_many, format_seconds
 
-SPARE_TOKENS = 64  # room for drafts behind a sequence
-
 
 @with_options(PLACE, own_options("kernels"), ENGINE_ARGS, DEPLOYMENT, command="kernels")
 def command(ctx: Context, *, prefill: int | None, decode: int | None, explain: bool, form: Form, **given: Any) -> None:
@@ -59,7 +57,8 @@ def command(ctx: Context, *, prefill: int | None, decode: int | None, explain: b
         raise InputError(
             f"a {question} needs {longest} tokens in one sequence, above the {positions} positions of {model}"
         )
-    spare = SPARE_TOKENS if given["speculative_config"] else 0
+    spare_tokens = 64  # room for drafts behind a sequence
+    spare = spare_tokens if given["speculative_config"] else 0
     most_tokens = max(shape.num_tokens, 8192) if most_tokens is None else most_tokens
     room = engine_named(given["engine"]).room_for(
         most_tokens, max(len(shape.new_tokens), min(most_tokens, 256)), min(longest + spare, positions)

@@ -28,7 +28,6 @@ from infercast.report.terminal import Facts, Grid, Section, pick
 from infercast.serve import Request, Workload, simulate
 from infercast.units import json_text
 
-INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
 
 
@@ -59,7 +58,8 @@ def command(
             )
     except KeyboardInterrupt:
         note("stopped; the same command takes the sweep up again")
-        sys.exit(INTERRUPTED)
+        interrupted = 130
+        sys.exit(interrupted)
     print_result(form, _sweep_dict, _sweep_tables, result, out, anchors)
 
 
@@ -124,8 +124,6 @@ def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
 
 
 GPU, EXAMPLES = "h200-sxm", ("qwen3-0.6b", "llama-3.1-8b")  # A model whose steps the host decides, and a usual one
-STEADY = 1.3  # The ninetieth percentile of a steady host is at most so many times the tenth
-UNSTEADY = "its speed changed meanwhile: other work on this machine, or a CPU that is shared; measure again"
 GROUPS = {"python": "planning, requests and tokens", "launch": "launches", "wake": "wake-ups"}
 
 
@@ -143,12 +141,14 @@ def _host(out: Path | None, form: Form) -> None:
 def _host_tables(document: dict[str, Any], probe: HostProbe, found: dict[str, Any]) -> list[Any]:
     loop, machine = document["python"]["dict_loop_20k_us"], document["machine"]
     spread = f"{loop['p50']:,.0f} us a loop, 80 % in {loop['p10']:,.0f} to {loop['p90']:,.0f}"
+    steady = 1.3  # The ninetieth percentile of a steady host is at most so many times the tenth
+    unsteady = "its speed changed meanwhile: other work on this machine, or a CPU that is shared; measure again"
     facts = [
         ("machine", f"{machine['cpu'].get('Model name', 'a CPU')}, {machine.get('gpu', 'no GPU')}"),
         ("Python", f"{probe.python:.2f} times as long as on the reference host ({spread})"),
         ("launches", "no GPU that PyTorch sees" if probe.launch is None else f"{probe.launch:.2f} times as long"),
         ("host times", ", ".join(f"{GROUPS[group]} x {factor:.2f}" for group, factor in found["factors"].items())),
-        *([("", UNSTEADY)] if loop["p90"] > STEADY * loop["p10"] else []),
+        *([("", unsteady)] if loop["p90"] > steady * loop["p10"] else []),
     ]
     rows = []
     for model in EXAMPLES:

@@ -15,7 +15,7 @@ from infercast.forecast.deploy import load_model, taken_by
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare_layouts, count_layouts
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, PLAN, WORK, WORKLOAD, own_options
 from infercast.forecast.plan.executors import executor_for
-from infercast.forecast.plan.question import AXES, Axis, Question, setting_axis
+from infercast.forecast.plan.question import AXES, PlanAxis, Question, setting_axis
 from infercast.forecast.plan.request import ANY, question_of
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
@@ -128,7 +128,7 @@ def _caches(model: str, given: list[str]) -> tuple[str, ...]:
     return names
 
 
-def _axes(vary: list[str]) -> list[Axis]:
+def _axes(vary: list[str]) -> list[PlanAxis]:
     known = {name: kind for each in engines().values() for name, kind in each.setting_types.items()}
     axes = []
     for text in vary:

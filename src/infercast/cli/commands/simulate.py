@@ -171,7 +171,6 @@ def compare_engines(ctx: Context, given: dict[str, Any]) -> None:
 
 
 ROLES = ("prefill", "decode")
-SIZES = ("engines", "tp", "pp", "dp")
 
 
 @with_options(
@@ -180,8 +179,9 @@ SIZES = ("engines", "tp", "pp", "dp")
     *("router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT),
 )
 def disaggregate_command(ctx: Context, **given: Any) -> None:
+    sizes = ("engines", "tp", "pp", "dp")
     for role in ROLES:
-        for size in SIZES:
+        for size in sizes:
             value = given[f"{role}_{size}"]
             if not 1 <= value <= MOST_ENGINES:
                 bound = "at least 1" if value < 1 else f"at most {MOST_ENGINES:,}"

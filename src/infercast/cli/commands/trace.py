@@ -16,7 +16,6 @@ from infercast.units import format_bytes, format_joules, format_percent, format_
 if TYPE_CHECKING:
     from infercast.torch_modules.forecast import ModuleForecast, Part
 
-ON_SCREEN = 9  # Rows of each table that fit one screen
 BOUND = "of GPU time, a lower bound: its tensors are moved once"
 
 
@@ -34,7 +33,8 @@ def command(*, module: str, form: Form, ctx: Any, **given: Any) -> None:
         raise
     except Exception as problem:  # the user's code may raise anything
         raise InputError(f"{module} cannot run on these inputs: {type(problem).__name__}: {problem}") from None
-    tables, brief = (partial(render_trace, module, most=most) for most in (None, ON_SCREEN))
+    on_screen = 9  # Rows of each table that fit one screen
+    tables, brief = (partial(render_trace, module, most=most) for most in (None, on_screen))
     print_result(form, trace_dict, tables, found, rows="operators", brief=brief)
 
 

@@ -30,7 +30,6 @@ EXCLUDED = {
     "warps": "more warps than work",
     "step": "steps that do not fit the layer",
 }
-SAME = 1.02  # below this a forecast gain is not worth a word
 
 
 def render_tuning(tuning: tune.Tuning) -> list[RenderableType]:
@@ -48,7 +47,8 @@ def _advice(tuning: tune.Tuning, shape: tune.TunedShape) -> str:
     gain = shape.best[0].speedup if shape.best else 1.0
     if tuning.recommended(shape) is not shape.default:
         return f"change to 1, {gain:.2f} x by forecast"
-    if gain < SAME:
+    same = 1.02  # below this a forecast gain is not worth a word
+    if gain < same:
         return "keep the default"
     return f"keep the default unless tried, {gain:.2f} x by forecast may be none"
 

@@ -19,7 +19,15 @@ from infercast.engines import speculation as drafts
 from infercast.engines.base import Deployment, Engine, Tell, Version, engine_named
 from infercast.engines.host import Launch
 from infercast.engines.memory import slots_of
-from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, filled, read_setting
+from infercast.engines.settings import (
+    EngineFlags,
+    EngineNames,
+    Fields,
+    MeasuredSetup,
+    ProfiledStep,
+    filled,
+    read_setting,
+)
 from infercast.engines.sglang import kernels, memory
 from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
 from infercast.engines.sglang.settings import (
@@ -47,7 +55,7 @@ from infercast.models.mixers.sparse import CompressedAttention
 from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.predict.identity import kernel_profile
-from infercast.serve import PrefillFirst, Replica
+from infercast.serve import PrefillFirstPolicy, Replica
 from infercast.serve.scheduler.base import Priorities
 from infercast.serve.speculation import MOST_DRAFTS
 from infercast.serve.step import StepTimer
@@ -58,19 +66,17 @@ ALGORITHMS = {
     "EAGLE": drafts.EAGLE, "NEXTN": drafts.EAGLE, "EAGLE3": drafts.EAGLE_3, "STANDALONE": drafts.DRAFT_MODEL,
     "NGRAM": drafts.NGRAM,
 }  # fmt: skip
-OWN_HEADS = ("nextn", "mtp")  # In names of checkpoints with the target's own prediction heads
 TREE_BACKENDS = ("flashinfer", "fa3", "triton")
 LOOKED_UP, BREADTH = 12, 10  # Tokens verified and branches of n-gram lookups
 USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
 USUAL_LAYERS, USUAL_HIDDEN = 24, 1024  # Of the encoder that the factor is for (ViT-L)
-FLAGS = Flags(
+FLAGS = EngineFlags(
     options=frozenset(field.name for field in fields(SglangSettings)), **read_data("engines/sglang/flags.toml")
 )
 FUSING_GPUS = ("hopper", "blackwell", "blackwell-ultra")
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 """Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
 ``scheduler_components/new_token_ratio_tracker.py``)."""
-GROUPED = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
 TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"].items()}
 PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
 BESIDE_SINCE = (0, 5, 9)  # Shared experts on a stream of their own: up to 0.5.6 DeepSeek-R1 on B200 decodes as without
@@ -81,9 +87,6 @@ PREFILL_STRETCHES = (
 )  # fmt: skip
 """First, last and distance of the captured prefill sizes; by 512 beyond."""
 LONG, LONG_STEP = 4608, 512
-MOST_PADDING = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
-USUAL_RANK = 16  # Of adapters whose files are not at hand
-DRAFTING_SEQUENCES = 48  # Running sequences by default with drafts
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512  # Default, by longest contexts that the pool holds
 LATENT_GRAPH, LONG_LATENT_GRAPH = 2048, 8192  # Tokens of the largest prefill graph with latent attention, by release
 
@@ -133,7 +136,8 @@ def drafting_of(
     if reason := next((each for each, fails in failing.items() if fails), ""):
         raise InputError(f"SGLang does not start with speculative_algorithm {name} and {reason}; leave one out")
     if method == drafts.EAGLE and target.prediction is not None:
-        method = drafts.MTP if path is None or any(each in path.lower() for each in OWN_HEADS) else method
+        own_heads = ("nextn", "mtp")  # In names of checkpoints with the target's own prediction heads
+        method = drafts.MTP if path is None or any(each in path.lower() for each in own_heads) else method
     if path is None and method not in (drafts.MTP, drafts.NGRAM):
         raise InputError(f"speculative_algorithm {name} needs speculative_draft_model_path")
     if path is not None and path.startswith((".", "/", "~")) and not os.path.exists(path):
@@ -203,7 +207,8 @@ class SglangGraphs(NamedTuple):
         padded = sizes[bisect.bisect_left(sizes, num_tokens)]
         if is_decode:
             return Launch.FULL_GRAPH, padded
-        if padded > MOST_PADDING * num_tokens:
+        most_padding = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
+        if padded > most_padding * num_tokens:
             return Launch.EAGER, num_tokens
         return Launch.PIECEWISE_GRAPHS, padded
 
@@ -249,8 +254,9 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     backend = kernels.attention_backend(model, gpu, asked.attention_backend)
     if asked.speculative_algorithm is not None:
         backend = draft_backend(asked, model, gpu, backend)
+        drafting_sequences = 48  # Running sequences by default with drafts
         asked = replace(
-            asked, max_running_requests=asked.max_running_requests or DRAFTING_SEQUENCES, enable_mixed_chunk=False
+            asked, max_running_requests=asked.max_running_requests or drafting_sequences, enable_mixed_chunk=False
         )
     kernels.check_backend(backend, gpu)
     page = kernels.page_size(model, backend, asked.page_size)
@@ -483,11 +489,12 @@ def profiled_step(name: str) -> ProfiledStep | None:
 
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
     host, stages = deployment.host, deployment.layout.pipeline
-    conservativeness = settings.schedule_conservativeness * (GROUPED if settings.groups > 1 else 1.0)
+    grouped = 0.3  # DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)
+    conservativeness = settings.schedule_conservativeness * (grouped if settings.groups > 1 else 1.0)
     first = min(FIRST_RATIO * conservativeness, 1.0)
     sign, preempts = 1 if settings.schedule_low_priority_values_first else -1, not settings.disable_priority_preemption
     priorities = Priorities(sign, preempts, settings.priority_scheduling_preemption_threshold)
-    policy = PrefillFirst(
+    policy = PrefillFirstPolicy(
         max_running_requests=settings.max_running_requests,
         chunked_prefill_size=settings.chunk,
         max_prefill_tokens=settings.max_prefill_tokens,
@@ -565,7 +572,7 @@ class Sglang(Engine):
     close_since = (0, 5, 16)
     load_balancer = "round_robin"
     shares_copies = False
-    names = Names(**read_data("engines/sglang/names.toml"))
+    names = EngineNames(**read_data("engines/sglang/names.toml"))
     commands_file = "engines/sglang/commands.toml"
     settings_type = SglangSettings
     bounds = BOUNDS
@@ -617,7 +624,8 @@ class Sglang(Engine):
         return SglangGraphs(tuple(size * width for size in settings.decode_sizes), settings.prefill_sizes)
 
     def with_settings(self, asked: SglangSettings, model: ModelConfig) -> ModelConfig:
-        slots = asked.max_loras_per_batch, asked.max_lora_rank or USUAL_RANK
+        usual_rank = 16  # Of adapters whose files are not at hand
+        slots = asked.max_loras_per_batch, asked.max_lora_rank or usual_rank
         model = model.pooling() if asked.is_embedding else model
         model = kernels.with_products(model, asked.fp8_gemm_backend)
         return replace(model, adapters=slots_of(*slots, model)) if asked.has_adapters else model

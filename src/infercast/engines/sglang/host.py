@@ -21,9 +21,7 @@ from infercast.ops import Gemm
 from infercast.serve.step import HostCost, host_cost_of
 
 PROMPT = np.array([2])
-TUNED = "nvfp4"  # Formats whose products FlashInfer tunes
 GAP_SECONDS = 0.15e-6  # GPU idle time between two kernels of a step, beyond what their estimates include
-DRAFT_HEAD_KERNELS = 6  # The product, mapping to the target's vocabulary, and the choice of tokens
 SMALL_SECONDS = 45e-6  # Around a pass: tree, mask, slots and accepted tokens (EAGLE-3 of llama-3.1-8b on an H200)
 SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "deepseek-v2-lite"}
 LAYERS = {
@@ -64,7 +62,7 @@ class SglangHost(HostCosts):
     draft_prompt: float
 
 
-class LaunchWork(NamedTuple):
+class SglangLaunchWork(NamedTuple):
     kernels: int  # Kernels of a step with a prompt, with a layer's experts counted as one
     tuned_products: int  # Those of FlashInfer, which are looked up in Python
     piece_layers: int  # Layers with attention between two graphs ...
@@ -77,14 +75,15 @@ class LaunchWork(NamedTuple):
 
 
 @lru_cache
-def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
+def launch_work(model: ModelConfig, layout: ParallelLayout) -> SglangLaunchWork:
     calls = [*token_calls(model, layout, 2), *attention_calls(model, layout, PROMPT, PROMPT)]
     mixers = [(stack.mixer, stack.layers) for stack in model.stacks if not stack.mixer.is_empty]
     stored = sum(layers for mixer, layers in mixers if isinstance(mixer, GroupedAttention) and mixer.stores_rotated)
     composed = sum(layers for mixer, layers in mixers if mixer.is_composed)
-    return LaunchWork(
+    tuned = "nvfp4"  # Formats whose products FlashInfer tunes
+    return SglangLaunchWork(
         kernels=sum(call.count for call in calls),
-        tuned_products=sum(call.count for call in calls if isinstance(call.op, Gemm) and call.op.dtype == TUNED),
+        tuned_products=sum(call.count for call in calls if isinstance(call.op, Gemm) and call.op.dtype == tuned),
         piece_layers=sum(layers for _, layers in mixers) - stored - composed,
         stored_layers=stored,
         composed_layers=composed,
@@ -165,7 +164,8 @@ class SglangPasses:
     def __init__(self, host: SglangHost, drafting: Drafting, layout: ParallelLayout, sizes: tuple[int, ...]) -> None:
         self._host, self._sizes = host, sizes
         draft = drafting.draft
-        self._kernels = 0 if draft is None else launch_work(draft.config, layout).kernels + DRAFT_HEAD_KERNELS
+        draft_head_kernels = 6  # The product, mapping to the target's vocabulary, and the choice of tokens
+        self._kernels = 0 if draft is None else launch_work(draft.config, layout).kernels + draft_head_kernels
 
     @property
     def gap_seconds(self) -> float:

@@ -29,17 +29,14 @@ from infercast.models.spec import ModelConfig
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 PAGES: Mapping[str, list[int]] = ARCHITECTURES["pages"]
 RENAMED = {"nsa": "dsa"}
-BLOCK_PAGE = 128
 EAGER_BACKENDS = ("torch_native", "flex_attention")
 BY_KERNELS: dict[str, Multiples] = {"blackwell": (256, 256), "blackwell-rtx": (256, 128)}
 """TensorRT-LLM's on Blackwell, Marlin's on its RTX chips (``layers/quantization/mxfp4.py``)."""
-TRITON_MULTIPLES: Multiples = (1, 64)
 AMD: Multiples = (256, 256)
 NEMOTRON = ARCHITECTURES["flashinfer_on_blackwell"]
 APART = ("trtllm", "cutlass")
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
-MOST_TOKENS = 16384
 TRITON, GRAPHED = "triton", 512  # Tokens of the largest graph of decoding
 ROUTER = tuple(map(tuple, ARCHITECTURES["router_rows"]))
 _tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
@@ -82,7 +79,8 @@ def page_size(model: ModelConfig, backend: str, asked: int | None) -> int:
     """Tokens per page: as requested if the kernels support it, otherwise the engine's replacement."""
     pages = PAGES[backend]
     if not pages:
-        return asked or (BLOCK_PAGE if model.has_mixer(BlockSparseAttention) else 1)
+        block_page = 128
+        return asked or (block_page if model.has_mixer(BlockSparseAttention) else 1)
     return asked if asked in pages else pages[0]
 
 
@@ -108,7 +106,8 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
     """Multiples to which the hidden size and the width of a model's experts are padded on a GPU."""
     if model.weights.experts != "mxfp4":
         return UNPADDED
-    return BY_KERNELS.get(gpu.kernels, TRITON_MULTIPLES) if gpu.vendor.lower() == "nvidia" else AMD
+    triton_multiples: Multiples = (1, 64)
+    return BY_KERNELS.get(gpu.kernels, triton_multiples) if gpu.vendor.lower() == "nvidia" else AMD
 
 
 def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
@@ -148,7 +147,8 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
 
 def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
     """Powers of two, and both sides of where the rule changes: the nearest entry in a file is used."""
-    powers = {1 << power for power in range(MOST_TOKENS.bit_length())}
+    most_tokens = 16384
+    powers = {1 << power for power in range(most_tokens.bit_length())}
     edges = set() if dtype == "fp8_block" else {experts, experts + 1}
     return tuple(sorted(powers | edges))
 

@@ -25,12 +25,10 @@ from infercast.units import GIB, GIGA, MIB
 
 KEPT = 3  # States per running request, so that prefixes can be reused
 BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
-WIDE = 4  # Tensor parallel size from which on graphs are larger
 FIXED_MIB, TOKEN_MIB, GPU_MIB, GRAPH_MIB = 512, 1.5, 1024 / 8, 2  # In all, per token of a step, GPU and graphed row
 LEAST_TOKENS, LEAST_MIB, LARGE_MIB = 2048, 10 * 1024, 60 * 1024
 PREFILL_SIZE_MIB, LATENT_PREFILL_MIB = 8, 1536
 DP_MIB, DP_LARGE_MIB, DP_LARGE = 3, 1.5, 300
-DEEPEP_MIB = 2048
 
 
 class Cells(NamedTuple):
@@ -207,7 +205,8 @@ def by_memory(gpu: Gpu, tensor: int) -> tuple[int, int]:
     """Chunk size in tokens, and sequences of the largest decode graph."""
     memory = shown_mib(gpu) * MIB / GIB
     row = next(row for row in _tables()[0] if memory < row.below_gib)
-    return row.chunk, row.wide_sequences if tensor >= WIDE else row.sequences
+    wide = 4  # Tensor parallel size from which on graphs are larger
+    return row.chunk, row.wide_sequences if tensor >= wide else row.sequences
 
 
 def graph_bytes(decode_sizes: tuple[int, ...], prefill_sizes: tuple[int, ...]) -> float:
@@ -238,7 +237,8 @@ class Reserved(NamedTuple):
             mib += LATENT_PREFILL_MIB if self.is_latent else PREFILL_SIZE_MIB * self.num_prefill_sizes
         if shown > LARGE_MIB:
             mib = max(mib, LEAST_MIB)
-        mib += DEEPEP_MIB if self.deepep else 0
+        deepep_mib = 2048
+        mib += deepep_mib if self.deepep else 0
         return round((shown - mib) / shown, 3)
 
 

@@ -10,7 +10,7 @@ from infercast.errors import InputError, UnknownNameError, require
 from infercast.lazy_classes import dataclass
 from infercast.serve.scheduler.base import PrefillRules
 from infercast.serve.workload.request import NEVER
-from infercast.shown import Chosen
+from infercast.shown import SettingsRepr
 
 if TYPE_CHECKING:
     from infercast.engines.speculation import Drafting
@@ -21,8 +21,6 @@ MEASURED = f"sglang@{_DATA['measured']}"  # The release whose costs were measure
 MEASURED_AGAIN = f"sglang@{_DATA['measured_again']}"  # The one with host times of its own
 ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
 ORDERS = ("fcfs", "lpm")  # Queue order: by arrival, or longest cached prefix first
-OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")  # Orders that are not modelled
-NO_CHUNKS = -1  # `chunked_prefill_size` of a server without chunked prefill
 EARLY_GRAPHS = "tc_piecewise@0.5.12"  # what 0.5.10 to 0.5.12 captured, by rules of their own
 PREFILL_GRAPHS = ("breakable", EARLY_GRAPHS, "disabled")
 DEEPEP_MODES = ("auto", "normal", "low_latency")
@@ -44,7 +42,7 @@ def rules_of(engine: str) -> PrefillRules:
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class SglangSettings(Chosen):
+class SglangSettings(SettingsRepr):
     """What a user passes to ``sglang.launch_server``; None means the engine's default for the GPU and the model."""
 
     mem_fraction_static: float | None = None  # Share of GPU memory for weights and KV cache, from 0 to 1
@@ -176,7 +174,8 @@ NAMES = {
 def check(settings: SglangSettings, max_positions: int) -> None:
     """Reject values that are invalid for any GPU and model."""
     check_counts(settings, COUNTS)
-    if settings.schedule_policy in OTHER_ORDERS:
+    other_orders = ("random", "dfs-weight", "lof", "priority", "routing-key")  # Orders that are not modelled
+    if settings.schedule_policy in other_orders:
         raise InputError(f"schedule_policy {settings.schedule_policy} is not modelled; use {' or '.join(ORDERS)}")
     for name, known in NAMES.items():
         if getattr(settings, name) not in known:
@@ -191,7 +190,8 @@ def check(settings: SglangSettings, max_positions: int) -> None:
     if max(settings.cuda_graph_max_bs or 1, *(settings.cuda_graph_bs or (1,))) > LARGEST_GRAPH:
         raise InputError(f"cuda_graph_max_bs must be at most {LARGEST_GRAPH:,}")
     chunk = settings.chunked_prefill_size
-    if chunk is not None and chunk < 1 and chunk != NO_CHUNKS:
+    no_chunks = -1  # `chunked_prefill_size` of a server without chunked prefill
+    if chunk is not None and chunk < 1 and chunk != no_chunks:
         raise InputError(f"chunked_prefill_size must be at least 1, or -1 for whole prompts, not {chunk}")
     if settings.context_length is not None and settings.context_length > max_positions:
         raise InputError(

@@ -13,7 +13,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell, untuned_factors
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep
+from infercast.engines.settings import EngineFlags, EngineNames, Fields, MeasuredSetup, ProfiledStep
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm import versions
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
@@ -55,7 +55,7 @@ from infercast.models.read import read_object
 from infercast.models.spec import ModelConfig
 from infercast.ops import Op
 from infercast.predict.board_power import SETTLE_SECONDS
-from infercast.serve import FirstCome, Replica
+from infercast.serve import FcfsPolicy, Replica
 from infercast.serve.cache.tiers import Offload
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
@@ -66,7 +66,7 @@ GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_ca
 READ = frozenset({"compilation_config", "decode_context_parallel_size"})  # Flags that are no settings but decide some
 _DATA = read_data("engines/vllm/flags.toml")
 TOLD: dict[str, str] = _DATA.pop("told")  # What is left out where a setting is given
-FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
+FLAGS = EngineFlags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
 OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
 FUSING_KERNELS = ("hopper", "blackwell")  # With FlashInfer's fused all-reduce and norm kernel, which vLLM then uses
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
@@ -170,7 +170,7 @@ def profiled_step(name: str) -> ProfiledStep | None:
 @cache
 def _named_alike() -> tuple[list[str], list[Rule]]:
     """Settings, and rules of a release, that are fields of the policy under the same name."""
-    ours, theirs = ({each.name: None for each in fields(kind)} for kind in (FirstCome, ResolvedSettings))
+    ours, theirs = ({each.name: None for each in fields(kind)} for kind in (FcfsPolicy, ResolvedSettings))
     return [name for name in ours if name in theirs], [rule for rule in Rule if rule.value in ours]
 
 
@@ -189,7 +189,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
     names, rules = _named_alike()
     same = {name: getattr(settings, name) for name in names} | {rule.value: rule in version.rules for rule in rules}
     same |= {"max_num_seqs": settings.most_running, "max_num_scheduled_tokens": settings.max_num_scheduled_tokens or 0}
-    policy = FirstCome(
+    policy = FcfsPolicy(
         **same,  # settings and rules of a release that go by the policy's own names
         chunked_prefill=settings.enable_chunked_prefill,
         adaptive_threshold=settings.long_prefill_token_threshold_adaptive,
@@ -198,7 +198,6 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         waits_for_tokens=(stages > 1 and not settings.async_scheduling)
         or not (drafting is None or drafting.asynchronous),
         decode_stride=stages if settings.async_scheduling and is_v2 else 1,
-        settles=version.has(Rule.FREES_ON_COMPLETION),
         allow_partial_block=not version.has(Rule.NEEDS_WHOLE_BLOCKS),
         last_token_own_step=version.has(Rule.PARTS_LAST),
         reserves_prompts=settings.scheduler_reserve_full_isl,
@@ -336,7 +335,7 @@ class Vllm(Engine):
     close_since = (0, 20)
     load_balancer = "vllm"
     servers_by_rank = True
-    names = Names(**read_data("engines/vllm/names.toml"))
+    names = EngineNames(**read_data("engines/vllm/names.toml"))
     commands_file = "engines/vllm/commands.toml"
     settings_type = EngineSettings
     bounds = BOUNDS

@@ -33,14 +33,13 @@ EXPERT_KERNELS, HEAD_KERNELS = 7, 8
 """Kernels of a routed expert layer beyond the one it is counted as, and those of head and sampling."""
 PACKED_EXPERTS = ("GptOssForCausalLM",)
 """Architectures whose 4-bit experts run OpenAI's Triton kernels on Hopper; those of others run Marlin's."""
-RECURRENT = ("scan", "state_update", "convolution")  # Kernels included in the host time of a recurrent layer
 SCANS = {"gdn": "gdn", "kda": "delta", "mamba2": "mamba"}
 """Host cost of a layer with a scan, by kind; kinds that were not measured cost the same as Kimi's."""
 PROMPT = np.array([2])
 DRAFT_HEAD_KERNELS = 6  # Kernels of a draft head: the GEMM, mapping to the target's vocabulary, token selection
 
 
-class LaunchWork(NamedTuple):
+class VllmLaunchWork(NamedTuple):
     layers: int
     kernels: int  # Kernels of an eager step with a prompt, with a layer's experts counted as one
     latent_layers: int  # Layers with latent attention, which is many small operations in Python
@@ -96,7 +95,7 @@ def compiles_kernels(config: ModelConfig, layout: ParallelLayout) -> bool:
 
 
 @lru_cache
-def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> LaunchWork:
+def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> VllmLaunchWork:
     calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, PROMPT, PROMPT)]
     composed = _composed_layers(config, layout)
     experts = [stack for stack in config.stacks if stack.feed_forward.experts]
@@ -113,9 +112,10 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     grouped = (stack.layers for stack in experts if stack.feed_forward.has_plain_groups)
     # The compiler fuses the norm after one half of a layer with the norm before the next.
     joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
-    return LaunchWork(
+    recurrent = ("scan", "state_update", "convolution")  # Kernels included in the host time of a recurrent layer
+    return VllmLaunchWork(
         layers=sum(stack.layers for stack in config.stacks if not stack.mixer.is_empty),
-        kernels=sum(call.count for call in calls if not _is_fused(call) and call.op.family not in RECURRENT) - joined,
+        kernels=sum(call.count for call in calls if not _is_fused(call) and call.op.family not in recurrent) - joined,
         latent_layers=composed["latent"],
         recurrent_layers=composed["recurrent"],
         delta_layers=composed["delta"] + (0 if is_fused else composed["gdn"]),
@@ -131,7 +131,7 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     )
 
 
-class Seen(NamedTuple):
+class MeasuredLayers(NamedTuple):
     """Where the host time of a kind of layer was measured."""
 
     layers: str
@@ -139,7 +139,7 @@ class Seen(NamedTuple):
     conditions: str = ""  # What was special about it, and what other engines do
 
 
-SEEN_IN_FEW = {term: Seen(**row) for term, row in read_data("engines/vllm/seen.toml").items()}
+SEEN_IN_FEW = {term: MeasuredLayers(**row) for term, row in read_data("engines/vllm/seen.toml").items()}
 """Host times of layers measured in only one or two models."""
 
 
@@ -194,7 +194,7 @@ class VllmHost(HostCosts):
     verify_by_hand: float = 1.0e-3
     lookup_sequence: float = 0.01e-3
 
-    def launching(self, launch: Launch, work: LaunchWork, *, has_prompts: bool = True) -> float:
+    def launching(self, launch: Launch, work: VllmLaunchWork, *, has_prompts: bool = True) -> float:
         """From a step's first kernel to its last one before sampling; every stage pays the per-step costs."""
         if launch is Launch.FULL_GRAPH:
             return self.graph_launch * work.stages
@@ -226,7 +226,7 @@ class VllmHost(HostCosts):
 class VllmHostModel:
     """A host running one model, with recurrent states in one of vLLM's modes."""
 
-    def __init__(self, host: VllmHost, work: LaunchWork, mode: str = NONE) -> None:
+    def __init__(self, host: VllmHost, work: VllmLaunchWork, mode: str = NONE) -> None:
         self._host, self._work, self._mode = host, work, mode
         self._scanned_layers, self._sparse_layers = work.scanned_layers, work.sparse_layers
         self._prepare = host.prepare + host.kv_group * (work.kv_groups - 1)
@@ -281,7 +281,7 @@ class VllmHostModel:
             sentences.append(f"{said}, {seen.conditions}." if seen.conditions else f"{said}.")
         return sentences
 
-    def _seen_in_few(self) -> list[tuple[Seen, float]]:
+    def _seen_in_few(self) -> list[tuple[MeasuredLayers, float]]:
         """Those that the model has, with their seconds in a prefill step outside graphs."""
         host, work = self._host, self._work
         found = [(seen, getattr(host, term) * getattr(work, f"{term}s")) for term, seen in SEEN_IN_FEW.items()]
@@ -298,7 +298,7 @@ class VllmPasses:
         sizes = settings.capture_sizes
         self._sizes = tuple(size for size in sizes if size <= settings.max_num_seqs) if drafting.v2_runner else sizes
         layout = replace(deployment.layout, tensor=drafting.tensor)
-        self._work: LaunchWork | None = None
+        self._work: VllmLaunchWork | None = None
         if drafting.draft is not None:
             self._work = launch_work(drafting.draft.config, layout, deployment.gpu)
 

@@ -36,14 +36,11 @@ from infercast.predict.families.moe import expert_kernel
 from infercast.predict.identity import kernel_profile
 
 UNIT, INDEXED, COMPRESSED = 16, 64, 256
-USUAL = (16, 32, 64, 128, 256)
 FLASHINFER_HEADS = (64, 128, 192)  # Query head dimensions without rotation of FlashInfer's latent attention kernel
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}  # Compute formats and their names in file names
 MOST_TOKENS = 16384
 _tuned = cache(partial(read_data, "engines/vllm/tuned_experts.toml"))
-MARLIN = "marlin"
-ON_HOPPER = ("nvfp4", "mxfp4")  # Dense weight formats that Marlin multiplied there
 REDUCED_BY_FLASHINFER = {"10.3": (4, 8)}  # By compute capability, numbers of GPUs in FlashInfer's table
 WITHOUT_KERNELS = ("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada")
 OTHER_BLACKWELL = ("blackwell-rtx",)
@@ -68,9 +65,10 @@ def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
 
 def check_block_size(block_size: int) -> None:
     if block_size % UNIT:
+        usual = (16, 32, 64, 128, 256)
         raise InputError(
             f"block_size {block_size} fits no attention kernel, which take multiples of {UNIT}; use one of "
-            f"{', '.join(map(str, USUAL))}, or leave it out"
+            f"{', '.join(map(str, usual))}, or leave it out"
         )
 
 
@@ -147,9 +145,11 @@ def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
     """True if a release runs another kernel than the measured one."""
     humming = version.has(Rule.PREFERS_HUMMING) and gpu.compute_capability == "9.0"
     if isinstance(op, MoE):
-        return humming and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == MARLIN
+        marlin = "marlin"
+        return humming and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == marlin
     if isinstance(op, Gemm):
-        return humming and (op.weight_dtype or op.dtype) in ON_HOPPER
+        on_hopper = ("nvfp4", "mxfp4")  # Dense weight formats that Marlin multiplied there
+        return humming and (op.weight_dtype or op.dtype) in on_hopper
     if isinstance(op, Collective):
         tabled = REDUCED_BY_FLASHINFER.get(gpu.compute_capability, ())
         return version.has(Rule.FLASHINFER_ALL_REDUCE) and op.kind == "all_reduce" and op.gpus in tabled

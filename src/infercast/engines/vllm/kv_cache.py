@@ -52,8 +52,6 @@ READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshol
 SUBMIT = 0.4e-3  # Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ...
 SUBMIT_PIECE = 1.0e-6  # ... and per piece, in one driver call (measured on an H200's host).
 SMALL_PIECE = 28 * 1024  # Smaller pieces are loaded to the GPU by a dedicated kernel, which takes their list as it is
-SUBMIT_SMALL_PIECE = 0.1e-6
-EMPTY_STEP = 1.2e-3  # A turn of the engine's loop without a step: it sleeps a millisecond
 
 
 class Kind(NamedTuple):
@@ -217,16 +215,18 @@ def offload_of(
         raise InputError(f"kv_offloading_size of {asked.num_bytes / GIB:.3g} GiB holds no block of {size} tokens")
     pieces = 1 if whole else -(-layers // (len(shape.windows) * layout.pipeline))
     is_small = block_bytes // pieces < SMALL_PIECE
+    submit_small_piece = 0.1e-6
+    empty_step = 1.2e-3  # A turn of the engine's loop without a step: it sleeps a millisecond
     return Offload(
         num_blocks=num_blocks,
         block_bytes=block_bytes,
         block_pieces=pieces,
-        load=host_link(gpu, gpus, SUBMIT, SUBMIT_SMALL_PIECE if is_small else SUBMIT_PIECE),
+        load=host_link(gpu, gpus, SUBMIT, submit_small_piece if is_small else SUBMIT_PIECE),
         store=host_link(gpu, gpus, SUBMIT, SUBMIT_PIECE),
         factor=factor,
         prompts_only=asked.prompts_only,
         store_threshold=asked.store_threshold,
-        empty_step_seconds=EMPTY_STEP,
+        empty_step_seconds=empty_step,
         **tier_rules(version, method),
     )
 

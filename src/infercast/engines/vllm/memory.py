@@ -36,7 +36,6 @@ from infercast.units import GIB, KIB, MIB
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
 """Maximum-length sequences with buffer space to gather index keys, and to widen a packed cache, compressed or not."""
-SCORES_BYTES = 512 * MIB
 EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024  # Latents with room to expand, though sparse attention expands none
 
 
@@ -99,7 +98,8 @@ def sparse_memory(config: ModelConfig, layout: ParallelLayout, settings: Resolve
     longest, tokens = settings.max_model_len, settings.max_num_batched_tokens
     shard = config.shard(layout)
     gathered = GATHERED_SEQUENCES * longest * indexers[0].caches()[0].bytes_per_token
-    value, beside, copied = bytes_of(config.weights.base), float(SCORES_BYTES), 0.0
+    scores_bytes = 512 * MIB
+    value, beside, copied = bytes_of(config.weights.base), float(scores_bytes), 0.0
     for mixer in sparse:
         if isinstance(mixer, CompressedAttention):
             entries = -(-longest // mixer.compressor.tokens) if mixer.compressor else 0
@@ -208,8 +208,6 @@ GRAPH_BYTES_A_KERNEL = 16 * KIB
 # layers and 220 kernels lost 105 MiB for 102 graphs to the V1 runner's profile, which has the same minimum (vLLM 0.26
 # on an RTX PRO 6000, issue 50159 of vLLM): none of its graphs takes more.
 LEAST_PROFILED_BYTES = 1 * MIB
-PROFILED_BYTES_A_KERNEL = 4.7 * KIB
-PROFILED_SHARE = 1.4  # What it reserves of what these add up to: vLLM 0.33 with Qwen3-14B in fp8
 LIBRARY_BYTES, LATER_LIBRARY_BYTES = 100 * MIB, 256 * MIB  # The latter beside the sampler's own buffers
 SAMPLER_BYTES = 4 + 1 / 8  # For each sequence and token of the vocabulary: counts of answers, a mask of prompts
 # Additional memory with recurrent and sparse layers, whose kernels are compiled and tuned while the engine profiles its
@@ -308,8 +306,10 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     recorded += GRAPH_BYTES_A_KERNEL * draft_kernels * num_draft_graphs
     if not _profiles_graphs(config, settings):
         return recorded
-    a_graph = max(LEAST_PROFILED_BYTES, PROFILED_BYTES_A_KERNEL * num_kernels / layout.pipeline)
-    return PROFILED_SHARE * (recorded + num_graphs * a_graph)
+    profiled_bytes_a_kernel = 4.7 * KIB
+    a_graph = max(LEAST_PROFILED_BYTES, profiled_bytes_a_kernel * num_kernels / layout.pipeline)
+    profiled_share = 1.4  # What it reserves of what these add up to: vLLM 0.33 with Qwen3-14B in fp8
+    return profiled_share * (recorded + num_graphs * a_graph)
 
 
 def _samples_apart(config: ModelConfig, settings: ResolvedSettings) -> bool:

@@ -17,7 +17,7 @@ from infercast.hardware import Gpu
 from infercast.lazy_classes import asdict, dataclass
 from infercast.models.read import read_object
 from infercast.serve.cache.blocks import StateRules
-from infercast.shown import Chosen
+from infercast.shown import SettingsRepr
 from infercast.units import GIB
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def round_up(size: int, width: int) -> int:
 
 
 @dataclass(frozen=True)
-class Graphs:
+class CapturedGraphs:
     """The CUDA graphs an engine captured at its start; no sizes: none."""
 
     sizes: tuple[int, ...]
@@ -202,7 +202,7 @@ LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class EngineSettings(Chosen):
+class EngineSettings(SettingsRepr):
     """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
 
     max_num_batched_tokens: int | None = None  # Maximum tokens in one step
@@ -370,10 +370,10 @@ class ResolvedSettings(EngineSettings):
         return 1 if self.drafting is None else self.drafting.width
 
     @property
-    def graphs(self) -> Graphs:
+    def graphs(self) -> CapturedGraphs:
         drafts_by_v2 = self.drafting is not None and self.drafting.v2_runner
         has_holes = drafts_by_v2 and not self.version.has(Rule.CAPTURES_MAX_NUM_SEQS)
-        return Graphs(self.capture_sizes, self.max_num_seqs, self.cudagraph_mode, self.width, has_holes)
+        return CapturedGraphs(self.capture_sizes, self.max_num_seqs, self.cudagraph_mode, self.width, has_holes)
 
     def most_under_way(self, stages: int) -> int:
         """Tokens in flight that a request's blocks must hold beyond its window."""

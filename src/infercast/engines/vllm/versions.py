@@ -20,7 +20,6 @@ MEASURED_AGAIN = f"vllm@{_DATA['measured_again']}"  # The one with host times of
 NEWEST = f"vllm@{_DATA['releases'][-1]}"  # The newest release with known rules, which is the default
 USUAL: dict[str, Any] = {"gpu_memory_utilization": 0.92, "enable_chunked_prefill": True, "async_scheduling": True}
 USUAL |= {"cudagraph_mode": "full_and_piecewise", "prompts_first": False}  # Since some release, by default
-ALWAYS = ("settings", "step_tokens", "options", "small_tiles", "sequence_ms")
 _FACTS: dict[str, list[dict[str, Any]]] = read_data("engines/vllm/older.toml")
 
 
@@ -147,7 +146,8 @@ def before(version: Version, _: ModelConfig) -> tuple[dict[str, Any], dict[str, 
 
 def known_before(version: Version) -> list[str]:
     """Defaults and costs, without those of requests that ask for something."""
-    held = ((kind, fact) for kind in ALWAYS for fact in _FACTS[kind] if _holds(fact, version))
+    always = ("settings", "step_tokens", "options", "small_tiles", "sequence_ms")
+    held = ((kind, fact) for kind in always for fact in _FACTS[kind] if _holds(fact, version))
     said = ((fact.get("name", kind), fact["value"]) for kind, fact in held)
     return [f"{name} {value}" if type(value) is not bool else name if value else f"no {name}" for name, value in said]
 

@@ -18,7 +18,6 @@ from infercast.forecast.result import Forecast
 
 LEAST = 0.02  # Smaller changes of a number are not worth a setting ...
 LEAST_GAIN = 0.002  # ... and of the mean over all numbers, not its place in a command.
-TRADE = 0.05  # The recommended command makes no number worse by more than this, or than what is gained on average
 
 
 class Effect(NamedTuple):
@@ -141,6 +140,7 @@ def _try(change: Change, trials: Sequence[tuple[str, Trials]]) -> Advice:
 def _combine(ranked: Sequence[Advice], trials: Sequence[tuple[str, Trials]]) -> Advice | None:
     """Add one change after the other, best first, as long as users gain and nothing gets much worse."""
     best: Advice | None = None
+    trade = 0.05  # The recommended command makes no number worse by more than this, or than what is gained on average
     for advice in ranked:
         change = advice.change
         taken = {} if best is None else best.change.values
@@ -151,6 +151,6 @@ def _combine(ranked: Sequence[Advice], trials: Sequence[tuple[str, Trials]]) -> 
             now = _try(both, trials)
         except InfercastError:
             continue
-        if now.worst > -max(TRADE, now.gain) and now.gain > (0.0 if best is None else best.gain) + LEAST_GAIN:
+        if now.worst > -max(trade, now.gain) and now.gain > (0.0 if best is None else best.gain) + LEAST_GAIN:
             best = now
     return best

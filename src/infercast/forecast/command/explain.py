@@ -15,7 +15,7 @@ from infercast.engines.base import Deployment, Engine, engine_of
 from infercast.engines.settings import NOT_MODELLED, READ, REFUSED
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.forecast.command.advice import Advised, advise
-from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, known_flags
+from infercast.forecast.command.flags import OF_DEPLOY, Flag, FlagPoint, Reading, known_flags
 from infercast.forecast.command.pasted import Pasted, read_command
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
@@ -35,12 +35,10 @@ from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.step import StepShape, constant_timer
 from infercast.serve.workload.synthetic import drawn_with, synthetic_workload
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import format_bytes, format_percent, format_seconds
 
-USEFUL = 2048  # shorter sequences are of no use
 TIMES = (1, 2, 4, 8, 16)
-NARROW = ("fp8", "int4")  # Formats of weights to try; the second needs a checkpoint of its own
 
 
 class Fix(NamedTuple):
@@ -55,10 +53,12 @@ class Fix(NamedTuple):
         return label_of(self.values)
 
 
-def changes_that_fit(point: Point, fit: Fit) -> Iterator[Fix]:
+def changes_that_fit(point: FlagPoint, fit: Fit) -> Iterator[Fix]:
     """For the checkpoint's own format and narrower ones: shorter sequences on these GPUs, and the fewest GPUs."""
     own = fit.model.weights.name in ("bf16", "fp16") and not point.options.get("quantization")
-    for weights in (None, *(NARROW if own else ())):
+    useful = 2048  # shorter sequences are of no use
+    narrow = ("fp8", "int4")  # Formats of weights to try; the second needs a checkpoint of its own
+    for weights in (None, *(narrow if own else ())):
         formats: dict[str, Any] = {} if weights is None else {"quantization": weights}
         shorter_said = False
         for times in TIMES:
@@ -70,7 +70,7 @@ def changes_that_fit(point: Point, fit: Fit) -> Iterator[Fix]:
                 point.changed(values).deploy()
             except DoesNotFitError:
                 longest = point.changed(values).fit(fit.context).longest_sequence // 1024 * 1024
-                if USEFUL <= longest < fit.settings.max_model_len and not shorter_said:
+                if useful <= longest < fit.settings.max_model_len and not shorter_said:
                     shorter_said = True
                     yield Fix(values | {point.engine.bounds[2]: longest}, weights is not None, float(times))
                 continue
@@ -96,7 +96,7 @@ class FlagContext(NamedTuple):
     usual_deployment: Callable[[], Deployment]
 
 
-def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployment | None) -> list[FlagExplanation]:
+def explain_flags(point: FlagPoint, reading: Reading, fit: Fit, deployment: Deployment | None) -> list[FlagExplanation]:
     found = []
     for flag in reading.flags:
         if flag.status == READ:
@@ -263,9 +263,7 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
 
 FORMATS = ("quantization", "dtype", "hf_overrides")  # without these it would be another checkpoint
 USUAL_NETWORK = "infiniband-ndr"  # between nodes, if none is named
-BENCHMARKED = "the load of the benchmark is not read: give --rate or --concurrency, --input-len and --output-len"
 LOADS = {"light": 0.2, "heavy": 0.8}  # shares of the saturated rate, if no load is given
-USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +274,7 @@ class ServedLoad:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Explained(Answer):
+class Explained(ResultMixin):
     """A command, explained."""
 
     pasted: Pasted
@@ -309,7 +307,7 @@ class Explained(Answer):
         return command_line(self.reading, self.engine, self.advised.applied)
 
 
-def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deployment | DoesNotFitError]:
+def as_modelled(point: FlagPoint, reading: Reading) -> tuple[FlagPoint, Reading, Deployment | DoesNotFitError]:
     """A command without the values that are not modelled, each said to be left out; and what it starts."""
     while True:
         try:
@@ -325,7 +323,7 @@ def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deploym
             reading = replace(reading, flags=tuple(left if each is flag else each for each in reading.flags))
 
 
-def _is_about(problem: InputError, flag: Flag, point: Point) -> bool:
+def _is_about(problem: InputError, flag: Flag, point: FlagPoint) -> bool:
     """Whether an error goes with a flag that the engine takes: a name, an object, or what is said to be unmodelled."""
     plain = not isinstance(flag.value, str) and "not modelled" not in str(problem)
     if flag.status != READ or plain or flag.field in (*FORMATS, "eplb_config"):
@@ -340,7 +338,7 @@ def _is_about(problem: InputError, flag: Flag, point: Point) -> bool:
     return True
 
 
-def _mended(point: Point, problem: InputError, pasted: Pasted, gpu: GpuSource, notes: list[str]) -> Point:
+def _mended(point: FlagPoint, problem: InputError, pasted: Pasted, gpu: GpuSource, notes: list[str]) -> FlagPoint:
     """The command with what a person would add to make it start, which ``notes`` say; else the ``problem`` stands."""
     if "--network" in str(problem) and point.given["network"] is None:
         notes.append(f"no network joins the nodes: {USUAL_NETWORK} is assumed; --network says which it is")
@@ -381,18 +379,22 @@ def explain_command(
     chosen, pasted, reading, why = read_command(text, engine, service)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     bench = " ".join(chosen.commands.bench[-2:])
-    notes = ([why] if why else []) + ([BENCHMARKED] if bench and bench in " ".join(text.split()) else [])
+    benchmarked = "the load of the benchmark is not read: give --rate or --concurrency, --input-len and --output-len"
+    notes = ([why] if why else []) + ([benchmarked] if bench and bench in " ".join(text.split()) else [])
     if (cut := pasted.environment.get(chosen.commands.layer_partition)) is not None:
         given = {**given, "pp_layer_partition": cut}
         notes.append(f"{chosen.commands.layer_partition} cuts the layers into stages of {cut}")
-    point = Point.of(reading, load_device(gpu, network), chosen, {**given, "network": network, "predictor": kernels})
+    point = FlagPoint.of(
+        reading, load_device(gpu, network), chosen, {**given, "network": network, "predictor": kernels}
+    )
     point = replace(point, model=loaded_model(reading))
     try:
         point, reading, started = as_modelled(point, reading)
     except InputError as problem:
         point, reading, started = as_modelled(_mended(point, problem, pasted, gpu, notes), reading)
     chosen.settings(reading.settings, notes.append)
-    inputs, outputs = USUAL_LENGTHS
+    usual_lengths = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
+    inputs, outputs = usual_lengths
     load = workload or like or synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
     # Tokens of an average sequence halfway through its answer.
     context = sum(each.num_input + each.num_output / 2 for each in load.requests) / len(load.requests)

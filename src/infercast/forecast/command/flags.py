@@ -207,7 +207,7 @@ NOT_OF_MEMORY = ("pcie_topology", "api_server", "chat", "predictor", "host", "ex
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class FlagPoint:
     """Options of `deploy`, and settings by the engine's names."""
 
     model: str
@@ -218,10 +218,10 @@ class Point:
     given: Mapping[str, Any]  # Options without a flag: the network, the host, the predictor
 
     @staticmethod
-    def of(reading: Reading, gpu: Gpu, engine: Engine, given: Mapping[str, Any]) -> Point:
-        return Point(reading.model, gpu, engine, reading.options, reading.settings, given)
+    def of(reading: Reading, gpu: Gpu, engine: Engine, given: Mapping[str, Any]) -> FlagPoint:
+        return FlagPoint(reading.model, gpu, engine, reading.options, reading.settings, given)
 
-    def changed(self, values: Mapping[str, Any]) -> Point:
+    def changed(self, values: Mapping[str, Any]) -> FlagPoint:
         options, settings, given = dict(self.options), dict(self.settings), dict(self.given)
         if "pipeline_parallel_size" in values:  # other stages need another cut
             given.pop("pp_layer_partition", None)

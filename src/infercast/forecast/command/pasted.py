@@ -18,7 +18,7 @@ import yaml
 
 from infercast.bundled import read_data
 from infercast.engines.base import ABSENT, FAMILIES, Engine, engine_named, what_there_is
-from infercast.engines.settings import Commands
+from infercast.engines.settings import EngineCommands
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.command.flags import Reading, known_flags, read_flags
 
@@ -27,11 +27,10 @@ CONTINUED = re.compile(r"[ \t]*[\\`^]\r?\n[ \t]*")
 REDIRECTED = re.compile(r"(?<=\s)(?:\d?>>?(?:\s*&\d|\s*[^\s'\"&;|]+)|&>>?\s*\S+|<\s*[^\s'\"&;|<]+)")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 BEFORE = ("$", "%", ">", "export", "env", "sudo", "nohup", "exec", "time", "set")  # the first are prompts of terminals
-CONTAINERS = ("docker", "podman", "nerdctl")
 WITHOUT_VALUE = frozenset(read_data("docker_run.toml")["without_value"])
 
 
-class Line(NamedTuple):
+class PastedCommand(NamedTuple):
     """One command of a script."""
 
     words: list[str]
@@ -47,7 +46,7 @@ class Container(NamedTuple):
     gpus: int | None
 
 
-def shell_lines(text: str) -> list[Line]:
+def shell_lines(text: str) -> list[PastedCommand]:
     """The commands of a script, with what is set before each; comments and redirections are left out."""
     text = CONTINUED.sub(" ", re.sub(r"(?m)^[ \t]*#.*\n", "", text))
     text = "\n".join(re.sub(r"(^|\s)#(?!\S*['\"]).*$", r"\1", line) for line in text.splitlines())
@@ -67,7 +66,7 @@ def shell_lines(text: str) -> list[Line]:
     return [_line(words) for words in lines if words]
 
 
-def _line(words: Sequence[str]) -> Line:
+def _line(words: Sequence[str]) -> PastedCommand:
     environment: dict[str, str] = {}
     rest = list(words)
     while rest:
@@ -76,12 +75,13 @@ def _line(words: Sequence[str]) -> Line:
         elif rest[0] not in BEFORE:
             break
         rest.pop(0)
-    return Line(rest, environment)
+    return PastedCommand(rest, environment)
 
 
 def docker_run(words: Sequence[str]) -> Container | None:
     """The container that a command starts; None where it starts none."""
-    if len(words) < 2 or words[0].rsplit("/", 1)[-1] not in CONTAINERS:
+    containers = ("docker", "podman", "nerdctl")
+    if len(words) < 2 or words[0].rsplit("/", 1)[-1] not in containers:
         return None
     at = next((at for at, word in enumerate(words) if word in ("run", "create")), len(words)) + 1
     environment: dict[str, str] = {}
@@ -177,10 +177,8 @@ def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]]) -> Tree:
     return {**merged, **values}
 
 
-SHELLS = ("sh", "bash", "zsh", "dash", "ash")
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|\((\w+)\)|(\w+))")
 PRODUCT = re.compile(r"\$\(\((\d+(?:\*\d+)*)\)\)")
-GPU_COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +193,7 @@ class Pasted:
     release: str = ""  # The engine's version, as far as the tag of an image has it
 
 
-def find_commands(text: str, commands: Commands) -> list[Pasted]:
+def find_commands(text: str, commands: EngineCommands) -> list[Pasted]:
     if _is_yaml(text):
         found = [each for tree in read_documents(text) for each in _containers(tree, commands)]
     else:
@@ -225,7 +223,7 @@ def started_engine(text: str) -> Engine:
     return engine_named()
 
 
-def the_command(text: str, commands: Commands, service: str | None = None) -> Pasted:
+def the_command(text: str, commands: EngineCommands, service: str | None = None) -> Pasted:
     """The one command of a text; ``service`` says which of several."""
     found = find_commands(text, commands)
     if not found:
@@ -299,7 +297,7 @@ def _is_yaml(text: str) -> bool:
     return first.startswith("---") or re.match(r"\s*(- |[\w./-]+:(\s|$))", first) is not None
 
 
-def _in_line(line: Line, commands: Commands) -> Iterator[Pasted]:
+def _in_line(line: PastedCommand, commands: EngineCommands) -> Iterator[Pasted]:
     words, environment = line.words, line.environment
     if (container := docker_run(words)) is not None:
         inner = _arguments(container.words, container.image, commands)
@@ -312,16 +310,17 @@ def _in_line(line: Line, commands: Commands) -> Iterator[Pasted]:
         yield Pasted(tuple(inner), environment=environment)
 
 
-def _arguments(words: Sequence[str], image: str, commands: Commands) -> list[str] | None:
+def _arguments(words: Sequence[str], image: str, commands: EngineCommands) -> list[str] | None:
     """What follows the program that starts the engine; None where nothing here does."""
     starts = [list(each) for each in (commands.serve, commands.other_serve) if each]
+    shells = ("sh", "bash", "zsh", "dash", "ash")
     for at, word in enumerate(words):
         for serve in starts:
             if [word.rsplit("/", 1)[-1], *words[at + 1 : at + len(serve)]] == serve:
                 return list(words[at + len(serve) :])
         if word == "-m" and words[at + 1 : at + 2] in ([commands.module], [commands.elsewhere.get("dynamo_module")]):
             return list(words[at + 2 :])
-        if word.rsplit("/", 1)[-1] in SHELLS and (script := _script(words[at + 1 :])) is not None:
+        if word.rsplit("/", 1)[-1] in shells and (script := _script(words[at + 1 :])) is not None:
             lines = [_arguments(line.words, image, commands) for line in shell_lines(script)]
             return next((found for found in lines if found is not None), None)
     first = words[0] if words else "--"
@@ -343,7 +342,7 @@ def _script(words: Sequence[str]) -> str | None:
     return None
 
 
-def _containers(tree: Tree, commands: Commands, name: str = "", replicas: int = 1) -> Iterator[Pasted]:
+def _containers(tree: Tree, commands: EngineCommands, name: str = "", replicas: int = 1) -> Iterator[Pasted]:
     """Every part of a document that has a command or arguments, wherever it stands."""
     if isinstance(tree, list):
         for each in tree:
@@ -395,7 +394,8 @@ def _gpus(tree: Tree) -> int | None:
         return next((count for each in tree if (count := _gpus(each)) is not None), None)
     if not isinstance(tree, dict):
         return None
-    for key in GPU_COUNTS:
+    gpu_counts = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
+    for key in gpu_counts:
         if str(tree.get(key, "")).isdigit():
             return int(str(tree[key]))
     if "capabilities" in tree:

@@ -37,18 +37,16 @@ from infercast.forecast.run import PoolRun
 from infercast.forecast.system import System
 from infercast.lazy_classes import NamedTuple
 from infercast.serve import Replica
-from infercast.serve.scheduler.base import FirstCome
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.units import format_percent
 
 FULL = 0.95  # Share of seats or of KV blocks from which on they may bind
-BUSY = 0.5  # Share of its time from which on an API server may be waited for
 LARGE_STEP = 0.4  # Share of the token budget that a step with prompts has from which on the budget may bind
 BOUNDS = {"dram": "memory bandwidth", "tensor": "tensor cores", "link": "the link between GPUs"}
 WAITED = 0.2  # Share from which on what a trial shows comes before the kernels
 LEAST = 0.02  # Parts of a smaller share are not told
 MOST = 0.995
-ENDLESS = 1 << 30
 PARTS = (GPU, HOST, PREFILL, DECODE, LINK)  # What takes its time; all else keeps requests waiting
 
 
@@ -177,7 +175,8 @@ def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]
     adapters = {request.adapter for request in requests} - {None}
     if replica.max_adapters is not None and len(adapters) > replica.max_adapters and replica.stages is None:
         name = f"adapter slots, {replica.max_adapters} for {len(adapters)} adapters"
-        yield SLOTS, name, lambda: relaxed(max_adapters=ENDLESS)
+        endless = 1 << 30
+        yield SLOTS, name, lambda: relaxed(max_adapters=endless)
     if waits and (pool.kv_usage.peak >= FULL or pool.num_preemptions):
         name = f"KV cache, {format_percent(min(pool.kv_usage.peak, 1.0))} full"
         yield KV, name, lambda: relaxed(num_blocks=8 * replica.num_blocks)
@@ -194,7 +193,8 @@ def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]
         better = next(each for each in (*WITH_PREFIXES * shared, *ROUTERS) if each != forecast.router)
         name = f"the load balancer ({forecast.router})"
         yield ROUTER, name, lambda: gained(Change((ROUTER,), router=better).applied(system))
-    if server_share(forecast) > BUSY:
+    busy = 0.5  # Share of its time from which on an API server may be waited for
+    if server_share(forecast) > busy:
         yield SERVERS, "the API server", lambda: relaxed(server=ServerCosts())
     is_open = forecast.workload.concurrency is None and not forecast.workload.in_turns
     if trials.aim.quantity == "ttft" and is_open and queued > WAITING:
@@ -215,7 +215,7 @@ def _with(system: System, change: Callable[[Replica], Replica]) -> System:
 def _at_once(replica: Replica, stages: int) -> Replica:
     """A pipeline whose stages all work on every step at once."""
     policy = replica.policy
-    if isinstance(policy, FirstCome):
+    if isinstance(policy, FcfsPolicy):
         policy = replace(policy, decode_stride=1)
     faster = slowed(replica, prompts=1 / stages, decodes=1 / stages)
     return replace(faster, policy=policy, stages=None, steps_under_way=2, stages_in_turn=False)

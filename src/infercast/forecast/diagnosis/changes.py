@@ -20,7 +20,6 @@ GPU, HOST, STAGES, LINK, PREFILL, DECODE, BURSTS, REUSE = (
 )  # fmt: skip
 """What may limit a system."""
 FREE, ANSWERS, GPUS = range(3)  # What a change costs: nothing, other numeric formats, or more GPUs
-FACTORS = (2.0, 4.0, 0.5, 0.25)
 STEPS, SEQUENCES = (256, 65_536), (8, 4096)  # Tokens and sequences of the smallest and the largest step that is tried
 UTILIZATION = 0.95
 USABLE, MOST_TIMES = 0.9, 64  # The share of its capacity that one plans for, and the most copies that are tried
@@ -35,7 +34,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Settings with several values, any of which may help."""
 REUSING = {"enable_prefix_caching": True, "disable_radix_cache": False}
-SLOT_SETTINGS = ("max_loras", "max_loras_per_batch")
 OF_POOLS = {"tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp"}
 WEIGHTS, ATTENTION = ("gemm", "moe"), ("attention", "sparse_attention")
 """Families of kernels that read weights, and those that read the KV cache."""
@@ -159,11 +157,12 @@ def _settings(forecast: Forecast) -> Iterator[Change]:
     deployment = forecast.deployment
     engine, settings = deployment.engine, deployment.settings
     tokens, sequences, _ = engine.bounds
+    factors = (2.0, 4.0, 0.5, 0.25)
     for name, size, (least, most), eased in (
         (sequences, settings.max_num_seqs, SEQUENCES, (SEATS,)),
         (tokens, settings.max_num_batched_tokens, STEPS, (TOKENS,)),
     ):
-        for value in (int(size * factor) for factor in FACTORS):
+        for value in (int(size * factor) for factor in factors):
             if least <= value <= most:
                 yield Change(eased, {name: value})
     yield from _sizes(forecast)
@@ -184,7 +183,8 @@ def _sizes(forecast: Forecast) -> Iterator[Change]:
     """More adapter slots, KV blocks and API servers."""
     deployment, settings = forecast.deployment, forecast.deployment.settings
     adapters = {request.adapter for request in forecast.workload.requests} - {None}
-    for name in SLOT_SETTINGS:
+    slot_settings = ("max_loras", "max_loras_per_batch")
+    for name in slot_settings:
         now = getattr(settings, name, None)
         if adapters and now is not None:
             for value in sorted({len(adapters), ceil(len(adapters) / 2), 2 * now}, reverse=True):

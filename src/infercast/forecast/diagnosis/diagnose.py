@@ -24,14 +24,10 @@ from infercast.forecast.intervals import Intervals
 from infercast.forecast.result import Forecast, prices_of
 from infercast.forecast.system import System
 from infercast.lazy_classes import dataclass
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 
 MOST_TRIALS = 8  # Of changes; causes have a few of their own
 WORTH = 0.05  # The least gain (a logarithm) that is worth a change of its price
-TRADE = 0.05  # A change makes nothing else worse by more than this, or than what it gains
-MOST_AGAIN = 3  # Longer trials of the best change
-NEARLY = 0.9  # Changes that may gain hardly more than the best so far are not tried
-SURE = 0.8  # Odds with which nothing has to change
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RunDiagnosis(Answer):
+class RunDiagnosis(ResultMixin):
     """What limits a run and what would change that."""
 
     forecast: Forecast
@@ -74,7 +70,8 @@ def diagnose_run(
     """Causes, the best change and the limits ahead; without ``trials`` from the run's own counts alone."""
     attempt = Trials(forecast)
     verdict = forecast.verdict
-    kept = verdict is not None and verdict.holds and (verdict.odds or 0.0) >= SURE
+    sure = 0.8  # Odds with which nothing has to change
+    kept = verdict is not None and verdict.holds and (verdict.odds or 0.0) >= sure
     causes = causes_of(attempt, intervals, most=3 if trials else 0)
     tried = _tried(attempt, _bounds(attempt, causes, intervals), most) if trials and not kept else []
     best, ahead = best_of(tried, attempt), tuple(bindings(forecast))
@@ -107,10 +104,11 @@ def is_enough(remedy: Remedy, trials: Trials) -> bool:
 
 def is_fair(remedy: Remedy, trials: Trials) -> bool:
     """Whether nothing else becomes much worse; what an SLO limits may, as long as it holds."""
+    trade = 0.05  # A change makes nothing else worse by more than this, or than what it gains
     for other in remedy.gains[1:]:
         limit = other.aim.limit
         kept = limit is not None and trials.value(other.aim) * other.ratio < limit.seconds
-        if not kept and other.gain + other.error < -max(TRADE, 0.5 * remedy.gain):
+        if not kept and other.gain + other.error < -max(trade, 0.5 * remedy.gain):
             return False
     return True
 
@@ -119,17 +117,19 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) ->
     """The changes that may help, of the cheapest kind first, until one does and no other may help more."""
     found: list[Remedy] = []
     best: Remedy | None = None
+    nearly = 0.9  # Changes that may gain hardly more than the best so far are not tried
     for cost in (FREE, ANSWERS, GPUS):
         left = sorted((each for each in bounds if each[1].cost == cost), key=lambda pair: -pair[0])
         for bound, change in left[:most]:
-            if best is not None and best.gain > NEARLY * bound:
+            if best is not None and best.gain > nearly * bound:
                 break
             if (remedy := try_change(trials, change)) is not None:
                 found.append(remedy)
                 best = best_of(found, trials)
         if best is not None and is_enough(best, trials):
             break
-    for _ in range(MOST_AGAIN):
+    most_again = 3  # Longer trials of the best change
+    for _ in range(most_again):
         if best is None or not trials.can_grow_for(best.gains[0]):
             break
         again = try_change(trials, best.change)

@@ -19,14 +19,12 @@ from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import EIGHTY, in_system, kernel_widths
 from infercast.lazy_classes import NamedTuple, replace
 from infercast.serve import Workload
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 
 LEAST_REQUESTS, TURNOVERS, FILLING_UP = 96, 6, 3
 """A trial has so many requests at least, and so many times those in the system at one time, after some that fill it."""
 BLOCKS, STUDENT = 8, 1.9  # Blocks left out in turn, and the standard errors of 80 % where neighbours are alike
 SMOOTH = 0.4 * np.linspace(-1, 1, 9)
-CAPACITY_NOISE = 0.015  # Standard error of the logarithm of a capacity, from other draws of the requests
-SHARP = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
 WAITING, BUSY, LONG = 0.3, 600, 3000
 """A share of TTFT in queues, and of an engine that is so busy the requests of a trial, and of the last one."""
 QUEUED = 0.5  # Share of TTFT that is spent in a queue from which on it is the latency that matters
@@ -87,7 +85,7 @@ class RequestTimes(NamedTuple):
     seconds: float = 0.0  # Of a run that ends with them; 0: clients go on
 
     @staticmethod
-    def of(served: Served, which: Array, *, ends: bool = False) -> RequestTimes:
+    def of(served: ServedRequests, which: Array, *, ends: bool = False) -> RequestTimes:
         several = which[served.num_output[which] > 1]
         tpot = (served.last_token - served.first_token)[several] / (served.num_output[several] - 1)
         seconds = float(served.last_token.max() - served.sent_at.min()) if ends else 0.0
@@ -172,7 +170,8 @@ class Trials:
     def can_grow_for(self, gain: Gain) -> bool:
         """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does."""
         size = self._size
-        if self.aim.quantity != CAPACITY and (self._fills or gain.ratio * gain.chance > SHARP):
+        sharp = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
+        if self.aim.quantity != CAPACITY and (self._fills or gain.ratio * gain.chance > sharp):
             self._size = min(self._whole, max(LONG if self._fills else 0, 4 * size))
         return self._size > size
 
@@ -208,7 +207,8 @@ class Trials:
         """What a changed system gains, the aim first; ``kernels``: it runs others; ``spread``: even arrivals."""
         if self.aim.quantity == CAPACITY:
             most = log(self.capacity(system) / self.value(self.aim))
-            return [Gain(self.aim, most, EIGHTY * CAPACITY_NOISE, self._estimates(kernels, system, self.aim))]
+            capacity_noise = 0.015  # Standard error of the logarithm of a capacity, from other draws of the requests
+            return [Gain(self.aim, most, EIGHTY * capacity_noise, self._estimates(kernels, system, self.aim))]
         workload, which, before = self._requests()
         if spread:
             last = workload.requests[-1].arrival

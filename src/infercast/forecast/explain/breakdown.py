@@ -18,13 +18,12 @@ from infercast.forecast.system import DECODE, system_of
 from infercast.lazy_classes import dataclass
 from infercast.serve import Record, Workload
 from infercast.serve.loop import Progress
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import format_seconds
 
 EDGES = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
 """Tokens that a request has been given: ends of the ranges that are looked at."""
 HOST = "host"
-SLOW_SHARE = 0.01  # The slowest requests that are looked at by themselves, as a share of all
 WAITS = ("GPU waits for host", "GPU waits for host or other stages")  # Without and with a pipeline
 
 
@@ -118,7 +117,8 @@ class RequestParts:
     @property
     def slowest(self) -> Array:
         """Positions of the slowest requests, slowest first: one in a hundred, and one at least."""
-        count = max(1, round(SLOW_SHARE * self.total.size))
+        slow_share = 0.01  # The slowest requests that are looked at by themselves, as a share of all
+        count = max(1, round(slow_share * self.total.size))
         return np.argsort(-self.total, kind="stable")[:count]
 
     def mean(self, chosen: Array | None = None) -> dict[str, float]:
@@ -214,7 +214,7 @@ class KernelPart:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Breakdown(Answer):
+class Breakdown(ResultMixin):
     """A run from the first request sent to the last token received, second by second."""
 
     duration: float  # Seconds from the first request sent to the last token received

@@ -31,15 +31,13 @@ from infercast.predict.roofline import limit_seconds
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.record import PhaseTotals
 from infercast.serve.step import StepShape
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import MICRO
 
-LEAST_LOSS = 0.002  # Gaps below this share of a phase's GPU time are not looked at one by one
 EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)  # A prompt and a decoding sequence: a step with every kernel of a model
 MOST_BYTES = 2**30  # Of a file, unpacked
 UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter: exports write ns, nsecond and so on
 FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "c10::Float8_e4m3fn": "fp8"}
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm")
 SELECTIVE = ("conv", "embedding", "index", "gather", "scatter", "sort", "topk", "lstm", "attention")
 """In names of operators that do more or less than move their inputs once."""
 
@@ -85,7 +83,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Diagnosis(Answer):
+class Diagnosis(ResultMixin):
     """Findings, most rewarding first."""
 
     forecast: Forecast
@@ -132,13 +130,14 @@ def diagnose(
 
     findings: list[Finding] = []
     not_judged: list[str] = []
+    least_loss = 0.002  # Gaps below this share of a phase's GPU time are not looked at one by one
     for names, signatures in _kernels(deployment).items():
         call = next(call for call in step_calls(deployment, EVERY_KERNEL).all if call.name in names)
         if not known.knows(call.op):
             not_judged += names
             continue
         gaps = _gaps(base, names, known)
-        if not gaps or max(gap.loss for gap in gaps) < LEAST_LOSS:
+        if not gaps or max(gap.loss for gap in gaps) < least_loss:
             continue
         closing = AtCeiling(deployment.predictor, known, signatures)
         findings.append(
@@ -215,7 +214,7 @@ class Kernel(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ProfileDiagnosis(Answer):
+class ProfileDiagnosis(ResultMixin):
     """Kernels of a profile, those first that lose most time against the best of their shape."""
 
     file: str
@@ -281,7 +280,8 @@ def _op_of(kernel: Kernel) -> Op | None:
     if kernel.dtype not in BYTES or not dims or min(map(min, dims)) < 1:
         return None
     try:
-        if name in PRODUCTS:
+        products = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm")
+        if name in products:
             first, second = [each for each in dims if len(each) >= 2][-2:]
             many, n = (1, second[-2]) if name == "aten::linear" else (prod(second[:-2]), second[-1])
             sizes = {"m": prod(first[:-1]) // many, "n": n * many, "k": first[-1]}

@@ -24,8 +24,6 @@ from infercast.serve.step import StepShape
 
 MOST_BINS = 240
 NARROWEST = 1.2  # A histogram reaches at least from its middle over this to its middle times this
-HISTOGRAM_BINS = 48
-SHOWN_REQUESTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +193,8 @@ def _histogram(values: Array) -> Histogram:
     middle = float(np.sqrt(values.min() * values.max()))
     low = min(0.97 * float(values.min()), middle / NARROWEST)
     high = max(1.03 * float(values.max()), middle * NARROWEST)
-    edges = np.geomspace(low, high, HISTOGRAM_BINS + 1)
+    histogram_bins = 48
+    edges = np.geomspace(low, high, histogram_bins + 1)
     return Histogram(edges.tolist(), np.histogram(values, edges)[0].tolist())
 
 
@@ -237,6 +236,7 @@ def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array
 def _slowest(forecast: Forecast, breakdown: Breakdown) -> tuple[SlowRequest, ...]:
     parts, requests, served = breakdown.first_tokens, forecast.workload.requests, forecast.per_request()
     sent_at, num_cached = served["sent_s"], served["cached_tokens"]
+    shown_requests = 10
     return tuple(
         SlowRequest(
             number=index,
@@ -246,6 +246,6 @@ def _slowest(forecast: Forecast, breakdown: Breakdown) -> tuple[SlowRequest, ...
             ttft=float(parts.total[position]),
             parts={name: float(part[position]) for name, part in parts.parts.items()},
         )
-        for position in np.argsort(-parts.total, kind="stable")[:SHOWN_REQUESTS].tolist()
+        for position in np.argsort(-parts.total, kind="stable")[:shown_requests].tolist()
         for index in (int(parts.requests[position]),)
     )

@@ -245,13 +245,13 @@ def _host(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
         cost = HostCost(*steps.host[index].tolist())
         before = ends[index - 1] if index else -np.inf
         while int(chosen[0]) <= taken <= index - under_way:
-            free = _take_in(found, free, ends[taken], float(steps.host[taken, 3]))
+            free = _fill_gap(found, free, ends[taken], float(steps.host[taken, 3]))
             taken += 1
         launching = cost.launch
         off = abs(_end(free, cost, before, gpu[index]) - ends[index])
         if off > EXACT and ends[index] - gpu[index] > before + EXACT:
             while taken < index:
-                free = _take_in(found, free, ends[taken], float(steps.host[taken, 3]))
+                free = _fill_gap(found, free, ends[taken], float(steps.host[taken, 3]))
                 taken += 1
             if abs(_end(free, cost, before, gpu[index]) - ends[index]) > EXACT:
                 launching += cost.wake
@@ -270,7 +270,7 @@ def _end(free: float, cost: HostCost, before: float, gpu_seconds: float) -> floa
     return max(max(ready, before) + gpu_seconds, ready + cost.launch)
 
 
-def _take_in(found: list[Slice], free: float, end: float, seconds: float) -> float:
+def _fill_gap(found: list[Slice], free: float, end: float, seconds: float) -> float:
     begin = max(free, end)
     found.append(Slice("take in", begin, begin + seconds))
     return begin + seconds

@@ -12,7 +12,7 @@ from infercast.forecast.result import Forecast, counted, odds, value_of
 from infercast.forecast.slo import Percentiles, Slo, attainment
 from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout
-from infercast.shown import Shown
+from infercast.shown import ReprMixin
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Row(Shown):
+class Row(ReprMixin):
     """One candidate and what became of it."""
 
     candidate: Candidate

@@ -16,7 +16,7 @@ from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
 from infercast.forecast.plan.executors import Executor, check_time
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
-from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS, Option
+from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS, ScreenedOption
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import served_headroom
@@ -24,7 +24,7 @@ from infercast.forecast.steady import CLEAR, FAR_BEYOND, MISSED
 from infercast.forecast.system import System, system_of, two_pools
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Workload
-from infercast.serve.record import Served
+from infercast.serve.record import ServedRequests
 from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
 
 CLEARLY = 0.75
@@ -84,7 +84,7 @@ def _forecast(
     rejects = inf if whole_from < 0.0 else MISSES if question.least_odds > 0.5 else CLEAR
     rooms: list[float] = []  # The first decides whether a run is whole, since its next lengths follow from each other
 
-    def check(clients: Served) -> None:
+    def check(clients: ServedRequests) -> None:
         room, tightest = served_headroom(clients, question.slo)
         if room <= least:
             raise _Missed(room, tightest)
@@ -151,9 +151,7 @@ PROMISING, PROMISING_ODDS = 0.9, 1.0
 """Headrooms in a short simulation from which on the whole workload is simulated, the second for odds above 0.5. Short
 runs are mostly too good: of 120 candidates, the lowest of those that then kept their SLO had 1.02."""
 SURE = 1.25  # One with which a candidate is simulated before others are looked at
-MOST_CLOSE = 3  # Kinds of replicas of one price of which other settings are tried, too
 LEFT = 0.95  # A headroom below which a candidate is left if others lead to expect it; of settings, a share of the best
-CLOSE = 0.1  # Odds that are closer to those asked for are computed from a whole run
 PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are looked at before the others
 
 
@@ -177,7 +175,7 @@ class SimulationStage:
         left = f"; {self.num_left:,} candidates left" if self.num_left else ""
         self.tell(f"{words}{left}" if best is None else f"{words}{left}; best so far: {best.candidate}")
 
-    def show_first(self, option: Option) -> None:
+    def show_first(self, option: ScreenedOption) -> None:
         """Serve a few requests on the likeliest candidate, to have an answer soon."""
         workload, question = self.question.workload, self.question
         few = replace(workload, requests=workload.requests[:FIRST], drawn=None, open_ended=False)
@@ -194,7 +192,7 @@ class SimulationStage:
         value, held = self.question.goal.value, self.held if rows is None else rows
         return min(held, key=lambda row: (value(row), -(row.headroom or 0.0), str(row.candidate)), default=None)
 
-    def screen(self, options: Sequence[Option]) -> list[Option]:
+    def screen(self, options: Sequence[ScreenedOption]) -> list[ScreenedOption]:
         """Those that a short simulation finds promising, the best first."""
         asked = [option for option in options if option.candidate not in self.short]
         if asked:
@@ -207,7 +205,7 @@ class SimulationStage:
         least = PROMISING if self.question.least_odds <= 0.5 else PROMISING_ODDS
         return self.ranked(option for option in options if self.short[option.candidate] >= least)
 
-    def screen_settings(self, options: Sequence[Option]) -> list[Option]:
+    def screen_settings(self, options: Sequence[ScreenedOption]) -> list[ScreenedOption]:
         """The same of settings: first one of those with equal estimates, a few others if it is about as good as any."""
         ones = {option.estimate: option for option in reversed(options)}
         found = self.screen([*ones.values()])
@@ -215,7 +213,7 @@ class SimulationStage:
         more = [option for option in options if self.short[ones[option.estimate].candidate] >= least]
         return self.ranked([*found, *self.screen(more[: 2 * PORTION])])
 
-    def ranked(self, options: Iterable[Option]) -> list[Option]:
+    def ranked(self, options: Iterable[ScreenedOption]) -> list[ScreenedOption]:
         return sorted(dict.fromkeys(options), key=lambda option: -self.short[option.candidate])
 
     def simulate(self, candidates: Iterable[Candidate]) -> list[Row]:
@@ -230,17 +228,18 @@ class SimulationStage:
             self.rows[row.candidate] = row
         return [self.rows[each] for each in asked]
 
-    def one_holds(self, options: Iterable[Option]) -> bool:
+    def one_holds(self, options: Iterable[ScreenedOption]) -> bool:
         """Simulate those with the best short simulations until one keeps the SLO, or the others are too far behind."""
         kept = [(row.headroom or 0.0) / short for row in self.held if (short := self.short.get(row.candidate))]
         missed = list[float]()  # What is left of the headroom of a short simulation; first as much as of what kept it
+        close = 0.1  # Odds that are closer to those asked for are computed from a whole run
         for option in self.ranked(options):
             short = self.short[option.candidate]
             if max(missed or kept, default=inf) * short < LEFT:
                 return False
             (row,) = self.simulate([option.candidate])
             odds = None if row.figures is None else row.figures.odds
-            if row.stage is Stage.JUDGED and odds is not None and abs(odds - self.question.least_odds) < CLOSE:
+            if row.stage is Stage.JUDGED and odds is not None and abs(odds - self.question.least_odds) < close:
                 (row,) = self.look_closely([option.candidate])
             if row.holds:
                 return True
@@ -282,7 +281,11 @@ def headroom_of(candidate: Candidate, question: Question) -> float:
 
 
 def climb(
-    stage: SimulationStage, options: Sequence[Option], value: Callable[[Candidate], float], *, is_rival: bool = False
+    stage: SimulationStage,
+    options: Sequence[ScreenedOption],
+    value: Callable[[Candidate], float],
+    *,
+    is_rival: bool = False,
 ) -> None:
     """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO.
 
@@ -291,11 +294,12 @@ def climb(
     least = LIKELY if is_rival else HOPELESS_ODDS if stage.question.least_odds >= HIGH_ODDS else HOPELESS
     hopeful = [option for option in options if option.estimate.headroom >= least]
     hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
+    most_close = 3  # Kinds of replicas of one price of which other settings are tried, too
     for _, group in groupby(hopeful, key=lambda option: value(option.candidate)):
-        kinds: dict[Candidate, list[Option]] = {}
+        kinds: dict[Candidate, list[ScreenedOption]] = {}
         for option in group:
             kinds.setdefault(option.candidate.stem, []).append(option)
-        ones, promising = [each[0] for each in kinds.values()], list[Option]()
+        ones, promising = [each[0] for each in kinds.values()], list[ScreenedOption]()
         for first in range(0, len(ones), PORTION):
             found = stage.screen(ones[first : first + PORTION])
             if found and stage.short[found[0].candidate] < SURE:
@@ -303,12 +307,14 @@ def climb(
             promising += found
             if stage.one_holds(option for option in promising if stage.short[option.candidate] >= SURE):
                 return
-        best = dict.fromkeys(option.candidate.stem for option in stage.ranked(promising)[:MOST_CLOSE])
+        best = dict.fromkeys(option.candidate.stem for option in stage.ranked(promising)[:most_close])
         if stage.one_holds([*promising, *(each for stem in best for each in stage.screen_settings(kinds[stem]))]):
             return
 
 
-def halve(stage: SimulationStage, options: Sequence[Option], value: Callable[[Option], float], most: int) -> None:
+def halve(
+    stage: SimulationStage, options: Sequence[ScreenedOption], value: Callable[[ScreenedOption], float], most: int
+) -> None:
     """Screen the likeliest by a value that only a simulation knows, and simulate the better half of them."""
     hopeful = [option for option in options if option.estimate.headroom >= HOPELESS]
     hopeful.sort(key=lambda option: (value(option), -option.estimate.headroom, str(option.candidate)))
@@ -317,11 +323,10 @@ def halve(stage: SimulationStage, options: Sequence[Option], value: Callable[[Op
     stage.simulate([option.candidate for option in best if option.candidate in promising][:most])
 
 
-SHARES = (0.5, 0.8, 1.0, 1.2)  # Of the question's rate
 SECONDS, LEAST, MOST = 60.0, 100, 1000  # Seconds of each rate, and the least and most requests
 
 
-class Check(NamedTuple):
+class BenchmarkCheck(NamedTuple):
     """One benchmark, and what it should measure."""
 
     rate: float
@@ -333,7 +338,7 @@ class Check(NamedTuple):
     times: float = 1
 
 
-def checks_of(question: Question, candidate: Candidate) -> list[Check]:
+def checks_of(question: Question, candidate: Candidate) -> list[BenchmarkCheck]:
     """Benchmarks around the rate of a question; those that a candidate cannot serve are left out.
 
     A benchmark sends prompts of one length at a rate: so does each forecast, with the mean lengths of the question.
@@ -345,7 +350,8 @@ def checks_of(question: Question, candidate: Candidate) -> list[Check]:
     )
     system, times, _ = _simulated_part(candidate, question)
     found = []
-    for share in SHARES:
+    shares = (0.5, 0.8, 1.0, 1.2)  # Of the question's rate
+    for share in shares:
         rate = float(f"{share * question.rate:.3g}")
         count = int(min(MOST, max(LEAST, SECONDS * rate)))
         part, lengths = max(1, round(count / times)), {"input_lengths": num_input, "output_lengths": num_output}
@@ -353,5 +359,5 @@ def checks_of(question: Question, candidate: Candidate) -> list[Check]:
             forecast = simulate_system(system, synthetic_workload(rate=rate / times, count=part, **lengths))
         except InfercastError:
             continue
-        found.append(Check(rate, count, num_input, num_output, forecast, forecast_intervals(forecast), times))
+        found.append(BenchmarkCheck(rate, count, num_input, num_output, forecast, forecast_intervals(forecast), times))
     return found

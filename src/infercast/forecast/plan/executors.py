@@ -39,13 +39,10 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 TRIES = 3  # Attempts at a task after its worker failed or was killed
-PIECES_A_WORKER = 8  # Pieces per worker, so that none waits long for the last one
-MOST_IN_A_PIECE = 16
 OUT_OF_WORKERS = (
     f"worker processes ended {TRIES} times without an answer, the next would have been about {{item}}; is there enough "
     "memory? --workers 1 does without them"
 )
-MOST_FUNCTIONS = 4  # Functions that a worker keeps: a search alternates between a few
 
 
 class WorkerError(InfercastError):
@@ -55,8 +52,6 @@ class WorkerError(InfercastError):
 class OutOfTime(Exception):  # noqa: N818 - a reason to answer now and no error
     """A search has taken as long as it may."""
 
-
-LONGEST_WAIT = 1e6  # Seconds that a lock can be waited for on every system
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=inf)
 
@@ -80,7 +75,8 @@ def check_time(*_: object) -> None:
 
 def seconds_left() -> float | None:
     """None where there is no limit."""
-    return None if _deadline.get() == inf else min(max(0.0, _deadline.get() - time.monotonic()), LONGEST_WAIT)
+    longest_wait = 1e6  # Seconds that a lock can be waited for on every system
+    return None if _deadline.get() == inf else min(max(0.0, _deadline.get() - time.monotonic()), longest_wait)
 
 
 def processors() -> int:
@@ -187,7 +183,9 @@ class Processes:
 
 def pieces_of(items: Sequence[Item], workers: int) -> list[Sequence[Item]]:
     """Items in pieces that keep all workers busy to the end."""
-    size = min(MOST_IN_A_PIECE, max(1, len(items) // (PIECES_A_WORKER * workers)))
+    pieces_a_worker = 8  # Pieces per worker, so that none waits long for the last one
+    most_in_a_piece = 16
+    size = min(most_in_a_piece, max(1, len(items) // (pieces_a_worker * workers)))
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
@@ -198,7 +196,8 @@ def _work(path: str, items: Sequence[Any]) -> list[Any]:
     """In a worker: read the function once, and apply it."""
     if path not in _functions:
         _functions[path] = pickle.loads(Path(path).read_bytes())
-        while len(_functions) > MOST_FUNCTIONS:
+        most_functions = 4  # Functions that a worker keeps: a search alternates between a few
+        while len(_functions) > most_functions:
             _functions.popitem(last=False)
     return _apply(_functions[path], items)
 
@@ -217,7 +216,6 @@ class Executor(Protocol):
 
 
 TYPE = "type"  # The key under which a record says what it is
-OURS = "infercast."
 
 
 def to_plain(value: Any) -> Any:
@@ -268,7 +266,8 @@ def from_plain(value: Any) -> Any:
 
 def _type(name: str) -> type:
     module, _, qualified = name.partition(":")
-    found = getattr(import_module(module), qualified, None) if module.startswith(OURS) else None
+    ours = "infercast."
+    found = getattr(import_module(module), qualified, None) if module.startswith(ours) else None
     if not isinstance(found, type) or not (is_dataclass(found) or issubclass(found, Enum) or hasattr(found, "_fields")):
         raise ValueError(f"{name!r} is no record of infercast")
     return found
@@ -279,7 +278,6 @@ def _name(value: Any) -> str:
 
 
 PATIENCE = 5.0  # Seconds in which a cluster's address has to answer
-LOCAL = "local"  # In place of an address: a cluster of this machine alone, for the time of the command
 
 
 class RayCluster:
@@ -293,7 +291,8 @@ class RayCluster:
             raise missing(f"a Ray cluster ({address}; --workers N takes processes of this machine)", "ray") from None
         self._ray, self._tell = ray, progress or (lambda *_: None)
         _check_reachable(address)
-        quiet = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {"log_to_driver": False}
+        local = "local"  # In place of an address: a cluster of this machine alone, for the time of the command
+        quiet = {"log_to_driver": False, "include_dashboard": False} if address == local else {"log_to_driver": False}
         try:
             ray.init(address=address, logging_level="error", ignore_reinit_error=True, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as problem:
@@ -430,9 +429,6 @@ def _entry(path: Path, number: int, line: bytes) -> tuple[str, Any]:
         ) from None
 
 
-MOST_BY_DEFAULT = 8  # Processes that are started unasked; each needs a second to start and some 200 MB
-
-
 @contextmanager
 def executor_for(
     *,
@@ -451,7 +447,8 @@ def executor_for(
     if ray is not None:
         executor = RayCluster(ray, progress)
     elif workers is None:
-        executor = Processes(min(processors(), MOST_BY_DEFAULT), progress, patience=PATIENCE)
+        most_by_default = 8  # Processes that are started unasked; each needs a second to start and some 200 MB
+        executor = Processes(min(processors(), most_by_default), progress, patience=PATIENCE)
     else:
         executor = Processes(workers, progress)
     with closing(executor):

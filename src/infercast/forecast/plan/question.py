@@ -42,11 +42,11 @@ from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.synthetic import redrawn_with
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import format_watts
 
 
-class Axis(NamedTuple):
+class PlanAxis(NamedTuple):
     name: str  # Of the field of a candidate that has the choice, where there is one
     values: Callable[[Question, Candidate], Iterable[Any]] | tuple[Any, ...] | str
     """Values for a candidate, the same for all, or the name of a field of the question."""
@@ -111,9 +111,9 @@ def _settings(question: Question, candidate: Candidate) -> Iterable[tuple[tuple[
     return engine_named(candidate.engine).commands.tried if question.settings is None else question.settings
 
 
-def setting_axis(name: str, values: tuple[Any, ...]) -> Axis:
+def setting_axis(name: str, values: tuple[Any, ...]) -> PlanAxis:
     """One more setting of the engine, by its own name, combined with all others."""
-    return Axis(name, tuple(((name, value),) for value in values), put_settings)
+    return PlanAxis(name, tuple(((name, value),) for value in values), put_settings)
 
 
 def put_settings(candidate: Candidate, value: Settings) -> Candidate:
@@ -144,12 +144,12 @@ def check_power_limits(limits: Iterable[float | None], gpus: Iterable[str], netw
 
 
 AXES = (
-    Axis("engine", "engines"),
-    Axis("gpu", "gpus"),
-    Axis("power_limit", _power_limits),
-    Axis("formats", _formats, _put_formats),
-    Axis("layout", _layouts),
-    Axis("settings", _settings, put_settings),
+    PlanAxis("engine", "engines"),
+    PlanAxis("gpu", "gpus"),
+    PlanAxis("power_limit", _power_limits),
+    PlanAxis("formats", _formats, _put_formats),
+    PlanAxis("layout", _layouts),
+    PlanAxis("settings", _settings, put_settings),
 )
 
 
@@ -207,9 +207,6 @@ def rough_timer(shared: SharedDeployOptions, units: tuple[Candidate, ...]) -> Ke
     return replace(found[0], settings=changed(found[0].settings, **bounds)).timer()
 
 
-BUSY = 0.6  # Rough share of its limit that a board draws while it serves: for an order before anything is timed
-
-
 def least_watts(question: Question, candidate: Candidate) -> float:
     """The least power of its servers at the wall, with idle GPUs."""
     idle = [board_power(device_of(pool.gpu, question.network)).idle_watts for pool in candidate.pools]
@@ -220,7 +217,8 @@ def least_watts(question: Question, candidate: Candidate) -> float:
 def rough_joules(question: Question, candidate: Candidate) -> float:
     """Rough energy of an output token at the wall, with GPUs at a usual share of their limit."""
     limits = [pool.power_limit or device_of(pool.gpu, question.network).tdp for pool in candidate.pools]
-    boards = [(*_placed(question, pool), BUSY * most) for pool, most in zip(candidate.pools, limits, strict=True)]
+    busy = 0.6  # Rough share of its limit that a board draws while it serves: for an order before anything is timed
+    boards = [(*_placed(question, pool), busy * most) for pool, most in zip(candidate.pools, limits, strict=True)]
     return facility_watts(boards, question.facility.pue or 1.0) / question.output_tokens_per_second
 
 
@@ -283,13 +281,11 @@ OBJECTIVES = {
 }
 
 
-USUAL_LENGTHS = 8192  # Tokens that the longest allowed sequence has at least, where a model has as many positions
-
-
 def length_for(model: str, workload: Workload) -> int:
     """Tokens of the longest sequence that a workload needs, rounded up to a power of two."""
     longest = max(request.num_input + request.num_output for request in workload.requests)
-    return min(max(USUAL_LENGTHS, 1 << (longest - 1).bit_length()), load_model(model).max_positions)
+    usual_lengths = 8192  # Tokens that the longest allowed sequence has at least, where a model has as many positions
+    return min(max(usual_lengths, 1 << (longest - 1).bit_length()), load_model(model).max_positions)
 
 
 class Lengths(NamedTuple):
@@ -329,7 +325,7 @@ class Question:
     api_server: bool = True
     predictor: str = "learned"
     calibration: Calibration | None = None
-    axes: tuple[Axis, ...] = AXES  # Dimensions of the search, other than the number of replicas
+    axes: tuple[PlanAxis, ...] = AXES  # Dimensions of the search, other than the number of replicas
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -461,7 +457,7 @@ ODDS = (0.5, USUAL_ODDS, 0.9, 0.95, 0.99)  # Others that it is compared with
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan(Answer):
+class Plan(ResultMixin):
     """The answer; rows are sorted, best first, and `winner` is the first of them if there is one."""
 
     question: Question

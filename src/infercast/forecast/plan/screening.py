@@ -53,10 +53,8 @@ from infercast.ops.op import tensor_rate_of
 from infercast.serve.step import StepEstimate
 from infercast.units import format_gpus, format_seconds, format_watts
 
-MOST_SEQUENCES = 1024  # The default of engines
 
-
-class Work(NamedTuple):
+class TokenWork(NamedTuple):
     """What one token asks of a model."""
 
     dense_bytes: float  # Weights that every step reads
@@ -74,7 +72,7 @@ class Bounds(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def work_of(config: ModelConfig) -> Work:
+def work_of(config: ModelConfig) -> TokenWork:
     weights, hidden = config.weights, config.hidden
 
     def bare(dtype: str) -> float:
@@ -94,7 +92,7 @@ def work_of(config: ModelConfig) -> Work:
         weights.base, weights.activation_attention, weights.activation_feed_forward, weights.activation_experts,
         weights.activation_recurrent,
     )  # fmt: skip
-    return Work(dense, experts, 2.0 * products, frozenset(tensor_rate_of(each) for each in formats))
+    return TokenWork(dense, experts, 2.0 * products, frozenset(tensor_rate_of(each) for each in formats))
 
 
 def bounds_of(question: Question, unit: Candidate) -> Bounds:
@@ -112,7 +110,8 @@ def bounds_of(question: Question, unit: Candidate) -> Bounds:
     token = work.flops / (layout.gpus * peak)
     if question.workload.rate is None:
         return Bounds(step, token, inf)
-    sequences = dict(unit.settings).get(engine_named(unit.engine).bounds[1]) or MOST_SEQUENCES
+    most_sequences = 1024  # The default of engines
+    sequences = dict(unit.settings).get(engine_named(unit.engine).bounds[1]) or most_sequences
     tokens = float((lengths.new_inputs + lengths.outputs - 1).mean())
     by_flops = 1.0 / (token * tokens)
     steps = max(0.0, float(lengths.outputs.mean()) - 1.0) / (sequences * layout.data)
@@ -141,7 +140,6 @@ def least_replicas(question: Question, bounds: Bounds) -> int:
     return max(1, ceil(question.rate / bounds.rate))
 
 
-ROUNDS = 12  # Iterations of the batch and its step time
 CLOSE = 1e-3
 ALONE = 0.3  # A share of the time up to which prompts mostly have a step to themselves
 OVERLAP = 0.45  # The part of what a prompt adds to a step that stages of a pipeline do not do side by side
@@ -182,7 +180,7 @@ class SteadyLoad(NamedTuple):
         return self.step / self.tokens / max(1.0 - self.busy, CLOSE)
 
 
-class Steps:
+class BatchSteps:
     """Steps of a batch of average sequences, each timed once however many candidates ask."""
 
     def __init__(self, timer: KernelTimer, mix: Mix) -> None:
@@ -205,7 +203,7 @@ class Steps:
 class Engine:
     """One replica as its step timer has it; prompts and decoding may be switched off where a pool has but one."""
 
-    def __init__(self, deployment: Deployment, steps: Steps, role: str = "both") -> None:
+    def __init__(self, deployment: Deployment, steps: BatchSteps, role: str = "both") -> None:
         self._steps, self._role = steps, role
         self._mix = mix = steps.mix
         settings, layout, host = deployment.settings, deployment.layout, deployment.host
@@ -241,7 +239,8 @@ class Engine:
         each, mix = rate / self._copies, self._mix
         decodes = self._role != "prefill"
         batch, found = 1.0 if decodes else 0.0, None
-        for _ in range(ROUNDS):
+        rounds = 12  # Iterations of the batch and its step time
+        for _ in range(rounds):
             step = self.step(batch) if decodes else 0.0
             added = self.added(mix.inputs, batch) if self._role != "decode" else 0.0
             # The busier an engine is, the more prompts share a step; stages of a pipeline do part of it side by side.
@@ -330,11 +329,10 @@ HOPELESS = 0.7
 """A headroom by the quick estimate below which a candidate is not simulated. Of those that kept their SLO in some 120
 simulations of three models the lowest had 0.86; pipelines that are nearly full, which are never best, are lower."""
 HOPELESS_ODDS, HIGH_ODDS = 0.9, 0.75  # The same for high odds, which take a tenth more room in a simulation
-PLENTY = 3.0  # A headroom from which on no more replicas are tried
 LEAST_RATE, MOST_RATE = 0.01, 1e5  # Requests a second between which the most that a replica keeps is looked for
 
 
-class Option(NamedTuple):
+class ScreenedOption(NamedTuple):
     """A candidate that may be worth a simulation."""
 
     candidate: Candidate
@@ -395,7 +393,7 @@ def _impossible(question: Question, unit: Candidate, replicas: int, headroom: fl
 
 
 class Screened(NamedTuple):
-    options: tuple[Option, ...]
+    options: tuple[ScreenedOption, ...]
     rows: tuple[Row, ...]  # Units that do not fit, and numbers of replicas that are hopeless
 
 
@@ -413,15 +411,16 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
             fitting.setdefault(settings, (unit, least))  # settings that are the engine's own choice anyway come once
     if not fitting:
         return Screened((), tuple(rows))
-    options: list[Option] = []
+    options: list[ScreenedOption] = []
     units = tuple(unit for unit, _ in fitting.values())
     lengths, requests = question.lengths, question.workload.requests
     # Mean tokens of a prompt that another prompt may have left in the cache.
     cached = sum(each.num_input for each in requests) / len(requests) - float(lengths.new_inputs.mean())
     mix = mix_of(lengths, cached)
-    steps, engines = Steps(rough_timer(question.shared, units), mix), dict[object, Engine]()
+    steps, engines = BatchSteps(rough_timer(question.shared, units), mix), dict[object, Engine]()
     most = cache(partial(_most, question.slo, mix))
     estimate = cache(lambda engine, rate: quick_estimate(question.slo, mix, engine, engine, (rate, rate)))
+    plenty = 3.0  # A headroom from which on no more replicas are tried
     for unit, least in fitting.values():
         engine = Engine(deployed(question.shared, unit), steps)
         engine = engines.setdefault(engine.limits, engine)
@@ -431,8 +430,8 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
             if question.goal.finds_rate:
                 factor = most(engine)
                 made = made._replace(headroom=1.0 if factor else 0.0)
-            options.append(Option(candidate, question.cost(candidate), made, count * factor))
-            if made.headroom > PLENTY:
+            options.append(ScreenedOption(candidate, question.cost(candidate), made, count * factor))
+            if made.headroom > plenty:
                 break
     return Screened(tuple(options), tuple(rows))
 
@@ -460,7 +459,6 @@ def _counts(question: Question, unit: Candidate, least: int) -> Sequence[int]:
     return range(max(1, most), most + 1) if question.goal.finds_rate else range(least, most + 1)
 
 
-BEST = 4  # Kinds of replicas of each GPU and format that are tried for each pool
 ROOM = (0.8, 1.0, 1.3)  # Headrooms by the quick estimate that the numbers of replicas are chosen for
 
 
@@ -470,11 +468,11 @@ class PoolSpec(NamedTuple):
     most: int  # Replicas that can be simulated together: copies that share experts are one
 
 
-def pool_options(question: Question, single: Sequence[Option], most: float) -> list[Option]:
+def pool_options(question: Question, single: Sequence[ScreenedOption], most: float) -> list[ScreenedOption]:
     """Pairs of pools that may take up to ``most``, with the ratio that each kind of replica can take."""
     mix = mix_of(question.lengths, 0.0)
     known = question.goal.known or (lambda *_: 0.0)
-    options: dict[Candidate, Option] = {}
+    options: dict[Candidate, ScreenedOption] = {}
     for units in _kinds(single).values():
         values = {unit: known(question, unit) for unit in units}
         specs = [
@@ -489,7 +487,7 @@ def pool_options(question: Question, single: Sequence[Option], most: float) -> l
     return list(options.values())
 
 
-def _kinds(single: Sequence[Option]) -> dict[tuple[object, ...], list[Candidate]]:
+def _kinds(single: Sequence[ScreenedOption]) -> dict[tuple[object, ...], list[Candidate]]:
     """Units with the engine's own settings by formats, which both pools must have in common."""
     found: dict[tuple[object, ...], dict[Candidate, None]] = {}
     for option in single:
@@ -505,7 +503,7 @@ def _pool_specs(question: Question, unit: Candidate, mix: Mix) -> tuple[PoolSpec
         deployment = deployed(question.shared, unit)
     except InfercastError:
         return None
-    steps = Steps(rough_timer(question.shared, (unit,)), mix)
+    steps = BatchSteps(rough_timer(question.shared, (unit,)), mix)
     most = 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus
     first, second = (PoolSpec(unit, Engine(deployment, steps, role), most) for role in ("prefill", "decode"))
     return first, second
@@ -523,13 +521,14 @@ def _cheapest(question: Question, specs: Sequence[PoolSpec]) -> list[PoolSpec]:
 
     values = {spec.unit: needed(spec) for spec in specs}
     kept: list[PoolSpec] = []
+    best = 4  # Kinds of replicas of each GPU and format that are tried for each pool
     for gpu in dict.fromkeys(spec.unit.gpu for spec in specs):
         own = [spec for spec in specs if spec.unit.gpu == gpu and values[spec.unit] < inf]
-        kept += sorted(own, key=lambda spec: (values[spec.unit], str(spec.unit)))[:BEST]
+        kept += sorted(own, key=lambda spec: (values[spec.unit], str(spec.unit)))[:best]
     return kept
 
 
-def _pairs(question: Question, first: PoolSpec, second: PoolSpec, mix: Mix) -> list[Option]:
+def _pairs(question: Question, first: PoolSpec, second: PoolSpec, mix: Mix) -> list[ScreenedOption]:
     """The smallest pools that keep the SLO with some room, by the quick estimate."""
     try:
         wire = link_between(
@@ -556,5 +555,5 @@ def _pairs(question: Question, first: PoolSpec, second: PoolSpec, mix: Mix) -> l
                 continue
             pair = replace(second.unit.times(enough), prefill=first.unit.times(prefills))
             if question.allows(pair):
-                options.append(Option(pair, question.cost(pair), ask(prefills, enough)))
+                options.append(ScreenedOption(pair, question.cost(pair), ask(prefills, enough)))
     return options

@@ -23,7 +23,7 @@ from infercast.forecast.plan.evaluate import (
 )
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
-from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
+from infercast.forecast.plan.screening import HOPELESS, ReplicaSpec, ScreenedOption, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
 from infercast.hardware import load_gpu
 from infercast.lazy_classes import dataclass, field, replace
@@ -145,7 +145,6 @@ Each = TypeVar("Each")
 FRONT_HEADROOM = 1.1  # A headroom by the quick estimate at which a candidate is simulated for its place on the front
 MOST = 3  # Candidates that are simulated for it
 SAME = 1.02  # Times that differ by less are the same
-ALIKE = 0.05  # Points with smaller differences are one
 
 
 def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
@@ -164,18 +163,19 @@ def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Ro
     return _undominated(ordered, point, SAME)
 
 
-def likely_front(options: Sequence[Option], best: Row, held: Sequence[Row]) -> list[Candidate]:
+def likely_front(options: Sequence[ScreenedOption], best: Row, held: Sequence[Row]) -> list[Candidate]:
     """A few that cost more than the best and are on the front by the quick estimate; what is ``held`` is among them."""
     known = {row.candidate for row in held}
 
-    def point(option: Option) -> Point:
+    def point(option: ScreenedOption) -> Point:
         return _money(option.cost, option.candidate.gpus), option.estimate.ttft, option.estimate.tpot
 
     least = _money(best.cost, best.gpus)
     near = [each for each in options if least < point(each)[0] <= REACH * least]
     sure = [each for each in near if each.candidate in known or each.estimate.headroom >= FRONT_HEADROOM]
     sure.sort(key=lambda each: (point(each), str(each)))
-    new = [each for each in _undominated(sure, point, 1.0 + ALIKE) if each.candidate not in known]
+    alike = 0.05  # Points with smaller differences are one
+    new = [each for each in _undominated(sure, point, 1.0 + alike) if each.candidate not in known]
     count = min(max(1, MOST + 1 - len(known)), len(new))
     return [new[round((number + 1) * len(new) / count) - 1].candidate for number in range(count)]
 
@@ -200,12 +200,11 @@ LOOSER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # Factors on limits that are tried
 SLOWER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 256.0)  # Divisors of the rate that are tried
 LARGER = (2, 4, 8, 16)  # Factors on the number of GPUs
 LOOKED = 24  # Kinds of replicas that are estimated for it
-MARGIN = 1.02  # Margin of reported limits
 
 MostRate = Callable[[SimulationStage, Row], float | None]
 
 
-def nearest_of(stage: SimulationStage, options: Sequence[Option], most_rate: MostRate) -> tuple[Nearest, ...]:
+def nearest_of(stage: SimulationStage, options: Sequence[ScreenedOption], most_rate: MostRate) -> tuple[Nearest, ...]:
     """The tightest SLO that can be had at this rate, and the rate at which this one can; or what would fit at all."""
     question = stage.question
     slos = (Slo(tuple(_loosened(limit, factor) for limit in question.slo.limits)) for factor in LOOSER)
@@ -243,15 +242,16 @@ def _reached(limit: Limit, figures: Figures) -> Limit:
     """The limit, or what is kept in its place, in three digits."""
     summary = getattr(figures, QUANTITIES[limit.quantity])
     value = getattr(summary, limit.name.partition("_")[2], limit.seconds / figures.headroom)
-    return limit if value < limit.seconds else _loosened(limit, MARGIN * value / limit.seconds)
+    margin = 1.02  # Margin of reported limits
+    return limit if value < limit.seconds else _loosened(limit, margin * value / limit.seconds)
 
 
-def _likeliest(options: Sequence[Option]) -> list[Option]:
+def _likeliest(options: Sequence[ScreenedOption]) -> list[ScreenedOption]:
     hopeful = [option for option in options if option.estimate.headroom > 0] or list(options)
     return sorted(hopeful, key=lambda option: (-option.estimate.headroom, option.cost or 0.0, str(option.candidate)))
 
 
-def _options_of_first(stage: SimulationStage, questions: Iterable[Question], least: float) -> list[Option]:
+def _options_of_first(stage: SimulationStage, questions: Iterable[Question], least: float) -> list[ScreenedOption]:
     """What is likeliest to keep the SLO of the first of these questions with estimates above a headroom."""
     for question in questions:
         stems, _ = stems_of(question)
@@ -282,7 +282,6 @@ def _loosened(limit: Limit, factor: float) -> Limit:
 
 WAVE = 16  # Stems that are estimated before the next look at what the best of them would cost
 SURE_HEADROOM = 1.25  # A headroom by the quick estimate at which a candidate is all but sure to keep the SLO
-FIRST_HEADROOM = 1.5  # One at which it is shown as the first answer if a few requests say so, too
 ROOMIER = 1.05  # How much more headroom the winner must have in a short simulation with other settings, to try them
 REACH = 2.0  # More expensive candidates, relative to the best, are not looked at
 NEAR, MANY = 1.6, 12  # By a rough order, this many candidates within this factor of the best are simulated as well
@@ -324,7 +323,7 @@ class _Search:
     """What is known so far, at any time enough for an answer."""
 
     stage: SimulationStage
-    options: list[Option] = field(default_factory=list)
+    options: list[ScreenedOption] = field(default_factory=list)
     others: list[Row] = field(default_factory=list)  # Ruled out by bounds, or refused
     waiting: list[ReplicaSpec] = field(default_factory=list)  # Stems without an estimate
     left: list[ReplicaSpec] = field(default_factory=list)  # Those that cost more than what is all but sure to hold
@@ -398,6 +397,7 @@ class _Search:
 
         self.waiting.sort(key=self._least)
         stage.num_left = sum(map(size, self.waiting))
+        first_headroom = 1.5  # One at which it is shown as the first answer if a few requests say so, too
         while self.waiting:
             wave = [*takewhile(is_wanted, self.waiting[:WAVE])]
             if wave:
@@ -412,7 +412,7 @@ class _Search:
                 self.others += looked.rows
                 sure = [option for option in looked.options if option.estimate.headroom >= SURE_HEADROOM]
                 if question.goal.known is not None and sure:
-                    gpu, likely = stem.units[0].gpu, [each for each in sure if each.estimate.headroom >= FIRST_HEADROOM]
+                    gpu, likely = stem.units[0].gpu, [each for each in sure if each.estimate.headroom >= first_headroom]
                     self.sure[gpu] = min(self.sure.get(gpu, inf), *(self._value(each.candidate) for each in sure))
                     if stage.shows_first and likely:
                         stage.show_first(min(likely, key=lambda each: self._value(each.candidate)))
@@ -513,7 +513,7 @@ class _Search:
         )
 
 
-def _simulate(stage: SimulationStage, options: list[Option]) -> None:
+def _simulate(stage: SimulationStage, options: list[ScreenedOption]) -> None:
     goal, question = stage.question.goal, stage.question
     if goal.known is not None:
         climb(stage, options, partial(goal.known, question))
@@ -525,7 +525,7 @@ def _simulate(stage: SimulationStage, options: list[Option]) -> None:
             _find_rate(stage, option)
 
 
-def _find_rate(stage: SimulationStage, option: Option) -> None:
+def _find_rate(stage: SimulationStage, option: ScreenedOption) -> None:
     """The largest rate that was found at which an option keeps the SLO; of one like the best, only if it is larger."""
     candidate, question, least, best = option.candidate, stage.question, 0.7 * option.rate, stage.best()
     if best is not None and best.rate is not None and best.candidate.stem == candidate.stem:
@@ -541,7 +541,7 @@ def _find_rate(stage: SimulationStage, option: Option) -> None:
         _crossing(ask, log(least), log(2.0 * least), room, TRIES + 1)
 
 
-def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
+def _rivals(stage: SimulationStage, options: Sequence[ScreenedOption], best: Row) -> None:
     """The best of every other GPU, to see what a lower price would change; what costs less has missed the SLO."""
     known, question = stage.question.goal.known, stage.question
     if known is None:
@@ -554,7 +554,7 @@ def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> Non
             climb(stage, near, partial(known, question), is_rival=True)
 
 
-def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[Candidate]:
+def _as_good(question: Question, options: Sequence[ScreenedOption], best: Row) -> list[Candidate]:
     """Other kinds of replicas that may be better where what is known of the objective is an order and no more."""
     known = question.goal.known
     if known is None or not question.goal.rough:
@@ -671,7 +671,7 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
     return None
 
 
-def _like(candidate: Candidate, options: Sequence[Option]) -> list[Option]:
+def _like(candidate: Candidate, options: Sequence[ScreenedOption]) -> list[ScreenedOption]:
     """The same with other settings: they cost as much, and one may keep more room."""
     same = [each for each in options if each.candidate.stem == candidate.stem and each.candidate.gpus == candidate.gpus]
     least = NEARLY * max((each.estimate.headroom for each in same if each.candidate == candidate), default=0.0)
@@ -697,7 +697,11 @@ def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
 
 
 def _ranked(
-    question: Question, stage: SimulationStage, options: Sequence[Option], others: Sequence[Row], best: Row | None
+    question: Question,
+    stage: SimulationStage,
+    options: Sequence[ScreenedOption],
+    others: Sequence[Row],
+    best: Row | None,
 ) -> tuple[Row, ...]:
     rows = dict(stage.rows)
     for option in options:
@@ -714,7 +718,7 @@ def _ranked(
     return tuple(sorted([*rows.values(), *others], key=place))
 
 
-def _said(question: Question, option: Option, best: Row | None) -> str:
+def _said(question: Question, option: ScreenedOption, best: Row | None) -> str:
     room, known = option.estimate.headroom, question.goal.known
     if best is not None and known is not None and known(question, option.candidate) > question.goal.value(best):
         return f"takes more than the best; a quick estimate has a headroom of {room:.2f}"

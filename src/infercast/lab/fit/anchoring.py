@@ -25,7 +25,6 @@ from infercast.predict.identity import SWEEP, KernelProfile, kernel_of
 from infercast.predict.learned import Learned
 
 FEWEST = 4  # Fewer points of a kind say nothing about it
-PLAIN_KERNEL = "fa2"  # The attention that PyTorch alone runs
 
 
 class _Points(NamedTuple):
@@ -84,7 +83,8 @@ def _is_of(rows: Rows, gpu: Gpu) -> bool:
 def _is_another(op: Op, gpu: Gpu, profile: KernelProfile) -> bool:
     """Whether PyTorch runs it by a kernel that is not the engine's."""
     if isinstance(op, Attention):
-        return kernel_of(op, gpu, profile.engine) != PLAIN_KERNEL
+        plain_kernel = "fa2"  # The attention that PyTorch alone runs
+        return kernel_of(op, gpu, profile.engine) != plain_kernel
     return not isinstance(op, Gemm) or op.dtype != "bf16"
 
 

@@ -76,10 +76,8 @@ LEAST = 0.05  # Of what was timed, that the kernel itself takes at least, whatev
 # What a table must be before anything is learned from it: each fault is named with its file, column and first row.
 
 NAMES = ("gpu", "engine", "dtype", "kv_dtype", "kernel", "routing", "op")
-MAY_BE_ZERO = ("window", "kv_len")
 LARGEST = 2**53  # Sizes up to here are the same number as integers and as floats
 AT_MOST = {"kv_heads": "heads", "topk": "experts", "ep": "experts", "tp": "inter"}
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "all_to_all")
 ROUTINGS = re.compile(r"uniform|balanced|power_law_\d+(\.\d+)?")
 TOO_FAST, TOO_SLOW = 30.0, 300.0
 """No kernel beats the roofline by this factor, and no GPU's median kernel is so much slower: the unit is another."""
@@ -109,11 +107,12 @@ def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[st
             table[name] = _names(path, table[name], needed=name in ("gpu", "engine", *columns))
     if "dtype" in columns:  # engines without estimates have formats of their own
         table = table[~table.engine.isin(LEFT_OUT)].reset_index(drop=True)
+    may_be_zero = ("window", "kv_len")
     for name in columns:
         if name not in NAMES:
             column = table[name]
             values = _numbers(path, column)
-            least = 0 if column.name in MAY_BE_ZERO else 1
+            least = 0 if column.name in may_be_zero else 1
             wrong = ~((values >= least) & (values <= LARGEST) & (values == np.floor(values)))
             _refuse(path, str(column.name), values, wrong, f"must be a whole number of at least {least}")
             table[name] = column.astype(np.int64)
@@ -144,7 +143,8 @@ def _check_known(path: Path, table: pandas.DataFrame, columns: tuple[str, ...], 
             load_gpu(name)
         except UnknownNameError as problem:
             _refuse(path, "gpu", table.gpu.to_numpy(), (table.gpu == name).to_numpy(), str(problem), show=False)
-    known: Mapping[str, Any] = {"dtype": dtypes, "kv_dtype": BYTES, "op": COLLECTIVES}
+    collectives = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "all_to_all")
+    known: Mapping[str, Any] = {"dtype": dtypes, "kv_dtype": BYTES, "op": collectives}
     for column, names in known.items():
         if column in columns:
             for name in sorted(set(table[column]) - set(names)):

@@ -35,7 +35,6 @@ from infercast.predict.identity import expert_kernel_named, kernel_named, kernel
 RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
 EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
 MANY_TOKENS, MANY_EXPERTS, GPUS = 8192, 64, (4, 8)  # Batches, layers and numbers of GPUs large enough to show it
-EVEN = ("balanced", "power_law_1.01")  # Routings that leave no GPU with most of the tokens
 LONG = 0.62  # Share of the time with all experts from which on a GPU cannot have had a fourth or eighth of the pairs
 ENOUGH = 5
 OWN_TOKENS, WHOLE_TOKENS = ("sglang", "0.5.10"), "whole_tokens"
@@ -49,7 +48,8 @@ def takes_whole_tokens(table: pandas.DataFrame) -> Array:
     if WHOLE_TOKENS in table:
         return np.asarray(table[WHOLE_TOKENS])
     run = [name for name in RUN if name in table]
-    large = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(EVEN)
+    even = ("balanced", "power_law_1.01")  # Routings that leave no GPU with most of the tokens
+    large = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(even)
     long = table[large]
     alone = long[long.ep == 1].groupby([*run, *EXPERT_SHAPE]).latency_us.median()
     spread = long[long.ep.isin(GPUS)].set_index([*run, *EXPERT_SHAPE]).latency_us
@@ -63,14 +63,13 @@ def takes_whole_tokens(table: pandas.DataFrame) -> Array:
 # Collectives were measured again and again, by several versions and formats: one row a shape is made of them.
 
 COLLECTIVE_SHAPE = ["op", "gpus", "bytes"]
-SUMS = ("all_reduce", "reduce_scatter")
-SAME_VERSION = 0.05  # Mean difference of latencies below which two versions of a kernel count as repeats of one
 
 
 def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
     """One row a shape: the median of the newest version and those that agree; no eager launches, no sums of int8."""
     if "dtype" in table:
-        table = table[~((table.dtype == "int8") & table.op.isin(SUMS))]
+        sums = ("all_reduce", "reduce_scatter")
+        table = table[~((table.dtype == "int8") & table.op.isin(sums))]
     table = table[~table.kernel.str.endswith("_eager")]
     parts = []
     for names, rows in table.groupby(["gpu", "engine", "kernel"]):
@@ -88,7 +87,8 @@ def _current(rows: pandas.DataFrame) -> pandas.DataFrame:
     }
     newest = versions[max(versions, key=_version_order)]
     apart = {version: np.log(latency / newest).abs().mean() for version, latency in versions.items()}
-    return rows[rows.engine_version.isin([version for version, off in apart.items() if off < SAME_VERSION])]
+    same_version = 0.05  # Mean difference of latencies below which two versions of a kernel count as repeats of one
+    return rows[rows.engine_version.isin([version for version, off in apart.items() if off < same_version])]
 
 
 def _version_order(version: object) -> list[int]:

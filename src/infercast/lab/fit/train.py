@@ -41,7 +41,6 @@ from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 GENERATION = {"attention_prefill": -0.1, "attention_decode": -0.1}
 """How much less than the physics a new kernel takes (a logarithm): FlashAttention 3 on an H200 takes 0.04 (prompts) and
 0.09 (decoding) less than the rates of version 2 say in the median, 0.30 and 0.25 less above 100 us."""
-GENERATION_SPREAD = 0.1  # Standard deviation of that gain, for want of more generations: as large as the gain
 NEW_SHARE = {"attention_prefill": 0.8, "attention_decode": 0.65}
 """Of the interval that leaving out whole kernels says, what a new one needs: with FlashAttention 3 or FlashInfer as
 new, 74 to 81 % of prompts and 78 to 84 % of decoding lie inside."""
@@ -65,7 +64,8 @@ def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = 
     freedom = WORTH + common.size
     variance = (WORTH * BEFOREHAND.get(family, OTHERWISE) ** 2 + np.square(common).sum()) / freedom
     if new_kernel:
-        variance += GENERATION_SPREAD**2
+        generation_spread = 0.1  # Standard deviation of that gain, for want of more generations: as large as the gain
+        variance += generation_spread**2
     # The first terms of the expansion of Student's percentile around the normal one.
     percentile = NORMAL + (NORMAL**3 + NORMAL) / (4.0 * freedom)
     share = NEW_SHARE.get(family, 1.0) if new_kernel else 1.0
@@ -88,7 +88,6 @@ def _ends(misses: Array, step: float, share: float = 1.0) -> tuple[float, float]
 # Sixty trees of depth eight miss 4.4 % of hidden products instead of 4.5 %; four hundred of depth six miss 4.3 %.
 
 STEP = 0.2
-BALLAST = 3.0  # Rows with no miss that each leaf is thought to hold besides its own
 
 
 def refine(forest: Forest, features: Array, target: Array, rounds: int) -> Forest:
@@ -110,10 +109,8 @@ def _medians(chosen: Array, values: Array, leaves: int) -> Array:
     starts = np.cumsum(counts) - counts
     last = max(values.size - 1, 0)
     middle = ordered[np.minimum(starts + (counts - 1) // 2, last)] + ordered[np.minimum(starts + counts // 2, last)]
-    return np.asarray(0.5 * middle * counts / (counts + BALLAST))
-
-
-PACKAGES = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
+    ballast = 3.0  # Rows with no miss that each leaf is thought to hold besides its own
+    return np.asarray(0.5 * middle * counts / (counts + ballast))
 
 
 def table_hashes(folder: Path, families: Sequence[str], *, files: Mapping[str, str] = FILES) -> dict[str, str]:
@@ -135,10 +132,11 @@ def file_hash(path: Path) -> str:
 
 
 def origin_of(tables: dict[str, str]) -> dict[str, Any]:
+    packages = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "revision": revision(),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "tables": dict(sorted(tables.items())),
     }
 
@@ -295,7 +293,6 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
 # to be faster than the last ones, and the interval is as wide as leaving out whole kernels shows.
 
 Pool = tuple[str, str, str]  # (family, engine, variant)
-FEW_MISSES = 4000
 PARTS = 5
 
 
@@ -378,7 +375,8 @@ def _by_architecture(missed: Sequence[tuple[str, Array]]) -> dict[str, Array]:
 
 
 def _missed(sample: Sample, forest: Forest, offset: float, recipe: Recipe) -> Array:
-    chosen = thin_sample(sample, FEW_MISSES)
+    few_misses = 4000
+    chosen = thin_sample(sample, few_misses)
     return np.asarray(chosen.residual - offset - recipe.shrink * forest.predict(chosen.features))
 
 
@@ -432,10 +430,8 @@ def count_left_out(samples: Mapping[Key, Sample]) -> int:
 
 HELD_OUT_SHARE = 5
 FEW_LAYOUTS = ("sparse_attention", "sparse_module")  # Families with whole layouts as groups, of which tables have few
-KNOWN_SHARE = 0.3  # Of what was timed, from which on the kernel's own time is known
 FEWEST = 8  # Rows below which nothing is learned of a kernel on its GPU
 SHORTEST = 75e-6  # Where all rows of a kernel take longer, the interval is at least as wide as that of physics alone
-AT_ONCE = 2  # Models fitted side by side; each comes out the same whatever its neighbour is
 
 
 def fit_sweeps(folder: Path) -> list[tuple[Entry, Forest]]:
@@ -470,7 +466,8 @@ def fit_artifact(
             progress(name)
         return fit()
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    at_once = 2  # Models fitted side by side; each comes out the same whatever its neighbour is
+    with ThreadPoolExecutor(at_once) as pool:
         models = list(pool.map(run, jobs))
     for archive in sorted({FAMILIES[entry.family].archive for entry, _ in models}):
         held = [model for model in models if FAMILIES[model[0].family].archive == archive]
@@ -491,12 +488,13 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
     has_few = key[0] in FEW_LAYOUTS or (key[0] == "memory_bound" and key[2] == SWEEP)
     parts = range(HELD_OUT_SHARE) if has_few else range(1)
     found = []
+    known_share = 0.3  # Of what was timed, from which on the kernel's own time is known
     for part in parts:
         held_out = sample.group // HELD_OUT_SHARE % HELD_OUT_SHARE == part
         if 0 < np.count_nonzero(held_out) < held_out.size:
             trial = _boost(sample.part(~held_out), settings.lighter)
             # Where it is a small part of what was timed, the error of an estimate is unknown.
-            known = held_out & (sample.weight >= KNOWN_SHARE)
+            known = held_out & (sample.weight >= known_share)
             held_out = known if known.any() else held_out
             found.append(sample.residual[held_out] - trial.predict(sample.features[held_out]))
     misses = np.concatenate(found) if found else sample.residual - np.median(sample.residual)

@@ -22,7 +22,6 @@ from infercast.errors import InputError, UnknownNameError, missing
 from infercast.hardware.load import gpu_from_driver_name
 
 PERIOD_MS = 50
-POWER_CAP = 0x4  # the driver's bit for clocks lowered to stay within the board's power limit
 
 
 def require_gpu() -> Any:
@@ -102,10 +101,11 @@ class Monitor:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
+        power_cap = 0x4  # the driver's bit for clocks lowered to stay within the board's power limit
         for line in self._process.stdout or ():
             try:
                 clock, watts, celsius, reasons = line.split(",")
-                capped = bool(int(reasons.strip(), 16) & POWER_CAP)
+                capped = bool(int(reasons.strip(), 16) & power_cap)
                 self._samples.append((time.monotonic(), float(clock), float(watts), float(celsius), capped))
             except ValueError:
                 continue

@@ -77,8 +77,6 @@ FAMILIES = ("scan", "sparse")
 SILENT_SECONDS = 75.0
 """Without a step after which a child is ended. Compiling one kernel with nvcc or tuning a scan takes half of that."""
 LEAST_SECONDS = 25.0  # starting a child takes nearly as long; no other one is started with less time left
-POLL_SECONDS = 0.25
-MOST_CHILDREN = 12
 
 
 def kind_of(case: Case) -> str:
@@ -88,7 +86,8 @@ def kind_of(case: Case) -> str:
 
 def measure_isolated(cases: Sequence[Case], store: Store, tally: Tally, engine: str, deadline: float) -> int:
     before, left = len(store.done()), list(cases)
-    for _ in range(MOST_CHILDREN):
+    most_children = 12
+    for _ in range(most_children):
         if not left or time.monotonic() + LEAST_SECONDS > deadline:
             break
         with tempfile.TemporaryDirectory() as folder:
@@ -117,8 +116,9 @@ def _run_child(journal: Journal, waiting: Path, store: Store, engine: str, deadl
     with log:
         child = subprocess.Popen([*command, str(journal.path), f"{seconds:.1f}"], stdout=log, stderr=log)
         started = time.monotonic()
+        poll_seconds = 0.25
         while child.poll() is None:
-            time.sleep(POLL_SECONDS)
+            time.sleep(poll_seconds)
             now = time.monotonic()
             silent = now - max(started, journal.last_step())
             if silent > SILENT_SECONDS or now > deadline + LEAST_SECONDS:

@@ -116,9 +116,7 @@ def starts_of(lengths: Sequence[int], device: str) -> Any:
 # Kernel times by the GPU's own clock: run launches under the profiler and cut its record at marker kernels, so that
 # caches can be emptied between two launches without being timed.
 
-PAUSE_CYCLES = 4_000_000
 BURSTS = 3
-QUEUED_SECONDS = 0.05  # work that is handed to the GPU at once when a kernel runs on and on
 
 
 warnings.filterwarnings("ignore", message=".*Profiler clears events")  # each record is one cycle
@@ -169,9 +167,10 @@ def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], 
                 mark()
                 launch()
                 mark()
+        pause_cycles = 4_000_000
         for launch in [*launches] * BURSTS:
             launch.touch()
-            torch.cuda._sleep(PAUSE_CYCLES)
+            torch.cuda._sleep(pause_cycles)
             mark()
             launch()
             mark()
@@ -185,7 +184,8 @@ def repeat_for(launch: Launch, seconds: float, each: float) -> float:
     """Launch for ``seconds`` and return the seconds of one; ``each``: about those, longer than launching takes."""
     launch()
     torch.cuda.synchronize()
-    batch, launched = max(1, round(QUEUED_SECONDS / each)), 0
+    queued_seconds = 0.05  # work that is handed to the GPU at once when a kernel runs on and on
+    batch, launched = max(1, round(queued_seconds / each)), 0
     begin = time.perf_counter()
     while (used := time.perf_counter() - begin) < seconds:
         for _ in range(batch):

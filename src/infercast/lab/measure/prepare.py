@@ -18,11 +18,6 @@ from threading import Thread
 from infercast.lab.measure.cases import Case
 from infercast.lab.measure.device import choose_engine
 
-MOST_WORKERS = 14
-SHARE_OF_TIME = 0.3  # of the time budget that compiling may take
-LEAST_SECONDS = 15.0
-LOADED = "infercast.lab.measure.kernels", "vllm.model_executor.layers.fused_moe"
-POOL_SHARE = 0.035  # of the GPU's memory for one process's operands
 RECURRENT = {
     "scan": ("kind", "heads", "key_heads", "key_dim", "value_dim", "chunk"),
     "state_update": ("kind", "heads", "key_heads", "key_dim", "value_dim", "state_dtype"),
@@ -30,15 +25,15 @@ RECURRENT = {
     "gating": ("op", "heads", "key_heads"),
 }
 COMPILED = "moe", "elementwise", *RECURRENT
-LARGEST_TOKENS = 8192  # kernels for more tokens are the same, and their operands larger
 
 
 def compiled_cases(cases: Sequence[Case]) -> list[Case]:
     first: dict[tuple[object, ...], Case] = {}
+    largest_tokens = 8192  # kernels for more tokens are the same, and their operands larger
     for case in cases:
         shape = case.shape
         if case.family == "moe":
-            small = Case("moe", shape | {"tokens": min(shape["tokens"], LARGEST_TOKENS)})
+            small = Case("moe", shape | {"tokens": min(shape["tokens"], largest_tokens)})
             first[(small.key,)] = small
         elif case.family == "elementwise":
             first.setdefault((shape["op"], shape["width"], shape["heads"]), case)
@@ -55,8 +50,10 @@ def _tokens(case: Case) -> int:
 
 def prepare(cases: Sequence[Case], engine: str, deadline: float, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Compile what ``cases`` need, as far as there is time before the deadline (of ``time.monotonic``)."""
-    seconds = SHARE_OF_TIME * (deadline - time.monotonic())
-    if seconds >= LEAST_SECONDS:
+    share_of_time = 0.3  # of the time budget that compiling may take
+    seconds = share_of_time * (deadline - time.monotonic())
+    least_seconds = 15.0
+    if seconds >= least_seconds:
         compile_ahead(compiled_cases(cases), engine, seconds, meanwhile)
     else:
         meanwhile()
@@ -78,7 +75,8 @@ def compile_ahead(
 
     While they load, ``meanwhile`` is called and has the GPU for itself.
     """
-    workers = min(MOST_WORKERS, (os.cpu_count() or 1) - 1, len(cases))
+    most_workers = 14
+    workers = min(most_workers, (os.cpu_count() or 1) - 1, len(cases))
     if workers < 2:
         meanwhile()
         return
@@ -108,7 +106,8 @@ def _start(processes: Sequence[BaseProcess]) -> None:
 
 
 def _modules(engine: str) -> tuple[str, ...]:
-    return LOADED[: 2 if engine == "vllm" else 1]
+    loaded = "infercast.lab.measure.kernels", "vllm.model_executor.layers.fused_moe"
+    return loaded[: 2 if engine == "vllm" else 1]
 
 
 def _load(modules: Sequence[str]) -> None:
@@ -126,7 +125,8 @@ def launch_all(cases: Sequence[Case], engine: str, is_free: Event, num_taken: Sy
         os.dup2(nowhere.fileno(), 2)
     choose_engine(engine)
     is_free.wait()
-    bench = GpuBench(POOL_SHARE)
+    pool_share = 0.035  # of the GPU's memory for one process's operands
+    bench = GpuBench(pool_share)
     while (number := _take(num_taken)) < len(cases):
         try:
             bench.compile(cases[number])

@@ -22,7 +22,6 @@ from infercast.lab.measure.device import Monitor
 # Where a sweep keeps its rows: whole batches as they come, one parquet file a family in the end.
 
 Row = dict[str, Any]
-PARTS = "parts"
 
 
 class Store:
@@ -30,7 +29,8 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._parts = folder / PARTS
+        parts = "parts"
+        self._parts = folder / parts
         if not self._parts.exists() and any(folder.glob("*.parquet")):
             raise InputError(f"{folder} holds finished tables that would be replaced; choose another --out")
         try:
@@ -93,7 +93,6 @@ def require_pandas() -> Any:
 # The profiler's record cut into sections: what ran between one marker kernel and the next.
 
 MARKER = "spin_kernel"
-GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,8 @@ class Timing:
 def cut(events: Iterable[dict[str, Any]]) -> Sections:
     """Kernels between one marker and the next, in the order they ran."""
     sections: Sections = []
-    work = (event for event in events if event.get("cat") in GPU_WORK)
+    gpu_work = ("kernel", "gpu_memcpy", "gpu_memset")
+    work = (event for event in events if event.get("cat") in gpu_work)
     for event in sorted(work, key=lambda event: float(event["ts"])):
         if MARKER in event["name"]:
             sections.append([])
@@ -199,8 +199,6 @@ def short_name(name: str) -> str:
 
 REPEATS, MORE_REPEATS = 4, 12
 ROUNDS = 3
-STEADY = 0.01  # standard error of the mean, over the median, above which a case is repeated more often
-DISTURBED = 1.5  # a run that takes this many times the median is left out
 HEAVY_FLOPS = 5e10  # products of this size run into the power limit when nothing but products runs
 HEAT_SECONDS = 0.25
 COOL_SECONDS = 1.5
@@ -299,7 +297,8 @@ def _details(case: Case, bench: Bench) -> dict[str, Any]:
 
 def _time_light(launches: Sequence[Launch], bench: Bench) -> list[Timing]:
     timings = bench.time(launches, REPEATS)
-    unsteady = [number for number, timing in enumerate(timings) if _error(_totals(timing.cold)) > STEADY]
+    steady = 0.01  # standard error of the mean, over the median, above which a case is repeated more often
+    unsteady = [number for number, timing in enumerate(timings) if _error(_totals(timing.cold)) > steady]
     if unsteady:
         again = bench.time([launches[number] for number in unsteady], MORE_REPEATS)
         for number, timing in zip(unsteady, again, strict=True):
@@ -337,7 +336,8 @@ def _totals(sections: Sections) -> npt.NDArray[np.float64]:
 
 def _typical(totals: npt.NDArray[np.float64]) -> float:
     """The mean, as of a model's many layers, without runs that something disturbed."""
-    return float(np.mean(totals[totals <= DISTURBED * np.median(totals)]))
+    disturbed = 1.5  # a run that takes this many times the median is left out
+    return float(np.mean(totals[totals <= disturbed * np.median(totals)]))
 
 
 def _error(totals: npt.NDArray[np.float64]) -> float:

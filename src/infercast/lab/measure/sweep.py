@@ -251,9 +251,6 @@ def batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 # Launch configurations of routed experts, tried on the GPU at hand.
 
-TUNING = "tuning"
-COMPILING = 0.55
-
 
 @dataclass
 class Trial:
@@ -270,9 +267,10 @@ def trial_cases(layer: Shape, configurations: Iterable[dict[str, int] | None]) -
     """Cases of one layer. ``None`` is what vLLM chooses; a second one is another turn, to see what chance does."""
     flops = 6.0 * layer["tokens"] * layer["topk"] * layer["hidden"] * layer["inter"]
     cases: list[Case] = []
+    tuning = "tuning"
     for each in configurations:
         turn = sum(case.shape["configuration"] == each for case in cases)
-        cases.append(Case(TUNING, layer | {"configuration": each, "turn": turn}, flops))
+        cases.append(Case(tuning, layer | {"configuration": each, "turn": turn}, flops))
     return cases
 
 
@@ -283,7 +281,8 @@ def try_configurations(cases: Sequence[Case], seconds: float) -> Trial:
         raise InputError("trying configurations needs vLLM, whose kernel they are for: pip install vllm")
     begin = time.monotonic()
     trial = Trial(gpu_name(), describe(), [], {})
-    compile_ahead([case for case in cases if not case.shape["turn"]], "vllm", COMPILING * seconds)
+    compiling = 0.55
+    compile_ahead([case for case in cases if not case.shape["turn"]], "vllm", compiling * seconds)
     trial.stages["compiled"] = time.monotonic() - begin
     tally, monitor = Tally(), Monitor()
     try:

@@ -61,8 +61,6 @@ def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
 # A request alone on an idle engine shows the host, a static batch the kernels of its prompts and of decoding. What is
 # left to go wrong under load is the queue.
 
-LEAST_PROMPTS = 1024  # with fewer prompt tokens in all, launching them takes longer than computing them on any GPU
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -119,11 +117,12 @@ def parts_of(run: MeasuredRun, record: Record) -> Parts:
     step = None
     if run.token_gap is not None and gaps.size:
         step = Comparison(run.token_gap, float(np.median(np.repeat(gaps, counts))))
+    least_prompts = 1024  # with fewer prompt tokens in all, launching them takes longer than computing them on any GPU
     return Parts(
         is_static=True,
         num_input=num_input,
         idle_ttft=Comparison(float(run.ttft[0]), float(record.ttft[0])) if arrivals.size == 1 else None,
-        prompts=Comparison(measured, predicted) if num_input >= LEAST_PROMPTS else None,
+        prompts=Comparison(measured, predicted) if num_input >= least_prompts else None,
         decode_step=step,
     )
 
@@ -203,10 +202,6 @@ def _summary(ttft: npt.NDArray[Any], tpot: npt.NDArray[Any], rate: float) -> npt
     return np.array([*first, *later, rate])
 
 
-LEAST_SECONDS = 1.0  # shorter runs show little: the counter moves ten times a second
-BEFORE_SECONDS = 0.05  # the counter is read this long before the clock of a run starts
-
-
 def energy_of_record(deployment: Deployment, timer: KernelTimer, run: MeasuredRun, record: Record) -> Energy | None:
     duration = float(np.nanmax(record.last_token) - np.nanmin(record.sent_at))
     return energy_of_pools([(deployment, timer, [record])], run.workload, record, duration)
@@ -214,10 +209,12 @@ def energy_of_record(deployment: Deployment, timer: KernelTimer, run: MeasuredRu
 
 def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None:
     """Joules of an output token; None where the file has none, or the run was too short for the counter."""
-    if energy is None or run.joules is None or not run.mean_watts or run.joules / run.mean_watts < LEAST_SECONDS:
+    least_seconds = 1.0  # shorter runs show little: the counter moves ten times a second
+    if energy is None or run.joules is None or not run.mean_watts or run.joules / run.mean_watts < least_seconds:
         return None
     tokens = sum(request.num_output for request in run.workload.requests)
-    before = (BEFORE_SECONDS + run.workload.requests[0].arrival) * energy.idle_watts
+    before_seconds = 0.05  # the counter is read this long before the clock of a run starts
+    before = (before_seconds + run.workload.requests[0].arrival) * energy.idle_watts
     predicted = (energy.joules + before) / tokens
     return Comparison(run.joules / tokens, predicted, log((energy.high + before) / tokens / predicted))
 

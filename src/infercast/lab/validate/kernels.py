@@ -24,8 +24,6 @@ from infercast.serve.step import DraftShape, StepShape
 GEMM = "gemm"
 CONTEXT = re.compile(r"ctx~(\d+)")
 PROMPT = re.compile(r"\d+x(\d+)")
-CHOOSES = "ArgMaxOps"  # in the name of the kernel that picks the likeliest token of each row
-HOST_SIDE = "user_annotation"
 LM_HEAD = "lm_head"
 FIRST_PIECE = 8  # Prompt tokens that the step before left unfinished: each step of a full queue leaves a few more
 
@@ -78,7 +76,8 @@ def read_profiles(path: Path, document: Mapping[str, Any], engine: Engine, *, ha
 def _steps(profile: Mapping[str, Any], engine: Engine) -> tuple[tuple[ProfiledStep, float], ...]:
     """Kinds of steps and how often each ran; a long list is cut off in the file, its total is not."""
     listed = profile["annots"]
-    found = [engine.profiled_step(name) for name, category, _ in listed if category == HOST_SIDE]
+    host_side = "user_annotation"
+    found = [engine.profiled_step(name) for name, category, _ in listed if category == host_side]
     kinds = Counter(step for step in found if step is not None)
     if not kinds:
         raise ValueError("no step is named in it")
@@ -87,7 +86,8 @@ def _steps(profile: Mapping[str, Any], engine: Engine) -> tuple[tuple[ProfiledSt
         if len(listed) == total:
             total = profile["n_annot"] // 2  # host and GPU each say every step once
         else:  # other things are named besides steps, each of which chooses tokens once
-            total = max((kernel["n"] for kernel in profile["kernels"] if CHOOSES in kernel["name"]), default=total)
+            chooses = "ArgMaxOps"  # in the name of the kernel that picks the likeliest token of each row
+            total = max((kernel["n"] for kernel in profile["kernels"] if chooses in kernel["name"]), default=total)
     return tuple((kind, count * total / sum(kinds.values())) for kind, count in sorted(kinds.items(), key=str))
 
 
@@ -109,7 +109,6 @@ def _families(kernels: Any, steps: float, has_experts: bool) -> dict[str, float]
     return dict(microseconds)
 
 
-LEAST_SHARE = 0.01  # families that take less of a profile's time are shown but not scored
 _FAMILY_OF_KERNEL = {"embedding": "norm", "expert_sum": "norm", "draft_embedding": "norm", "draft_lm_head": "gemm"}
 """The engine's compiler fuses the first ones into the norm that follows; a head that runs more than once a step is a
 product like others."""
@@ -126,7 +125,8 @@ class ProfileComparison:
 
     @property
     def scored(self) -> dict[str, Comparison]:
-        least = LEAST_SHARE * self.busy.measured
+        least_share = 0.01  # families that take less of a profile's time are shown but not scored
+        least = least_share * self.busy.measured
         return {name: values for name, values in self.families.items() if values.measured >= least}
 
     @property

@@ -24,9 +24,6 @@ from infercast.serve.workload.request import Request, Segment, Workload
 
 # What measured files say of prefixes: conversations with prompts that continue answers, and tokens that were cached.
 
-SYSTEM = 0  # the name of what all conversations of a run begin with
-MOST_TURNS = 1 << 20  # names of the turns of one conversation
-
 
 class Hits(NamedTuple):
     """Tokens of prompts that were not computed, over all requests of a run."""
@@ -53,8 +50,10 @@ class Conversations:
     def turn(self, request: Request, row: dict[str, Any], place: str) -> Request:
         """A request with the content that it shares with others; turns of a conversation come in order."""
         session, turn, new = (_count(self._path, row, name, place) for name in ("session", "turn", "n_new"))
-        said = self._said.get(session, (Segment(SYSTEM, self._system),) if self._system else ())
-        name = 1 + 2 * (session * MOST_TURNS + turn)
+        system = 0  # the name of what all conversations of a run begin with
+        said = self._said.get(session, (Segment(system, self._system),) if self._system else ())
+        most_turns = 1 << 20  # names of the turns of one conversation
+        name = 1 + 2 * (session * most_turns + turn)
         said = (*said, Segment(name, new))
         tokens = sum(segment.num_tokens for segment in said)
         if tokens != request.num_input:
@@ -74,7 +73,6 @@ def _count(path: Path, row: dict[str, Any], name: str, place: str) -> int:
 
 GZIP_MAGIC = b"\x1f\x8b"
 FIRST_MEASURED = "vllm"
-EARLY_SECONDS = 1e-3  # a client's timer may wake it this long before the start; that counts as the start
 TINY_MS = 1e-6  # no latency is shorter than this; errors are fractions of what was measured
 
 
@@ -193,6 +191,7 @@ def _read_run(run: Fields) -> MeasuredRun:
             raise FileFormatError(path, f"{where}.groups must number a prefix for each of the {len(rows)} requests")
     requests, values = [], []
     conversations = Conversations(run) if isinstance(rows[0], dict) and "session" in rows[0] else None
+    early_seconds = 1e-3  # a client's timer may wake it this long before the start; that counts as the start
     for position, row in enumerate(rows):
         place = f"{where}.requests[{position}]"
         number = _numbers(path, row, place)
@@ -200,7 +199,7 @@ def _read_run(run: Fields) -> MeasuredRun:
         if prefix_len > num_input:
             raise FileFormatError(path, f"{place}.n_in {num_input} is below {where}.prefix_len {prefix_len}")
         prefix = () if groups is None else (Segment(groups[position], prefix_len),)
-        arrival = max(number("arrival", -EARLY_SECONDS), 0.0)
+        arrival = max(number("arrival", -early_seconds), 0.0)
         request = Request(arrival, num_input, num_output, prefix)
         requests.append(request if conversations is None else conversations.turn(request, row, place))
         # After a stall all tokens of an answer may come at one moment.

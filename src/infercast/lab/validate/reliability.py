@@ -52,7 +52,7 @@ def promises_of(pair: Comparison, slower: float, *, is_rate: bool = False) -> Pr
     return Promises(odds_within(rooms, pair.half_width, slower), error <= rooms)
 
 
-def together(promises: Iterable[Promises]) -> Promises:
+def joined_promises(promises: Iterable[Promises]) -> Promises:
     every = list(promises)
     if not every:
         return Promises(np.empty(0), np.empty(0, dtype=bool))
@@ -119,7 +119,7 @@ def reliability_of(runs: Sequence[RunComparison]) -> tuple[Reliability, ...]:
 
 
 def reliability_in(promises: Sequence[Promises], name: str) -> Reliability:
-    return Reliability(name, len(promises), reliability(together(promises)))
+    return Reliability(name, len(promises), reliability(joined_promises(promises)))
 
 
 def promises_in(runs: Iterable[Any], latencies: Sequence[str]) -> list[Promises]:

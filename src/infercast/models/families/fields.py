@@ -26,10 +26,6 @@ CHOSEN_KEYS = (
     "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk",
     "experts_per_token", "top_k",
 )  # fmt: skip
-SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
-SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
-FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
-STEP_KEYS = ("decoder_sparse_step", "moe_layer_interval")
 
 
 class Fields(NamedTuple):
@@ -248,8 +244,10 @@ def usual_experts(
     fields: Fields, router_bias: Answer = False, beside: str | None = None, **options: Any
 ) -> ExpertFeedForward:
     """Experts by the usual keys, with shared ones by width or number; ``beside``: key of a dense network's width."""
-    shared = next((width for key in SHARED_WIDTHS if (width := fields.count(key))), 0)
-    shared = shared or fields.count(*SHARED_COUNTS) * fields.positive(
+    shared_widths = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
+    shared = next((width for key in shared_widths if (width := fields.count(key))), 0)
+    shared_counts = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
+    shared = shared or fields.count(*shared_counts) * fields.positive(
         "moe_shared_expert_intermediate_size", *WIDTH_KEYS
     )
     # The bias that balances the experts without an auxiliary loss (DeepSeek-V3 report, 2.1.2).
@@ -268,8 +266,10 @@ def sparse_layers(fields: Fields) -> list[bool]:
         return [bool(here) for here in fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or [])]
     period = fields.positive("moe_layer_freq", "expert_layer_period", default=1)
     offset = fields.count("expert_layer_offset")
-    step, dense = fields.positive(*STEP_KEYS, default=1), {*(fields.numbers("mlp_only_layers") or [])}
-    first, last = fields.count(*FIRST_KEYS), fields.count("moe_layer_end_index", default=fields.layers - 1)
+    step_keys = ("decoder_sparse_step", "moe_layer_interval")
+    step, dense = fields.positive(*step_keys, default=1), {*(fields.numbers("mlp_only_layers") or [])}
+    first_keys = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    first, last = fields.count(*first_keys), fields.count("moe_layer_end_index", default=fields.layers - 1)
     return [
         first <= index <= last and index % period == offset and (index + 1) % step == 0 and index not in dense
         for index in range(fields.layers)

@@ -17,13 +17,6 @@ from infercast.models.mixers.sparse import (
     SparseLatentAttention,
 )
 
-INDEXED = 4  # Layers that compress this many tokens to an entry have an indexer; others look at all entries
-QUANTISED_GROUP = 64  # Values in fp8 that share a scale of one byte; there is room for one scale more
-INDEX_SCALE_BYTES = 4
-DENSE_LAYERS = 3
-
-SHARED_SIZES = ("heads", "kv_heads", "head_dim", "value_dim", "rotary_dim", "qk_norm")
-
 
 def read_indexed(fields: Fields) -> list[Layer]:
     """DeepSeek-V3.2 and GLM-5: latent attention with an indexer, which layers of GLM-5.2 share."""
@@ -85,7 +78,9 @@ def _attention(fields: Fields, ratio: int) -> CompressedAttention:
     head_dim, rope_dim = fields.positive("head_dim"), fields.positive("qk_rope_head_dim")
     # fp8 and scales, and the rotated part in bf16.
     quantised = head_dim - rope_dim
-    entry = quantised + 2 * rope_dim + quantised // QUANTISED_GROUP + 1
+    quantised_group = 64  # Values in fp8 that share a scale of one byte; there is room for one scale more
+    entry = quantised + 2 * rope_dim + quantised // quantised_group + 1
+    indexed = 4  # Layers that compress this many tokens to an entry have an indexer; others look at all entries
     return CompressedAttention(
         **fields.sizes(heads="num_attention_heads", q_lora_rank="q_lora_rank", o_lora_rank="o_lora_rank"),
         **fields.sizes(o_groups="o_groups", window="sliding_window"),
@@ -93,16 +88,17 @@ def _attention(fields: Fields, ratio: int) -> CompressedAttention:
         rope_dim=rope_dim,
         entry_bytes=entry,
         compressor=Compressor(ratio, head_dim, entry) if ratio > 1 else None,
-        indexer=_indexer(fields, ratio) if ratio == INDEXED else None,
+        indexer=_indexer(fields, ratio) if ratio == indexed else None,
     )
 
 
 def _indexer(fields: Fields, ratio: int) -> Indexer:
     head_dim = fields.positive("index_head_dim")
+    index_scale_bytes = 4
     return Indexer(
         **fields.sizes(heads="index_n_heads", rope_dim="qk_rope_head_dim", query_rank="q_lora_rank", topk="index_topk"),
         head_dim=head_dim,
-        compressor=Compressor(ratio, head_dim, head_dim + INDEX_SCALE_BYTES),
+        compressor=Compressor(ratio, head_dim, head_dim + index_scale_bytes),
     )
 
 
@@ -110,8 +106,9 @@ def read_minimax_m3(fields: Fields) -> list[Layer]:
     """Which layers have experts and which choose blocks are two lists; by default the first three have neither."""
     plain = grouped_attention(fields, qk_norm=fields.flag("use_qk_norm", True))
     settings = fields.section("sparse_attention_config")
+    shared_sizes = ("heads", "kv_heads", "head_dim", "value_dim", "rotary_dim", "qk_norm")
     sparse = BlockSparseAttention(
-        **{name: getattr(plain, name) for name in SHARED_SIZES},
+        **{name: getattr(plain, name) for name in shared_sizes},
         index_heads=settings.positive("sparse_num_index_heads", default=plain.kv_heads),
         index_dim=settings.positive("sparse_index_dim", default=plain.head_dim),
         blocks=settings.positive("sparse_topk_blocks", default=16),
@@ -119,7 +116,8 @@ def read_minimax_m3(fields: Fields) -> list[Layer]:
     )
     experts = usual_experts(fields, router_bias="use_routing_bias")
     dense = DenseFeedForward(fields.positive("dense_intermediate_size"))
-    usual = [int(index >= DENSE_LAYERS) for index in range(fields.layers)]
+    dense_layers = 3
+    usual = [int(index >= dense_layers) for index in range(fields.layers)]
     chooses = fields.a_layer("sparse_attention_freq", settings.numbers("sparse_attention_freq") or usual)
     is_routed = fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or usual)
     halves = zip(chooses, is_routed, strict=True)

@@ -8,8 +8,6 @@ from functools import partial
 from infercast.models.families.fields import Fields
 from infercast.models.spec import VisionPart
 
-COLOURS = 3
-
 
 def _encoder(
     count: int, hidden: int, inter: int, *, gated: bool = False, bias: bool = True, split: int = 0, whole: int = 0
@@ -27,7 +25,8 @@ def _merged(fields: Fields, hidden: int) -> int:
 
 def _patch(fields: Fields, default: int | None = None, frames: int = 1) -> int:
     """Values of one patch of an image, or of several frames."""
-    return COLOURS * frames * fields.positive("patch_size", default=default) ** 2
+    colours = 3
+    return colours * frames * fields.positive("patch_size", default=default) ** 2
 
 
 def qwen3(fields: Fields, text_hidden: int) -> VisionPart:

@@ -17,8 +17,6 @@ from infercast.models.layout import Shard
 from infercast.ops import Attention, Call, Collective, EncoderAttention
 from infercast.ops.op import Lengths, Size, bytes_of, head_norm, kv_write, output_gate, rope, strided_copy, weighted_sum
 
-SQUARES_BYTES = 2 * 4  # The mean squares of a token's queries and keys, in fp32
-
 
 class Cache(NamedTuple):
     """What one layer keeps on one GPU, for each token in reach and for each sequence."""
@@ -323,7 +321,8 @@ class GroupedAttention(Mixer):
             op = head_norm(tokens, heads + kv_heads, self.head_dim, weights.base, by_hand=self.by_hand)
             calls.append(Call("qk_norm", op))
             if self.norm_across and layout.tensor > 1:
-                squares = Collective("all_reduce", tokens * SQUARES_BYTES, layout.tensor, layout.library)
+                squares_bytes = 2 * 4  # The mean squares of a token's queries and keys, in fp32
+                squares = Collective("all_reduce", tokens * squares_bytes, layout.tensor, layout.library)
                 calls.append(Call("qk_norm_reduce", squares))
         calls += self._placed(shard, tokens)
         calls += self._gate_calls(shard, heads, tokens)

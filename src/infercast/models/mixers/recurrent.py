@@ -19,8 +19,6 @@ from infercast.ops.op import Size, bytes_of, copy, gated_activation, gated_norm,
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 
 NORM_KERNELS = 2  # A gated norm is two kernels of the compiler, the squares and what they scale, which move as much
-FLASH_KDA_HEAD = 128  # The width of heads that FlashKDA's kernels are built for
-SQUARE_BYTES = 4  # The mean square of a token, in fp32
 CHANNELS = 64  # Channels of Mamba 1 that count as a head of Mamba2, with kernels like its own
 
 
@@ -208,7 +206,8 @@ class KimiDeltaAttention(RecurrentMixer):
     @property
     def exported(self) -> bool:
         """By FlashKDA, which takes Kimi-K3's heads."""
-        return self.full_rank_gate and self.head_dim == FLASH_KDA_HEAD
+        flash_kda_head = 128  # The width of heads that FlashKDA's kernels are built for
+        return self.full_rank_gate and self.head_dim == flash_kda_head
 
     @property
     def update_convolutions(self) -> int:
@@ -343,7 +342,8 @@ class Mamba2(RecurrentMixer):
         normed = gated_norm(tokens, state.key_heads, width // state.key_heads, weights.base)
         calls.append(Call("gated_norm", normed, NORM_KERNELS if self.normed else 1))
         if self.normed and self.groups == 1 and layout.tensor > 1:
-            squares = Collective("all_reduce", tokens * SQUARE_BYTES, layout.tensor, layout.library)
+            square_bytes = 4  # The mean square of a token, in fp32
+            squares = Collective("all_reduce", tokens * square_bytes, layout.tensor, layout.library)
             calls.append(Call("gated_norm_reduce", squares))
         return [*calls, *shard.linear("out_proj", tokens, shard.hidden, width, "recurrent")]
 

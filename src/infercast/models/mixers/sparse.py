@@ -20,13 +20,11 @@ from infercast.ops import Call, Gemm
 from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, norm, rope, small_blocks
 from infercast.ops.sparse import IndexScores, SparseAttention, TopK
 
-OVERLAPPING = 4  # Entries of this many tokens also hold the ones before
 STATE_BLOCKS = {4: 4, 128: 8}  # Tokens in a block of waiting states
 SCALE_BYTES = 4  # One fp32 scale for each key, as for each query head
 NORMS = ("q_a_norm", "kv_a_norm")
 PLACES = 128  # Places in a sequence that one thread block translates to places in the cache
 LEAST_HEADS_GATHERED = 32  # From this many heads on a GPU, prompts read a packed cache through a bf16 copy of it
-WINDOW_BLOCK = 64  # Tokens in a block of the window's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,8 @@ class Compressor:
     @property
     def spans(self) -> int:
         """Entries that a token is part of."""
-        return 2 if self.tokens == OVERLAPPING else 1
+        overlapping = 4  # Entries of this many tokens also hold the ones before
+        return 2 if self.tokens == overlapping else 1
 
     @property
     def _width(self) -> int:
@@ -461,6 +460,7 @@ class CompressedAttention(Mixer):
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """The window, compressed tokens with the states they are made of, and the indexer's: all on every GPU."""
-        recent = Cache(self.entry_bytes, window=self.window, block=WINDOW_BLOCK)
+        window_block = 64  # Tokens in a block of the window's cache
+        recent = Cache(self.entry_bytes, window=self.window, block=window_block)
         compressed = self.compressor.caches() if self.compressor else ()
         return (recent, *compressed, *(self.indexer.caches() if self.indexer else ()))

@@ -41,7 +41,6 @@ DRAWN = (
 )  # fmt: skip
 LONGEST, COLUMNS, MUCH, TICK = 18, 2, 20.0, 0.6
 """Letters of a name, panels side by side, factor of values on a logarithmic axis, inches of a number below an axis."""
-WAITING = "GPU waits for host"
 
 
 def load_chart(overview: Overview) -> str:
@@ -326,7 +325,8 @@ def steps_chart(runs: Sequence[SavedRun], kind: str) -> str:
     totals = {name: sum(_each(phase, name) for _, phase in found) for name in names}
     names.sort(key=lambda name: -totals[name])
     parts = [canvas.Part(each, COLOURS.get(each, OTHERS), [_each(phase, each) for _, phase in found]) for each in names]
-    parts.append(canvas.Part(WAITING, HOST, [phase.waiting / phase.steps / MILLI for _, phase in found]))
+    waiting = "GPU waits for host"
+    parts.append(canvas.Part(waiting, HOST, [phase.waiting / phase.steps / MILLI for _, phase in found]))
     labels = [_short(run.name) for run, _ in found]
     left = 0.25 + canvas.LETTER * max(map(len, labels))
     stack = canvas.Stack(labels, parts, "ms", f"ms of one of the {TITLES.get(kind, kind)}", 0.34, left)

@@ -19,14 +19,13 @@ FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 15, 12, 10, 10
 """Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that
 does, of a cell of which four stand beside each other; and of a line of a cell that is broken."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing is loaded from anywhere, and a browser sees to it
-SEVERAL = 4  # sections of a page from which on a list of them stands at its top
 MARKED = re.compile(
     r'(?P<opening><section\b[^>]*>|<header>)|(?P<tag><(?:th|dt)\b[^>]*>|<div class="name">)(?P<text>[^<]+)'
 )  # Where words are explained: names of columns, rows, facts and cards; a section explains each word once
 TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}  # Would be marked in every second line
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A part of a page under a title; its name is where links to it lead."""
 
     name: str
@@ -140,13 +139,13 @@ def _text(cell: str) -> str:
     return unescape(re.sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
 
 
-def part_sections(forecast: Forecast) -> list[Section]:
+def part_sections(forecast: Forecast) -> list[PageSection]:
     sections = []
     if (sessions := forecast.sessions) is not None:
         turns = plain_table(*cells(TURN_FIELDS, sessions.turns))
-        sections.append(Section("sessions", "Sessions", facts_list(session_rows(sessions)) + turns))
+        sections.append(PageSection("sessions", "Sessions", facts_list(session_rows(sessions)) + turns))
     if classes := forecast.classes:
-        sections.append(Section("classes", "Classes", plain_table(*cells(CLASS_FIELDS, classes), (0, 7))))
+        sections.append(PageSection("classes", "Classes", plain_table(*cells(CLASS_FIELDS, classes), (0, 7))))
     return sections
 
 
@@ -207,16 +206,16 @@ class Provenance(NamedTuple):
         return f"A forecast by infercast {self.version}; nothing on this page was measured."
 
     @property
-    def section(self) -> Section:
+    def section(self) -> PageSection:
         rows = [("version", f"infercast {self.version}"), *(("date", each) for each in self._day)]
         command = f"<p>Command:</p><pre><code>{escape(self.command)}</code></pre>" if self.command else ""
-        return Section("made", "How this page was made", command + facts_list(rows), "Command")
+        return PageSection("made", "How this page was made", command + facts_list(rows), "Command")
 
 
 class Content(NamedTuple):
     title: str
     lead: str
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
     caveats: Sequence[str]
     top: str = ""  # HTML below the title: warnings and cards
 
@@ -229,7 +228,7 @@ def whole_page(content: Content, made: Provenance) -> str:
     """A page without script or network: it opens in any browser, in light and dark, on a phone, and prints."""
     sections = [*content.sections]
     if content.caveats:
-        sections.append(Section("caveats", "Caveats", items(content.caveats)))
+        sections.append(PageSection("caveats", "Caveats", items(content.caveats)))
     sections.append(made.section)
     header = (
         f'<header><h1>{escape(content.title)}</h1><p class="lead">{escape(content.lead)}</p>'
@@ -238,10 +237,11 @@ def whole_page(content: Content, made: Provenance) -> str:
     body, terms = explain_words("\n".join([header, "<main>", *(section.html for section in sections)]))
     if terms:
         rows = [f'<dt>{escape(each.title)}</dt><dd id="term-{each.key}">{escape(each.meaning)}</dd>' for each in terms]
-        sections.append(Section("glossary", "Glossary", f'<dl class="glossary">{"".join(rows)}</dl>'))
+        sections.append(PageSection("glossary", "Glossary", f'<dl class="glossary">{"".join(rows)}</dl>'))
         body = f"{body}\n{sections[-1].html}"
     links = ""
-    if len(sections) >= SEVERAL:
+    several = 4  # sections of a page from which on a list of them stands at its top
+    if len(sections) >= several:
         links = f'<nav aria-label="Sections">{" ".join(section.link for section in sections)}</nav>'
     return "\n".join(
         [

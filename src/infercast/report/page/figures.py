@@ -24,10 +24,7 @@ from infercast.report.sweep import POLICY_FIELDS, answer_of, basis_rows, day_cav
 from infercast.report.terminal import Chart, cells
 from infercast.units import MILLI, format_seconds
 
-DOTS_PER_INCH = 160
 FLAGS = re.DOTALL | re.MULTILINE
-LINES = ("-", "--", ":")
-APART = 0.2  # names of lines that are closer than this share of a chart are written as one
 MOST = 288  # stretches across the day: five minutes each
 POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
 MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
@@ -42,7 +39,7 @@ class Plot(NamedTuple):
     height: float
     phone_height: float
     paint: canvas.Paint
-    sections: tuple[elements.Section, ...]  # What follows the figure on a page; the first has the figure in it
+    sections: tuple[elements.PageSection, ...]  # What follows the figure on a page; the first has the figure in it
     caveats: tuple[str, ...]
     version: str
     top: str = ""  # HTML below the title of a page
@@ -86,7 +83,8 @@ class Plot(NamedTuple):
         from matplotlib.figure import Figure  # noqa: PLC0415 - loaded to draw only
 
         with whole_file(path) as temporary:
-            self.figure(Figure).savefig(temporary, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+            dots_per_inch = 160
+            self.figure(Figure).savefig(temporary, format="png", dpi=dots_per_inch, metadata={"Software": None})
 
 
 def _coloured(value: Any, colours: dict[str, str]) -> Any:
@@ -144,8 +142,10 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
         phone_height=9.6,
         paint=paint,
         sections=(
-            elements.Section("curves", "Where it bends" if sweep.axis.is_load else "Best values", summary, "Curves"),
-            elements.Section("values", f"Each value of {name}", values + below, "Values"),
+            elements.PageSection(
+                "curves", "Where it bends" if sweep.axis.is_load else "Best values", summary, "Curves"
+            ),
+            elements.PageSection("values", f"Each value of {name}", values + below, "Values"),
         ),
         caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
         version=version,
@@ -154,10 +154,11 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
 
 def _panel(axes: Any, chart: Chart, tips: canvas.Tips, name: str) -> None:
     scale = MILLI if chart.write is format_seconds else 1.0
+    lines = ("-", "--", ":")
     for place, series in enumerate(chart.series):
         values = [value / scale for value in series.values]
         style = {"color": canvas.SERIES[place], "lw": 1.5, "marker": "o", "ms": 3.5, "label": series.name}
-        axes.plot(chart.positions, values, LINES[place], **style)
+        axes.plot(chart.positions, values, lines[place], **style)
         for position, label, value in zip(chart.positions, chart.labels, series.values, strict=True):
             if isfinite(value):
                 (dot,) = axes.plot([position], [value / scale], "o", ms=9, alpha=0.0, color=canvas.SERIES[place])
@@ -187,7 +188,8 @@ def _bends(axes: Any, sweep: Sweep) -> None:
     places = {name: float((value - begin) / (end - begin)) for name, value in ends.items()}
     for name, value in ends.items():
         axes.axvline(value, color=canvas.MUTED if name == "knee" else canvas.INK, lw=0.9, ls=(0, (2, 3)))
-    if len(places) == 2 and abs(places["knee"] - places["SLO"]) < APART:
+    apart = 0.2  # names of lines that are closer than this share of a chart are written as one
+    if len(places) == 2 and abs(places["knee"] - places["SLO"]) < apart:
         places = {"knee, SLO": max(places.values())}
     for name, place in places.items():
         half = canvas.LETTER * len(name) / 2 / canvas.inches(axes)
@@ -210,10 +212,10 @@ def day_plot(plan: DayPlan, version: str) -> Plot:
         phone_height=6.2,
         paint=paint,
         sections=(
-            elements.Section("curves", "The day", "", "Curves"),
-            elements.Section("policies", "Policies", elements.plain_table(*cells(POLICY_FIELDS, plan.policies))),
-            elements.Section("replica", "One replica", elements.facts_list(replica_rows(plan))),
-            elements.Section("basis", "Method", elements.facts_list(basis_rows(plan))),
+            elements.PageSection("curves", "The day", "", "Curves"),
+            elements.PageSection("policies", "Policies", elements.plain_table(*cells(POLICY_FIELDS, plan.policies))),
+            elements.PageSection("replica", "One replica", elements.facts_list(replica_rows(plan))),
+            elements.PageSection("basis", "Method", elements.facts_list(basis_rows(plan))),
         ),
         caveats=tuple(day_caveats(plan)),
         version=version,
@@ -277,8 +279,8 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
         phone_height=5.6,
         paint=paint,
         sections=(
-            elements.Section("curves", "With and without drafts", "", "Curves"),
-            elements.Section("loads", "Each number of clients", loads, "Loads"),
+            elements.PageSection("curves", "With and without drafts", "", "Curves"),
+            elements.PageSection("loads", "Each number of clients", loads, "Loads"),
         ),
         caveats=tuple(caveats_of([point.drafted for point in found.points])),
         version=version,
@@ -304,7 +306,9 @@ def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names, vers
     )
 
 
-def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: comparison.Names) -> tuple[elements.Section, ...]:
+def _sections(
+    runs: tuple[Watched, Watched], both: SideBySide, names: comparison.Names
+) -> tuple[elements.PageSection, ...]:
     headline = comparison.headline_rows(*(run.forecast for run in runs))
     steps = [
         f"<h3>{escape(comparison.step_title(side))}</h3>"
@@ -325,11 +329,11 @@ def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: comparison
         for name, run in zip(names, runs, strict=True)
     ]
     return (
-        elements.Section("one-step", "One step in both", "", "One step"),
-        elements.Section("headline", "Side by side", elements.plain_table(("", *names, "change"), headline)),
-        elements.Section("steps", "Steps", "".join(steps) + note),
-        elements.Section("families", "Kernels of one step in both", "".join(families), "Kernels"),
-        elements.Section("sources", "What was simulated", "".join(simulated), "Deployments"),
+        elements.PageSection("one-step", "One step in both", "", "One step"),
+        elements.PageSection("headline", "Side by side", elements.plain_table(("", *names, "change"), headline)),
+        elements.PageSection("steps", "Steps", "".join(steps) + note),
+        elements.PageSection("families", "Kernels of one step in both", "".join(families), "Kernels"),
+        elements.PageSection("sources", "What was simulated", "".join(simulated), "Deployments"),
     )
 
 

@@ -35,14 +35,16 @@ def report_page(overview: Overview, version: str, command: str = "", date: str =
     sources = [(escape(title), elements.facts_list(rows)) for title, rows in told.system_facts(forecast)]
     simulated = "".join(f"<h3>{title}</h3>{rows}" if len(sources) > 1 else rows for title, rows in sources)
     sections = [
-        elements.Section("latency", "Latency", _latency(overview)),
+        elements.PageSection("latency", "Latency", _latency(overview)),
         *_decision(overview),
         *elements.part_sections(overview.forecast),
-        elements.Section("load", "Load", _load(overview)),
-        elements.Section("kernels", "Where time goes", _kernels(overview)),
-        elements.Section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview), "Roofline"),
-        elements.Section("slowest", "The slowest first tokens", _slowest(overview.slowest), "Slowest requests"),
-        elements.Section("sources", "What was simulated", simulated, "Deployment"),
+        elements.PageSection("load", "Load", _load(overview)),
+        elements.PageSection("kernels", "Where time goes", _kernels(overview)),
+        elements.PageSection(
+            "roofline", "How close kernels come to what the GPU can do", _rooflines(overview), "Roofline"
+        ),
+        elements.PageSection("slowest", "The slowest first tokens", _slowest(overview.slowest), "Slowest requests"),
+        elements.PageSection("sources", "What was simulated", simulated, "Deployment"),
     ]
     state = forecast.state
     warning = f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
@@ -94,16 +96,16 @@ def _latency(overview: Overview) -> str:
     return latency_chart(overview) + note + elements.table(["", *NAMES], rows) + rests
 
 
-def _decision(overview: Overview) -> list[elements.Section]:
+def _decision(overview: Overview) -> list[elements.PageSection]:
     forecast, sections = overview.forecast, []
     if forecast.verdict is not None:
         limits = elements.plain_table(*cells(told.LIMIT_FIELDS, forecast.verdict.limits)) + elements.facts_list(
             told.promise_rows(forecast)
         )
-        sections.append(elements.Section("slo", told.slo_title(forecast.verdict), limits, "SLO"))
-    sections.append(elements.Section("cost", "Cost", elements.facts_list(told.cost_rows(forecast))))
+        sections.append(elements.PageSection("slo", told.slo_title(forecast.verdict), limits, "SLO"))
+    sections.append(elements.PageSection("cost", "Cost", elements.facts_list(told.cost_rows(forecast))))
     drawn = told.energy_rows(forecast)
-    return [*sections, elements.Section("energy", "Energy", elements.facts_list(drawn))] if drawn else sections
+    return [*sections, elements.PageSection("energy", "Energy", elements.facts_list(drawn))] if drawn else sections
 
 
 def _load(overview: Overview) -> str:
@@ -208,9 +210,13 @@ def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date
         title=f"{models}: {len(runs)} runs compared",
         lead=runs[0].workload,
         sections=[
-            elements.Section("numbers", "What matters most", numbers_chart(runs, rows) + _NOTE, "Chart"),
-            elements.Section("headline", "Side by side", _headline(runs, rows)),
-            *([elements.Section("steps", "Where the time of a step goes", "".join(charts), "Steps")] if charts else []),
+            elements.PageSection("numbers", "What matters most", numbers_chart(runs, rows) + _NOTE, "Chart"),
+            elements.PageSection("headline", "Side by side", _headline(runs, rows)),
+            *(
+                [elements.PageSection("steps", "Where the time of a step goes", "".join(charts), "Steps")]
+                if charts
+                else []
+            ),
             *_settings(runs),
         ],
         caveats=shared_first({run.name: run.caveats for run in runs}),
@@ -234,13 +240,17 @@ def _headline(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
     return note + elements.table(["", *(escape(run.name) for run in runs)], lines)
 
 
-def _settings(runs: Sequence[SavedRun]) -> list[elements.Section]:
+def _settings(runs: Sequence[SavedRun]) -> list[elements.PageSection]:
     differing, same = settings_of(runs)
     names = ["", *(run.name for run in runs)]
     table = elements.plain_table(names, differing, words=tuple(range(len(names))))
     body = table if differing else "<p>Nothing that shows.</p>"
     simulated = elements.facts_list([(run.name, run.title) for run in runs])
     return [
-        elements.Section("differs", "What differs", simulated + body),
-        *([elements.Section("same", "The same in all runs", elements.facts_list(same), "The same")] if same else []),
+        elements.PageSection("differs", "What differs", simulated + body),
+        *(
+            [elements.PageSection("same", "The same in all runs", elements.facts_list(same), "The same")]
+            if same
+            else []
+        ),
     ]

@@ -301,19 +301,19 @@ class PrefixPaths:
 # on one edge of the prompt tree, with the same holders. A span is split where that stops being true of all its blocks.
 
 
-class Span:
+class BlockSpan:
     """Full blocks in the prefix cache: positions ``start`` to ``end`` of one edge, in one group."""
 
     __slots__ = ("bundle", "end", "holders", "line", "start")
 
-    def __init__(self, line: Line, start: int, end: int) -> None:
+    def __init__(self, line: GroupBlocks, start: int, end: int) -> None:
         self.line, self.start, self.end = line, start, end
         self.holders: set[BlockAllocation] = set()
-        self.bundle: Bundle | None = None  # Its place in the LRU queue while no sequence holds it
+        self.bundle: BlockRun | None = None  # Its place in the LRU queue while no sequence holds it
 
-    def cut(self, position: int) -> Span:
+    def cut(self, position: int) -> BlockSpan:
         """Split a span; returns the second part."""
-        second = Span(self.line, position, self.end)
+        second = BlockSpan(self.line, position, self.end)
         second.holders, second.bundle = {*self.holders}, self.bundle
         self.end = position
         places = [self.line.spans, *(each.spans[self.line.group] for each in self.holders if each.spans is not None)]
@@ -322,16 +322,16 @@ class Span:
         return second
 
 
-class Line:
+class GroupBlocks:
     """All spans of one edge in one group, oldest first: of several copies of a block, the oldest is found."""
 
     __slots__ = ("edge", "group", "spans")
 
     def __init__(self, edge: int, group: int) -> None:
         self.edge, self.group = edge, group
-        self.spans: list[Span] = []
+        self.spans: list[BlockSpan] = []
 
-    def at(self, position: int) -> Span | None:
+    def at(self, position: int) -> BlockSpan | None:
         """The span with the oldest copy of a block."""
         for span in self.spans:
             if span.start <= position < span.end:
@@ -349,12 +349,12 @@ class Line:
         return position
 
 
-class Bundle:
+class BlockRun:
     """Spans that were freed together; the last block is evicted first."""
 
     __slots__ = ("spans",)
 
-    def __init__(self, spans: list[Span]) -> None:
+    def __init__(self, spans: list[BlockSpan]) -> None:
         self.spans = spans
         for span in spans:
             span.bundle = self
@@ -380,7 +380,9 @@ class BlockAllocation:
         self.exported = -1  # One of them, stored before the end of a step; it is held one block longer
         self.named = 0  # Leading blocks that are full with known tokens, up to a common end ...
         self.beyond: tuple[int, ...] = ()  # ... and the groups that have a block beyond that in the prefix cache
-        self.spans: list[list[Span]] | None = None  # Per group, its blocks in the prefix cache, in order; None: none
+        self.spans: list[list[BlockSpan]] | None = (
+            None  # Per group, its blocks in the prefix cache, in order; None: none
+        )
         self.left_behind = False  # True if blocks of its own may still be cached from before it was preempted
         self.whole = 0  # Of a prefix hit's blocks, those full attention has
         self.junction = 0  # Blocks up to which some layers hit and others have evicted; 0: none beyond the common hit

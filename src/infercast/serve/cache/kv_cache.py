@@ -9,19 +9,29 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from infercast.serve.cache.blocks import BlockAllocation, Bundle, Ends, KvShape, Line, Path, PrefixPaths, Reach, Span
+from infercast.serve.cache.blocks import (
+    BlockAllocation,
+    BlockRun,
+    BlockSpan,
+    Ends,
+    GroupBlocks,
+    KvShape,
+    Path,
+    PrefixPaths,
+    Reach,
+)
 from infercast.serve.workload.request import Request
 
 # Prefix lookup: which blocks are cached, and how long a sequence's cached prefix is.
 
-Part = tuple[Span, int, int]  # Blocks from one position to another, in the oldest span that has them
+Part = tuple[BlockSpan, int, int]  # Blocks from one position to another, in the oldest span that has them
 Pieces = tuple[tuple[int, int], ...]  # Blocks from one position to another, in order
 
 
 class Lookup:
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape._replace(retained=0)  # what is kept before a window is never looked up
-        self.lines: dict[tuple[int, int], Line] = {}
+        self.lines: dict[tuple[int, int], GroupBlocks] = {}
         kinds: dict[tuple[int, int], list[int]] = {}
         for group, window in enumerate(shape.windows):
             kinds.setdefault((window, shape.sizes[group]), []).append(group)
@@ -31,14 +41,14 @@ class Lookup:
         self._in_common = [shape.common_size // size for size in shape.sizes]
         """Blocks of each group per common block size, of which cached prefixes are multiples."""
 
-    def line(self, edge: int, group: int) -> Line:
+    def line(self, edge: int, group: int) -> GroupBlocks:
         """The spans of an edge, created if needed."""
         line = self.lines.get((edge, group))
         if line is None:
-            line = self.lines[edge, group] = Line(edge, group)
+            line = self.lines[edge, group] = GroupBlocks(edge, group)
         return line
 
-    def forget(self, span: Span) -> None:
+    def forget(self, span: BlockSpan) -> None:
         line = span.line
         line.spans.remove(span)
         if not line.spans:
@@ -173,7 +183,7 @@ class Lookup:
         return False, max([start, *(span.end for span in line.spans if span.end < position)])
 
 
-def _oldest(line: Line, position: int, stop: int) -> tuple[Span | None, int]:
+def _oldest(line: GroupBlocks, position: int, stop: int) -> tuple[BlockSpan | None, int]:
     """The span with the oldest copy of a block, and how far, up to ``stop``, it has those that follow."""
     for span in line.spans:
         start, end = span.start, span.end
@@ -201,7 +211,7 @@ class BlockPool:
         self.num_groups = len(shape.windows)
         self._num_blank = num_blocks
         # Blocks freed together, and runs (integers) with their number of blocks.
-        self._unused: OrderedDict[Bundle | int, int] = OrderedDict()
+        self._unused: OrderedDict[BlockRun | int, int] = OrderedDict()
         self._num_runs = 0
         self._lookup = Lookup(shape)
         self._ratios = tuple(size // shape.block_size for size in shape.sizes)
@@ -240,7 +250,7 @@ class BlockPool:
                 del unused[entry]
         self._num_blank = -lacking
 
-    def _add(self, holding: BlockAllocation, line: Line, start: int, end: int) -> None:
+    def _add(self, holding: BlockAllocation, line: GroupBlocks, start: int, end: int) -> None:
         if holding.spans is None:
             holding.spans = [[] for _ in range(self.num_groups)]
         own = holding.spans[line.group]
@@ -249,7 +259,7 @@ class BlockPool:
         if last is not None and line.spans and last is line.spans[-1] and last.end == start and len(last.holders) == 1:
             last.end = end
             return
-        span = Span(line, start, end)
+        span = BlockSpan(line, start, end)
         span.holders.add(holding)
         line.spans.append(span)
         own.append(span)
@@ -269,7 +279,7 @@ class BlockPool:
     def _release(self, holding: BlockAllocation, group: int, pieces: Pieces, *, named: bool) -> None:
         """Release a sequence's blocks of a group, last to first; ``named``: it may look up its own again."""
         spans = [] if holding.spans is None else holding.spans[group]
-        released: list[Span] = []
+        released: list[BlockSpan] = []
         start, end = pieces[0][0], pieces[-1][1]
         freed = end - start if len(pieces) == 1 else sum([stop - begin for begin, stop in pieces])
         while spans and spans[0].start < end:
@@ -288,7 +298,7 @@ class BlockPool:
             parts = self._own_parts(holding, group, pieces, released[-1] if released else None)
         if named:
             for part in parts:
-                span = Span(self._lookup.line(holding.own_edge, group), *part)
+                span = BlockSpan(self._lookup.line(holding.own_edge, group), *part)
                 span.line.spans.append(span)
                 released.append(span)
         elif parts:
@@ -296,12 +306,12 @@ class BlockPool:
             run = self._unused[self._num_runs] = sum([stop - begin for begin, stop in parts])
             freed -= run
         if released:
-            self._unused[Bundle(released)] = 0
+            self._unused[BlockRun(released)] = 0
             freed -= sum([span.end - span.start for span in released])
         self._num_blank += freed
 
     def _own_parts(
-        self, holding: BlockAllocation, group: int, pieces: Pieces, last: Span | None
+        self, holding: BlockAllocation, group: int, pieces: Pieces, last: BlockSpan | None
     ) -> list[tuple[int, int]]:
         """Its own full blocks: after what it shares, and after its own earlier blocks, which are already named."""
         ratio = self._ratios[group]
@@ -311,7 +321,7 @@ class BlockPool:
             return []
         return [part for begin, stop in pieces for part in holding.kept(group, max(own, begin), min(stop, known))]
 
-    def _hold(self, holding: BlockAllocation, span: Span | None, start: int, end: int) -> Span:
+    def _hold(self, holding: BlockAllocation, span: BlockSpan | None, start: int, end: int) -> BlockSpan:
         """Add a holder to cached blocks within one span."""
         if span is not None and not span.start <= start < span.end:  # it was cut
             span = span.line.at(start)
@@ -689,7 +699,7 @@ class KvCache(BlockPool):
     def _free_all(self, holding: BlockAllocation) -> None:
         """The same for a sequence that is done, holds one table of blocks and never left any behind."""
         freed, blank, own = holding.length, 0, min(holding.named, holding.length) - holding.shared
-        released: list[Span] = []
+        released: list[BlockSpan] = []
         for span in holding.spans[0] if holding.spans else ():
             span.holders.discard(holding)
             if span.holders:
@@ -702,7 +712,7 @@ class KvCache(BlockPool):
             self._unused[self._num_runs] = own
             blank -= own
         if released:
-            self._unused[Bundle(released)] = 0
+            self._unused[BlockRun(released)] = 0
         self.num_held -= freed
         self._num_blank += freed + blank
         holding.hold_nothing()

@@ -14,7 +14,6 @@ from infercast.serve.workload.request import Request
 Piece = tuple[object, int, int]  # A name, and the tokens from one position to another
 Content = tuple[Piece, ...]  # All tokens of a request, prompt and answer
 Mark = tuple[object, ...]  # What distinguishes a page from others after the same prefix
-LEAST_LOADED = 10  # Tokens: fewer are not worth a copy
 
 
 def content_of(request: Request, own: object) -> Content:
@@ -346,7 +345,8 @@ class RadixCache:
     def match_to_load(self, lease: Lease, num_tokens: int) -> int:
         """The same as a prompt starts with it: few tokens that are only in host memory are left there."""
         found = self.match(lease, num_tokens)
-        if self.host is None or not 0 < self.num_to_load(lease) * self.page < LEAST_LOADED:
+        least_loaded = 10  # Tokens: fewer are not worth a copy
+        if self.host is None or not 0 < self.num_to_load(lease) * self.page < least_loaded:
             return found
         lease.node = self._on_gpu(lease.node)
         lease.piece = piece_at(lease.content, 0, lease.node.end * self.page)

@@ -17,7 +17,6 @@ ARRIVING = -1  # In place of a block's reader count: it has not arrived yet
 MOST_COUNTED = 64_000  # Blocks with lookup counts, where these matter
 NOTHING: tuple[Sequence[int], int] = ((), 0)
 PLACES = 32  # Bits of a block's key for its position in the prompt; the others identify the prompt
-SCATTERED = 0.618  # Stride between consecutive blocks as a share of all, where their order is arbitrary
 
 # A link with serialised copies, such as PCIe in one direction.
 
@@ -36,7 +35,7 @@ class LinkSpeed:
         return self.latency + num_bytes / self.rate
 
 
-class Link:
+class CopyQueue:
     """Copies in submission order, with totals."""
 
     def __init__(self, speed: LinkSpeed) -> None:
@@ -215,7 +214,7 @@ class HostTier:
             self._note([*new, *[key for key in offered if blocks.get(key, ARRIVING) != ARRIVING]], use)
         missing = len(blocks) + len(new) - self.num_blocks
         kept = offered if self._by_request else keys
-        if missing > 0 and not self._give_up(missing, {key for key in kept if key in blocks}):
+        if missing > 0 and not self._evict(missing, {key for key in kept if key in blocks}):
             self.num_refused += 1
             return None
         for key in new:
@@ -231,7 +230,7 @@ class HostTier:
             self._blocks[key] = 0
             self._make_idle(key)
 
-    def _give_up(self, count: int, kept: set[int]) -> bool:
+    def _evict(self, count: int, kept: set[int]) -> bool:
         """Evict this many idle blocks, or none; those in ``kept`` stay."""
         idle, blocks = self._idle, self._blocks
         if count > len(idle):
@@ -267,7 +266,8 @@ class HostTier:
         if self._in_order:
             return keys
         count = len(keys)
-        step = int(SCATTERED * count) | 1
+        scattered = 0.618  # Stride between consecutive blocks as a share of all, where their order is arbitrary
+        step = int(scattered * count) | 1
         while gcd(step, count) > 1:
             step += 2
         return [keys[number * step % count] for number in range(count)]

@@ -18,17 +18,16 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
-from infercast.serve.fleet.two_pools import Link, Transfers, Wire, receiving
+from infercast.serve.fleet.two_pools import Link, PoolTransfers, Wire, receiving
 from infercast.serve.record import Numbers, Record
-from infercast.serve.scheduler.base import Plan, PrefillFirst, Sequence
+from infercast.serve.scheduler.base import Plan, PrefillFirstPolicy, Sequence
 from infercast.serve.simulation import AnyLoop, Replica, check_workload, loop_of
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.step import StepEstimate
 from infercast.serve.workload.api_server import ApiServers
-from infercast.serve.workload.clients import Inbox
+from infercast.serve.workload.clients import ArrivalQueue
 from infercast.serve.workload.request import Request, Workload
 
-FIRST_ROOM = 1024  # Requests that there is room for at first
 MOST_STEPS = 4096  # Whose ends are kept
 
 
@@ -56,7 +55,8 @@ class LiveRecord:
     """What one engine did, in place of a `Record`: times of requests, which tokens leave when, and sums."""
 
     def __init__(self, replica: Replica, emit: Emit) -> None:
-        self.sent_at, self.started_at, self.first_token, self.last_token = (np.full(FIRST_ROOM, nan) for _ in range(4))
+        first_room = 1024  # Requests that there is room for at first
+        self.sent_at, self.started_at, self.first_token, self.last_token = (np.full(first_room, nan) for _ in range(4))
         self.step_sizes: deque[int] = deque(maxlen=MOST_STEPS)  # Tokens of steps since somebody looked
         self.prefilling = self.decoding = self
         self.drafts, self.tier = DraftCounts(), None
@@ -67,7 +67,7 @@ class LiveRecord:
         self.before_write: Callable[[], None] | None = None
         self.ahead: tuple[SequenceOf[float], int] | None = None  # Nothing is repeated here
         self._path, self._turn = replica.token_path_seconds, replica.token_turn_seconds
-        self._forgets = isinstance(replica.policy, PrefillFirst)
+        self._forgets = isinstance(replica.policy, PrefillFirstPolicy)
         self._emit, self.number = emit, 0
         self._produced: dict[int, int] = {}
         self._decoding: deque[list[Sequence]] = deque()  # Of each step in flight, the members of the decode batch
@@ -238,7 +238,7 @@ class LiveSystem:
         self.pools = [RunningPool(pool, 0, self.frontend, loop_for=partial(self._loop, emit))]
         self._wire: Wire | None = None
         if decode is not None and link is not None:
-            self._transfers = Transfers(self._whole)
+            self._transfers = PoolTransfers(self._whole)
             second = RunningPool(
                 decode, 0, self._transfers, turned_into=receiving, loop_for=partial(self._loop, self._emit)
             )
@@ -249,7 +249,7 @@ class LiveSystem:
         if self.frontend.servers is not None:
             self.frontend.servers.listen([cast("LiveRecord", engine.record) for engine in self.pools[0].engines])
 
-    def _loop(self, emit: Emit, replica: Replica, inbox: Inbox) -> AnyLoop:
+    def _loop(self, emit: Emit, replica: Replica, inbox: ArrivalQueue) -> AnyLoop:
         record = LiveRecord(replica, emit)
         return loop_of(replica, inbox, cast("Record", record), jump=False, observe=record.observe)
 

@@ -22,8 +22,6 @@ from infercast.serve.simulation import Replica
 from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
 
 Shared = Callable[[float], float]  # Seconds of shared work, by tokens per engine if all have the same number
-DUMMY_TOKENS = 1
-KEPT = 64  # Passes kept; engines are never further apart
 
 
 class _Part(NamedTuple):
@@ -34,13 +32,13 @@ class _Part(NamedTuple):
     decodes: bool
 
 
-class _Pass:
+class _BarrierRound:
     """One pass of all engines: those that have planned it, and those assumed to continue decoding.
 
     Its length is updated incrementally as engines join, for there may be hundreds.
     """
 
-    def __init__(self, begin: float, before: _Pass | None = None) -> None:
+    def __init__(self, begin: float, before: _BarrierRound | None = None) -> None:
         self.begin = self.end = begin
         self.parts: dict[int, _Part] = {}
         self._own = self._most_tokens = self._num_tokens = self._num_prompts = 0.0
@@ -76,7 +74,8 @@ class _Pass:
         if not self._num_prompts:
             return own + shared(float(max(self._most_tokens, self._largest(self._by_tokens))))
         dummies = num_engines - len(self.parts) - len(self._expected)
-        tokens = self._num_tokens + self._expected_tokens + DUMMY_TOKENS * dummies
+        dummy_tokens = 1
+        tokens = self._num_tokens + self._expected_tokens + dummy_tokens * dummies
         return own + shared(tokens / num_engines)
 
     def _largest(self, ranked: list[tuple[float, int]]) -> float:
@@ -86,7 +85,7 @@ class _Pass:
         return ranked[-1][0] if ranked else 0.0
 
 
-class Meeting:
+class DpBarrier:
     """The barrier of engines in lockstep."""
 
     def __init__(self, num_engines: int, shared: Shared, *, overlap: bool = False) -> None:
@@ -94,15 +93,16 @@ class Meeting:
         self.time = 0.0  # The clock of the engine taking its turn, set by the driver
         self.shared, self.overlap = shared, overlap
         self._num_engines = num_engines
-        self._passes = {0: _Pass(0.0)}
+        self._passes = {0: _BarrierRound(0.0)}
 
     def join(self, rank: int, number: int, start: float, launched: float, part: _Part) -> float:
         """An engine joins a pass from ``start`` on, its last kernel ``launched``; returns when it ends, if known."""
         before = self._passes.get(number - 1)
         each = self._passes.get(number)
         if each is None:
-            each = self._passes[number] = _Pass(start, before)
-        self._passes.pop(number - KEPT, None)
+            each = self._passes[number] = _BarrierRound(start, before)
+        kept = 64  # Passes kept; engines are never further apart
+        self._passes.pop(number - kept, None)
         each.join(rank, part)
         if (after := self._passes.get(number + 1)) is not None:
             after.expect(rank, part)
@@ -119,7 +119,7 @@ class Meeting:
 class _Rank:
     """One engine's step timer, which stretches its steps to the passes they are part of."""
 
-    def __init__(self, timer: StepTimer, rank: int, meeting: Meeting) -> None:
+    def __init__(self, timer: StepTimer, rank: int, meeting: DpBarrier) -> None:
         self._timer, self._groups, self._rank, self._meeting = timer, groups_of(timer), rank, meeting
         self._number, self._end, self._host = 0, 0.0, 0.0
 
@@ -135,10 +135,10 @@ class _Rank:
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
         return self._meet(self._groups.decode(count, computed, contexts, 1), count, decodes=True)
 
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        estimate = self._groups.compute(beside, num_first, count, computed, contexts)
-        tokens = sum([new for new, _ in beside])
-        return self._meet(estimate, count + tokens, decodes=tokens == len(beside))
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        estimate = self._groups.compute(prefills, num_first, count, computed, contexts)
+        tokens = sum([new for new, _ in prefills])
+        return self._meet(estimate, count + tokens, decodes=tokens == len(prefills))
 
     def _meet(self, estimate: StepEstimate, tokens: int, *, decodes: bool) -> StepEstimate:
         meeting, host, time, end = self._meeting, estimate.host, self._meeting.time, self._end
@@ -152,8 +152,8 @@ class _Rank:
         return estimated(([self._end - start], *estimate[1:6], 0.0))
 
 
-def in_lockstep(replicas: Sequence[Replica], shared: Shared | None) -> tuple[Meeting, tuple[Replica, ...]]:
+def in_lockstep(replicas: Sequence[Replica], shared: Shared | None) -> tuple[DpBarrier, tuple[Replica, ...]]:
     """The same engines, synchronised in every step; without ``shared``, all work is each engine's own."""
-    meeting = Meeting(len(replicas), shared or (lambda tokens: 0.0), overlap=replicas[0].stages is not None)
+    meeting = DpBarrier(len(replicas), shared or (lambda tokens: 0.0), overlap=replicas[0].stages is not None)
     ranks = (replace(each, timer=_Rank(each.timer, number, meeting)) for number, each in enumerate(replicas))
     return meeting, tuple(ranks)

@@ -15,11 +15,11 @@ from math import inf
 from infercast.errors import InputError
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import simulation
-from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
+from infercast.serve.fleet.lockstep import DpBarrier, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
 from infercast.serve.record import Record
-from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
+from infercast.serve.workload.clients import Arrival, ArrivalQueue, Arrivals
 from infercast.serve.workload.request import Request, Workload
 
 MOST_ENGINES = 1024  # Engines in a pool; more take minutes and gigabytes, and are never run behind one load balancer
@@ -42,23 +42,23 @@ class Engine:
     """One engine in a pool."""
 
     number: int  # Its index in the pool
-    inbox: Inbox
+    inbox: ArrivalQueue
     record: Record
     loop: simulation.AnyLoop
     clock: float = 0.0
     outstanding: dict[int, Request] = field(default_factory=dict)  # Unanswered requests by number
-    meeting: Meeting | None = None  # The barrier with the other engines, if in lockstep
-    turns: Iterator[float] = field(init=False)
+    meeting: DpBarrier | None = None  # The barrier with the other engines, if in lockstep
+    events: Iterator[float] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.turns = self.loop.turns()
-        self.clock = next(self.turns)
+        self.events = self.loop.events()
+        self.clock = next(self.events)
 
     def take_turn(self) -> list[tuple[int, float]]:
         """One turn of its loop; returns the requests that it has answered, and when their clients had all tokens."""
         if self.meeting is not None:
             self.meeting.time = self.clock
-        self.clock = next(self.turns, inf)
+        self.clock = next(self.events, inf)
         answered = self.inbox.answered
         if answered:
             self.inbox.answered = []
@@ -76,7 +76,7 @@ class RunningPool:
         arrivals: Arrivals,
         watch: Sequence[StepObserver] = (),
         turned_into: Callable[[simulation.Replica], simulation.Replica] = lambda replica: replica,
-        loop_for: Callable[[simulation.Replica, Inbox], simulation.AnyLoop] | None = None,
+        loop_for: Callable[[simulation.Replica, ArrivalQueue], simulation.AnyLoop] | None = None,
         is_plain: bool = False,
         shares: bool = False,
     ) -> None:
@@ -92,7 +92,7 @@ class RunningPool:
         meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
         self.engines: list[Engine] = []
         for replica, watcher in zip_longest(map(turned_into, replicas), watch):
-            inbox = Inbox(sends_at_once=arrivals.sends_at_once)
+            inbox = ArrivalQueue(sends_at_once=arrivals.sends_at_once)
             if loop_for is None:
                 record = simulation.new_record(replica, num_requests)
                 loop = simulation.loop_of(replica, inbox, record, watch=watcher, is_plain=is_plain, shares=shares)
@@ -140,7 +140,7 @@ class RunningPool:
             return
         arrival = self.next_delivery
         index, request, sent = self._arrivals.pop()
-        delivery = Delivery(sent, index, arrival, request)
+        delivery = Arrival(sent, index, arrival, request)
         self._loads.move_to(arrival)
         chosen = self._choose(delivery, self._loads)
         self._loads.sent(chosen, request)
@@ -152,7 +152,7 @@ class RunningPool:
         self._last_arrival = arrival
         engine.inbox.put(delivery)
         if engine.record.ahead is not None and arrival < engine.clock:
-            engine.clock = next(engine.turns)  # it repeats its step no further
+            engine.clock = next(engine.events)  # it repeats its step no further
             heapq.heappush(self._busy, (engine.clock, chosen))
         elif not engine.outstanding:
             heapq.heappush(self._busy, (engine.clock, chosen))
@@ -206,7 +206,7 @@ class RunningPool:
     def close(self) -> None:
         """Run every engine's loop to its end."""
         for engine in self.engines:
-            for _ in engine.turns:
+            for _ in engine.events:
                 pass
 
 

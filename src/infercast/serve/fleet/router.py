@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from infercast.errors import UnknownNameError
 from infercast.lazy_classes import dataclass
-from infercast.serve.workload.clients import Delivery
+from infercast.serve.workload.clients import Arrival
 from infercast.serve.workload.request import Request, Segment
 
 PUBLISH_SECONDS = 0.1  # Interval at which counts are published (vLLM's coordinator.py)
-WAITING_WEIGHT = 4  # Weight of a waiting request relative to a running one up to vLLM 0.26 (core_client.py)
 FULL_WEIGHT, FULL_FROM = 6.0, 0.5  # Since then: the added weight per unit of KV cache usage above this threshold
 PREFIX_WEIGHT, QUEUE_WEIGHT, CACHE_WEIGHT = 3.0, 2.0, 2.0
 SCRAPE_SECONDS = 0.05
@@ -172,7 +171,7 @@ def vllm(engines: Engines) -> Choose:
         for server in servers:
             server.waiting, server.running, server.usage = [*queued], [*running], usage
 
-    def choose(delivery: Delivery, loads: Loads) -> int:
+    def choose(delivery: Arrival, loads: Loads) -> int:
         nonlocal published
         for end in loads.left:
             servers[end[2] % count].ended.append(end)
@@ -185,7 +184,8 @@ def vllm(engines: Engines) -> Choose:
             forget(server, delivery.arrival)
             scores = _by_cache(server, count)
         else:
-            scores = [WAITING_WEIGHT * each + more for each, more in zip(server.waiting, server.running, strict=True)]
+            waiting_weight = 4  # Weight of a waiting request relative to a running one up to vLLM 0.26 (core_client.py)
+            scores = [waiting_weight * each + more for each, more in zip(server.waiting, server.running, strict=True)]
         chosen = next_smallest(scores, server.start)
         server.waiting[chosen] += count
         server.own[chosen] += 1
@@ -226,7 +226,7 @@ class ScorePicker:
         self._queues, self._used = [0] * num_engines, [0.0] * num_engines
         self._scraped = 0
 
-    def scores(self, delivery: Delivery, times: Sequence[Times]) -> list[float]:
+    def scores(self, delivery: Arrival, times: Sequence[Times]) -> list[float]:
         """Scores of all engines for a request."""
         if (number := floor(delivery.arrival / SCRAPE_SECONDS)) > self._scraped:
             self._scraped = number
@@ -241,7 +241,7 @@ class ScorePicker:
             for engine, (waiting, used) in enumerate(zip(self._queues, self._used, strict=True))
         ]
 
-    def pick(self, engine: int, delivery: Delivery) -> None:
+    def pick(self, engine: int, delivery: Arrival) -> None:
         """Record that a request goes to an engine."""
         self._sent[engine][delivery.number] = delivery.request.num_input
         self._index.add(engine, delivery.number, delivery.request)
@@ -304,12 +304,12 @@ class Loads:
             self.left.append((end, engine, number))
 
 
-Choose = Callable[[Delivery, Loads], int]
+Choose = Callable[[Arrival, Loads], int]
 
 
 def round_robin(engines: Engines) -> Choose:
-    turns = cycle(range(engines.count))
-    return lambda delivery, loads: next(turns)
+    events = cycle(range(engines.count))
+    return lambda delivery, loads: next(events)
 
 
 def smallest_in_turn(count: int) -> Callable[[Sequence[float]], int]:
@@ -342,7 +342,7 @@ def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
     waiting: list[dict[int, int]] = [{} for _ in range(engines.count)]
     pick = smallest_in_turn(engines.count)
 
-    def choose(delivery: Delivery, loads: Loads) -> int:
+    def choose(delivery: Arrival, loads: Loads) -> int:
         num_input = delivery.request.num_input
         cached = index.cached_tokens(delivery.request)
         costs = []
@@ -375,7 +375,7 @@ def llm_d(engines: Engines) -> Choose:
     picker = ScorePicker(engines.count, engines.cache_tokens, engines.block_size)
     pick = smallest_in_turn(engines.count)
 
-    def choose(delivery: Delivery, loads: Loads) -> int:
+    def choose(delivery: Arrival, loads: Loads) -> int:
         chosen = pick([-score for score in picker.scores(delivery, loads.times)])
         picker.pick(chosen, delivery)
         return chosen
@@ -394,7 +394,7 @@ def session_affinity(engines: Engines) -> Choose:
     of_sessions: dict[int, int] = {}
     begin = least_loaded(engines)
 
-    def choose(delivery: Delivery, loads: Loads) -> int:
+    def choose(delivery: Arrival, loads: Loads) -> int:
         session = delivery.request.session
         if session is None:
             return begin(delivery, loads)

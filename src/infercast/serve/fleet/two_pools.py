@@ -65,12 +65,12 @@ class _Received:
         return self._timer(taken_in(shape), steps)
 
     def compute(
-        self, beside: step.Prompts, num_first: int, count: int, computed: int, contexts: step.Contexts
+        self, prefills: step.Prompts, num_first: int, count: int, computed: int, contexts: step.Contexts
     ) -> step.StepEstimate:
         """All are sampled, in one decode step."""
-        if num_first < len(beside):
-            return self(step.GroupShape(count, computed, contexts, beside, num_first))
-        before = [known + new - 1 for new, known in beside]
+        if num_first < len(prefills):
+            return self(step.GroupShape(count, computed, contexts, prefills, num_first))
+        before = [known + new - 1 for new, known in prefills]
         return self.decode(count + len(before), computed + sum(before), lambda: contexts() + before, 1)
 
 
@@ -103,7 +103,7 @@ def receiving(replica: Replica) -> Replica:
     )
 
 
-class Transfers:
+class PoolTransfers:
     """Requests with transfers that have completed, or will at a known time."""
 
     sends_at_once = False
@@ -199,7 +199,7 @@ def _serve(
     requests, answered = [*workload.requests], 0
     of_prefill, of_decode = watch or ((), ())
     clients = clients_of(prefill.replicas[0], prompts_of(workload), prefill.servers)
-    transfers = Transfers(requests)
+    transfers = PoolTransfers(requests)
     first = RunningPool(prefill, len(requests), clients, of_prefill, is_plain=is_plain)
     second = RunningPool(decode, len(requests), transfers, of_decode, turned_into=receiving, is_plain=is_plain)
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))

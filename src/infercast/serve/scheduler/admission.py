@@ -9,7 +9,7 @@ from math import fsum, inf
 from operator import attrgetter
 
 from infercast.serve.cache.radix_cache import RadixCache, RadixTree, content_of
-from infercast.serve.scheduler.base import APART, Group, PrefillFirst, Sequence
+from infercast.serve.scheduler.base import APART, Group, PrefillFirstPolicy, Sequence
 from infercast.serve.workload.request import Request
 
 # The decode batch of an engine that learns late which sequences have finished. A member whose last token is made in one
@@ -17,7 +17,6 @@ from infercast.serve.workload.request import Request
 # Members' remaining declared output is kept as a sum.
 
 PLACE = attrgetter("place")
-RESERVE = 1  # Free tokens required per continuing sequence, beyond what it needs
 
 State = tuple[float, int]  # (remaining, held) tokens of a sequence
 MOST_SORTED = 128  # A longer queue is not sorted
@@ -49,10 +48,10 @@ class DeclaredSequence(Sequence):
         return self.num_input + self.num_produced
 
 
-class DecodeBatch(Group[DeclaredSequence]):
+class ReservingDecodeBatch(Group[DeclaredSequence]):
     """The sequences an engine decodes, including those it does not yet know to have finished."""
 
-    def __init__(self, cache: RadixCache, policy: PrefillFirst) -> None:
+    def __init__(self, cache: RadixCache, policy: PrefillFirstPolicy) -> None:
         super().__init__(cache)
         self._cache, self._longest_promise = cache, policy.max_reserved_output
         self._knows_ends = policy.rules.reserves_fixed and policy.ignores_end
@@ -182,7 +181,7 @@ class DecodeBatch(Group[DeclaredSequence]):
 # for those that continue.
 
 
-class Timetable:
+class EosFreeForecast:
     """When running requests will end."""
 
     def __init__(self, running: Callable[[], Iterable[State]], ratio: float) -> None:
@@ -190,22 +189,23 @@ class Timetable:
         self._running, self._ratio = running, ratio
         self._states: list[State] | None = None
 
-    def has_room(self, sequence: DeclaredSequence, beside: list[DeclaredSequence], free: int) -> bool:
-        """True if a sequence may start, given others admitted to the same step (``beside``) and the ``free`` tokens
+    def has_room(self, sequence: DeclaredSequence, prefills: list[DeclaredSequence], free: int) -> bool:
+        """True if a sequence may start, given others admitted to the same step (``prefills``) and the ``free`` tokens
         left then.
 
         As in the engine, it stays in the timetable even if rejected.
         """
         state = state_of(sequence, sequence.num_produced, self._ratio)
         if self._states is None:
-            states = [state, *self._running(), *(state_of(each, each.num_produced, self._ratio) for each in beside)]
+            states = [state, *self._running(), *(state_of(each, each.num_produced, self._ratio) for each in prefills)]
             self._states = sorted([each for each in states if each[0] > 0], key=lambda each: each[0])
         elif state[0] > 0:
             self._insert(state)
         given_back = 0
+        reserve = 1  # Free tokens required per continuing sequence, beyond what it needs
         for number, (left, held) in enumerate(self._states):
             going_on = len(self._states) - number
-            if free + given_back - left * going_on <= RESERVE * going_on:
+            if free + given_back - left * going_on <= reserve * going_on:
                 return False
             given_back += held
         return True
@@ -255,7 +255,7 @@ def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deq
 # One `Admission` stands for one step being planned. Every admitted prompt leaves less for the next.
 
 
-class Answer(Enum):
+class AdmissionOutcome(Enum):
     """The outcome for one prompt, and whether to try the next."""
 
     NEXT = 0
@@ -268,12 +268,12 @@ class Admission:
 
     def __init__(
         self,
-        policy: PrefillFirst,
+        policy: PrefillFirstPolicy,
         cache: RadixCache,
         num_running: int,
         promised: float,
         shares: Callable[[], list[float]],
-        timetable: Timetable | None,
+        timetable: EosFreeForecast | None,
     ) -> None:
         """``promised``: tokens reserved for running requests, the sum of ``shares``."""
         decoding = num_running if policy.mixed_chunk else 0
@@ -304,31 +304,31 @@ class Admission:
         missing = sequence.num_known - sequence.num_computed
         self._add(sequence, min(missing, most), missing)
 
-    def ask(self, sequence: DeclaredSequence) -> Answer:
+    def ask(self, sequence: DeclaredSequence) -> AdmissionOutcome:
         """Try to admit a waiting prompt, or at least its first chunk; its cache match is then locked."""
         if self._policy.max_prompts is not None and len(self.sequences) >= self._policy.max_prompts:
-            return Answer.STOP
+            return AdmissionOutcome.STOP
         lease, cache, known = sequence.lease, self._cache, sequence.num_input + sequence.num_produced
         found = sequence.num_computed = cache.match_to_load(lease, known - 1)
         sequence.num_tried = known - found
         by_ends = self._timetable is not None and sequence.ignores_end
         gate = self._of_timetable if by_ends else self._of_others
         answer = gate(sequence, known - found)
-        if answer is not Answer.NEXT:
+        if answer is not AdmissionOutcome.NEXT:
             if lease.num_pages:
                 cache.drop(lease)
             sequence.num_computed = 0
             return answer
         return self.state()
 
-    def state(self) -> Answer:
+    def state(self) -> AdmissionOutcome:
         """Whether any further prompt can be tried."""
         if self._lacks(0) or self._cache.num_free * self._page <= self._taken:
-            return Answer.NO_ROOM
+            return AdmissionOutcome.NO_ROOM
         is_full = self._of_step <= 0 or (self._of_chunk is not None and self._of_chunk <= 0)
-        return Answer.STOP if is_full else Answer.NEXT
+        return AdmissionOutcome.STOP if is_full else AdmissionOutcome.NEXT
 
-    def _of_others(self, sequence: DeclaredSequence, missing: int) -> Answer:
+    def _of_others(self, sequence: DeclaredSequence, missing: int) -> AdmissionOutcome:
         """Admission by the output reserved for all running requests."""
         cache, page, lease = self._cache, self._page, sequence.lease
         # Host pages are loaded even if the step turns out to be full.
@@ -336,13 +336,13 @@ class Admission:
         left = min(sequence.num_declared - sequence.num_produced, self._policy.max_reserved_output)
         needed, in_pages = missing + to_load + left + page, -(-missing // page) * page
         if self._lacks(needed):
-            return Answer.NO_ROOM
+            return AdmissionOutcome.NO_ROOM
         if self._of_chunk is None and self.sequences and in_pages >= self._of_step:
-            return Answer.STOP
+            return AdmissionOutcome.STOP
         if sequence.num_computed:
             cache.hold(lease)  # its match is no longer evictable
             if self._lacks(needed):
-                return Answer.NO_ROOM
+                return AdmissionOutcome.NO_ROOM
             if to_load:
                 cache.load(lease)
         if self._of_chunk is None or in_pages <= self._of_chunk:
@@ -350,25 +350,25 @@ class Admission:
         elif (part := self._of_chunk // page * page) > 0:
             self._add(sequence, part, missing)
         else:
-            return Answer.STOP
+            return AdmissionOutcome.STOP
         if to_load:
             self.loaded[sequence] = to_load // page
-        return Answer.NEXT
+        return AdmissionOutcome.NEXT
 
-    def _of_timetable(self, sequence: DeclaredSequence, missing: int) -> Answer:
+    def _of_timetable(self, sequence: DeclaredSequence, missing: int) -> AdmissionOutcome:
         """Admission by the known end times of others."""
         assert self._timetable is not None
         in_pages, now = -(-missing // self._page) * self._page, self._cache.num_free * self._page - self._taken
         in_pages += self._page if self._policy.rules.spares_page else 0
         if in_pages > min(now, self.room()) or not self._timetable.has_room(sequence, self.sequences, now - in_pages):
-            return Answer.NO_ROOM
+            return AdmissionOutcome.NO_ROOM
         if self._of_chunk is not None and missing > self._of_chunk:
             if self._of_chunk <= 0:
-                return Answer.STOP
+                return AdmissionOutcome.STOP
             self._add(sequence, self._of_chunk, missing)
         else:
             self._add(sequence, missing, missing)
-        return Answer.NEXT
+        return AdmissionOutcome.NEXT
 
     def _add(self, sequence: DeclaredSequence, new_tokens: int, missing: int) -> None:
         """Add a prompt or a chunk; output is reserved only for a complete prompt."""

@@ -116,14 +116,14 @@ class Plan:
         return self.decodes + len(self.sequences)
 
     @property
-    def beside(self) -> list[tuple[int, int]]:
+    def prefills(self) -> list[tuple[int, int]]:
         """(new, computed) tokens of the individually scheduled sequences."""
         return [*zip(self.new_tokens, self.computed, strict=True)]
 
     @property
     def shape(self) -> StepShape:
         """The step's shape for a timer."""
-        return GroupShape(self.decodes, self.decode_context, self.contexts, self.beside, len(self.sampled))
+        return GroupShape(self.decodes, self.decode_context, self.contexts, self.prefills, len(self.sampled))
 
 
 # Sequences that compute one token each in the same steps, with one step counter for all. What differs between two
@@ -277,7 +277,7 @@ def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, las
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstCome:
+class FcfsPolicy:
     """First come, first served, in steps that mix prefill and decode; the last started is preempted first."""
 
     max_num_batched_tokens: int
@@ -291,7 +291,7 @@ class FirstCome:
     waits_for_tokens: bool = False  # A sequence is in one step at a time: its next token waits until the last is known
     decode_stride: int = 1  # A sequence samples again this many steps later, with others in between (pipelines)
     threshold_exempts_single_request: bool = False  # The threshold does not apply to a request alone in the engine
-    settles: bool = False
+    frees_on_completion: bool = False
     """Blocks used by in-flight steps are freed only on completion. Sliding windows then advance by completed tokens,
     new requests need room for those in flight, and a preempted one is re-queued when its last step completes."""
     allow_partial_block: bool = False  # With block-aligned prefill: a block larger than any step's budget is split
@@ -362,7 +362,7 @@ class FirstCome:
         """Blocks to leave free when admitting while others run; vLLM's count includes its null block."""
         return int(self.watermark * (num_blocks + 1))
 
-    def for_decode_pool(self) -> FirstCome:
+    def for_decode_pool(self) -> FcfsPolicy:
         """The same policy for a pool whose prompts arrive computed: no step is bounded by prompt tokens."""
         bounded = replace(self, max_num_scheduled_tokens=0, prefill_interval=1, long_prefill_token_threshold=0)
         return replace(bounded, max_num_batched_tokens=WHOLE_PROMPT)
@@ -414,7 +414,7 @@ class Priorities(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillFirst:
+class PrefillFirstPolicy:
     """Prefill first, with at most one chunked prompt; the sequence with the fewest output tokens is retracted first."""
 
     max_running_requests: int
@@ -454,7 +454,7 @@ class PrefillFirst:
         return True
 
     @property
-    def settles(self) -> bool:
+    def frees_on_completion(self) -> bool:
         """Blocks of in-flight steps are freed with their results."""
         return False
 
@@ -462,12 +462,12 @@ class PrefillFirst:
         """A partly filled page, one that may be needed, and a token."""
         return 2 * block_size + 1
 
-    def for_decode_pool(self) -> PrefillFirst:
+    def for_decode_pool(self) -> PrefillFirstPolicy:
         """Whole prompts are admitted at once."""
         return replace(self, chunked_prefill_size=None, max_prefill_tokens=WHOLE_PROMPT)
 
 
-Policy = FirstCome | PrefillFirst
+Policy = FcfsPolicy | PrefillFirstPolicy
 
 
 class AdapterLimit:

@@ -13,16 +13,16 @@ from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.base import APART, ENDING, Group, Sequence
 
 
-class Cohort(Group[Sequence]):
+class DecodeBatch(Group[Sequence]):
     """Decoding sequences, in the scheduler's order."""
 
-    def __init__(self, cache: KvCache, unknown: int, *, settles: bool = False) -> None:
+    def __init__(self, cache: KvCache, unknown: int, *, frees_on_completion: bool = False) -> None:
         super().__init__(cache)
         self._cache = cache
         # By step number modulo the period: members that begin blocks in that step, and how many.
         self._begin: list[dict[Sequence, int]] = [{} for _ in range(self.period)]
         self._unknown = unknown  # Tokens per member that are computed but not in the prefix cache, their values unknown
-        self._behind = unknown if settles else 0
+        self._behind = unknown if frees_on_completion else 0
         """Tokens per member that are computed in an in-flight step, which still reads the context before them."""
         shape = cache.shape
         self._windows = {(window, size) for window, size in zip(shape.windows, shape.sizes, strict=True) if window}

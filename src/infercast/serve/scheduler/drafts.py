@@ -12,8 +12,8 @@ from typing import cast
 from infercast.serve.cache.blocks import Path
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.radix_cache import RadixCache
-from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
-from infercast.serve.scheduler.base import APART, FirstCome, Plan, PrefillFirst, Sequence
+from infercast.serve.scheduler.admission import DeclaredSequence, ReservingDecodeBatch
+from infercast.serve.scheduler.base import APART, FcfsPolicy, Plan, PrefillFirstPolicy, Sequence
 from infercast.serve.speculation import DraftCounts, Draws, Speculation
 from infercast.serve.step import DraftShape
 from infercast.serve.workload.request import NEVER, Request
@@ -105,7 +105,7 @@ class Drafts:
     def __init__(
         self,
         speculation: Speculation,
-        policy: FirstCome,
+        policy: FcfsPolicy,
         cache: KvCache,
         max_model_len: int | None = None,
         draws: Draws | None = None,
@@ -311,14 +311,14 @@ class Drafts:
         sequence.full_at = (final // size + 1) * size + self._unsettled
 
 
-class DraftBatch(DecodeBatch):
+class DraftBatch(ReservingDecodeBatch):
     """The decode batch of an engine whose steps are prefill or decode (SGLang), with counts of processed results.
 
     Slots are allocated for two steps, as the last result is not known, and freed when the sequence ends.
     """
 
     def __init__(
-        self, cache: RadixCache, policy: PrefillFirst, speculation: Speculation, draws: Draws | None = None
+        self, cache: RadixCache, policy: PrefillFirstPolicy, speculation: Speculation, draws: Draws | None = None
     ) -> None:
         super().__init__(cache, policy)
         cache.paired, cache.beyond = int(speculation.drops_block), speculation.num_drafts

@@ -11,10 +11,10 @@ from __future__ import annotations
 from infercast.serve.cache.blocks import BlockAllocation, KvShape
 from infercast.serve.cache.tiers import PLACES, HostTier, Offload, Use
 from infercast.serve.scheduler.base import Plan, Sequence
-from infercast.serve.scheduler.cohort import Cohort
+from infercast.serve.scheduler.cohort import DecodeBatch
 
 
-class Move:
+class KvTransfer:
     """One copy of a sequence's blocks."""
 
     __slots__ = ("end", "is_store", "keys", "num_bytes", "num_pieces", "sequence")
@@ -34,7 +34,7 @@ class _Books:
         self.keys: list[int] = []
         self.use = Use()
         self.stored = 0
-        self.moves: list[Move] = []
+        self.moves: list[KvTransfer] = []
 
 
 class HostOffload:
@@ -59,9 +59,9 @@ class HostOffload:
             by_request=offload.by_request,
             by_position=offload.by_position,
         )
-        self.loads: list[Move] = []  # Issued with the step being planned ...
-        self.stores: list[Move] = []  # ... and those submitted at the start of the step after it.
-        self.flushed: list[Move] = []  # Copies that must complete before the step may begin
+        self.loads: list[KvTransfer] = []  # Issued with the step being planned ...
+        self.stores: list[KvTransfer] = []  # ... and those submitted at the start of the step after it.
+        self.flushed: list[KvTransfer] = []  # Copies that must complete before the step may begin
         self.num_under_way = 0
         self.num_queried = self.num_hit = 0  # Tokens looked up in the tier when requests started, and those found
         self._shape, self._size = shape, shape.block_size * offload.factor
@@ -69,7 +69,7 @@ class HostOffload:
         self._full = groups - len(self._windows)
         self._books: dict[Sequence, _Books] = {}
         self._being_loaded: set[int] = set()
-        self._outlived: dict[Move, None] = {}  # Stores of finished requests, whose blocks may be reallocated
+        self._outlived: dict[KvTransfer, None] = {}  # Stores of finished requests, whose blocks may be reallocated
         self.loading: dict[Sequence, bool] = {}  # Waiting requests that hold blocks, and whether all are loaded
         self.settling: list[Sequence] = []  # Loaded or chunked requests that the step being planned goes on with
         self._unstored: dict[Sequence, None] = {}  # Running requests with blocks that did not fit in the tier
@@ -172,7 +172,7 @@ class HostOffload:
 
     # Storing blocks.
 
-    def store(self, plan: Plan, cohort: Cohort) -> None:
+    def store(self, plan: Plan, cohort: DecodeBatch) -> None:
         """Store blocks filled by the planned step, and the unstored rest of finished requests."""
         prompts_only = self.offload.prompts_only
         if plan.decodes and prompts_only:
@@ -252,7 +252,7 @@ class HostOffload:
         if self.offload.stores_ends:
             self._ended += done
 
-    def end_moves(self, moves: list[Move]) -> None:
+    def end_moves(self, moves: list[KvTransfer]) -> None:
         """Copies have completed."""
         for move in moves:
             self.num_under_way -= 1
@@ -273,9 +273,9 @@ class HostOffload:
             if self.offload.by_request:
                 self.tier.touch([key for key in books.keys if key in books.use.met])
 
-    def _move(self, sequence: Sequence, keys: list[int], count: int, *, is_store: bool) -> Move:
+    def _move(self, sequence: Sequence, keys: list[int], count: int, *, is_store: bool) -> KvTransfer:
         offload = self.offload
-        move = Move(sequence, keys, count * offload.block_bytes, count * offload.block_pieces, is_store=is_store)
+        move = KvTransfer(sequence, keys, count * offload.block_bytes, count * offload.block_pieces, is_store=is_store)
         self._books[sequence].moves.append(move)
         self.num_under_way += 1
         return move

@@ -27,21 +27,19 @@ from infercast.serve.scheduler.admission import (
     MOST_SORTED,
     PLACE,
     Admission,
-    Answer,
+    AdmissionOutcome,
     DeclaredSequence,
-    DecodeBatch,
+    EosFreeForecast,
+    ReservingDecodeBatch,
     State,
-    Timetable,
     by_longest_match,
     state_of,
 )
-from infercast.serve.scheduler.base import RANK, AdapterLimit, Plan, PrefillFirst
+from infercast.serve.scheduler.base import RANK, AdapterLimit, Plan, PrefillFirstPolicy
 from infercast.serve.workload.request import Request
 
 if TYPE_CHECKING:
     from infercast.serve.scheduler.drafts import DraftBatch, DraftPlan
-
-REFRESHED_EVERY = 32
 
 
 class RankedQueue(deque[DeclaredSequence]):
@@ -61,7 +59,7 @@ class RankedQueue(deque[DeclaredSequence]):
 class Batch:
     """Sequences that are scheduled together."""
 
-    def __init__(self, cohort: DecodeBatch) -> None:
+    def __init__(self, cohort: ReservingDecodeBatch) -> None:
         self.cohort = cohort
         self.ended: list[DeclaredSequence] = []  # Finished sequences, which stay in the batch until decoding continues
         self.joining: Plan | None = None  # The prefill step whose sequences decode from the next step on ...
@@ -78,7 +76,7 @@ class Batch:
 class PrefillScheduler:
     def __init__(
         self,
-        policy: PrefillFirst,
+        policy: PrefillFirstPolicy,
         cache: RadixCache,
         steps_under_way: int = 2,
         max_model_len: int | None = None,
@@ -101,7 +99,7 @@ class PrefillScheduler:
         self.left_batch: list[DeclaredSequence] = []
         """Sequences retracted since the last check; their last token was in the last completed decode step."""
         self.num_preemptions = 0
-        self._batches = [Batch(drafts or DecodeBatch(cache, policy)) for _ in range(num_batches)]
+        self._batches = [Batch(drafts or ReservingDecodeBatch(cache, policy)) for _ in range(num_batches)]
         self._turn = -1
         self.batch = self._batches[0]  # The batch being planned, or processed
         self._is_ring = num_batches > 1
@@ -112,7 +110,7 @@ class PrefillScheduler:
         self._num_tries = 0
 
     @property
-    def cohort(self) -> DecodeBatch:
+    def cohort(self) -> ReservingDecodeBatch:
         """The decode batch of the current batch."""
         return self.batch.cohort
 
@@ -205,7 +203,7 @@ class PrefillScheduler:
         if not admission.sequences:
             return False
         self.cut = admission.cut
-        self._put(plan, admission)
+        self._schedule_prompts(plan, admission)
         plan.is_apart = True
         if self.drafts is not None:
             self.drafts.prefill(cast("DraftPlan", plan))
@@ -261,7 +259,7 @@ class PrefillScheduler:
                     continue
                 adapters.add(self.waiting[0])
             count = len(admission.sequences)
-            if rules.stops_when_spent and admission.state() is Answer.STOP:
+            if rules.stops_when_spent and admission.state() is AdmissionOutcome.STOP:
                 break
             if count >= places:
                 batch.is_full = True
@@ -275,9 +273,9 @@ class PrefillScheduler:
             answer = admission.ask(self.waiting[0])
             if len(admission.sequences) > count:
                 self.waiting.popleft()
-            if answer is Answer.NO_ROOM:
+            if answer is AdmissionOutcome.NO_ROOM:
                 batch.is_full = not rules.retries_alone or bool(admission.sequences or num_running)
-            if answer is not Answer.NEXT:
+            if answer is not AdmissionOutcome.NEXT:
                 break
         self.waiting.extendleft(reversed(skipped))
         for sequence in preempted:
@@ -299,7 +297,7 @@ class PrefillScheduler:
             asked += min(each.num_declared - each.num_produced, longest)
         promised = fsum(self._shares()) if reserved is None else reserved + asked * self.ratio
         timed = self.policy.ignores_end and not self.cache.caching
-        timetable = Timetable(self._states, self.ratio) if timed else None
+        timetable = EosFreeForecast(self._states, self.ratio) if timed else None
         admission = Admission(self.policy, self.cache, num_running, promised, self._shares, timetable)
         if self.cut is not None:
             admission.go_on(self.cut)
@@ -333,12 +331,13 @@ class PrefillScheduler:
         is_aware = self.policy.order == "longest_match" and len(self.waiting) <= MOST_SORTED
         if is_aware or not (self.waiting and self.cache.caching):
             return
-        if self._num_tries % REFRESHED_EVERY == 0:
+        refreshed_every = 32
+        if self._num_tries % refreshed_every == 0:
             for sequence in [*islice(self.waiting, MOST_SORTED)][::-1]:
                 self.cache.match(sequence.lease, sequence.num_known)
         self._num_tries += 1
 
-    def _put(self, plan: Plan, admission: Admission) -> None:
+    def _schedule_prompts(self, plan: Plan, admission: Admission) -> None:
         """Add prompts to the plan, allocate their pages and count their tokens as computed."""
         cache, page = self.cache, self.cache.page
         if cache.host is not None:

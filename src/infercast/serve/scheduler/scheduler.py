@@ -2,7 +2,7 @@
 
 There is no prefill phase and no decode phase: each sequence has ``num_computed`` tokens that catch up with its
 ``num_tokens``. Chunked prefill, prefix hits and recomputation after preemption are all the same rule. Sequences that
-have caught up decode together in a `Cohort`, counted as one; all others are scheduled individually (*apart*). A
+have caught up decode together in a `DecodeBatch`, counted as one; all others are scheduled individually (*apart*). A
 plan is in flight from its start until its result is processed.
 
 Features are components: the policy has limits, order and victims, `AdapterLimit` which requests may run together,
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, cast
 
 from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.base import APART, ENDING, RANK, AdapterLimit, FirstCome, Plan, Prompt, Sequence
-from infercast.serve.scheduler.cohort import Cohort
+from infercast.serve.scheduler.base import APART, ENDING, RANK, AdapterLimit, FcfsPolicy, Plan, Prompt, Sequence
+from infercast.serve.scheduler.cohort import DecodeBatch
 from infercast.serve.workload.request import NEVER, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
-    from infercast.serve.scheduler.offloading import HostOffload, Move
+    from infercast.serve.scheduler.offloading import HostOffload, KvTransfer
 
 PLACE = attrgetter("place")
 SKIPPED = -1  # Returned instead of a token count: the request stays in the queue, and those behind it may start
@@ -35,7 +35,7 @@ SKIPPED = -1  # Returned instead of a token count: the request stays in the queu
 class Scheduler:
     def __init__(
         self,
-        policy: FirstCome,
+        policy: FcfsPolicy,
         cache: KvCache,
         steps_under_way: int = 2,
         max_model_len: int | None = None,
@@ -61,7 +61,7 @@ class Scheduler:
         self._step = self._num_started = self._num_added = 0
         self.longest = max_model_len or NEVER
         self._watermark = policy.kept_free(cache.num_blocks)
-        self._most_under_way = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)
+        self._most_under_way = policy.max_num_batched_tokens * (steps_under_way if policy.frees_on_completion else 1)
         self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
         self._is_windowed = any(cache.shape.windows)
         self._has_states, self._is_aligned = bool(cache.shape.states), cache.shape.aligned
@@ -78,14 +78,14 @@ class Scheduler:
         """True if the step leaves prompts to a later one; if requests were left over by the last step that did not."""
         self._has_prompts, self._since_prompts = False, NEVER  # In the step being planned; steps since one had some
         # One step under way never sees the difference, two only in windows.
-        self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
-        self._may_skip = self._settles or self.adapters is not None
+        self._frees_on_completion = policy.frees_on_completion and steps_under_way > (1 if self._is_windowed else 2)
+        self._may_skip = self._frees_on_completion or self.adapters is not None
         self._deep = steps_under_way > 2
         # With several batches in flight, or prefill first, sequences do not decode in every step.
         in_turn = policy.decode_stride > 1 or (policy.waits_for_tokens and steps_under_way > 1)
         is_mixed = self._deep or policy.prompts_first or in_turn
         self._decode_together = decode_together and drafts is None and not is_mixed
-        self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
+        self.cohort = DecodeBatch(cache, steps_under_way - 1, frees_on_completion=self._frees_on_completion)
 
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""
@@ -345,7 +345,7 @@ class Scheduler:
         computed = sequence.num_computed
         if self._is_windowed:
             # The schedule is ahead of what is certain by drafts that may be rejected.
-            unsure = 0 if self.drafts is None or self.policy.settles else self.drafts.width - 1
+            unsure = 0 if self.drafts is None or self.policy.frees_on_completion else self.drafts.width - 1
             self.cache.slide(sequence, computed - sequence.num_under_way, unsure)
         return self._reach(sequence, computed, new_tokens) if self._is_aligned else None
 
@@ -419,7 +419,7 @@ class Scheduler:
     def _take_back(self, plan: Plan, victim: Sequence) -> None:
         """Remove a preempted sequence from the step being planned."""
         new_tokens = plan.take_back(victim)
-        if self._settles:
+        if self._frees_on_completion:
             victim.num_under_way -= new_tokens
         if victim in plan.sampled:
             plan.sampled.remove(victim)
@@ -470,7 +470,7 @@ class Scheduler:
 
     def _is_skipped(self, sequence: Sequence) -> bool:
         """True if others may overtake it: it was preempted and is still in flight, or has no adapter slot."""
-        if self._settles and sequence.num_under_way > 0:
+        if self._frees_on_completion and sequence.num_under_way > 0:
             return True
         return self.adapters is not None and not self.adapters.has_slot(sequence)
 
@@ -627,7 +627,7 @@ class Scheduler:
         plan.computed.append(computed)
         plan.budget -= new_tokens
         self._is_blocked = False  # its window may have moved, and it may fill a block another request can reuse
-        if self._settles:
+        if self._frees_on_completion:
             sequence.num_under_way += new_tokens
         if self.drafts is not None:
             samples = self.drafts.schedule(cast("DraftPlan", plan), cast("DraftSequence", sequence), new_tokens)
@@ -696,7 +696,7 @@ class Scheduler:
                 self._end(plan.ending)
             return plan.ending
         self._is_blocked = False
-        if self._settles:
+        if self._frees_on_completion:
             for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
                 sequence.num_under_way -= new_tokens
             for sequence in plan.left:
@@ -748,7 +748,7 @@ class Scheduler:
                 self.cache.free(sequence)
         self._is_blocked = False
 
-    def end_moves(self, moves: list[Move]) -> None:
+    def end_moves(self, moves: list[KvTransfer]) -> None:
         """Copies to or from host memory have completed."""
         assert self.offload is not None
         self.offload.end_moves(moves)

@@ -15,10 +15,7 @@ from infercast.serve.workload.request import Adapters, Request, Segment, SloClas
 LIMITED = ("ttft", "tpot", "e2e")
 UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0}
 EXAMPLE = "chat:0.7:priority=0:ttft=0.5,tpot=0.05"
-CLASS_STREAM = 7919  # combined with the seed: classes have a random stream of their own
 MOST_ADAPTERS = 1_000_000
-NAME_BITS = 20  # bits of the first segment's name that distinguish adapters
-ADAPTER_STREAM = 104_729  # combined with the seed: adapters have a random stream of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,8 @@ def _of(classes: Sequence[ClassShare]) -> tuple[SloClass, ...]:
 
 def _drawn(requests: Sequence[Request], classes: Sequence[ClassShare], seed: int) -> tuple[Request, ...]:
     shares = np.array([each.share for each in classes], dtype=float)
-    rng = np.random.default_rng((seed, CLASS_STREAM))
+    class_stream = 7919  # combined with the seed: classes have a random stream of their own
+    rng = np.random.default_rng((seed, class_stream))
     drawn = rng.choice(len(classes), size=len(requests), p=shares / shares.sum()).tolist()
     of_sessions: dict[int, int] = {}
     found = []
@@ -134,7 +132,8 @@ def asking_for(request: Request, adapter: int | None) -> Request:
     if adapter is None or not request.prefix:
         return replace(request, adapter=adapter)
     first, *others = request.prefix
-    renamed = Segment((first.content << NAME_BITS) + adapter + 1, first.num_tokens)
+    name_bits = 20  # bits of the first segment's name that distinguish adapters
+    renamed = Segment((first.content << name_bits) + adapter + 1, first.num_tokens)
     return replace(request, adapter=adapter, prefix=(renamed, *others))
 
 
@@ -145,7 +144,8 @@ def with_adapters(workload: Workload, mix: Adapters, *, seed: int = 0) -> Worklo
         raise InputError(f"the skew of adapters must be 0 to 10 and their share above 0 and up to 1, not {mix!r}")
     if any(request.adapter is not None for request in workload.requests):
         raise InputError("the workload names the adapters of its requests; leave out --adapters")
-    rng = np.random.default_rng((seed, ADAPTER_STREAM))
+    adapter_stream = 104_729  # combined with the seed: adapters have a random stream of their own
+    rng = np.random.default_rng((seed, adapter_stream))
     weights = np.arange(1, mix.count + 1, dtype=float) ** -mix.skew
     count = len(workload.requests)
     chosen = rng.choice(mix.count, size=count, p=weights / weights.sum()).tolist()

@@ -45,7 +45,7 @@ class Source(Arrivals, Protocol):
         """A client has received its whole answer to request ``index``."""
 
 
-class Delivery(NamedTuple):
+class Arrival(NamedTuple):
     """A request on its way to an engine. Requests stay in the order they were sent."""
 
     sent: float
@@ -54,19 +54,19 @@ class Delivery(NamedTuple):
     request: Request
 
 
-class Inbox:
+class ArrivalQueue:
     """Requests a router has sent to one engine."""
 
     wait_for_answers = True  # whoever drives the engine looks at each of them
 
     def __init__(self, *, sends_at_once: bool = False) -> None:
-        self._waiting: deque[Delivery] = deque()
+        self._waiting: deque[Arrival] = deque()
         self.next_arrival: float | None = None  # Of the first delivery
         self.answered: list[tuple[int, float]] = []
         """Requests that the engine has answered since its router looked, and when their clients had all tokens."""
         self.sends_at_once = sends_at_once
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, delivery: Arrival) -> None:
         if not self._waiting:
             self.next_arrival = delivery.arrival
         self._waiting.append(delivery)

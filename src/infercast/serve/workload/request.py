@@ -5,7 +5,7 @@ from __future__ import annotations
 from infercast.errors import InputError, UnknownNameError
 from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.serve.workload.distributions import LengthDistribution
-from infercast.shown import Answer
+from infercast.shown import ResultMixin
 from infercast.units import format_many
 
 NEVER = 1 << 60  # more tokens than any answer has
@@ -90,7 +90,7 @@ class Adapters:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Workload(Answer):
+class Workload(ResultMixin):
     """Requests in order of arrival, and how many clients send them."""
 
     requests: tuple[Request, ...]

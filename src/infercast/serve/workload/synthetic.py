@@ -30,10 +30,8 @@ from infercast.serve.workload.request import Draw, Request, Segment, Workload, t
 from infercast.units import format_many
 
 CLIPPED = "; default lengths clipped to max_model_len "  # in the description of a workload, followed by a number
-BURST_COUNT = 1000  # default number of requests in a burst
 FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 400, 20_000
 """First attempt of a run that decides its own length: requests; of a closed loop per client, and at most."""
-APART = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
 Array = NDArray[Any]
 Drawn = TypeVar("Drawn", bound=Draw)
 
@@ -111,7 +109,8 @@ def first_count(count: int | None, concurrency: int | None, arrival: str) -> int
     if count is not None:
         return count
     if concurrency is None or not isinstance(concurrency, Integral):
-        return BURST_COUNT if arrival == "burst" else FIRST_COUNT
+        burst_count = 1000  # default number of requests in a burst
+        return burst_count if arrival == "burst" else FIRST_COUNT
     return min(max(FIRST_OF_CLIENTS, FIRST_ROUNDS * int(concurrency)), MOST_FIRST)
 
 
@@ -447,7 +446,8 @@ def continued(workload: Workload, count: int, longest: int) -> Workload | None:
         return None
     if workload.classes or workload.adapters is not None:
         return None
-    further = drawn_with(drawn, count=count - before, seed=drawn.seed + APART * before).requests
+    apart = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
+    further = drawn_with(drawn, count=count - before, seed=drawn.seed + apart * before).requests
     limit = longest if workload.cut is None else workload.cut[1]
     if max(request.num_input + request.num_output for request in further) > limit:
         return None

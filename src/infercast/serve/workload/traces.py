@@ -39,10 +39,8 @@ _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 CHARACTERS = 4  # characters per token where tokens were not counted: English has four to five with today's tokenizers
 CONVERSATION_FIELDS = ("turns", "messages", "conversations")
-ANSWERERS = ("assistant", "gpt", "model", "chatgpt", "bot")
 Turn = tuple[list[Segment], int, float]  # new segments of a prompt, output tokens, and think time in seconds
 MOONCAKE = "Mooncake trace"
-NO_SESSIONS = "give it a column session, or blocks as Mooncake's traces have them"
 A_DATE = 1e8  # seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start
 Records = Iterator[tuple[int, Record]]  # each record with its line number
 _segment_of: Callable[[tuple[int, int]], Segment] = partial(tuple.__new__, Segment)  # in half the time
@@ -251,11 +249,12 @@ def _messages(record: Record, segments: Segments) -> list[Turn]:
     turns: list[Turn] = []
     pieces: list[Segment] = []
     think = 0.0
+    answerers = ("assistant", "gpt", "model", "chatgpt", "bot")
     for message in messages:
         role, text = message.get("role", message.get("from")), message.get("content", message.get("value"))
         tokens = _tokens(message, text)
         think += number_of(message, "think") if message.get("think") is not None else 0.0
-        if role in ANSWERERS:
+        if role in answerers:
             turns.append((pieces, tokens, think))
             pieces, think = [], 0.0
         elif tokens:
@@ -370,7 +369,8 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
     origin = rows[0].arrival if trace_format.starts_at_zero or rows[0].arrival >= A_DATE else 0.0
     in_turns = trace_format.in_turns or follow
     if follow and not trace_format.in_turns and all(row.session is None for row in rows):
-        raise FileFormatError(path, f"has no sessions to follow: {NO_SESSIONS}")
+        no_sessions = "give it a column session, or blocks as Mooncake's traces have them"
+        raise FileFormatError(path, f"has no sessions to follow: {no_sessions}")
     numbers: dict[object, int] = {}
     requests = tuple(_request(row, origin, trace_format.ticks_per_second, numbers) for row in rows)
     num_empty = [row.num_output for row in rows].count(0)

@@ -16,8 +16,6 @@ from infercast.ops.op import spread_lengths
 BLOCK = 16
 OLDER, NEWER, HOPPER = 2, 3, 9
 LARGEST_GRAPH = 512  # steps of up to this many tokens run in a graph, for which vLLM limits the splits of a sequence
-MOST_SPLITS = 32
-LONGEST_MODEL = 16_384  # what a graph of decoding steps is captured for, unless the batch is longer
 
 
 def batch_of(shape: Shape) -> tuple[list[int], list[int]]:
@@ -56,12 +54,14 @@ def _paged(
     lengths, starts = integers(keys, workspace.device), starts_of(queries, workspace.device)
     window = (shape["window"] - 1, 0) if shape["window"] else (-1, -1)
     head_dim = shape["head_dim"] - shape["value_dim"] if latent else shape["head_dim"]
+    most_splits = 32
+    longest_model = 16_384  # what a graph of decoding steps is captured for, unless the batch is longer
     same = {
         "max_seqlen_q": max(queries),
-        "max_seqlen_k": max(*keys, LONGEST_MODEL) if decoding else max(keys),
+        "max_seqlen_k": max(*keys, longest_model) if decoding else max(keys),
         "cu_seqlens_q": starts,
         "causal": True,
-        "num_splits": MOST_SPLITS if tokens <= LARGEST_GRAPH and version != OLDER else 0,
+        "num_splits": most_splits if tokens <= LARGEST_GRAPH and version != OLDER else 0,
     }
     scheduled = None
     if version != OLDER:

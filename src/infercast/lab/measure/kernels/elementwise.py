@@ -19,7 +19,6 @@ LARGEST_FP8 = 448.0
 PAGE = 16
 EPSILON = 1e-6
 LATENT, ROTARY = 512, 64  # widths of a latent, and of the rotated part of keys and queries next to it
-GATED = ("silu_mul", "gelu_mul", "silu_mul_quant")  # expressions that take two numbers for one that they write
 
 
 def _rms(x: Any, weight: Any) -> Any:
@@ -153,7 +152,8 @@ def _operands(op: str, rows: int, shape: Shape, workspace: Workspace) -> tuple[t
         key = workspace.take(rows, 1, LATENT + ROTARY)[..., LATENT:]
         positions = torch.randint(0, 16_384, (rows,), device=workspace.device)
         return (x, key, positions, workspace.take(16_384, ROTARY)), (x,)
-    x = workspace.take(rows, 2 * width if op in GATED else width)
+    gated = ("silu_mul", "gelu_mul", "silu_mul_quant")  # expressions that take two numbers for one that they write
+    x = workspace.take(rows, 2 * width if op in gated else width)
     others: tuple[Any, ...] = ()
     if op in ("add", "add_norm", "add_norm_quant"):
         others += (workspace.take(rows, width),)

@@ -21,7 +21,6 @@ from infercast.ops.op import spread_lengths
 # keys, values and gates were just written by the kernel before; states are cold.
 
 CHUNK = 64
-TUNING_MS = 5, 20  # warm-up and length of one trial of a configuration: a fifth of what Triton takes by default
 FLA, MAMBA = "model_executor.layers.fla.ops", "model_executor.layers.mamba.ops"
 DELTA = ("chunk_delta_h", "chunk_o", "chunk_scaled_dot_kkt", "cumsum", "kda", "l2norm", "solve_tril", "wy_fast")
 MODULES = {
@@ -63,7 +62,8 @@ def _shorten_trials(kind: str) -> None:
         from triton.runtime.autotuner import Autotuner  # noqa: PLC0415
         from triton.testing import do_bench  # noqa: PLC0415
 
-        warmup, length = TUNING_MS
+        tuning_ms = 5, 20  # warm-up and length of one trial of a configuration: a fifth of what Triton takes by default
+        warmup, length = tuning_ms
         for module in MODULES.get(kind, MODULES["delta"]):
             for value in vars(vllm(module)).values():
                 inner = value
@@ -187,10 +187,6 @@ _BUILDERS: dict[str, Callable[[Shape, list[int], Any], SimpleLaunch]] = {
 # What a recurrent layer runs besides its scan, as vLLM 0.25 launches it. States lie cold in blocks that an engine hands
 # out, of which number 0 means none.
 
-LINES = 513  # blocks of convolutions: the kernels are compiled for their number, which an engine fixes once
-BLACKWELL = 10
-SCAN_INPUTS = "scan_inputs"
-
 
 def build_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     return _UPDATES[shape["kind"]](shape, workspace)
@@ -242,6 +238,7 @@ def _state_space_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     ones = torch.ones(heads, dtype=torch.bfloat16, device=device)
     decay = -torch.ones(heads, device=device)
     blocks = _blocks(rows, workspace)
+    blackwell = 10
     launch = partial(
         vllm(f"{MAMBA}.mamba_ssm").selective_state_update,
         workspace.take(rows + 1, heads, width, size, dtype=shape["state_dtype"]),
@@ -256,7 +253,7 @@ def _state_space_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
         state_batch_indices=blocks,
         dst_state_batch_indices=blocks,
         out=out,
-        is_blackwell=torch.cuda.get_device_capability()[0] == BLACKWELL,
+        is_blackwell=torch.cuda.get_device_capability()[0] == blackwell,
     )
     return SimpleLaunch("vllm", launch, (mixed, steps))
 
@@ -270,7 +267,8 @@ _UPDATES: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
 
 def build_gating(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """What lies between convolution, scan and output: heads split and gates worked out, or the gated norm."""
-    if shape["op"] != SCAN_INPUTS:
+    scan_inputs = "scan_inputs"
+    if shape["op"] != scan_inputs:
         return build_elementwise(shape, workspace)
     width = shape["width"]
     gated = _Gated(workspace, shape["rows"], shape["heads"], shape["key_heads"], width, width)
@@ -281,8 +279,9 @@ def build_convolution(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     convolution, sequences = vllm(f"{MAMBA}.causal_conv1d"), shape["batch"]
     channels, taps = shape["channels"], shape["taps"]
     weight = workspace.take(channels, taps)
+    lines = 513  # blocks of convolutions: the kernels are compiled for their number, which an engine fixes once
     # Stored token by token, and seen by the kernel channel by channel.
-    state = workspace.take(max(LINES, sequences + 1), taps - 1, channels).transpose(-1, -2)
+    state = workspace.take(max(lines, sequences + 1), taps - 1, channels).transpose(-1, -2)
     blocks = _blocks(sequences, workspace)
     if shape["update"]:
         x = workspace.take(sequences, channels)

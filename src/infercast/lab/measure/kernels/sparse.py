@@ -96,8 +96,6 @@ PAGE = 64
 INDEX_DIM, INDEX_BYTES = 128, 132
 LATENT, VALUE, PACKED = 576, 512, 656
 LONGEST_MODEL = 163_840  # scores of sequences that decode lie in rows of this length, whatever is in them
-TOPK_WORKSPACE = 1 << 20
-COOPERATIVE_ROWS = 32  # up to this many rows, several thread blocks search one together
 SCALE = 0.0417
 
 
@@ -174,9 +172,11 @@ def _decode_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     logits = workspace.take(batch, LONGEST_MODEL, dtype="fp32")
     lengths = integers(np.full((batch, 1), keys), workspace.device)
     places = torch.empty(batch, topk, dtype=torch.int32, device=workspace.device)
-    operands = (logits, lengths, places, torch.zeros(TOPK_WORKSPACE, dtype=torch.uint8, device=workspace.device), topk)
+    topk_workspace = 1 << 20
+    operands = (logits, lengths, places, torch.zeros(topk_workspace, dtype=torch.uint8, device=workspace.device), topk)
     launch = partial(torch.ops._C.persistent_topk, *operands, LONGEST_MODEL)
-    if batch <= COOPERATIVE_ROWS:
+    cooperative_rows = 32  # up to this many rows, several thread blocks search one together
+    if batch <= cooperative_rows:
         launch = partial(torch.ops._C.cooperative_topk, *operands, keys)
     return _RowsLaunch("vllm", launch, (logits[:, :keys],))
 
