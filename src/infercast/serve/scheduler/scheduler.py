@@ -324,7 +324,7 @@ class Scheduler:
             return 0
         if self._defers and self._in_prompt and sequence in self._in_prompt:
             return 0
-        if computed + missing >= self.longest:
+        if computed + missing >= self.longest and sequence.num_input >= self.longest:  # which a server refuses
             missing = max(0, self.longest - 1 - computed)
         new_tokens = missing
         if missing > 1:
