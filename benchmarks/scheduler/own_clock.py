@@ -230,6 +230,7 @@ def serve(engine: Engine, predictor: StepPredictor, workload: Workload) -> Serve
                 clients.answer(time, index)
 
     while True:
+        clients.move_to(clock.clock)
         while (arrival := clients.next_arrival) is not None and arrival <= clock.clock:
             index, _, sent[index] = clients.pop()
             engine.add(index)

@@ -148,7 +148,7 @@ def test_variants_need_all_sizes_and_no_others():
         )
     with pytest.raises(infercast.InputError, match="has no width"):
         infercast.estimate_variants("h200-sxm", width=3, **LLAMA)
-    with pytest.raises(infercast.InputError, match="hidden must be at least 1, not 0"):
+    with pytest.raises(infercast.InputError, match="hidden must be whole numbers of at least 1, not 0"):
         infercast.estimate_variants("h200-sxm", **{**LLAMA, "hidden": 0})
 
 

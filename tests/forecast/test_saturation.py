@@ -12,7 +12,7 @@ from infercast.serve.workload.synthetic import synthetic_workload, workload_from
 
 @pytest.fixture(scope="module")
 def small():
-    return deploy("qwen3-0.6b", "l4", EngineSettings(max_num_seqs=16, max_model_len=2048))
+    return deploy("qwen3-0.6b", "l4", EngineSettings(max_num_seqs=16, max_model_len=2048), api_server=False)
 
 
 def run(deployment, **changes):

@@ -69,7 +69,7 @@ def test_an_idle_request_is_path_steps_and_path(llama):
     forecast = simulate(llama, workload_from_requests([Request(0.0, 4000, 2)]))
     timer, host = llama.timer(), llama.host
     prefill, decode = timer(StepShape([4000], [0], 1)), timer(StepShape([1], [4000], 1))
-    way_in = host.request_path + 4000 * host.request_token + host.server_turn + host.wake_up
+    way_in = host.request_path + 4000 * host.request_token + host.server_work + host.wake_up
     way_out = host.token_path + host.token_turn + host.stream_part
     gpu_seconds = prefill.host.plan + prefill.host.prepare + prefill.gpu_seconds[0] + prefill.host.process
     assert forecast.ttft.p50 == pytest.approx(way_in + gpu_seconds + way_out)
@@ -82,7 +82,7 @@ def test_a_short_idle_prompt_waits_for_two_steps_to_be_launched(llama):
     host, timer = llama.host, llama.timer()
     first, second = timer(StepShape([100], [0], 1)).host, timer(StepShape([1], [100], 1)).host
     launched = first.plan + first.prepare + first.launch + first.wake + second.plan + second.prepare + second.launch
-    way_in = host.request_path + 100 * host.request_token + host.server_turn + host.wake_up
+    way_in = host.request_path + 100 * host.request_token + host.server_work + host.wake_up
     expected = way_in + launched + first.process + host.token_path + host.token_turn + host.stream_part
     assert record.ttft[0] == pytest.approx(expected)
 
@@ -140,7 +140,9 @@ def test_jumping_the_clock_changes_no_bit_of_a_real_deployment(model, predictor)
 
 
 def test_layers_of_different_widths_hold_as_much_as_their_blocks_do():
-    settings = EngineSettings(512, max_num_seqs=64, max_model_len=8192, num_gpu_blocks_override=3300)
+    settings = EngineSettings(
+        max_num_batched_tokens=512, max_num_seqs=64, max_model_len=8192, num_gpu_blocks_override=3300
+    )
     deployment = deploy("gemma-4-26b-a4b", "h200-sxm", settings, predictor="roofline")
     replica = deployment.replica()
     # A window of 1,024 in five groups of blocks of 16, and one group of blocks of 32 that keeps all tokens.

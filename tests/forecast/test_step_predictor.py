@@ -47,7 +47,7 @@ def serve(predictor: StepPredictor, scheduler: Any, workload: Workload) -> np.nd
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("rate", [4.0, 40.0])
 def test_a_scheduler_on_its_clock_has_the_times_of_a_simulated_run(engine: str, rate: float) -> None:
-    predictor = StepPredictor.of("llama-3.1-8b", "h200-sxm", engine=engine)
+    predictor = StepPredictor.of("llama-3.1-8b", "h200-sxm", engine=engine, api_server=False)
     lengths = {"input_lengths": "lognormal:900:0.9:8:20000", "output_lengths": "lognormal:60:0.7:2:300"}
     workload = synthetic_workload(rate=rate, count=120, seed=3, **lengths)
     expected = simulate(predictor.replica, workload).last_token

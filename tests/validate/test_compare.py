@@ -44,7 +44,11 @@ def run_of_our_own(deployment: Any, **workload: Any) -> dict[str, Any]:
 
 def test_our_own_run_has_no_error(document: Any, write: Any) -> None:
     settings = EngineSettings(
-        8192, max_num_seqs=256, max_model_len=8192, gpu_memory_utilization=0.9, engine="vllm@0.25"
+        max_num_batched_tokens=8192,
+        max_num_seqs=256,
+        max_model_len=8192,
+        gpu_memory_utilization=0.9,
+        engine="vllm@0.25",
     )
     deployment = deploy("qwen3-0.6b", "h200-sxm", settings, api_server=False)
     plain = run_of_our_own(deployment, rate=20)
