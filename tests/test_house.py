@@ -69,9 +69,9 @@ def flags_of(policy: FcfsPolicy | PrefillFirstPolicy) -> int:
 
 
 COUNTS = {
-    "declarative lines": (declared_lines, 8376),
-    "module constants": (lambda: sum(1 for _ in constants()), 1260),
-    "class names twice in one layer": (lambda: len(classes_twice()), 1),
+    "declarative lines": (declared_lines, 8381),
+    "module constants": (lambda: sum(1 for _ in constants()), 1255),
+    "class names twice in one layer": (lambda: len(classes_twice()), 0),
     "old names": (lambda: len(old_names()), 3),
     "flags of a release of vLLM": (lambda: [*EngineVersion.__annotations__.values()].count("bool"), 0),
     "flags of FirstCome": (lambda: [each.type for each in fields(FcfsPolicy)].count("bool"), 16),
