@@ -161,7 +161,7 @@ class Loop:
                     continue
                 ahead = self._look_ahead(step)
                 if clients.wait_for_answers:  # a client may still send a request that arrives earlier
-                    self.record.ahead = ahead[2], plan.decodes
+                    self.record.ahead = ahead[2], plan.decodes, plan.decodes
                     yield ahead[2][-1]
                     self.record.ahead = None
                 self._repeat(step, ahead)

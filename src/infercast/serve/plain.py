@@ -95,7 +95,7 @@ class PlainLoop:
                 if ahead is None:
                     continue
                 if clients.wait_for_answers:  # a client may still send a request that arrives earlier
-                    record.ahead = ahead[2][2], count
+                    record.ahead = ahead[2][2], count, ahead[4][2]
                     yield ahead[2][2][-1]
                     record.ahead = None
                 self._repeat(ahead)

@@ -71,7 +71,7 @@ class PlainPrefillLoop:
                 if ahead is None:
                     continue
                 if clients.wait_for_answers:  # a client may still send a request that arrives earlier
-                    record.ahead = ahead[2][2], ahead[0][0]
+                    record.ahead = ahead[2][2], ahead[0][0], ahead[0][0]
                     yield ahead[2][2][-1]
                     record.ahead = None
                 self._repeat(ahead)

@@ -240,8 +240,8 @@ class Record:
         self.stretches: list[int] = []
         self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
         self.before_write: Callable[[], None] | None = None  # Of who reads these as they come
-        self.ahead: tuple[SequenceOf[float], int] | None = None
-        """Ends of repeated steps that are timed but not launched, and their tokens: if no request arrives earlier."""
+        self.ahead: tuple[SequenceOf[float], int, int] | None = None
+        """Ends of repeated steps that are timed but not launched, their tokens, and those of the first."""
         self._late_gaps: list[float] = []
         self._late_times: list[float] = []
         self._late_counts: list[int] = []

@@ -65,7 +65,7 @@ class LiveRecord:
         self.ends: list[float] = []  # Of steps, and (1, tokens, 0) of each, as in a record
         self.stretches: list[int] = []
         self.before_write: Callable[[], None] | None = None
-        self.ahead: tuple[SequenceOf[float], int] | None = None  # Nothing is repeated here
+        self.ahead: tuple[SequenceOf[float], int, int] | None = None  # Nothing is repeated here
         self._path, self._turn = replica.token_path_seconds, replica.token_turn_seconds
         self._forgets = isinstance(replica.policy, PrefillFirstPolicy)
         self._emit, self.number = emit, 0

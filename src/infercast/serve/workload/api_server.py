@@ -39,7 +39,8 @@ class StepLog(Protocol):
 
     stretches: list[int]
     before_write: Callable[[], None] | None  # Called before both are emptied
-    ahead: tuple[Sequence[float], int] | None  # Ends of steps that follow unless a request arrives, and their tokens
+    ahead: tuple[Sequence[float], int, int] | None
+    """Ends of steps that follow unless a request arrives, their tokens, and those of the first."""
 
     @property
     def ends(self) -> Sequence[float]: ...
@@ -74,9 +75,10 @@ class Steps:
             if end:
                 last = max(last, ends[-1])
             if log.ahead is not None:
-                for time in log.ahead[0]:
+                times, tokens, first_tokens = log.ahead
+                for time in times:
                     if last < time <= until:
-                        known.append((time, log.ahead[1]))
+                        known.append((time, first_tokens if time == times[0] else tokens))
                         last = time
             self._last[number] = last
         if len(self._logs) > 1:
