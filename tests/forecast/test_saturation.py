@@ -12,7 +12,7 @@ from infercast.serve.workload.synthetic import synthetic_workload, workload_from
 
 @pytest.fixture(scope="module")
 def small():
-    return deploy("qwen3-0.6b", "l4", EngineSettings(max_num_seqs=16, max_model_len=2048), api_server=False)
+    return deploy("qwen3-0.6b", "l4", EngineSettings(max_num_seqs=16, max_model_len=2048))
 
 
 def run(deployment, **changes):
@@ -22,8 +22,9 @@ def run(deployment, **changes):
 
 @pytest.fixture(scope="module")
 def most(small):
-    """Requests a second when all of them are there from the start."""
-    return run(small, arrival="burst").requests_per_second
+    """Requests a second of the engine when all of them are there from the start, with no API server to take them in."""
+    alone = deploy("qwen3-0.6b", "l4", small.asked.args[2], api_server=False)
+    return run(alone, arrival="burst").requests_per_second
 
 
 @pytest.mark.parametrize("times", [2, 5, 50])

@@ -74,7 +74,7 @@ def test_too_few_requests_for_a_steady_state_have_no_cost_and_no_odds() -> None:
     load = synthetic_workload(rate=5, count=60, input_lengths=200, output_lengths=4000)
     short = simulate(deploy("qwen3-0.6b", "h200-sxm"), load)
     assert short.state.word == "filling"
-    assert short.headline.startswith("filling")
+    assert short.headline.startswith("filling if the host is the default one, as is assumed without --host: ")
     assert short.cost is None
     verdict = short.promised("ttft_p99<10s").verdict
     assert verdict is not None
