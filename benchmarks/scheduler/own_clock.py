@@ -275,7 +275,7 @@ def compare(name: str, load: Load, engine: str) -> tuple[int, int, list[float]]:
     """Equal steps, all steps, and the largest relative differences of TTFT, TPOT and the end of any request."""
     is_sglang = engine.startswith("sglang")
     settings = engine_named(engine).settings(load.sglang if is_sglang else load.vllm)
-    deployment = deploy(load.model, "h200-sxm", settings, engine=engine)
+    deployment = deploy(load.model, "h200-sxm", settings, engine=engine, api_server=False)
     predictor = StepPredictor(deployment)
     driven = (Sglang if is_sglang else Vllm)(predictor, load.workload)
     theirs, ours = serve(driven, predictor, load.workload), simulated(StepPredictor(deployment), load.workload)

@@ -9,7 +9,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.forecast.predictor import StepPredictor
 from infercast.serve import Workload
-from infercast.serve.simulation import clients_of, scheduler_of, simulate
+from infercast.serve.simulation import clients_of, new_record, scheduler_of, simulate
 from infercast.serve.workload.synthetic import synthetic_workload
 
 
@@ -17,16 +17,21 @@ def serve(predictor: StepPredictor, scheduler: Any, workload: Workload) -> np.nd
     """When answers end, by an engine's loop as others would write it around a scheduler."""
     replica, clock, under_way = predictor.replica, predictor.clock, deque[Any]()
     clients, last = clients_of(replica, workload), np.full(len(workload.requests), np.nan)
+    log = new_record(replica, len(workload.requests))  # which API servers read: they send what steps put out
+    clients.listen([log])
 
     def take_in() -> None:
         plan, ready = under_way.popleft(), predictor.take_in()
         done = scheduler.complete(plan)
         count = plan.decodes - plan.wasted + len(plan.sampled) - len(plan.thrown_away)
+        log.ends.append(ready)
+        log.stretches += (1, count, count)
         for sequence in done:
             last[sequence.index] = ready + replica.token_path_seconds + replica.token_turn_seconds * count
             clients.answer(last[sequence.index], sequence.index)
 
     while True:
+        clients.move_to(clock.clock)
         while (arrival := clients.next_arrival) is not None and arrival <= clock.clock:
             scheduler.add(*clients.pop()[:2])
         plan = scheduler.plan()
@@ -47,7 +52,7 @@ def serve(predictor: StepPredictor, scheduler: Any, workload: Workload) -> np.nd
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("rate", [4.0, 40.0])
 def test_a_scheduler_on_its_clock_has_the_times_of_a_simulated_run(engine: str, rate: float) -> None:
-    predictor = StepPredictor.of("llama-3.1-8b", "h200-sxm", engine=engine, api_server=False)
+    predictor = StepPredictor.of("llama-3.1-8b", "h200-sxm", engine=engine)
     lengths = {"input_lengths": "lognormal:900:0.9:8:20000", "output_lengths": "lognormal:60:0.7:2:300"}
     workload = synthetic_workload(rate=rate, count=120, seed=3, **lengths)
     expected = simulate(predictor.replica, workload).last_token
