@@ -28,8 +28,9 @@ SWITCHES = {
     "enforce_eager": False, "disable_cuda_graph": False,
 }  # fmt: skip
 """Switches of engines that help in one position."""
+MIXED = "enable_mixed_chunk"
 CHOICES: dict[str, tuple[Any, ...]] = {
-    "schedule_policy": ("fcfs", "lpm"), "schedule_conservativeness": (0.3, 1.0), "enable_mixed_chunk": (True, False),
+    "schedule_policy": ("fcfs", "lpm"), "schedule_conservativeness": (0.3, 1.0), MIXED: (True, False),
     "long_prefill_token_threshold": (0, 1024, 4096),
 }  # fmt: skip
 """Settings with several values, any of which may help."""

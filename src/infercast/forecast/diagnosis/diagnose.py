@@ -17,7 +17,7 @@ from infercast.forecast.diagnosis.causes import (
     step_share,
     without,
 )
-from infercast.forecast.diagnosis.changes import ANSWERS, FREE, GPU, GPUS, SEATS, TOKENS, Change, changes_of
+from infercast.forecast.diagnosis.changes import ANSWERS, FREE, GPU, GPUS, MIXED, SEATS, TOKENS, Change, changes_of
 from infercast.forecast.diagnosis.growth import Binding, bindings
 from infercast.forecast.diagnosis.trials import CAPACITY, Aim, Gain, Trials, queued_share
 from infercast.forecast.intervals import Intervals
@@ -171,6 +171,8 @@ def _bounds(trials: Trials, causes: Sequence[Cause], intervals: Intervals | None
         bound += by_kernels(change) if GPU in change.eases else 0.0
         if next(iter(change.values), "") in trials.forecast.deployment.engine.bounds[:2]:
             bound = _of_size(trials, change, effects)
+        if MIXED in change.values:
+            bound = _of_mixed_steps(trials, change)
         if bound > WORTH / 2:
             found.append((bound, change))
     return found
@@ -186,9 +188,21 @@ def _of_size(trials: Trials, change: Change, effects: Mapping[str, float]) -> fl
         return large * queued_share(forecast) if is_tokens and large > LARGE_STEP else effects.get(SEATS, 0.0)
     if trials.aim.quantity != "tpot":
         return 0.0
-    prompts = sum(each.seconds for each in forecast.phases if each.name == "prefill")
-    share = prompts / max(sum(each.seconds for each in forecast.phases), 1e-12)
+    share = _with_prompts(forecast)
     tail = trials.aim.percentile is not None and trials.aim.percentile > 50
     if is_tokens:
         return share * (1.0 + tail) if large * now / value > LARGE_STEP else 0.0
     return effects.get(GPU, 0.0) if forecast.running.peak > value * len(forecast.pools[-1].records) else 0.0
+
+
+def _with_prompts(forecast: Forecast) -> float:
+    """The share of time that is spent in steps with prompts."""
+    prompts = sum(each.seconds for each in forecast.phases if each.name == "prefill")
+    return prompts / max(sum(each.seconds for each in forecast.phases), 1e-12)
+
+
+def _of_mixed_steps(trials: Trials, change: Change) -> float:
+    """Answers that go on beside prompts, or prompts that need not take them along: what was tried gains up to twice."""
+    share, often = _with_prompts(trials.forecast), 0.25
+    helps = change.values[MIXED] is (trials.aim.quantity == "tpot")
+    return 2.0 * share if helps and share > often else 0.0

@@ -61,8 +61,8 @@ class Aim(NamedTuple):
         near = 0 if self.percentile is None else 1 + int(np.argmin([abs(each - self.percentile) for each in known]))
         return first + near
 
-    def of(self, seen: RequestTimes) -> float | None:
-        """Its value for some requests; None where none of them has it."""
+    def of(self, seen: RequestTimes, *, smooth: bool = True) -> float | None:
+        """Its value for some requests, around a percentile if ``smooth``; None where none of them has it."""
         if self.quantity == TOKENS:
             return seen.tokens_per_second
         values: Array = getattr(seen, QUANTITIES[self.quantity])
@@ -70,7 +70,8 @@ class Aim(NamedTuple):
             return None
         if self.percentile is None:
             return float(values.mean())
-        # Around a percentile, so that it depends on fewer single requests
+        if not smooth:
+            return quantile(values, self.percentile / 100)
         around = self.percentile / 100 + min(self.percentile, 100 - self.percentile) / 100 * SMOOTH
         return float(np.exp(np.log(np.maximum(np.quantile(values, around), 1e-12)).mean()))
 
@@ -217,11 +218,14 @@ class Trials:
             workload = replace(workload, requests=tuple(even))
         self.count += 1
         after = RequestTimes.of(system.serve(workload).clients, which, ends=before.seconds > 0)
-        return [
-            Gain(aim, gain, _error(aim, before, after), self._estimates(kernels, system, aim))
-            for aim in self.numbers()
-            if (gain := _gain(aim, before, after)) is not None
-        ]
+        found, is_whole = [], self._size == self._whole
+        for aim in self.numbers():
+            if (gain := _gain(aim, before, after)) is not None:
+                exact, error = _gain(aim, before, after, smooth=False) or gain, _error(aim, before, after)
+                # Times that come in clusters have percentiles that jump from one to the next.
+                gain, error = (exact, error) if is_whole else (gain, hypot(error, exact - gain))
+                found.append(Gain(aim, gain, error, self._estimates(kernels, system, aim)))
+        return found
 
     def _requests(self) -> tuple[Workload, Array, RequestTimes]:
         """The first requests of the run, which of them count, and what these saw in the run."""
@@ -247,8 +251,8 @@ class Trials:
         return 0.5 * (prompts if aim.quantity == "ttft" else decodes)
 
 
-def _gain(aim: Aim, before: RequestTimes, after: RequestTimes) -> float | None:
-    first, second = aim.of(before), aim.of(after)
+def _gain(aim: Aim, before: RequestTimes, after: RequestTimes, *, smooth: bool = True) -> float | None:
+    first, second = (aim.of(each, smooth=smooth) for each in (before, after))
     if not first or not second:
         return None
     return log(second / first) if aim.is_rate else log(first / second)
