@@ -112,7 +112,7 @@ class Node:
 
     @property
     def has_children_on_gpu(self) -> bool:
-        return any([child.on_gpu for child in self.children.values()])
+        return any(child.on_gpu for child in self.children.values())
 
 
 Met = tuple[Node, int]  # Where a walk along a content ends: the last matching node, and the piece with the next token
