@@ -107,7 +107,7 @@ class PhaseTotals:
             return
         firsts, estimates, seconds, held = zip(*self._noted, strict=True)
         rows = _table([estimate.rows for estimate in estimates]).T
-        if not self.rows:  # the first step tells how many kernels and tables the timer has
+        if not self.steps:  # the first step tells how many kernels and tables the timer has
             self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
             self._left = np.empty((4 + len(self.varying), 0))
         lengths, numbers = [*map(len, seconds)], _table(firsts)
