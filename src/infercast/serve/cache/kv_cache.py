@@ -110,10 +110,16 @@ class Lookup:
         for edge, _, last in holding.pieces(ratio) if holding.left_behind or ratio > 1 else holding.path:
             end = last if last < count else count
             while position < end:
-                span, stop = _oldest(self.lines[edge, group], position, end)
-                assert span is not None
-                parts.append((span, position, stop))
-                position = stop
+                stop = end
+                for span in self.lines[edge, group].spans:
+                    if span.start <= position < span.end:
+                        parts.append((span, position, span.end if span.end < stop else stop))
+                        position = parts[-1][2]
+                        break
+                    if position < span.start < stop:  # an older copy of what comes later
+                        stop = span.start
+                else:
+                    raise AssertionError("the lookup has found this block")
         return parts
 
     def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
@@ -185,17 +191,6 @@ class Lookup:
         if down_to < position:
             return True, max(down_to, start)
         return False, max([start, *(span.end for span in line.spans if span.end < position)])
-
-
-def _oldest(line: GroupBlocks, position: int, stop: int) -> tuple[BlockSpan | None, int]:
-    """The span with the oldest copy of a block, and how far, up to ``stop``, it has those that follow."""
-    for span in line.spans:
-        start, end = span.start, span.end
-        if start <= position < end:
-            return span, end if end < stop else stop
-        if position < start < stop:  # an older copy of what comes later
-            stop = start
-    return None, position
 
 
 # Blocks that are held or were freed, by content where it may be looked up. Blocks have no numbers, for they are
