@@ -12,6 +12,14 @@ from typing import Any
 import pytest
 
 import infercast
+from infercast.forecast.command.explain import explain_command
+from infercast.forecast.cost import price_of
+from infercast.forecast.intervals import forecast_intervals
+from infercast.forecast.kernels import decode_shape, estimate_step
+from infercast.forecast.memory import fit_memory
+from infercast.forecast.result import judge
+from infercast.forecast.slo import parse_slo
+from infercast.old_names import HOMES
 from infercast.report.formats import RENDERERS, frame_of_rows
 from infercast.shown import PlottableResult, ReprMixin, ResultMixin
 
@@ -32,36 +40,36 @@ NUMBERS = ("int", "float", "Percentiles", "Quantity", "Array")
 def objects() -> dict[str, Any]:
     deployment = infercast.deploy("qwen3-0.6b", "l4")
     forecast = infercast.simulate(deployment, **LOAD)
-    cost = infercast.estimate_step(deployment, infercast.decode_shape(8, 100))
+    cost = estimate_step(deployment, decode_shape(8, 100))
     return {
         "forecast": forecast,
         "deployment": deployment,
         "gpu": deployment.gpu,
         "model": deployment.model,
         "workload": forecast.workload,
-        "intervals": infercast.forecast_intervals(forecast),
-        "verdict": infercast.judge(forecast, "ttft_p99<1s,tpot_p95<40ms"),
-        "fit": infercast.fit_memory("qwen3-0.6b", "l4"),
+        "intervals": forecast_intervals(forecast),
+        "verdict": judge(forecast, "ttft_p99<1s,tpot_p95<40ms"),
+        "fit": fit_memory("qwen3-0.6b", "l4"),
         "step": cost,
         "sweep": infercast.sweep("qwen3-0.6b", "l4", rates=[1, 8], count=40, **LENGTHS),
-        "layouts": infercast.compare_layouts("qwen3-0.6b", ["l4"], num_gpus=[1]),
-        "breakdown": infercast.explain_run("qwen3-0.6b", gpu="l4", **LOAD)[1],
+        "layouts": infercast.compare("qwen3-0.6b", ["l4"], num_gpus=[1]),
+        "breakdown": infercast.explain("qwen3-0.6b", gpu="l4", **LOAD),
         "diagnosis": infercast.diagnose("qwen3-0.6b", gpu="h200-sxm", **LOAD),
-        "explained": infercast.explain_command("vllm serve Qwen/Qwen3-0.6B", "l4", forecast.workload, advice=False),
+        "explained": explain_command("vllm serve Qwen/Qwen3-0.6B", "l4", forecast.workload, advice=False),
     }
 
 
 def test_a_line_says_what_it_is(objects: dict[str, Any]) -> None:
     others = {
-        "slo": infercast.parse_slo("ttft_p99<1s"),
-        "shape": infercast.decode_shape(64, 1000),
+        "slo": parse_slo("ttft_p99<1s"),
+        "shape": decode_shape(64, 1000),
         "request": objects["workload"].requests[0],
         "estimate": infercast.estimate("gemm", "l4", m=64, n=64, k=64),
         "estimates": infercast.estimate("gemm", "l4", m=[64] * 1000, n=64, k=64),
         "layout": objects["layouts"][0],
         "point": objects["sweep"].points[0],
         "tariff": infercast.Tariff(),
-        "price": infercast.price_of("l4"),
+        "price": price_of("l4"),
         "pool": objects["forecast"].pools[0],
         "energy": objects["forecast"].energy,
         "wall": objects["forecast"].wall,
@@ -157,10 +165,15 @@ def subclasses(kind: type) -> Iterator[type]:
         yield from subclasses(each)
 
 
+def named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
 PUBLIC_CLASSES = [
     found
-    for name in infercast.__all__
-    if inspect.isclass(found := getattr(infercast, name)) and not issubclass(found, Exception)
+    for path in (*HOMES.values(), *(f"infercast.{name}" for name in infercast.__all__))
+    if inspect.isclass(found := named(path)) and not issubclass(found, Exception)
 ]
 
 
