@@ -54,6 +54,9 @@ def objects() -> dict[str, Any]:
         "sweep": infercast.sweep("qwen3-0.6b", "l4", rates=[1, 8], count=40, **LENGTHS),
         "layouts": infercast.compare("qwen3-0.6b", ["l4"], num_gpus=[1]),
         "breakdown": infercast.explain("qwen3-0.6b", gpu="l4", **LOAD),
+        "plan": infercast.plan("qwen3-0.6b", rate=2, count=20, slo="ttft_p99<2s", gpus=["l4"], max_gpus=1),
+        "estimate": infercast.estimate("gemm", "l4", m=64, n=64, k=64),
+        "estimates": infercast.estimate("gemm", "l4", m=[64, 128], n=64, k=64),
         "diagnosis": infercast.diagnose("qwen3-0.6b", gpu="h200-sxm", **LOAD),
         "explained": explain_command("vllm serve Qwen/Qwen3-0.6B", "l4", forecast.workload, advice=False),
     }
@@ -95,6 +98,7 @@ def test_answers_are_tables(objects: dict[str, Any]) -> None:
     assert rows["forecast"] == rows["workload"] == 40
     assert (rows["fit"], rows["sweep"], rows["layouts"], rows["verdict"]) == (1, 2, 1, 2)
     assert rows["step"] > 5
+    assert (rows["estimate"], rows["estimates"]) == (1, 2)
     assert "ttft_ms.p99" in objects["sweep"].to_frame("pandas").columns
 
 
@@ -115,7 +119,7 @@ def test_html_is_escaped(objects: dict[str, Any]) -> None:
 def test_pictures_are_figures(objects: dict[str, Any]) -> None:
     pytest.importorskip("matplotlib")
     plotted = [each for each in objects.values() if isinstance(each, PlottableResult)]
-    assert len(plotted) == 4
+    assert len(plotted) == 10
     for each in plotted:
         image = each.plot()._repr_png_()
         assert image.startswith(b"\x89PNG"), each
@@ -130,13 +134,16 @@ def test_equal_latencies_have_a_picture() -> None:
 def test_without_libraries_there_is_a_sentence(objects: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pandas", "polars"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(infercast.InputError, match=r"to_frame needs pandas or polars: pip install pandas; to_dict\(\)"):
+    with pytest.raises(
+        infercast.InputError,
+        match=r"to_frame needs pandas or polars: pip install pandas \(the extra notebook\); to_dict\(\)",
+    ):
         objects["fit"].to_frame()
     with pytest.raises(infercast.InputError, match="library must be pandas or polars, not 'spark'"):
         objects["fit"].to_frame("spark")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.delitem(sys.modules, "infercast.report.plots", raising=False)
-    with pytest.raises(infercast.InputError, match="plot needs matplotlib"):
+    with pytest.raises(infercast.InputError, match=r"plot needs matplotlib.* \(the extra report\)"):
         objects["fit"].plot()
 
 

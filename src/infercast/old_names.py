@@ -6,48 +6,50 @@ import warnings
 from importlib import import_module
 from typing import Any
 
-MOVED = {
-    "emulate.server": "emulator",
-    "forecast.calibration": "read_calibration write_calibration",
-    "forecast.command.explain": "Explained explain_command",
-    "forecast.cost": "Cost GpuPrice price_of",
-    "forecast.deploy": "load_model",
-    "forecast.energy": "Energy FacilityEnergy",
-    "forecast.estimate": "estimate_power",
-    "forecast.explain.diagnose": "ProfileDiagnosis diagnose_profile",
-    "forecast.intervals": "Intervals forecast_intervals",
-    "forecast.kernels": "StepCost decode_shape estimate_step prefill_shape",
-    "forecast.layouts": "LayoutCost",
-    "forecast.memory": "Fit fit_memory",
-    "forecast.own_kernel": "OwnKernel fit_kernel read_kernel",
-    "forecast.partition": "Partition estimate_partition",
-    "forecast.predictor": "StepPredictor StepTime",
-    "forecast.result": "Verdict judge",
-    "forecast.slo": "Percentiles parse_slo",
-    "forecast.sweep": "Savings save_energy",
-    "forecast.variants": "Variants estimate_variants",
-    "hardware": "Gpu gpu_names load_gpu",
-    "models.library": "model_names",
-    "models.spec": "ModelConfig",
-    "serve": "Request Segment",
-    "serve.step": "StepShape",
-    "serve.workload.synthetic": "session_workload synthetic_workload workload_from_requests",
-    "serve.workload.traces": "read_trace",
-    "torch_modules.forecast": "ModuleForecast forecast_module",
-}  # By the module of infercast that has them
-RENAMED = {
-    "Wall": "forecast.energy.FacilityEnergy",
-    "compare_layouts": "compare",
-    "explain_run": "explain",
-    "forecast_disaggregated": "simulate",
-    "forecast_fleet": "simulate",
-    "plan_day": "capacity",
-    "price": "estimate",
-    "price_step": "forecast.kernels.estimate_step",
-    "price_variants": "forecast.variants.estimate_variants",
+HOMES = {
+    name: f"infercast.{module}.{name}"
+    for module, names in {
+        "emulate.server": "emulator",
+        "forecast.calibration": "read_calibration write_calibration",
+        "forecast.command.explain": "Explained explain_command",
+        "forecast.cost": "Cost GpuPrice price_of",
+        "forecast.deploy": "load_model",
+        "forecast.energy": "Energy FacilityEnergy",
+        "forecast.estimate": "estimate_power",
+        "forecast.explain.diagnose": "ProfileDiagnosis diagnose_profile",
+        "forecast.intervals": "Intervals forecast_intervals",
+        "forecast.kernels": "StepCost decode_shape estimate_step prefill_shape",
+        "forecast.layouts": "LayoutCost",
+        "forecast.memory": "Fit fit_memory",
+        "forecast.own_kernel": "OwnKernel fit_kernel read_kernel",
+        "forecast.partition": "Partition estimate_partition",
+        "forecast.predictor": "StepPredictor StepTime",
+        "forecast.result": "Verdict judge",
+        "forecast.slo": "Percentiles parse_slo",
+        "forecast.sweep": "Savings save_energy",
+        "forecast.variants": "Variants estimate_variants",
+        "hardware": "Gpu gpu_names load_gpu",
+        "models.library": "model_names",
+        "models.spec": "ModelConfig",
+        "serve": "Request Segment",
+        "serve.step": "StepShape",
+        "serve.workload.synthetic": "session_workload synthetic_workload workload_from_requests",
+        "serve.workload.traces": "read_trace",
+        "torch_modules.forecast": "ModuleForecast forecast_module",
+    }.items()
+    for name in names.split()
+} | {
+    "Wall": "infercast.forecast.energy.FacilityEnergy",
+    "compare_layouts": "infercast.compare",
+    "explain_run": "infercast.explain",
+    "forecast_disaggregated": "infercast.simulate",
+    "forecast_fleet": "infercast.simulate",
+    "plan_day": "infercast.capacity",
+    "price": "infercast.estimate",
+    "price_step": "infercast.forecast.kernels.estimate_step",
+    "price_variants": "infercast.forecast.variants.estimate_variants",
 }
-HOMES = {name: f"infercast.{module}.{name}" for module, names in MOVED.items() for name in names.split()}
-HOMES |= {name: f"infercast.{new}" for name, new in RENAMED.items()}
+"""Where each is now; what was renamed is below."""
 
 
 def old_name(name: str) -> Any:

@@ -549,7 +549,6 @@ class RunOptions(LoadOptions, DeployOptions, total=False):
 
 PYTHON_NAMES = {option.spelled[2:].replace("-", "_"): option.python or option.name for option in OPTIONS.values()}
 """Keywords by what the command line calls them."""
-OF_TRACES = {"rate", "count", "declared_length", "ignore_eos"}  # What can be changed of a trace
 
 
 def resolve_run(
@@ -641,8 +640,9 @@ def _random(load: dict[str, Any], longest: int) -> Workload:
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay no trace
 
+    changeable = ("rate", "count", "declared_length", "ignore_eos")
     for name in load:
-        if name not in OF_TRACES:
+        if name not in changeable:
             raise InputError(f"{name} has no meaning with a trace, which brings its own; rate and count change it")
     workload = scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
     return ended(workload, load.get("declared_length"), load.get("ignore_eos"))

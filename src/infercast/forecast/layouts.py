@@ -40,7 +40,7 @@ from infercast.predict.learned import make_predictor, ordering
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.synthetic import synthetic_workload
-from infercast.shown import ReprMixin, ResultMixin
+from infercast.shown import PlottableResult, ReprMixin
 from infercast.units import format_figure, format_seconds
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256  # The default load: clients of a closed loop, and tokens of requests
@@ -102,7 +102,7 @@ class LayoutCost(ReprMixin):
         return None if self.intervals is None else self.intervals.output_tokens_per_second
 
 
-class Layouts(ResultMixin, tuple[LayoutCost, ...]):
+class Layouts(PlottableResult, tuple[LayoutCost, ...]):
     """Layouts that were compared, in the order of the question; a tuple that can show itself."""
 
     model: str

@@ -18,7 +18,7 @@ from infercast.forecast.system import DECODE, system_of
 from infercast.lazy_classes import dataclass
 from infercast.serve import Record, Workload
 from infercast.serve.loop import Progress
-from infercast.shown import ResultMixin
+from infercast.shown import PlottableResult
 from infercast.units import format_seconds
 
 EDGES = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
@@ -214,7 +214,7 @@ class KernelPart:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Breakdown(ResultMixin):
+class Breakdown(PlottableResult):
     """A run from the first request sent to the last token received, second by second."""
 
     forecast: Forecast  # Of the same run
