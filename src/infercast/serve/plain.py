@@ -121,13 +121,14 @@ class PlainLoop:
         """Allocate what has been counted, before others look for blocks or leave theirs."""
         if held > self.num_blocks:
             raise NotPlain
-        self.cache.num_held, count = self.settled, held - self.settled
-        self.cache.take(count)
-        self.settled = held
+        if held > self.settled:
+            self.cache.num_held = self.settled
+            self.cache.take(held - self.settled)
+        self.cache.num_held = self.settled = held
 
     def _name(self, blocks: BlockAllocation, num_tokens: int) -> None:
         """Let others find the blocks of a prompt, unless they are those of an answer that is not named yet."""
-        for edge, _, end in blocks.path if self.expected else ():
+        for edge, _, end in blocks.path:
             if edge in self.expected and end > self.expected[edge].named:
                 raise NotPlain
         self.cache.name(blocks, num_tokens)
@@ -135,15 +136,14 @@ class PlainLoop:
     def _start(self, index: int, known: int, blocks: BlockAllocation, budget: int, held: int) -> tuple[int, int] | None:
         """Allocate the first blocks of a request; returns (new, computed) tokens of its first step, or None."""
         self._settle(held)
-        hits = self.cache.hits(blocks, known)
-        computed = hits[-1][2] * self.size if hits else 0
-        reached = known if known - computed < budget else computed + budget
+        computed = self.cache.longest_prefix(blocks, known)
+        new = known - computed if known - computed < budget else budget
         spare = self.watermark if self.num_running else 0
-        if not self.cache.start(blocks, hits, reached, known if self.reserves else 0, spare):
+        if not self.cache.admit(blocks, computed, new, known if self.reserves else 0, self.budget, spare=spare):
             return None
-        self._name(blocks, reached)
+        (self._name if self.expected else self.cache.name)(blocks, computed + new)
         self.settled, self.record.num_cached[index] = self.cache.num_held, computed
-        return reached - computed, computed
+        return new, computed
 
     def _expect(self, blocks: BlockAllocation) -> None:
         """Its answer may be reused: no other request may look for it, or compute the same, before its end."""

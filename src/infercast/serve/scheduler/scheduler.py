@@ -66,7 +66,6 @@ class Scheduler:
         self._is_windowed = any(cache.shape.windows)
         self._has_states, self._is_aligned = bool(cache.shape.states), cache.shape.aligned
         self._is_plain = drafts is None and not self._is_aligned
-        self._is_simple = self._is_plain and cache.is_plain and offload is None
         parts = drafts is not None or offload is not None or max_adapters is not None or policy.prefill_interval > 1
         self._has_parts = parts or self._has_states or policy.prompts_first
         self._budget = policy.step_tokens
@@ -495,8 +494,6 @@ class Scheduler:
         cache, offload, known = self.cache, self.offload, sequence.num_input + sequence.num_produced
         if offload is not None and sequence in offload.loading:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
-        if self._is_simple:
-            return self._start_simply(plan, sequence, known)
         promised = min(self.policy.reserved_tokens(sequence, known), self.longest)
         if offload is None and not cache.may_fit(sequence, promised):
             return 0
@@ -514,21 +511,6 @@ class Scheduler:
             sequence.num_cached = num_cached
         else:
             offload.note_start(sequence, known, num_cached, 0)
-        return new_tokens
-
-    def _start_simply(self, plan: Plan, sequence: Sequence, known: int) -> int:
-        """The same where the cache is plain."""
-        policy, cache, size = self.policy, self.cache, self._block_size
-        hits = cache.hits(sequence, known)
-        num_cached = hits[-1][2] * size if hits else 0
-        if self._defers and known - num_cached > 1:
-            return 0
-        new_tokens = policy.first_chunk(known - num_cached, plan.budget, self._num_requests())
-        promised, spare = policy.reserved_tokens(sequence, known), self._watermark if self.running else 0
-        reached, longest = num_cached + new_tokens, self.longest
-        if not new_tokens or not cache.start(sequence, hits, min(reached, longest), min(promised, longest), spare):
-            return 0
-        sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
 
     def _first_tokens(self, plan: Plan, sequence: Sequence, known: int, computed: int) -> int:
