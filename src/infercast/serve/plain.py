@@ -48,7 +48,7 @@ class StepInFlight(NamedTuple):
     has_both: bool = False  # True if some get one that is both
 
 
-class Ahead(NamedTuple):
+class RepeatedStep(NamedTuple):
     """Repetitions of a step that are timed but not launched."""
 
     numbers: Numbers
@@ -268,7 +268,7 @@ class PlainLoop:
         if before is not None:
             self._end(before, timeline.take_in(before.end, before.process))
 
-    def _look_ahead(self, count: int, arrival: float | None) -> Ahead | None:
+    def _look_ahead(self, count: int, arrival: float | None) -> RepeatedStep | None:
         """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
         timeline, before, now, steps = self.timeline, self.flying, self.steps, 1
         self.cache.num_held += self.begin[(now + 1) % self.size]
@@ -285,9 +285,9 @@ class PlainLoop:
         repeated = timeline.repeat(estimate.host, estimate.gpu_seconds, before.process)
         if before.first or before.last:
             self._answer(before, repeated[2][0])
-        return Ahead(numbers, estimate, repeated, held, before)
+        return RepeatedStep(numbers, estimate, repeated, held, before)
 
-    def _repeat(self, ahead: Ahead) -> None:
+    def _repeat(self, ahead: RepeatedStep) -> None:
         """Launch the same step again and again, until a request comes."""
         numbers, estimate, (seconds, ends, clocks), held, before = ahead
         timeline, record, begin, count = self.timeline, self.record, self.begin, numbers[0]

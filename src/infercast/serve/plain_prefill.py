@@ -24,7 +24,7 @@ from infercast.serve.timeline import Repetitions
 Sequences = list[DeclaredSequence]
 
 
-class StepInFlight(NamedTuple):
+class BatchInFlight(NamedTuple):
     end: float
     process: float  # Seconds to process its result
     num_tokens: int
@@ -33,7 +33,7 @@ class StepInFlight(NamedTuple):
     fresh: Sequences  # Those that have not decoded before
 
 
-class Ahead(NamedTuple):
+class RepeatedDecodes(NamedTuple):
     """Repetitions of a step that are timed but not launched."""
 
     numbers: Numbers
@@ -61,7 +61,7 @@ class PlainPrefillLoop:
         self.clients = loop.clients
         self.scheduler, self.cache, self.batch = scheduler, scheduler.cache, scheduler.batch
         self.cohort, self.rules = scheduler.cohort, scheduler.policy.rules
-        self.flying: StepInFlight | None = None
+        self.flying: BatchInFlight | None = None
         self.step_seconds = 1e-6  # Duration of the last decode step
         self.fresh: Sequences = []  # Those that have not decoded yet
         self.skipped: Sequences = []  # Those whose last token is in flight, and that have left the batch
@@ -171,7 +171,7 @@ class PlainPrefillLoop:
         self.cache.num_blank -= needed
         return bool(cohort.members)
 
-    def _look_ahead(self, arrival: float | None) -> Ahead | None:
+    def _look_ahead(self, arrival: float | None) -> RepeatedDecodes | None:
         """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
         timeline, before, steps, scheduler, cohort = self.timeline, self.flying, 1, self.scheduler, self.cohort
         count, waiting = len(cohort.members), scheduler.waiting
@@ -191,9 +191,9 @@ class PlainPrefillLoop:
         if steps < len(estimate.gpu_seconds):
             seconds, ends, clocks = repeated
             repeated = seconds[:steps], ends[:steps], clocks[:steps]
-        return Ahead(numbers, estimate, repeated, held)
+        return RepeatedDecodes(numbers, estimate, repeated, held)
 
-    def _repeat(self, ahead: Ahead) -> None:
+    def _repeat(self, ahead: RepeatedDecodes) -> None:
         """Launch the same step again and again, until a request comes."""
         numbers, estimate, (seconds, ends, clocks), held = ahead
         timeline, record, count, arrival = self.timeline, self.record, numbers[0], self.clients.next_arrival
@@ -216,7 +216,7 @@ class PlainPrefillLoop:
             ending = [each for each in ending if each.last_step == cohort.steps]
             self._end(early)
         process = estimate.host.process
-        self.flying = StepInFlight(ends[steps - 1], process, count - len(early), None, ending, fresh)
+        self.flying = BatchInFlight(ends[steps - 1], process, count - len(early), None, ending, fresh)
 
     def _launch(
         self, numbers: Numbers, estimate: StepEstimate, tokens: int, prompts: Sequences | None, ending: Sequences
@@ -228,12 +228,12 @@ class PlainPrefillLoop:
         span = self.timeline.launch(host, estimate.gpu_seconds[0])
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
         phase.note(numbers, estimate, [span.seconds], [self.cache.num_blocks - self.cache.num_blank])
-        before, self.flying = self.flying, StepInFlight(span.end, host.process, tokens, prompts, ending, fresh)
+        before, self.flying = self.flying, BatchInFlight(span.end, host.process, tokens, prompts, ending, fresh)
         if before is not None:
             self._complete_step(before, self.timeline.take_in(before.end, before.process))
         return span.start
 
-    def _complete_step(self, step: StepInFlight, end: float) -> None:
+    def _complete_step(self, step: BatchInFlight, end: float) -> None:
         """The result of a step is there."""
         _, _, count, prompts, ending, fresh = step
         if prompts is None:
