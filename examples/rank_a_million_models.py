@@ -2,7 +2,7 @@
 
 import numpy as np
 
-import infercast
+from infercast.forecast.variants import estimate_variants
 
 layers, hidden, inter, heads, kv_heads = (
     axis.ravel()
@@ -14,7 +14,7 @@ layers, hidden, inter, heads, kv_heads = (
         np.array([4, 8]),
     )
 )
-variants = infercast.estimate_variants(
+variants = estimate_variants(
     "h200-sxm", layers=layers, hidden=hidden, inter=inter, heads=heads, kv_heads=kv_heads, batch=16, context=2000
 )
 about_8b = np.flatnonzero(np.abs(variants.parameters / 8.03e9 - 1) < 0.01)

@@ -77,7 +77,7 @@ COUNTS = {
     "flags of FirstCome": (lambda: [each.type for each in fields(FcfsPolicy)].count("bool"), 16),
     "flags of PrefillFirst": (lambda: [each.type for each in fields(PrefillFirstPolicy)].count("bool"), 3),
     "flags of PrefillRules": (lambda: len(PrefillRules._fields), 14),
-    "flags of the scheduler": (lambda: flags_of(FcfsPolicy(max_num_batched_tokens=8, max_num_seqs=8)), 14),
+    "flags of the scheduler": (lambda: flags_of(FcfsPolicy(max_num_batched_tokens=8, max_num_seqs=8)), 3),
     "flags of the prefill-first scheduler": (lambda: flags_of(PrefillFirstPolicy(max_running_requests=8)), 3),
 }
 

@@ -33,7 +33,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": BASE,
     "engines": BASE | {"hardware", "ops", "models", "predict", "serve"},
     "forecast": UNDER_FORECAST,
-    "calibrate": UNDER_FORECAST | {"forecast"},
+    "calibration": UNDER_FORECAST | {"forecast"},
+    "calibrate": BASE | {"calibration"},
+    "old_names": BASE | {"calibration"},
     "lab": BASE,
     "lab.validate": UNDER_FORECAST | {"forecast"},
     "lab.fit": BASE | {"hardware", "ops", "models", "predict"},
@@ -43,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "emulate": BASE | {"", "serve", "forecast", "report", "web"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.base", "engines.host_probe", "engines.settings", "serve"}
-    | {"forecast", "calibrate", "lab.validate", "lab.fit", "lab.measure", "torch_modules"}
+    | {"forecast", "calibration", "lab.validate", "lab.fit", "lab.measure", "torch_modules"}
     | {"report", "web", "emulate"}
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},
     "__main__": {"cli.main"},
@@ -51,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """The public package itself is written as the empty name."""
 
 LIBRARIES = {
-    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "calibrate", "web", "emulate"}
+    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "calibration", "web", "emulate"}
     | {"lab.validate", "lab.fit", "lab.measure"},
     "pandas": {"lab.fit", "lab.measure", "forecast"},
     "pyarrow": {"lab.measure"},
@@ -215,7 +217,13 @@ def test_the_table_refuses(layer: str, target: str) -> None:
 
 
 ENGINES = sorted(path.parent.name for path in (SOURCE / "engines").glob("*/engine.py"))
-READS_AN_ENGINE = ("lab/measure/", "lab/validate/", "calibrate/", "cli/commands/measure.py", "cli/commands/validate.py")
+READS_AN_ENGINE = (
+    "lab/measure/",
+    "lab/validate/",
+    "calibration/",
+    "cli/commands/measure.py",
+    "cli/commands/validate.py",
+)
 """They start an engine, or read what it wrote."""
 NAMES_AN_ENGINE = {
     "__init__.py": "the public name of the default engine's settings",

@@ -11,6 +11,8 @@ import pytest
 import infercast
 from infercast.cli.app import COMMANDS
 from infercast.glossary import glossary
+from infercast.hardware import gpu_names
+from infercast.models.library import model_names
 from infercast.web.answers import openapi_document
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +91,7 @@ def test_keys_of_all_answers_say_what_they_mean(pages: ModuleType) -> None:
 def test_the_catalog_has_every_model_and_gpu(pages: ModuleType) -> None:
     text = pages.GENERATED["reference-catalog.md"]()
     names = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
-    assert names == {*infercast.model_names(), *infercast.gpu_names()}
+    assert names == {*model_names(), *gpu_names()}
 
 
 def test_records_are_on_the_site(pages: ModuleType) -> None:
@@ -129,7 +131,7 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 
 
 def test_pages_count_bundled_models_and_gpus_right() -> None:
-    models, gpus = len(infercast.model_names()), len(infercast.gpu_names())
+    models, gpus = len(model_names()), len(gpu_names())
     assert f"{models} bundled names" in (ROOT / "README.md").read_text("utf-8")
     assert f"{gpus} bundled" in (ROOT / "README.md").read_text("utf-8")
     assert f"{models} models and\n{gpus} GPUs" in (ROOT / "docs" / "index.md").read_text("utf-8")

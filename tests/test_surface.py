@@ -12,6 +12,14 @@ from typing import Any
 import pytest
 
 import infercast
+from infercast.forecast.command.explain import explain_command
+from infercast.forecast.cost import price_of
+from infercast.forecast.intervals import forecast_intervals
+from infercast.forecast.kernels import decode_shape, estimate_step
+from infercast.forecast.memory import fit_memory
+from infercast.forecast.result import judge
+from infercast.forecast.slo import parse_slo
+from infercast.old_names import HOMES
 from infercast.report.formats import RENDERERS, frame_of_rows
 from infercast.shown import PlottableResult, ReprMixin, ResultMixin
 
@@ -32,36 +40,39 @@ NUMBERS = ("int", "float", "Percentiles", "Quantity", "Array")
 def objects() -> dict[str, Any]:
     deployment = infercast.deploy("qwen3-0.6b", "l4")
     forecast = infercast.simulate(deployment, **LOAD)
-    cost = infercast.estimate_step(deployment, infercast.decode_shape(8, 100))
+    cost = estimate_step(deployment, decode_shape(8, 100))
     return {
         "forecast": forecast,
         "deployment": deployment,
         "gpu": deployment.gpu,
         "model": deployment.model,
         "workload": forecast.workload,
-        "intervals": infercast.forecast_intervals(forecast),
-        "verdict": infercast.judge(forecast, "ttft_p99<1s,tpot_p95<40ms"),
-        "fit": infercast.fit_memory("qwen3-0.6b", "l4"),
+        "intervals": forecast_intervals(forecast),
+        "verdict": judge(forecast, "ttft_p99<1s,tpot_p95<40ms"),
+        "fit": fit_memory("qwen3-0.6b", "l4"),
         "step": cost,
         "sweep": infercast.sweep("qwen3-0.6b", "l4", rates=[1, 8], count=40, **LENGTHS),
-        "layouts": infercast.compare_layouts("qwen3-0.6b", ["l4"], num_gpus=[1]),
-        "breakdown": infercast.explain_run("qwen3-0.6b", gpu="l4", **LOAD)[1],
+        "layouts": infercast.compare("qwen3-0.6b", ["l4"], num_gpus=[1]),
+        "breakdown": infercast.explain("qwen3-0.6b", gpu="l4", **LOAD),
+        "plan": infercast.plan("qwen3-0.6b", rate=2, count=20, slo="ttft_p99<2s", gpus=["l4"], max_gpus=1),
+        "estimate": infercast.estimate("gemm", "l4", m=64, n=64, k=64),
+        "estimates": infercast.estimate("gemm", "l4", m=[64, 128], n=64, k=64),
         "diagnosis": infercast.diagnose("qwen3-0.6b", gpu="h200-sxm", **LOAD),
-        "explained": infercast.explain_command("vllm serve Qwen/Qwen3-0.6B", "l4", forecast.workload, advice=False),
+        "explained": explain_command("vllm serve Qwen/Qwen3-0.6B", "l4", forecast.workload, advice=False),
     }
 
 
 def test_a_line_says_what_it_is(objects: dict[str, Any]) -> None:
     others = {
-        "slo": infercast.parse_slo("ttft_p99<1s"),
-        "shape": infercast.decode_shape(64, 1000),
+        "slo": parse_slo("ttft_p99<1s"),
+        "shape": decode_shape(64, 1000),
         "request": objects["workload"].requests[0],
         "estimate": infercast.estimate("gemm", "l4", m=64, n=64, k=64),
         "estimates": infercast.estimate("gemm", "l4", m=[64] * 1000, n=64, k=64),
         "layout": objects["layouts"][0],
         "point": objects["sweep"].points[0],
         "tariff": infercast.Tariff(),
-        "price": infercast.price_of("l4"),
+        "price": price_of("l4"),
         "pool": objects["forecast"].pools[0],
         "energy": objects["forecast"].energy,
         "wall": objects["forecast"].wall,
@@ -87,6 +98,7 @@ def test_answers_are_tables(objects: dict[str, Any]) -> None:
     assert rows["forecast"] == rows["workload"] == 40
     assert (rows["fit"], rows["sweep"], rows["layouts"], rows["verdict"]) == (1, 2, 1, 2)
     assert rows["step"] > 5
+    assert (rows["estimate"], rows["estimates"]) == (1, 2)
     assert "ttft_ms.p99" in objects["sweep"].to_frame("pandas").columns
 
 
@@ -107,7 +119,7 @@ def test_html_is_escaped(objects: dict[str, Any]) -> None:
 def test_pictures_are_figures(objects: dict[str, Any]) -> None:
     pytest.importorskip("matplotlib")
     plotted = [each for each in objects.values() if isinstance(each, PlottableResult)]
-    assert len(plotted) == 4
+    assert len(plotted) == 10
     for each in plotted:
         image = each.plot()._repr_png_()
         assert image.startswith(b"\x89PNG"), each
@@ -122,13 +134,16 @@ def test_equal_latencies_have_a_picture() -> None:
 def test_without_libraries_there_is_a_sentence(objects: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pandas", "polars"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(infercast.InputError, match=r"to_frame needs pandas or polars: pip install pandas; to_dict\(\)"):
+    with pytest.raises(
+        infercast.InputError,
+        match=r"to_frame needs pandas or polars: pip install pandas \(the extra notebook\); to_dict\(\)",
+    ):
         objects["fit"].to_frame()
     with pytest.raises(infercast.InputError, match="library must be pandas or polars, not 'spark'"):
         objects["fit"].to_frame("spark")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.delitem(sys.modules, "infercast.report.plots", raising=False)
-    with pytest.raises(infercast.InputError, match="plot needs matplotlib"):
+    with pytest.raises(infercast.InputError, match=r"plot needs matplotlib.* \(the extra report\)"):
         objects["fit"].plot()
 
 
@@ -157,10 +172,15 @@ def subclasses(kind: type) -> Iterator[type]:
         yield from subclasses(each)
 
 
+def named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
 PUBLIC_CLASSES = [
     found
-    for name in infercast.__all__
-    if inspect.isclass(found := getattr(infercast, name)) and not issubclass(found, Exception)
+    for path in (*HOMES.values(), *(f"infercast.{name}" for name in infercast.__all__))
+    if inspect.isclass(found := named(path)) and not issubclass(found, Exception)
 ]
 
 

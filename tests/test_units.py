@@ -123,9 +123,14 @@ def test_json_holds_null_where_there_is_no_number():
 
 def test_answers_are_made_json_in_one_place():
     source = Path(__file__).parents[1] / "src" / "infercast"
-    keys = {"web/workers.py", "web/answers.py", "web/state.py", "calibrate/readers.py"}  # keys of caches, and defaults
+    keys = {
+        "web/workers.py",
+        "web/answers.py",
+        "web/state.py",
+        "calibration/readers.py",
+    }  # keys of caches, and defaults
     files = [
-        path for part in ("cli", "report", "web", "emulate", "calibrate") for path in (source / part).rglob("*.py")
+        path for part in ("cli", "report", "web", "emulate", "calibration") for path in (source / part).rglob("*.py")
     ]
     own = {
         path.relative_to(source).as_posix() for path in files if re.search(r"json\.dumps?\(", path.read_text("utf-8"))

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from infercast.calibrate.learn import Point, Replay, learned_of, prior_of, solve
-from infercast.calibrate.result import QUANTITIES, RATE, Result
+from infercast.calibration.learn import Point, Replay, learned_of, prior_of, solve
+from infercast.calibration.result import QUANTITIES, RATE, Result
 from infercast.engines.base import Deployment
 from infercast.forecast.calibration import Calibration, Fingerprint, calibrated
 from infercast.forecast.intervals import half_widths

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas
 
-from infercast import fit_kernel
+from infercast.forecast.own_kernel import fit_kernel
 
 MOST = 2000
 PAIRS = "(q*kv*(1-causal) + causal*(q*min(q,kv) - min(q,kv)**2/2))"

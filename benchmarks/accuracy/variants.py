@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 import infercast
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.variants import estimate_variants
 from infercast.models.spec import parameter_count, stage_weight_bytes
 
 GPUS = ("h200-sxm", "h100-sxm", "a100-sxm-80gb", "l40s")
@@ -65,16 +67,14 @@ def main() -> None:
         batch, context = int(random.integers(1, 128)), int(random.integers(1, 4096))
         path = folder / "config.json"
         path.write_text(json.dumps(config_of(sizes)))
-        shape = infercast.decode_shape(batch, context) if prompt is None else infercast.prefill_shape(prompt)
+        shape = decode_shape(batch, context) if prompt is None else prefill_shape(prompt)
         try:
             deployment = infercast.deploy(path, gpu, quantization=None if quantization == "bf16" else quantization)
-            step = infercast.estimate_step(deployment, shape)
+            step = estimate_step(deployment, shape)
         except infercast.InfercastError:
             left_out += 1  # it does not fit in the GPU
             continue
-        found = infercast.estimate_variants(
-            gpu, batch=batch, context=context, prompt=prompt, quantization=quantization, **sizes
-        )
+        found = estimate_variants(gpu, batch=batch, context=context, prompt=prompt, quantization=quantization, **sizes)
         model = deployment.model
         kind = (
             f"{'experts' if sizes['experts'] else 'dense'}, {quantization}, {'decode' if prompt is None else 'prompt'}"
@@ -94,7 +94,7 @@ def main() -> None:
     )
     layers, hidden, inter, heads, kv_heads = (axis.ravel() for axis in axes)
     begin = time.process_time()
-    infercast.estimate_variants("h200-sxm", layers=layers, hidden=hidden, inter=inter, heads=heads, kv_heads=kv_heads)
+    estimate_variants("h200-sxm", layers=layers, hidden=hidden, inter=inter, heads=heads, kv_heads=kv_heads)
     print(f"{layers.size:,} variants: {time.process_time() - begin:.2f} s of one processor.")
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 import infercast
 from infercast.hardware.server import servers
+from infercast.serve.workload.synthetic import synthetic_workload
 
 Array = npt.NDArray[np.float64]
 
@@ -111,7 +112,7 @@ def whole_chain() -> None:
     for run in RUNS:
         deployment = infercast.deploy(run.model, run.gpu, **run.options)
         inputs, outputs = run.lengths
-        load = infercast.synthetic_workload(
+        load = synthetic_workload(
             concurrency=run.clients, count=3 * run.clients, input_lengths=inputs, output_lengths=outputs
         )
         forecast = infercast.simulate(deployment, load)

@@ -29,6 +29,7 @@ from infercast.forecast.slo import Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
 from infercast.serve.workload.distributions import parse_lengths
 from infercast.serve.workload.synthetic import scaled
+from infercast.serve.workload.traces import read_trace
 
 STEP, SECONDS = 10.0, 2400.0
 INPUTS = parse_lengths("lognormal:700:0.9:16:8000", "inputs")
@@ -95,7 +96,7 @@ def main() -> None:
         for load in LOADS:
             compare(f"{model}, {gpu}", deployment, waves(load * curve.full_rate * count), curve, slo, count)
         for path in sys.argv[1:]:
-            hour = infercast.read_trace(path)
+            hour = read_trace(path)
             curve_of_trace = learn_curve(replicas_of(deployment, count), traffic_of(hour), slo, count)
             for load in LOADS[1::2]:
                 trace = traffic_of(scaled(hour, rate=load * curve_of_trace.full_rate * count))

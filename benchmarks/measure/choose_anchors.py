@@ -17,8 +17,10 @@ import pandas
 from infercast.hardware import load_gpu
 from infercast.lab.fit.sweeps import _READERS
 from infercast.lab.measure.cases import Case, sweep_cases
-from infercast.predict.anchors import choose
+from infercast.predict.anchors import Space
+from infercast.predict.array_api import Array
 from infercast.predict.families import FAMILIES
+from infercast.predict.fitted import Forest
 
 GPUS = ("a100-sxm", "l40s", "h200-sxm")
 EACH = 64
@@ -43,6 +45,27 @@ def _is_plain(shape: dict[str, object]) -> bool:
     """What PyTorch alone can run too."""
     even = shape.get("sigma", 0.0) == 0.0
     return even and not shape["latent"] and not shape["window"] and shape["head_dim"] == shape["value_dim"]
+
+
+def choose(family: str, features: Array, count: int, learner: Forest | None = None) -> Array:
+    """Numbers of ``count`` rows to measure: each next one takes away most of the variance of all kernels."""
+    generator = np.random.default_rng(0)
+    # Rows that anchors are chosen from, and rows that they are chosen for
+    candidates, judges = (generator.permutation(len(features))[:most] for most in (800, 1200))
+    space = Space.of(family, features, learner)
+    points, others = space.place(features[candidates]), space.place(features[judges])
+    left, shared = space.covariance(points, points), space.covariance(others, points)
+    chosen: list[int] = []
+    for _ in range(min(count, len(candidates))):
+        gain = np.square(shared).sum(axis=0) / (np.diag(left) + space.varies["noise"])
+        gain[chosen] = -1.0
+        best = int(np.argmax(gain))
+        chosen.append(best)
+        column, of_others = left[:, best].copy(), shared[:, best].copy()
+        total = left[best, best] + space.varies["noise"]
+        left -= np.outer(column, column) / total
+        shared -= np.outer(of_others, column) / total
+    return np.asarray(candidates[chosen])
 
 
 def chosen(family: str, cases: Sequence[Case]) -> list[Case]:

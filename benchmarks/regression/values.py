@@ -13,9 +13,15 @@ import infercast
 from cases import Case
 from infercast.engines.vllm.versions import MEASURED
 from infercast.forecast.estimate import SHAPES
+from infercast.forecast.intervals import forecast_intervals
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.memory import fit_memory
+from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, MoE, Op
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
+from infercast.serve.step import StepShape
+from infercast.serve.workload.synthetic import synthetic_workload
 
 Value = int | float | str
 SHORT = {
@@ -23,7 +29,7 @@ SHORT = {
     "ep": "enable_expert_parallel",
 }  # fmt: skip
 OF_SETTINGS = frozenset(field.name for field in fields(infercast.EngineSettings))
-OF_WORKLOADS = frozenset(inspect.signature(infercast.synthetic_workload).parameters)
+OF_WORKLOADS = frozenset(inspect.signature(synthetic_workload).parameters)
 # What a run is asked for unless its case says otherwise: short, so that all of them take seconds.
 USUAL_WORKLOAD = {"count": 60, "input_lengths": "lognormal:700:0.9:16:8000", "output_lengths": "lognormal:60:0.8:4:300"}
 
@@ -41,7 +47,7 @@ def _kernel(case: Case, predictor: Predictor) -> dict[str, Value]:
     gpu, family = case.names
     kernel = family if family in SHAPES else OTHER_KERNELS[family](**case.options)
     sizes = case.options if family in SHAPES else {}
-    estimate = infercast.estimate(kernel, infercast.load_gpu(gpu), condition="engine", predictor=predictor, **sizes)
+    estimate = infercast.estimate(kernel, load_gpu(gpu), condition="engine", predictor=predictor, **sizes)
     seconds, low, high = (np.ravel(each)[0].item() for each in (estimate.seconds, estimate.low, estimate.high))
     return {"seconds": seconds, "high / low": high / low, "source": str(estimate.source)}
 
@@ -50,14 +56,14 @@ def _step(case: Case, predictor: Predictor) -> dict[str, Value]:
     gpu, model = case.names
     options = case.options
     batch, context, prompt, cached = (options.pop(name, 0) for name in ("decode", "context", "prompt", "cached"))
-    prompts, decodes = infercast.prefill_shape(prompt, cached), infercast.decode_shape(batch, context)
+    prompts, decodes = prefill_shape(prompt, cached), decode_shape(batch, context)
     parts = [part for part, tokens in ((decodes, batch), (prompts, prompt)) if tokens]
-    shape = infercast.StepShape(
+    shape = StepShape(
         [tokens for part in parts for tokens in part.new_tokens],
         [tokens for part in parts for tokens in part.computed],
         sum(part.num_sampled for part in parts),
     )
-    step = infercast.estimate_step(_deploy(model, gpu, options, predictor), shape)
+    step = estimate_step(_deploy(model, gpu, options, predictor), shape)
     gpu_seconds = float(step.gpu.seconds) + step.gap_seconds
     return {"gpu seconds": gpu_seconds, "host seconds": float(step.host_seconds), "launch": step.launch}
 
@@ -65,7 +71,7 @@ def _step(case: Case, predictor: Predictor) -> dict[str, Value]:
 def _memory(case: Case, predictor: Predictor) -> dict[str, Value]:
     gpu, model = case.names
     settings, others = _settings(case.options)
-    fit = infercast.fit_memory(model, gpu, settings, **others)
+    fit = fit_memory(model, gpu, settings, **others)
     values: dict[str, Value] = {
         "weights": float(fit.memory.weights),
         "block bytes": int(fit.memory.kv.block_bytes),
@@ -93,7 +99,7 @@ def _disaggregate(case: Case, predictor: Predictor) -> dict[str, Value]:
         own = {name.removeprefix(f"{pool}_"): value for name, value in options.items() if name.startswith(f"{pool}_")}
         shared = {name: value for name, value in options.items() if not name.startswith(("prefill_", "decode_"))}
         pools.append(_deploy(model, gpu, shared | own, predictor))
-    return _results(infercast.forecast_disaggregated(pools[0], pools[1], workload, **between))
+    return _results(infercast.simulate(pools[1], workload, prefill=pools[0], **between))
 
 
 def _results(forecast: Any) -> dict[str, Value]:
@@ -115,7 +121,7 @@ def _results(forecast: Any) -> dict[str, Value]:
 
 def _ends(forecast: Any) -> dict[str, Value]:
     """How wide some of its intervals are."""
-    intervals = infercast.forecast_intervals(forecast)
+    intervals = forecast_intervals(forecast)
     values: dict[str, Value] = {"ttft p99 high / low": intervals.ttft.high.p99 / intervals.ttft.low.p99}
     if intervals.tpot is not None:
         values["tpot p50 high / low"] = intervals.tpot.high.p50 / intervals.tpot.low.p50
@@ -139,7 +145,7 @@ def _workload(options: dict[str, Any]) -> tuple[dict[str, Any], infercast.Worklo
     """All other options, and the requests that were asked for."""
     asked = {name: value for name, value in options.items() if name in OF_WORKLOADS}
     others = {name: value for name, value in options.items() if name not in OF_WORKLOADS}
-    return others, infercast.synthetic_workload(**{**USUAL_WORKLOAD, **asked})
+    return others, synthetic_workload(**{**USUAL_WORKLOAD, **asked})
 
 
 def _mixed(prompts: int, q_len: int, decodes: int, kv_len: int, heads: int, kv_heads: int, head_dim: int) -> Op:

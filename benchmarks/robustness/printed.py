@@ -199,8 +199,8 @@ def python(rng: Random) -> Iterator[Claim]:
 def pools(rng: Random) -> Iterator[Claim]:
     """A prefill pool and a decode pool, from Python and by the command."""
     model, rate, engines = rng.choice(MODELS[:4]), rng.choice([2, 9]), rng.choice([1, 2])
-    found = infercast.forecast_disaggregated(
-        model, model, prefill_gpu="h100-sxm", decode_gpu="h200-sxm", prefill_instances=engines, rate=rate, count=40
+    found = infercast.simulate(
+        model, gpu="h200-sxm", prefill_gpu="h100-sxm", prefill_instances=engines, rate=rate, count=40
     )
     line = ["disaggregate", model, "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", "--prefill-engines"]
     line += [f"{engines}", "--rate", f"{rate}", "-n", "40"]

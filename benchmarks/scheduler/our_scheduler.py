@@ -91,7 +91,8 @@ class Ours:
             drafts=drafts,
             offload=self.offload_of(case),
         )
-        self.scheduler.pass_number = None if case.is_lone else lambda: self.num_planned
+        if self.scheduler.interval is not None and not case.is_lone:
+            self.scheduler.interval.pass_number = lambda: self.num_planned
 
     def offload_of(self, case: Case) -> HostOffload | None:
         """The case's tier in the host's memory, if it has one."""

@@ -93,7 +93,7 @@ REGIMES = (
     Regime(
         "pools",
         "20,000 on 2 prefill and 2 decode engines",
-        f"forecast_disaggregated({LLAMA}, {LLAMA}, {synthetic(24, 20000)}, prefill_instances=2, decode_instances=2)",
+        f"simulate({LLAMA}, {synthetic(24, 20000)}, prefill={LLAMA}, prefill_instances=2, decode_instances=2)",
     ),
     Regime("windows", "5,000 of gemma-3-27b", f'simulate(deploy("gemma-3-27b", "h200-sxm"), {synthetic(3, 5000)})'),
 )

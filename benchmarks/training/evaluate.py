@@ -26,16 +26,17 @@ from infercast.hardware import load_gpu
 from infercast.lab.fit.rows import Array, Rows
 from infercast.lab.fit.samples import Key, Sample, group_hashes, is_left_out, key_of, sample_of
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured
-from infercast.predict.anchors import choose, learn
+from infercast.predict.anchors import learn
 from infercast.predict.fitted import Artifact, load_artifact
 from infercast.predict.identity import KernelProfile, kernel_profile
 from infercast.predict.learned import Learned, default_artifact
 from infercast.report.terminal import Grid, Section, show
 from infercast.units import format_percent
+from measure.choose_anchors import choose
 from training.tables import FAMILIES, FILES, read_table
 
 FEW_ROWS = 1000  # A fifth of fewer rows is too few to judge: every fifth is hidden in turn
-FEW_GROUPS = {"sparse_attention": 200, "sparse_module": 200}  # The same of groups, in families with few layouts
+FEW_GROUPS = {"sparse_attention": 200}  # The same of groups, in families with few layouts
 TIERS = ("measured", "few-shot", "sibling", "unseen")
 SERVED = 512  # GEMM rows with n and k of at least this are those of models, which are also reported apart
 

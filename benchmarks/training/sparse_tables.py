@@ -20,12 +20,11 @@ from infercast.models.mixers.mixer import Mixer, SequenceBatch
 from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.read import read_model
 from infercast.ops import Call, EncoderAttention, Gemm, HyperConnection, IndexScores, SparseAttention, TopK
-from infercast.ops.op import PACKED_LATENT, bytes_of
+from infercast.ops.op import PACKED_LATENT
 from infercast.ops.sparse import Batch
 from infercast.predict.array_api import miss_share
 from infercast.predict.estimate import exposed_seconds
-from infercast.predict.families import family_of
-from infercast.predict.families.sparse import PARTS, SPARSE_ATTENTION, SparseModule, latent_attention, part_of
+from infercast.predict.families.sparse import SPARSE_ATTENTION, latent_attention
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned, default_artifact
 from infercast.predict.roofline import Predictor
@@ -152,11 +151,8 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
 
 KINDS = {"dsa": "dsa", "csa": "dsv4_csa", "hca": "dsv4_hca", "msa": "msa"}
 PHASES = {"prompt": "context", "decode": "generation"}
-WHOLE, LEFT = "module", "attention"
-"""What is learned of a module: what the sum of all its kernels misses, or attention from what the others leave."""
 MODULE_FILES = {
-    f"{kind}_{phase}_{what}": f"{FOLDER}/{file}_{part}_module.parquet"
-    for what in (LEFT, WHOLE)
+    f"{kind}_{phase}_attention": f"{FOLDER}/{file}_{part}_module.parquet"
     for kind, file in KINDS.items()
     for phase, part in PHASES.items()
 }
@@ -172,7 +168,8 @@ HALVED, ALONE, SHARPNESS = 0.55, 0.9, 4.0
 
 
 def read_module(path: Path, name: str) -> Iterator[Rows]:
-    kind, phase, what = name.split("_")
+    """Attention, from what the other kernels of a module leave of its time."""
+    kind, phase, _ = name.split("_")
     table = read_parquet(path, NEEDED)
     table = table[table.engine_version == table.engine.map(VERSIONS)]
     table = table[(table.isl > 1) == (phase == "prompt")]
@@ -187,24 +184,7 @@ def read_module(path: Path, name: str) -> Iterator[Rows]:
         calls = module_calls(kind, first, gpu, lengths_of(part))
         hit = _kept(calls, gpu)
         seconds = {call.name: np.broadcast_to(_seconds(call, gpu, hit), len(part)) for call in calls}
-        yield (_whole if what == WHOLE else _left)(part, name, calls, seconds)
-
-
-def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
-    kind, phase, _ = name.split("_")
-    first = part.iloc[0]
-    sums: dict[str, Any] = {each: np.zeros(len(part)) for each in PARTS}
-    for call in calls:
-        sums[part_of(family_of(call.op).name)] += seconds[call.name]
-    op = SparseModule(
-        *lengths_of(part),
-        kind=kind,
-        heads=int(first.num_heads),
-        weight_bytes=bytes_of(FORMATS[first.gemm_type]),
-        narrow=first.kv_cache_dtype != "bfloat16",
-        **sums,
-    )
-    return _rows(part, name, FORMATS[first.gemm_type], op, _group(part), f"{kind} {phase}{_kernel(part)}")
+        yield _left(part, name, calls, seconds)
 
 
 def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:

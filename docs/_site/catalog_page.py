@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import infercast
-from infercast.hardware import load_gpu
+from infercast.hardware import gpu_names, load_gpu
+from infercast.models.library import model_names
 from infercast.models.read import read_model
 from infercast.report import catalog, models
 from infercast.report.terminal import Column
@@ -51,8 +51,8 @@ def page() -> str:
         [
             INTRODUCTION,
             MODELS,
-            table((*models.COLUMNS, CACHE), map(read_model, infercast.model_names())),
+            table((*models.COLUMNS, CACHE), map(read_model, model_names())),
             GPUS,
-            table(catalog.COLUMNS, map(load_gpu, infercast.gpu_names())),
+            table(catalog.COLUMNS, map(load_gpu, gpu_names())),
         ]
     )

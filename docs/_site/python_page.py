@@ -6,15 +6,17 @@ import ast
 import inspect
 import re
 import textwrap
+from importlib import import_module
 from typing import Any
 
 import infercast
+from infercast.old_names import HOMES
 
 INTRODUCTION = """# Reference: Python
 
-Every public name of `infercast`, with its signature and what its docstring says. This page is generated from the
-code when the site is built; [from Python](python.md) shows how the names work together. Times are in seconds, sizes
-in bytes and rates per second unless a name says otherwise.
+Every public name of `infercast` and of its modules, with its signature and what its docstring says. This page is
+generated from the code when the site is built; [from Python](python.md) shows how the names work together. Times are in
+seconds, sizes in bytes and rates per second unless a name says otherwise.
 """
 ERRORS = "Errors"
 FUNCTIONS = "Functions"
@@ -22,12 +24,15 @@ CLASSES = "Classes"
 
 
 def page() -> str:
-    """Functions, then classes with their fields and methods, then errors."""
+    """Functions, then classes with their fields and methods, then errors; of the package, then of its modules."""
     kinds: dict[str, list[str]] = {FUNCTIONS: [], CLASSES: [], ERRORS: []}
-    for name in sorted(infercast.__all__, key=str.lower):
-        value = getattr(infercast, name)
+    homes = {name: f"infercast.{name}" for name in infercast.__all__}
+    further = {home.rpartition(".")[2]: home for home in HOMES.values()}
+    for name in [*sorted(homes, key=str.lower), *sorted(further.keys() - homes.keys(), key=str.lower)]:
+        module, _, _ = (homes | further)[name].rpartition(".")
+        value = getattr(import_module(module), name)
         if not inspect.isclass(value):
-            kinds[FUNCTIONS].append(function_entry(name, value))
+            kinds[FUNCTIONS].append(function_entry(name, f"{module}.{name}", value))
         elif issubclass(value, Exception):
             kinds[ERRORS].append(f"### {name}\n\n{documentation(value)}\n")
         else:
@@ -38,9 +43,9 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def function_entry(name: str, function: Any) -> str:
+def function_entry(name: str, home: str, function: Any) -> str:
     """A function: how it is called, and what it says of itself."""
-    return f"### {name}\n\n```python\n{call(f'infercast.{name}', function)}\n```\n\n{documentation(function)}\n"
+    return f"### {name}\n\n```python\n{call(home, function)}\n```\n\n{documentation(function)}\n"
 
 
 def class_entry(name: str, kind: type) -> str:

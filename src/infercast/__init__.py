@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-from infercast.shown import set_renderers
+from infercast.shown import set_layers_above
 
 __version__ = "0.2.0"
 
@@ -26,29 +27,21 @@ _IMPORTS = re.findall(r"^from (\S+) import (\([^)]*\)|.*)", _STUB, re.MULTILINE)
 _HOMES: dict[str, str] = {name: module for module, names in _IMPORTS for name in re.findall(r" as (\w+)", names)}
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - the stub has the names
 
-_OLD_NAMES = {
-    "Wall": "FacilityEnergy",
-    "forecast_fleet": "simulate",
-    "price": "estimate",
-    "price_step": "estimate_step",
-    "price_variants": "estimate_variants",
-}  # Names of before 1.0, which goes without them
-
-
-set_renderers(lambda: importlib.import_module("infercast.report.formats"))
+set_layers_above(
+    renderers=lambda: importlib.import_module("infercast.report.formats"),
+    verb=lambda name: getattr(sys.modules[__name__], name),
+)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
-    if name in _OLD_NAMES:
-        import warnings  # noqa: PLC0415 - only who uses an old name needs it
-
-        new = _OLD_NAMES[name]
-        warnings.warn(f"infercast.{name} is infercast.{new} now; 1.0 drops the old name", DeprecationWarning, 2)
-        name = new
-    if name not in _HOMES:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name.startswith("_"):
         raise AttributeError(f"module 'infercast' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        value = importlib.import_module("infercast.old_names").old_name(name)
+    globals()[name] = value
     return value
 
 

@@ -1,7 +1,7 @@
 """Base classes of public objects: a one-line repr, tables for notebooks, data frames.
 
-How an answer is written is known to `infercast.report`, a layer above those that make answers; the package itself
-says where it is (`set_renderers`).
+How an answer is written is known to `infercast.report`, and what can be asked of a deployment to `infercast.forecast`,
+layers above those that make them; the package itself says where they are (`set_layers_above`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_RENDERERS: list[Callable[[], Any]] = []
+_ABOVE: dict[str, Callable[..., Any]] = {}
 
 
 class ReprMixin:
@@ -74,11 +74,16 @@ class PlottableResult(ResultMixin):
         return renderers().picture_of(self)
 
 
-def set_renderers(load: Callable[[], Any]) -> None:
-    """``load`` returns the module that writes answers; it is called with the first of them."""
-    _RENDERERS[:] = [load]
+def set_layers_above(renderers: Callable[[], Any], verb: Callable[[str], Any]) -> None:
+    """``renderers`` returns the module that writes answers, ``verb`` a public function by its name; both when asked."""
+    _ABOVE.update(renderers=renderers, verb=verb)
 
 
 def renderers() -> Any:
     """The module `infercast.report.formats`."""
-    return _RENDERERS[0]()
+    return _ABOVE["renderers"]()
+
+
+def verb(name: str) -> Any:
+    """A public function of `infercast`, for methods of the same name."""
+    return _ABOVE["verb"](name)

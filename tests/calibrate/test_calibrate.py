@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.calibrate.learn import calibrate
-from infercast.calibrate.readers import read_results
-from infercast.calibrate.result import result_text, saved_result
+from infercast.calibration.learn import calibrate
+from infercast.calibration.readers import read_results
+from infercast.calibration.result import result_text, saved_result
 from infercast.engines.corrections import Corrections, Factor
 from infercast.errors import InputError
 from infercast.forecast.calibration import (
@@ -20,7 +20,9 @@ from infercast.forecast.calibration import (
     read_calibration,
     write_calibration,
 )
+from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import Forecast
+from infercast.serve.workload.synthetic import synthetic_workload
 
 MODEL, GPU = "llama-3.1-8b", "h200-sxm"
 
@@ -31,7 +33,7 @@ def deployment() -> infercast.Deployment:
 
 
 def load(rate: float) -> infercast.Workload:
-    return infercast.synthetic_workload(
+    return synthetic_workload(
         rate=rate, count=120, input_lengths="lognormal:700:0.7:16:4000", output_lengths="lognormal:100:0.5:8:400"
     )
 
@@ -83,7 +85,7 @@ def test_other_rates_are_forecast_with_what_was_learned(deployment: infercast.De
     assert after.tpot is not None
     assert real.tpot is not None
     assert after.tpot.p50 == pytest.approx(real.tpot.p50, rel=0.02)
-    wide, narrow = (infercast.forecast_intervals(each) for each in (before, after))
+    wide, narrow = (forecast_intervals(each) for each in (before, after))
     assert wide.tpot is not None
     assert narrow.tpot is not None
     assert narrow.tpot.high.p50 / narrow.tpot.low.p50 < wide.tpot.high.p50 / wide.tpot.low.p50

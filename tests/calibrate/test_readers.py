@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.calibrate.readers import read_results
-from infercast.calibrate.result import RATE, Asked, Lengths, Result
+from infercast.calibration.readers import read_results
+from infercast.calibration.result import RATE, Asked, Lengths, Result
 from infercast.errors import FileFormatError, InputError
 from infercast.lab.validate.measured import MeasuredRun
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import infercast.calibrate.learn as watch_module
-from infercast.calibrate.learn import Watched, between, fetch, judge, lengths_of, parse
+import infercast.calibration.learn as watch_module
+from infercast.calibration.learn import Watched, between, fetch, judge, lengths_of, parse
 from infercast.cli.main import run
 from infercast.emulate.emulator import Call, Emulator
 from infercast.engines.base import Deployment, engine_named

@@ -8,15 +8,15 @@ from math import ceil
 import httpx
 import pytest
 
-import infercast
-from infercast.calibrate.learn import fetch, parse
+from infercast.calibration.learn import fetch, parse
+from infercast.emulate.server import emulator
 from infercast.engines.base import engine_named
 
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     settings = engine_named("vllm").settings({"max_num_seqs": 4})
-    with infercast.emulator("llama-3.1-8b", gpu="h200-sxm", settings=settings, speed=10) as url:
+    with emulator("llama-3.1-8b", gpu="h200-sxm", settings=settings, speed=10) as url:
         yield url
 
 

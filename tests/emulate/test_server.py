@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infercast.calibrate.learn import fetch, parse
+from infercast.calibration.learn import fetch, parse
 from infercast.emulate.emulator import Call, Emulator
 from infercast.emulate.server import Form, Writer, emulator
 from infercast.forecast.deploy import deploy

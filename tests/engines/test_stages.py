@@ -8,23 +8,17 @@ from random import Random
 import numpy as np
 import pytest
 
-from infercast import (
-    EngineSettings,
-    decode_shape,
-    deploy,
-    estimate_partition,
-    estimate_step,
-    fit_memory,
-    prefill_shape,
-    simulate,
-    synthetic_workload,
-)
+from infercast import EngineSettings, deploy, simulate
 from infercast.engines.base import engine_named
 from infercast.engines.stages import DECODE, PROMPT, best_cut, stage_seconds, stage_shares
 from infercast.errors import DoesNotFitError, InputError
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.memory import fit_memory
+from infercast.forecast.partition import estimate_partition
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
 from infercast.models.spec import stage_layers
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 def cuts_of(layers: int, stages: int):

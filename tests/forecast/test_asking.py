@@ -10,13 +10,16 @@ import pytest
 
 import infercast
 from infercast.forecast.deploy import DeployOptions
+from infercast.forecast.kernels import estimate_step, prefill_shape
+from infercast.forecast.memory import fit_memory
 from infercast.forecast.progress import request_progress, stage_progress
+from infercast.serve.workload.synthetic import synthetic_workload
 
 QUICK: dict[str, Any] = {"gpu": "l4"}
 
 
 def test_names_are_the_same_as_objects() -> None:
-    workload = infercast.synthetic_workload(rate=8, count=30, input_lengths=100, output_lengths=10)
+    workload = synthetic_workload(rate=8, count=30, input_lengths=100, output_lengths=10)
     made = infercast.simulate(infercast.deploy("qwen3-0.6b", "l4", quantization="fp8"), workload)
     load: dict[str, Any] = {"rate": 8, "count": 30, "input_lengths": 100, "output_lengths": 10}
     named = infercast.simulate("qwen3-0.6b", **QUICK, quantization="fp8", **load)
@@ -40,9 +43,7 @@ def test_a_trace_by_its_file(tmp_path: Path) -> None:
 
 
 def test_two_pools_by_name() -> None:
-    forecast = infercast.forecast_disaggregated(
-        "qwen3-0.6b", "qwen3-0.6b", prefill_gpu="l4", decode_gpu="l40s", rate=2, count=20
-    )
+    forecast = infercast.simulate("qwen3-0.6b", prefill_gpu="l4", gpu="l40s", rate=2, count=20)
     assert forecast.title == "qwen3-0.6b on 1 x l4, 1 x l40s"
 
 
@@ -51,7 +52,7 @@ def test_a_sweep_and_a_step_by_name() -> None:
     assert [point.label for point in sweep.points] == ["1", "2"]
     varied = infercast.sweep("qwen3-0.6b", "l4", vary=("max_num_seqs", [8, 16]), rate=4, count=20)
     assert len(varied.points) == 2
-    assert infercast.estimate_step("qwen3-0.6b", infercast.prefill_shape(64), gpu="l4").num_tokens == 64
+    assert estimate_step("qwen3-0.6b", prefill_shape(64), gpu="l4").num_tokens == 64
 
 
 def test_a_plan_by_name() -> None:
@@ -68,7 +69,7 @@ def test_a_plan_by_name() -> None:
         (("qwen3-0.6b",), {"rate": 3}, "the str 'qwen3-0.6b' is a model, which needs a GPU to run on: gpu='h200-sxm'"),
         (("qwen3-0.6b",), QUICK, "say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload"),
         ((3,), QUICK, "needs a deployment or a model with gpu=..., not the int 3; infercast.deploy"),
-        (("qwen3-0.6b", 12), QUICK, "needs a workload, not the int 12; infercast.synthetic_workload"),
+        (("qwen3-0.6b", 12), QUICK, "needs a workload, not the int 12; rate=12 or the file of a trace does"),
         (("qwen3-0.6b",), {**QUICK, "gpu": "l44", "rate": 3}, "unknown GPU 'l44'; did you mean l4"),
     ],
 )
@@ -79,7 +80,7 @@ def test_what_is_missing_is_said(arguments: tuple[Any, ...], options: dict[str, 
 
 def test_options_of_what_is_made_already_are_refused() -> None:
     deployment = infercast.deploy("qwen3-0.6b", "l4")
-    workload = infercast.synthetic_workload(rate=3, count=10)
+    workload = synthetic_workload(rate=3, count=10)
     with pytest.raises(infercast.InputError, match="quantization is an option of deploy, and <Deployment"):
         infercast.simulate(deployment, workload, quantization="fp8")
     with pytest.raises(infercast.InputError, match="rate says how requests are made, and there is a workload already"):
@@ -148,7 +149,7 @@ def test_settings_of_an_engine_are_options() -> None:
     assert one.ttft == other.ttft
     deployment = infercast.deploy("qwen3-0.6b", "l4", engine="sglang", max_running_requests=8)
     assert deployment.settings.max_num_seqs == 8
-    assert infercast.fit_memory("qwen3-0.6b", "l4", max_num_seqs=8).settings.max_num_seqs == 8
+    assert fit_memory("qwen3-0.6b", "l4", max_num_seqs=8).settings.max_num_seqs == 8
     with pytest.raises(infercast.InputError, match="max_num_seqs is a setting of vLLM, of which there are settings"):
         infercast.deploy("qwen3-0.6b", "l4", told, max_num_seqs=9)
 

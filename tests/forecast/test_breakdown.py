@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.forecast.explain.breakdown import Breakdown, explain_run
+from infercast.forecast.explain.breakdown import Breakdown, explain
 from infercast.forecast.result import Forecast
+from infercast.serve import Request
+from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 RUNS = {
     "open": ("llama-3.1-8b", {}, {"rate": 12, "count": 80, "input_lengths": "lognormal:700:0.9", "output_lengths": 40}),
@@ -26,7 +28,8 @@ def run(name: str) -> tuple[Forecast, Breakdown]:
     model, settings, workload = RUNS[name]
     gpu = "l40s" if name == "full" else "h200-sxm"
     deployment = infercast.deploy(model, gpu, infercast.EngineSettings(**settings))
-    return explain_run(deployment, infercast.synthetic_workload(**workload))
+    found = explain(deployment, synthetic_workload(**workload))
+    return found.forecast, found
 
 
 @pytest.fixture(params=RUNS)
@@ -111,8 +114,9 @@ def test_parts_of_replicas_and_stages_add_up(name: str) -> None:
     model, sizes, side_by_side = LAYOUTS[name]
     deployment = infercast.deploy(model, "h200-sxm", **sizes)
     lengths = {"input_lengths": "lognormal:700:0.9", "output_lengths": "lognormal:30:0.5"}
-    workload = infercast.synthetic_workload(rate=20, count=30, **lengths)
-    forecast, breakdown = explain_run(deployment, workload)
+    workload = synthetic_workload(rate=20, count=30, **lengths)
+    breakdown = explain(deployment, workload)
+    forecast = breakdown.forecast
     assert breakdown.side_by_side == side_by_side
     assert breakdown.parts_sum == pytest.approx(side_by_side * forecast.duration, rel=1e-9)
     assert min(part.total for part in (*breakdown.kernels, breakdown.host)) >= 0
@@ -134,8 +138,8 @@ def test_replicas_that_share_experts_wait_for_each_other() -> None:
     sizes = {"data_parallel_size": 2, "enable_expert_parallel": True}
     deployment = infercast.deploy("qwen3-30b-a3b", "h200-sxm", **sizes)
     # One long prompt, and a few that decode beside it on the other replica.
-    requests = [infercast.Request(0.0, 100, 200), infercast.Request(0.3, 8000, 2)]
-    _, breakdown = explain_run(deployment, infercast.workload_from_requests(requests))
+    requests = [Request(0.0, 100, 200), Request(0.3, 8000, 2)]
+    breakdown = explain(deployment, workload_from_requests(requests))
     waiting = [part for part in breakdown.kernels if part.name == "waits for other replicas"]
     assert waiting
     assert waiting[0].total > 0
@@ -143,8 +147,8 @@ def test_replicas_that_share_experts_wait_for_each_other() -> None:
 
 def test_a_lone_request_in_a_pipeline_is_explained_by_its_kernels() -> None:
     deployment = infercast.deploy("llama-3.1-8b", "h200-sxm", pipeline_parallel_size=2, api_server=False)
-    workload = infercast.synthetic_workload(rate=1, count=1, input_lengths=4000, output_lengths=20)
-    _, breakdown = explain_run(deployment, workload)
+    workload = synthetic_workload(rate=1, count=1, input_lengths=4000, output_lengths=20)
+    breakdown = explain(deployment, workload)
     assert breakdown.first_tokens.parts["own prompt"][0] > 0.9 * breakdown.first_tokens.total[0]
     assert breakdown.later_tokens is not None
     assert breakdown.later_tokens.parts["decoding"][0] > 0.6 * breakdown.later_tokens.total[0]

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast import EngineSettings, deploy, simulate, synthetic_workload
+from infercast import EngineSettings, deploy, simulate
 from infercast.forecast.result import Forecast
 from infercast.serve.workload.classes import parse_class, with_classes
-from infercast.serve.workload.synthetic import session_workload
+from infercast.serve.workload.synthetic import session_workload, synthetic_workload
 
 
 @pytest.fixture(scope="module")

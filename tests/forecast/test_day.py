@@ -23,7 +23,7 @@ from infercast.forecast.autoscaling import (
     start_up,
     traffic_of,
 )
-from infercast.forecast.day import autoscaler_row, chance_out, plan_day
+from infercast.forecast.day import autoscaler_row, capacity, chance_out
 from infercast.forecast.deploy import deploy
 from infercast.forecast.slo import attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
@@ -99,7 +99,7 @@ def test_steps_agree_with_a_simulation_of_every_request(deployment, curve, count
 @pytest.fixture(scope="module")
 def plan(deployment):
     traffic = made_up_day(9.0, "sine:1.9:12", INPUTS, OUTPUTS)
-    return plan_day(deployment, traffic, SLO, price=1.0, check=False)
+    return capacity(deployment, traffic, SLO, price=1.0, check=False)
 
 
 def test_a_day_shows_itself(plan):
@@ -126,7 +126,7 @@ def test_a_day_with_three_policies(plan):
 
 def test_the_check_simulates_the_busiest_minutes(deployment):
     traffic = wave(day(rate=4.0, hours=0.5))
-    check = plan_day(deployment, traffic, SLO, goal=Goal(0.95, "requests")).check
+    check = capacity(deployment, traffic, SLO, goal=Goal(0.95, "requests")).check
     assert 0 < check.requests < 7000
     assert check.begin < traffic.arrivals[np.argmax(traffic.counts[traffic.places])] < check.end
     assert check.stepped == pytest.approx(check.simulated, abs=0.06)
@@ -137,7 +137,7 @@ def test_an_slo_that_never_holds_is_refused(deployment, monkeypatch):
     monkeypatch.setattr(autoscaling, "LEAST", 100)  # an idle replica tells
     monkeypatch.setattr(autoscaling, "MOST", 800)
     with pytest.raises(InputError, match="an idle replica already takes"):
-        plan_day(deployment, day(), "ttft_p99<1ms")
+        capacity(deployment, day(), "ttft_p99<1ms")
 
 
 def test_new_replicas_serve_after_their_start():

@@ -7,8 +7,9 @@ import pytest
 import infercast
 from infercast.forecast.explain.diagnose import diagnose
 from infercast.predict.ceilings import AtCeiling, default_ceilings
+from infercast.serve.workload.synthetic import synthetic_workload
 
-WORKLOAD = infercast.synthetic_workload(concurrency=8, count=40, input_lengths=600, output_lengths=60)
+WORKLOAD = synthetic_workload(concurrency=8, count=40, input_lengths=600, output_lengths=60)
 
 
 @pytest.fixture(scope="module")

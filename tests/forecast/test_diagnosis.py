@@ -2,7 +2,7 @@
 
 import pytest
 
-from infercast import deploy, synthetic_workload
+from infercast import deploy
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import redeploy
@@ -19,6 +19,7 @@ from infercast.report.diagnosis import bottleneck_words, breaks_words, change_wo
 from infercast.serve import Workload
 from infercast.serve.workload.classes import with_adapters
 from infercast.serve.workload.request import Adapters
+from infercast.serve.workload.synthetic import synthetic_workload
 
 SHORT = {"input_lengths": "uniform:50:400", "output_lengths": "uniform:20:60"}
 

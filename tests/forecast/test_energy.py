@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from infercast import deploy, forecast_disaggregated, simulate, synthetic_workload
+from infercast import deploy, simulate
 from infercast.engines.corrections import Corrections, Factor
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.energy import IDLE, STATIC
 from infercast.predict.estimate import SOURCES
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 def run(model="qwen3-0.6b", gpu="h200-sxm", *, deployment=None, **workload):
@@ -116,7 +117,7 @@ def test_the_boards_own_limits_move_nothing(same, forecast):
 def test_two_pools_draw_together():
     deployment = deploy("qwen3-0.6b", "h200-sxm")
     workload = synthetic_workload(count=12, rate=10, input_lengths=512, output_lengths=32)
-    energy = forecast_disaggregated(deployment, deployment, workload).energy
+    energy = simulate(deployment, workload, prefill=deployment).energy
     assert energy.gpus == 2
     assert [phase.name for phase in energy.phases] == ["prefill", "decode"]
     assert energy.idle_watts < energy.mean_watts < 700

@@ -9,18 +9,20 @@ import pytest
 import infercast
 import infercast.predict.learned
 from infercast.forecast.estimate import build_op
-from infercast.forecast.variants import variant_grid
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.variants import estimate_variants, variant_grid
+from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/accuracy"))
 from own_sweep import scored
 
-GPU = infercast.load_gpu("h200-sxm")
+GPU = load_gpu("h200-sxm")
 
 
 def test_sizes_and_operators_are_two_ways_to_ask_the_same():
     by_name = infercast.estimate("gemm", "h200-sxm", m=100, n=4096, k=4096, dtype="fp8")
-    assert by_name == infercast.estimate(Gemm(100, 4096, 4096, "fp8"), infercast.load_gpu("h200-sxm"))
+    assert by_name == infercast.estimate(Gemm(100, 4096, 4096, "fp8"), load_gpu("h200-sxm"))
     assert by_name.source == "measured"
 
 
@@ -117,8 +119,8 @@ LLAMA = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "inter": 1433
 @pytest.mark.parametrize(("batch", "context"), [(1, 500), (8, 1000), (64, 3000)])
 def test_a_variant_that_exists_costs_what_the_model_costs(batch, context):
     deployment = infercast.deploy("llama-3.1-8b", "h200-sxm")
-    step = infercast.estimate_step(deployment, infercast.decode_shape(batch, context))
-    variant = infercast.estimate_variants("h200-sxm", batch=batch, context=context, **LLAMA)
+    step = estimate_step(deployment, decode_shape(batch, context))
+    variant = estimate_variants("h200-sxm", batch=batch, context=context, **LLAMA)
     assert float(variant.gpu_seconds) == pytest.approx(float(step.gpu.seconds), rel=1e-12)
     assert float(variant.seconds) == pytest.approx(step.seconds, rel=1e-12)
     assert int(variant.parameters) == 8_030_261_248
@@ -126,30 +128,28 @@ def test_a_variant_that_exists_costs_what_the_model_costs(batch, context):
 
 def test_a_small_variant_waits_for_its_host():
     sizes = {"layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "inter": 8192, "head_dim": 64}
-    variant = infercast.estimate_variants("h200-sxm", batch=16, context=2000, **sizes)
-    step = infercast.estimate_step("llama-3.2-1b", infercast.decode_shape(16, 2000), gpu="h200-sxm")
+    variant = estimate_variants("h200-sxm", batch=16, context=2000, **sizes)
+    step = estimate_step("llama-3.2-1b", decode_shape(16, 2000), gpu="h200-sxm")
     assert float(variant.gpu_seconds) < step.host_seconds
     assert float(variant.seconds) == pytest.approx(step.seconds, rel=1e-12)
 
 
 def test_a_grid_of_variants_is_its_variants_one_by_one():
     layers, hidden = np.array([16, 32])[:, None], np.array([2048, 3072, 4096])
-    grid = infercast.estimate_variants("a100-sxm-80gb", **{**LLAMA, "layers": layers, "hidden": hidden})
+    grid = estimate_variants("a100-sxm-80gb", **{**LLAMA, "layers": layers, "hidden": hidden})
     assert grid.seconds.shape == grid.parameters.shape == (2, 3)
-    one = infercast.estimate_variants("a100-sxm-80gb", **{**LLAMA, "layers": 32, "hidden": 3072})
+    one = estimate_variants("a100-sxm-80gb", **{**LLAMA, "layers": 32, "hidden": 3072})
     assert float(one.seconds) == pytest.approx(grid.seconds[1, 1], rel=1e-12)
     assert np.all(np.diff(grid.gpu_seconds, axis=0) > 0)
 
 
 def test_variants_need_all_sizes_and_no_others():
     with pytest.raises(infercast.InputError, match="needs inter"):
-        infercast.estimate_variants(
-            "h200-sxm", **{name: LLAMA[name] for name in ("layers", "hidden", "heads", "kv_heads")}
-        )
+        estimate_variants("h200-sxm", **{name: LLAMA[name] for name in ("layers", "hidden", "heads", "kv_heads")})
     with pytest.raises(infercast.InputError, match="has no width"):
-        infercast.estimate_variants("h200-sxm", width=3, **LLAMA)
+        estimate_variants("h200-sxm", width=3, **LLAMA)
     with pytest.raises(infercast.InputError, match="hidden must be whole numbers of at least 1, not 0"):
-        infercast.estimate_variants("h200-sxm", **{**LLAMA, "hidden": 0})
+        estimate_variants("h200-sxm", **{**LLAMA, "hidden": 0})
 
 
 EXPERTS = {**LLAMA, "experts": 8, "topk": 2, "vocabulary": 32_000}
@@ -159,11 +159,11 @@ EXPERTS = {**LLAMA, "experts": 8, "topk": 2, "vocabulary": 32_000}
 @pytest.mark.parametrize(("model", "sizes"), [("llama-3.1-8b", LLAMA), ("mixtral-8x7b", EXPERTS)])
 @pytest.mark.parametrize("prompt", [None, 1500])
 def test_variants_with_experts_formats_and_prompts_cost_what_models_cost(model, sizes, quantization, prompt):
-    shape = infercast.decode_shape(8, 1000) if prompt is None else infercast.prefill_shape(prompt)
+    shape = decode_shape(8, 1000) if prompt is None else prefill_shape(prompt)
     deployment = infercast.deploy(model, "h200-sxm", quantization=None if quantization == "bf16" else quantization)
-    step = infercast.estimate_step(deployment, shape)
+    step = estimate_step(deployment, shape)
     asked = {"batch": 8, "context": 1000, "prompt": prompt, "quantization": quantization}
-    variant = infercast.estimate_variants("h200-sxm", **asked, **sizes)
+    variant = estimate_variants("h200-sxm", **asked, **sizes)
     assert float(variant.seconds) == pytest.approx(step.seconds, rel=1e-9)
     assert float(variant.weight_bytes) == pytest.approx(deployment.memory.weights, rel=1e-9)
 
@@ -172,9 +172,9 @@ def test_a_grid_mixes_formats_and_experts_and_leaves_out_what_is_no_model():
     axes = {"layers": [16, 32], "hidden": [2048, 4096], "heads": [16, 32], "kv_heads": [8, 32], "inter": [2048]}
     grid = variant_grid({**axes, "experts": [0, 8], "quantization": ["bf16", "fp8"]})
     assert len(grid["heads"]) == 2 * 2 * 3 * 2 * 2
-    found = infercast.estimate_variants("l40s", **grid)
+    found = estimate_variants("l40s", **grid)
     for place in (0, 17, 40):
-        one = infercast.estimate_variants("l40s", **{name: each[place].item() for name, each in grid.items()})
+        one = estimate_variants("l40s", **{name: each[place].item() for name, each in grid.items()})
         assert float(one.seconds) == pytest.approx(found.seconds[place], rel=1e-9)
     drawn = variant_grid(axes, samples=50, seed=3)
     assert set(drawn["layers"].tolist()) == {16, 32}
@@ -184,7 +184,7 @@ def test_a_grid_mixes_formats_and_experts_and_leaves_out_what_is_no_model():
 
 def test_the_front_holds_the_largest_at_every_latency():
     hidden, layers = np.meshgrid(np.arange(1024, 8192, 512), np.arange(8, 64, 8))
-    found = infercast.estimate_variants("l40s", **{**LLAMA, "hidden": hidden, "layers": layers})
+    found = estimate_variants("l40s", **{**LLAMA, "hidden": hidden, "layers": layers})
     front = found.pareto()
     seconds, parameters = found.seconds.ravel(), found.parameters.ravel()
     for place in np.flatnonzero(found.fits.ravel()):

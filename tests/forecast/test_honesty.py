@@ -8,6 +8,8 @@ from infercast import EngineSettings, InputError
 from infercast.forecast.compare import compare_runs, reasons, side_by_side
 from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.system import system_of
+from infercast.forecast.variants import estimate_variants
+from infercast.serve.workload.synthetic import synthetic_workload
 
 FEW = EngineSettings(max_num_seqs=8)
 LOAD = {"input_lengths": 600, "output_lengths": 40}
@@ -42,7 +44,7 @@ def test_a_short_run_near_saturation_says_so() -> None:
 
 
 def test_reasons_of_a_difference_add_up() -> None:
-    workload = infercast.synthetic_workload(rate=5, count=30, **LOAD)
+    workload = synthetic_workload(rate=5, count=30, **LOAD)
     first, second = (watch_run(system_of(infercast.deploy("qwen3-0.6b", gpu)), workload) for gpu in ("l4", "a10"))
     explained = compare_runs(first, second)
     for name, mean in (("TTFT", "ttft"), ("TPOT", "tpot")):
@@ -56,6 +58,6 @@ def test_reasons_of_a_difference_add_up() -> None:
 def test_sizes_of_variants_that_do_not_match_are_named() -> None:
     sizes = {"hidden": 256, "heads": 4, "kv_heads": 2, "inter": 512}
     with pytest.raises(InputError, match=r"these do not match: layers \(3,\), hidden \(2,\)"):
-        infercast.estimate_variants("l4", **(sizes | {"layers": [2, 3, 4], "hidden": np.array([256, 512])}))
+        estimate_variants("l4", **(sizes | {"layers": [2, 3, 4], "hidden": np.array([256, 512])}))
     with pytest.raises(InputError, match="layers must be whole numbers of at least 1, not"):
-        infercast.estimate_variants("l4", **sizes, layers=[])
+        estimate_variants("l4", **sizes, layers=[])

@@ -14,7 +14,7 @@ from infercast.forecast import intervals as module
 from infercast.forecast import uncertainty as sources
 from infercast.forecast.deploy import deploy
 from infercast.forecast.intervals import Intervals, forecast_intervals, half_widths, longer, slowed
-from infercast.forecast.kernels import decode_shape, estimate_shape
+from infercast.forecast.kernels import decode_shape, estimate_shape, estimate_step, prefill_shape
 from infercast.forecast.simulate import simulate
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.uncertainty import (
@@ -183,7 +183,7 @@ def test_wires_between_nodes_are_less_certain() -> None:
     ends = []
     for network, size in ((None, 8), ("infiniband-ndr", 16)):
         deployment = infercast.deploy("llama-3.3-70b", "h100-sxm", tensor_parallel_size=size, network=network)
-        step = infercast.estimate_step(deployment, infercast.prefill_shape(1024))
+        step = estimate_step(deployment, prefill_shape(1024))
         ends.append(step_uncertainty(step, across_nodes=deployment.crosses_nodes))
     assert ends[1] > ends[0] + 0.05
 

@@ -12,6 +12,7 @@ from infercast.forecast.explain.timeline import lanes_of
 from infercast.forecast.system import system_of
 from infercast.serve import simulate, simulation
 from infercast.serve.timeline import Span, Timeline
+from infercast.serve.workload.synthetic import synthetic_workload
 
 RUNS = {
     "busy": ("llama-3.1-8b", {"rate": 12}, True),
@@ -24,7 +25,7 @@ RUNS = {
 
 def watched(model: str, load: dict[str, Any], asynchronous: bool) -> Watched:
     settings = infercast.EngineSettings(async_scheduling=asynchronous)
-    workload = infercast.synthetic_workload(
+    workload = synthetic_workload(
         count=30, input_lengths="lognormal:700:0.9:16:8000", output_lengths="uniform:2:60", **load
     )
     return watch_run(system_of(infercast.deploy(model, "h200-sxm", settings)), workload)

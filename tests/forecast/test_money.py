@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from infercast import FileFormatError, InputError, Tariff, UnknownNameError, deploy, gpu_names, price_of, simulate
-from infercast.forecast.cost import HEAD, HOURS_A_YEAR, OF_GPU, GpuPrice, bundled_lists, cost_at
-from infercast.forecast.simulate import forecast_disaggregated
+from infercast import FileFormatError, InputError, Tariff, UnknownNameError, deploy, simulate
+from infercast.forecast.cost import HEAD, HOURS_A_YEAR, OF_GPU, GpuPrice, bundled_lists, cost_at, price_of
+from infercast.hardware import gpu_names
 from infercast.hardware.load import check_table
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.units import format_dollars
@@ -181,7 +181,7 @@ def test_a_run_costs_its_gpus(forecast: Any) -> None:
 def test_two_pools_pay_for_both_kinds_of_gpu_or_nothing_is_known(forecast: Any) -> None:
     prefill, decode = deploy("qwen3-0.6b", "h100-sxm"), deploy("qwen3-0.6b", "h20")
     workload = synthetic_workload(rate=4, count=10, input_lengths=100, output_lengths=10)
-    run = forecast_disaggregated(prefill, decode, workload, decode_instances=2)
+    run = simulate(decode, workload, prefill=prefill, decode_instances=2)
     assert run.cost is None
     cost = replace(run, tariff=Tariff(per_gpu_hour=1.0)).cost
     assert cost is not None

@@ -6,7 +6,7 @@ from math import hypot
 
 import pytest
 
-from infercast import deploy, synthetic_workload
+from infercast import deploy
 from infercast.engines.base import Deployment
 from infercast.forecast.kernels import decode_shape, estimate_step
 from infercast.forecast.simulate import simulate_system
@@ -24,6 +24,7 @@ from infercast.forecast.uncertainty import (
     uncertainty_of,
 )
 from infercast.report.caveats import caveats
+from infercast.serve.workload.synthetic import synthetic_workload
 
 LOAD = synthetic_workload(rate=8.0, count=20, input_lengths=200, output_lengths=10)
 OLD, NEW = "vllm@0.25", "vllm@0.32"

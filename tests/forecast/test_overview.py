@@ -9,13 +9,14 @@ import infercast
 from infercast.forecast.explain.overview import MOST_BINS, Overview, look_over
 from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.system import system_of
+from infercast.serve.workload.synthetic import synthetic_workload
 
 LENGTHS = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
 
 
 @pytest.fixture(scope="module")
 def run() -> Any:
-    workload = infercast.synthetic_workload(rate=20, count=80, prefix_length=160, **LENGTHS)
+    workload = synthetic_workload(rate=20, count=80, prefix_length=160, **LENGTHS)
     return watch_run(system_of(infercast.deploy("llama-3.1-8b", "h200-sxm")), workload)
 
 
@@ -68,7 +69,7 @@ def test_no_kernel_is_above_the_roof(overview: Overview) -> None:
 
 def test_one_token_each_and_one_request() -> None:
     deployment = infercast.deploy("qwen3-0.6b", "h200-sxm")
-    single = infercast.synthetic_workload(arrival="burst", count=1, input_lengths=20, output_lengths=1)
+    single = synthetic_workload(arrival="burst", count=1, input_lengths=20, output_lengths=1)
     overview = look_over(watch_run(system_of(deployment), single))
     assert overview.tpot is None
     assert len(overview.slowest) == 1
@@ -77,7 +78,7 @@ def test_one_token_each_and_one_request() -> None:
 
 def test_several_engines_and_stages_are_shown_together() -> None:
     deployment = infercast.deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2, pipeline_parallel_size=2)
-    workload = infercast.synthetic_workload(rate=5, count=12, **LENGTHS)
+    workload = synthetic_workload(rate=5, count=12, **LENGTHS)
     run = watch_run(system_of(deployment), workload)
     overview = look_over(run)
     assert overview.breakdown.parts_sum == pytest.approx(4 * run.forecast.duration)
@@ -88,7 +89,7 @@ def test_several_engines_and_stages_are_shown_together() -> None:
 
 
 def test_shares_of_latent_attention_agree_with_those_of_families() -> None:
-    workload = infercast.synthetic_workload(rate=12, count=60, **LENGTHS)
+    workload = synthetic_workload(rate=12, count=60, **LENGTHS)
     overview = look_over(watch_run(system_of(infercast.deploy("deepseek-v2-lite", "h200-sxm")), workload))
     prefill, decode = overview.rooflines[0]
     assert prefill.num_prompts >= 1

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.forecast.own_kernel import amounts_of, with_own_kernels
+from infercast.forecast.deploy import load_model
+from infercast.forecast.kernels import decode_shape, estimate_step
+from infercast.forecast.own_kernel import OwnKernel, amounts_of, fit_kernel, read_kernel, with_own_kernels
+from infercast.hardware import load_gpu
 
 WORK = "bytes=2*(m*k+k*n+m*n); flops=2*m*n*k; tiles=ceil(m/128)*ceil(n/128)"
 
@@ -23,8 +26,8 @@ def table(count: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> infercast.OwnKernel:
-    return infercast.fit_kernel(table(60), work=WORK)
+def fitted() -> OwnKernel:
+    return fit_kernel(table(60), work=WORK)
 
 
 def test_formulas_are_arithmetic_over_dimensions():
@@ -74,7 +77,7 @@ def test_unseen_shapes_are_predicted_within_the_stated_error(fitted):
 def test_a_fit_without_a_formula_does_nearly_as_well():
     others = table(200, seed=1)
     us = others.pop("us")
-    found = infercast.fit_kernel(table(60)).predict(**others)
+    found = fit_kernel(table(60)).predict(**others)
     assert np.median(np.abs(found.seconds * 1e6 / us - 1)) < 0.15
     assert {*found.bound} == {"unknown"}
 
@@ -82,7 +85,7 @@ def test_a_fit_without_a_formula_does_nearly_as_well():
 def test_another_gpu_is_slower_as_its_roofline_is_with_a_wider_interval(fitted):
     shape = {"m": 4096, "n": 8192, "k": 8192}
     here, there = fitted.predict(**shape), fitted.predict("a100-sxm-80gb", **shape)
-    peaks = infercast.load_gpu("h200-sxm").dense_flops("bf16") / infercast.load_gpu("a100-sxm-80gb").dense_flops("bf16")
+    peaks = load_gpu("h200-sxm").dense_flops("bf16") / load_gpu("a100-sxm-80gb").dense_flops("bf16")
     assert there.seconds / here.seconds == pytest.approx(peaks, rel=0.02)
     assert there.high / there.low > (here.high / here.low) ** 1.5
     assert there.source == "unseen"
@@ -90,37 +93,37 @@ def test_another_gpu_is_slower_as_its_roofline_is_with_a_wider_interval(fitted):
 
 def test_a_file_says_the_same_and_holds_no_code(fitted, tmp_path):
     fitted.write(tmp_path / "my.json")
-    again = infercast.read_kernel(tmp_path / "my.json")
+    again = read_kernel(tmp_path / "my.json")
     assert float(again.predict(m=100, n=1000, k=1000).seconds) == float(fitted.predict(m=100, n=1000, k=1000).seconds)
     assert again.document() == fitted.document()
     for text in ("[]", "{", '{"format": "infercast kernel 1"}', json.dumps(fitted.facts | {"work": "bytes=x"})):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(infercast.FileFormatError, match="is no file of"):
-            infercast.read_kernel(tmp_path / "bad.json")
+            read_kernel(tmp_path / "bad.json")
 
 
 def test_tables_that_make_no_kernel_are_refused(tmp_path):
     rows = table(12)
     with pytest.raises(infercast.InputError, match="at least 10 different shapes, not 5"):
-        infercast.fit_kernel({name: each[:5] for name, each in rows.items()})
+        fit_kernel({name: each[:5] for name, each in rows.items()})
     with pytest.raises(infercast.InputError, match="needs a column of times"):
-        infercast.fit_kernel({name: rows[name] for name in "mnk"})
+        fit_kernel({name: rows[name] for name in "mnk"})
     with pytest.raises(infercast.InputError, match="m must be whole numbers"):
-        infercast.fit_kernel(rows | {"m": rows["m"] + 0.5})
+        fit_kernel(rows | {"m": rows["m"] + 0.5})
     with pytest.raises(infercast.InputError, match="us must be above 0"):
-        infercast.fit_kernel(rows | {"us": -rows["us"]})
+        fit_kernel(rows | {"us": -rows["us"]})
     path = tmp_path / "rows.csv"
     path.write_text("m,us\n1,2\nx,3\n")
     with pytest.raises(infercast.FileFormatError, match=r"line 3: m must be a number, not 'x'"):
-        infercast.fit_kernel(path)
+        fit_kernel(path)
 
 
 def test_steps_take_its_times_in_place_of_a_family_or_on_top(fitted, tmp_path):
     fitted.write(path := tmp_path / "my.json")
-    model, shape = infercast.load_model("llama-3.1-8b"), infercast.decode_shape(8, 512)
-    plain = infercast.estimate_step(model, shape, gpu="h200-sxm")
+    model, shape = load_model("llama-3.1-8b"), decode_shape(8, 512)
+    plain = estimate_step(model, shape, gpu="h200-sxm")
     replaced, added = (
-        infercast.estimate_step(
+        estimate_step(
             model, shape, gpu="h200-sxm", predictor=with_own_kernels("learned", [f"{path}@{place}"], "vllm", model)
         )
         for place in ("gemm", "+gemm")

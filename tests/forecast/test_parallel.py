@@ -8,13 +8,16 @@ from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.explain.breakdown import break_down
 from infercast.forecast.explain.step_log import watch_run
+from infercast.forecast.intervals import forecast_intervals
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.forecast.layouts import ranked
 from infercast.forecast.system import link_between, system_of, two_pools
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 def workload(**changes):
     options = {"concurrency": 8, "count": 24, "input_lengths": 200, "output_lengths": 20, **changes}
-    return infercast.synthetic_workload(**options)
+    return synthetic_workload(**options)
 
 
 def test_a_fleet_serves_everything_and_says_who_did():
@@ -70,12 +73,12 @@ def test_stages_hold_more_and_answer_one_request_no_sooner():
 def test_two_pools_add_up_to_the_first_token():
     prefill = infercast.deploy("qwen2.5-7b", "h100-sxm")
     decode = infercast.deploy("qwen2.5-7b", "a100-sxm", data_parallel_size=2)
-    forecast = infercast.forecast_disaggregated(prefill, decode, workload())
+    forecast = infercast.simulate(decode, workload(), prefill=prefill)
     link = forecast.link
     parts = (link.prompt, link.wait, link.transfer, link.first_step)
     assert forecast.ttft.mean == pytest.approx(sum(part.mean for part in parts))
     assert forecast.gpus == 3
-    slow = infercast.forecast_disaggregated(prefill, decode, workload(), link="ethernet-100")
+    slow = infercast.simulate(decode, workload(), prefill=prefill, link="ethernet-100")
     assert slow.ttft.mean > forecast.ttft.mean
 
 
@@ -99,7 +102,7 @@ def test_pools_that_do_not_go_together():
     deployment = infercast.deploy("qwen2.5-7b", "l40s")
     other = infercast.deploy("qwen2.5-0.5b", "l40s")
     with pytest.raises(InputError, match="both pools must serve one model"):
-        infercast.forecast_disaggregated(deployment, other, workload())
+        infercast.simulate(other, workload(), prefill=deployment)
     with pytest.raises(InputError, match=r"link nvlink needs both pools in one node .* known networks: infiniband-hdr"):
         link_between(deployment, deployment, "nvlink")
     with pytest.raises(InputError, match="unknown link 'wet string'; known: nvlink, infiniband-hdr"):
@@ -115,8 +118,8 @@ def test_more_gpus_than_a_node_need_a_network():
 
 
 def test_layouts_side_by_side():
-    load = infercast.synthetic_workload(concurrency=8, input_lengths=1024, output_lengths=256)
-    costs = infercast.compare_layouts("llama-3.3-70b", ["h100-sxm", "l40s"], num_gpus=(4,), workload=load)
+    load = synthetic_workload(concurrency=8, input_lengths=1024, output_lengths=256)
+    costs = infercast.compare("llama-3.3-70b", ["h100-sxm", "l40s"], num_gpus=(4,), workload=load)
     by_name = {(cost.gpu.name, str(cost.layout)): cost for cost in costs}
     assert {str(cost.layout) for cost in costs} == {
         "TP4", "TP2+PP2", "TP2+DP2", "TP1+PP4", "TP1+PP2+DP2", "TP1+DP4",
@@ -136,7 +139,7 @@ def test_layouts_side_by_side():
 def test_every_row_is_what_simulate_says_of_it(model: str, gpu: str, load: dict[str, object]) -> None:
     asked = workload(**load, output_lengths="lognormal:20:0.5")
     told = []
-    costs = infercast.compare_layouts(model, [gpu], num_gpus=(1, 4), workload=asked, tell=told.append)
+    costs = infercast.compare(model, [gpu], num_gpus=(1, 4), workload=asked, tell=told.append)
     assert len(told) == len(costs) > 6
     for cost in costs:
         layout = cost.layout
@@ -156,20 +159,20 @@ def test_every_row_is_what_simulate_says_of_it(model: str, gpu: str, load: dict[
 
 def test_intervals_of_rows_are_about_those_of_simulations():
     asked = workload(concurrency=16, count=32)
-    for cost in infercast.compare_layouts("qwen2.5-7b", ["a100-sxm"], num_gpus=(1, 2), workload=asked):
+    for cost in infercast.compare("qwen2.5-7b", ["a100-sxm"], num_gpus=(1, 2), workload=asked):
         layout = cost.layout
         sizes = {"tensor_parallel_size": layout.tensor, "data_parallel_size": layout.data}
         deployment = infercast.deploy("qwen2.5-7b", "a100-sxm", pipeline_parallel_size=layout.pipeline, **sizes)
-        band = infercast.forecast_intervals(infercast.simulate(deployment, asked)).tpot
+        band = forecast_intervals(infercast.simulate(deployment, asked)).tpot
         low, high = cost.tpot_interval
         assert high / low - 1 == pytest.approx(band.high.mean / band.low.mean - 1, rel=0.3)
 
 
 def test_numbers_of_gpus_that_cannot_be():
     with pytest.raises(InputError, match="numbers of GPUs must be from 1 to 1,024"):
-        infercast.compare_layouts("llama-3.1-8b", ["l4"], num_gpus=(0,))
+        infercast.compare("llama-3.1-8b", ["l4"], num_gpus=(0,))
     with pytest.raises(InputError, match="numbers of GPUs must be from 1 to 1,024"):
-        infercast.compare_layouts("llama-3.1-8b", ["l4"], num_gpus=(100_000,))
+        infercast.compare("llama-3.1-8b", ["l4"], num_gpus=(100_000,))
 
 
 def test_simulate_serves_every_replica():
@@ -191,8 +194,8 @@ def test_more_replicas_than_can_be_simulated():
 
 def test_named_expert_kernels_change_prices_and_unknown_ones_are_refused():
     auto, marlin = (infercast.deploy("gpt-oss-20b", "h200-sxm", moe_backend=name) for name in ("auto", "marlin"))
-    shape = infercast.prefill_shape(4096)
-    assert infercast.estimate_step(marlin, shape).seconds > 1.2 * infercast.estimate_step(auto, shape).seconds
+    shape = prefill_shape(4096)
+    assert estimate_step(marlin, shape).seconds > 1.2 * estimate_step(auto, shape).seconds
     with pytest.raises(InputError, match="unknown moe_backend 'fast'; known: auto, triton"):
         infercast.deploy("gpt-oss-20b", "h200-sxm", moe_backend="fast")
 
@@ -210,8 +213,8 @@ def test_uneven_routing_reaches_fewer_experts():
     even, uneven = (
         infercast.deploy("qwen3-30b-a3b", "h200-sxm", expert_routing=name) for name in ("uniform", "power_law_1.2")
     )
-    shape = infercast.decode_shape(32, 1000)
-    assert infercast.estimate_step(uneven, shape).seconds < infercast.estimate_step(even, shape).seconds
+    shape = decode_shape(32, 1000)
+    assert estimate_step(uneven, shape).seconds < estimate_step(even, shape).seconds
     with pytest.raises(InputError, match="unknown expert_routing 'odd'; known: uniform, balanced"):
         infercast.deploy("qwen3-30b-a3b", "h200-sxm", expert_routing="odd")
 
@@ -285,12 +288,12 @@ def test_an_engine_that_nobody_measured_is_less_certain(engine: str, lengths: di
     widths = []
     for deployment in (alone, served, two):
         forecast = infercast.simulate(deployment, workload(**lengths))
-        band = infercast.forecast_intervals(forecast).tpot
+        band = forecast_intervals(forecast).tpot
         widths.append(band.high.mean / band.low.mean)
     assert widths[0] < min(widths[1:])
 
 
 def test_layouts_of_prompts_of_one_token_have_intervals_too():
     one_token = workload(concurrency=2, count=4, input_lengths=1, output_lengths=4)
-    costs = infercast.compare_layouts("qwen2.5-0.5b", ["l4"], num_gpus=[1], workload=one_token)
+    costs = infercast.compare("qwen2.5-0.5b", ["l4"], num_gpus=[1], workload=one_token)
     assert all(cost.ttft_interval[0] < cost.ttft.mean < cost.ttft_interval[1] for cost in costs)

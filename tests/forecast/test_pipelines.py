@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from infercast import deploy, simulate, synthetic_workload
+from infercast import deploy, simulate
 from infercast.engines.base import engine_named
+from infercast.serve.workload.synthetic import synthetic_workload
 
 MODELS = [
     ("qwen3-0.6b", 1), ("llama-3.1-8b", 1), ("gemma-3-12b", 2), ("deepseek-v2-lite", 1), ("qwen3-30b-a3b", 1),

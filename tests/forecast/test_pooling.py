@@ -6,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infercast import deploy, estimate_step, simulate, synthetic_workload
+from infercast import deploy, simulate
 from infercast.engines.base import engine_named
 from infercast.errors import InputError, UnsupportedModelError
-from infercast.forecast.kernels import decode_shape, prefill_shape, step_calls
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape, step_calls
 from infercast.forecast.simulate import most_requests_per_second
 from infercast.forecast.system import system_of, two_pools
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls
 from infercast.models.read import read_model
 from infercast.report.deployment import serve_command
+from infercast.serve.workload.synthetic import synthetic_workload
 
 SHAPES = json.loads(Path(__file__).parents[1].joinpath("data/published_shapes.json").read_text())
 BERT, MODERN = ({**SHAPES[name]["config"], "torch_dtype": "float16"} for name in ("bert-large", "modernbert-large"))

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import infercast
+from infercast.forecast.explain.diagnose import diagnose_profile
+from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 from infercast.predict.ceilings import default_ceilings
 
@@ -31,7 +33,7 @@ def diagnosed(tmp_path):
     def run(text, name="trace.json"):
         path = tmp_path / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return infercast.diagnose_profile(path, "h200-sxm")
+        return diagnose_profile(path, "h200-sxm")
 
     return run
 
@@ -42,7 +44,7 @@ def test_a_product_is_held_against_the_best_of_its_shape(diagnosed):
     text = json.dumps(trace(*both))
     for found in (diagnosed(text), diagnosed(gzip.compress(text.encode()), "trace.json.gz")):
         first, other = found.kernels
-        best = 3e6 * float(default_ceilings().seconds(Gemm(32, 14336, 4096), infercast.load_gpu("h200-sxm"))[0])
+        best = 3e6 * float(default_ceilings().seconds(Gemm(32, 14336, 4096), load_gpu("h200-sxm"))[0])
         assert (first["family"], first["shape"], first["launches"]) == ("gemm", "mm 32x4096 4096x14336 bf16", 3)
         assert first["best_us"] == pytest.approx(best)
         assert first["lost_share"] == pytest.approx(0.75 * (1 - best / 300))
@@ -61,7 +63,7 @@ def test_a_product_is_held_against_the_best_of_its_shape(diagnosed):
 )
 def test_products_are_read_from_their_inputs(diagnosed, operator, dims, m, n, k):
     (kernel,) = diagnosed(json.dumps(trace(("gemm", 50.0, operator, dims)))).kernels
-    best = float(default_ceilings().seconds(Gemm(m, n, k), infercast.load_gpu("h200-sxm"))[0])
+    best = float(default_ceilings().seconds(Gemm(m, n, k), load_gpu("h200-sxm"))[0])
     assert kernel["best_us"] == pytest.approx(1e6 * best)
 
 

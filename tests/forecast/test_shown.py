@@ -8,15 +8,14 @@ import pytest
 
 import infercast
 from infercast.cli.main import run
+from infercast.serve.workload.synthetic import synthetic_workload
 
 WORDS = ("--rate", "20", "--num-requests", "60", "--input-len", "uniform:50:900", "--output-len", "uniform:1:60")
 
 
 @pytest.fixture(scope="module")
 def workload():
-    return infercast.synthetic_workload(
-        rate=20, count=60, input_lengths="uniform:50:900", output_lengths="uniform:1:60"
-    )
+    return synthetic_workload(rate=20, count=60, input_lengths="uniform:50:900", output_lengths="uniform:1:60")
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,14 @@ from functools import partial
 
 import pytest
 
-from infercast import deploy, synthetic_workload
+from infercast import deploy
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.compare import SideBySide, reasons, side_by_side
 from infercast.forecast.deploy import deploy_changed, for_engine, parse_changes
 from infercast.forecast.explain.step_log import Watched, watch_run
 from infercast.forecast.system import system_of
+from infercast.serve.workload.synthetic import synthetic_workload
 
 LOAD = synthetic_workload(rate=30.0, count=60, input_lengths=900, output_lengths=40)
 

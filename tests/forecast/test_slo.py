@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast import InputError, deploy, forecast_intervals, judge, parse_slo, simulate, synthetic_workload
+from infercast import InputError, deploy, simulate
+from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.layouts import LayoutCost, ranked
-from infercast.forecast.result import chance_below, headroom, holds, interval_of, odds, value_of
-from infercast.forecast.slo import Limit, Slo, attainment
+from infercast.forecast.result import chance_below, headroom, holds, interval_of, judge, odds, value_of
+from infercast.forecast.slo import Limit, Slo, attainment, parse_slo
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import BreakEven, LoadPoint, break_even
 from infercast.report.forecast import draft_rows
 from infercast.report.sweep import break_even_dict
+from infercast.serve.workload.synthetic import synthetic_workload
 
 CONFIG = json.dumps({"method": "eagle3", "model": "somebody/eagle3", "num_speculative_tokens": 3})
 
@@ -22,9 +23,7 @@ def settings(**others: Any) -> EngineSettings:
 
 
 def clients(count: int) -> ic.Workload:
-    return ic.synthetic_workload(
-        count=max(8, 2 * count), concurrency=count, input_lengths=200, output_lengths=60, seed=1
-    )
+    return synthetic_workload(count=max(8, 2 * count), concurrency=count, input_lengths=200, output_lengths=60, seed=1)
 
 
 @pytest.fixture(scope="module")

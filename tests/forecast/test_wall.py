@@ -8,7 +8,6 @@ import pytest
 from infercast import Forecast, InputError, Tariff, UnknownNameError, deploy, simulate
 from infercast.forecast.energy import Facility
 from infercast.forecast.plan.request import question_of
-from infercast.forecast.simulate import forecast_disaggregated
 from infercast.forecast.slo import parse_slo
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -59,7 +58,7 @@ def test_every_factor_may_be_given(forecast: Forecast) -> None:
 
 
 def test_two_pools_are_in_servers_of_their_own() -> None:
-    run = forecast_disaggregated(deploy("qwen3-0.6b", "h200-sxm"), deploy("qwen3-0.6b", "l40s"), LOAD)
+    run = simulate(deploy("qwen3-0.6b", "l40s"), LOAD, prefill=deploy("qwen3-0.6b", "h200-sxm"))
     both, drawn = run.wall, run.energy
     assert both is not None
     assert drawn is not None

@@ -19,9 +19,10 @@ from infercast.hardware import load_gpu
 from infercast.hardware.gpu import PROPERTIES, changed_gpu
 from infercast.ops import Gemm
 from infercast.predict.learned import Changed, make_predictor
+from infercast.serve.workload.synthetic import synthetic_workload
 
 SETTINGS = infercast.EngineSettings(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
-WORKLOAD = infercast.synthetic_workload(rate=6, count=30, input_lengths=500, output_lengths=40)
+WORKLOAD = synthetic_workload(rate=6, count=30, input_lengths=500, output_lengths=40)
 
 
 def asked(**keywords: object) -> "partial[Deployment]":
@@ -79,7 +80,7 @@ def test_differences_add_up_to_the_latencies() -> None:
     assert min(each.before for each in explained["TPOT"].differences) > -1e-12
 
 
-LONG = infercast.synthetic_workload(rate=6, count=30, input_lengths=1500, output_lengths=40)
+LONG = synthetic_workload(rate=6, count=30, input_lengths=1500, output_lengths=40)
 """Prompts that the GPU decides, also where every stage has a host of its own."""
 LAYOUTS = {
     "replicas": ("llama-3.1-8b", {"data_parallel_size": 3}),
@@ -154,7 +155,7 @@ def test_a_changed_chip_costs_what_the_chip_costs() -> None:
 
 
 def test_a_reason_for_both_sides_is_said_once() -> None:
-    workload = infercast.synthetic_workload(rate=2, count=4, input_lengths=50, output_lengths=4)
+    workload = synthetic_workload(rate=2, count=4, input_lengths=50, output_lengths=4)
     run = watch_run(system_of(deploy("qwen3-0.6b", "h200-sxm", engine="vllm@0.32")), workload)
     said = reasons(side_by_side((run, run), ("one", "two")))
     assert len(said) == len({*said})

@@ -7,6 +7,7 @@ import pytest
 import infercast
 from infercast.bundled import DATA
 from infercast.hardware import gpu_from_driver_name, gpu_names, load, load_gpu
+from infercast.serve.workload.synthetic import synthetic_workload
 
 CHIP = """
 title = "NVIDIA H150 SXM"
@@ -61,6 +62,6 @@ def test_one_file_is_enough(add, text, sources):
     assert gpu_from_driver_name("AMD H150" if text is OTHER_VENDOR else "NVIDIA H150") is load_gpu("h150")
     found = {infercast.estimate(name, load_gpu("h150"), **sizes).source for name, sizes in KERNELS.items()}
     assert found <= sources
-    workload = infercast.synthetic_workload(rate=2, input_lengths=100, output_lengths=20, count=20)
+    workload = synthetic_workload(rate=2, input_lengths=100, output_lengths=20, count=20)
     forecast = infercast.simulate(infercast.deploy("qwen3-0.6b", "h150"), workload)
     assert 0 < forecast.ttft.p50 < 1

@@ -13,7 +13,6 @@ from infercast.cli.main import run
 from infercast.lab.measure import device as engines
 from infercast.lab.measure import rows, sweep
 from infercast.lab.measure import sweep as meta
-from infercast.lab.measure import sweep as power
 from infercast.lab.measure.cases import Case
 from infercast.lab.measure.device import State
 from infercast.lab.measure.rows import Kernel, Timing
@@ -50,7 +49,6 @@ class FakeBench:
     batches: list[tuple[str, int]] = field(default_factory=list)
     interrupt_after: int | None = None
     """Batches until somebody presses Ctrl-C."""
-    sustained: list[Case] = field(default_factory=list)
 
     def build(self, case: Case) -> FakeLaunch:
         self.clock.now += self.seconds_a_case
@@ -70,11 +68,6 @@ class FakeBench:
         self.batches.append((kind, len(launches)))
         runs = [[Kernel("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT", "4x1x1", "128x1x1", self.microseconds)]]
         return [Timing(runs * repeats, runs, runs) for _ in launches]
-
-    def repeat_for(self, launch: FakeLaunch, seconds: float, each: float) -> float:
-        self.sustained.append(launch.case)
-        self.clock.now += seconds
-        return each
 
     def details(self, case: Case) -> dict[str, Any]:
         return {"tuned": True} if case.family == "moe" else {}
@@ -98,7 +91,7 @@ class FakeMonitor:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (sweep, rows, power):
+    for module in (sweep, rows):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic, strftime=strftime))
     return clock
 

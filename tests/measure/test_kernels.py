@@ -225,18 +225,6 @@ def test_light_and_heavy_runs_make_the_marks_that_they_are_cut_at(
             assert len(timing.cold) == 3
 
 
-def test_a_kernel_is_repeated_for_so_long(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = importlib.import_module("infercast.lab.measure.launch")
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(trace, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-
-    def launch() -> None:
-        clock.now += 0.002
-
-    assert trace.repeat_for(launch, 0.7, each=0.001) == pytest.approx(0.002)
-    assert 0.7 < clock.now < 0.9
-
-
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp8_block"])
 def test_experts_run_under_the_configuration_that_is_asked_for(builders: ModuleType, vllm: None, dtype: str) -> None:
     fused_moe = sys.modules["vllm.model_executor.layers.fused_moe"]

@@ -1,6 +1,5 @@
 """A whole sweep on a GPU that exists on paper."""
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ import pytest
 
 from infercast.errors import InputError, UnknownNameError
 from infercast.lab.measure import sweep
-from infercast.lab.measure.cases import FAMILIES, Case, sweep_cases
-from infercast.lab.measure.device import State
+from infercast.lab.measure.cases import Case, sweep_cases
 from infercast.lab.measure.rows import HEAVY_FLOPS, Kernel, Store, Timing
 from infercast.lab.measure.sweep import BATCH, batches, run_sweep
 
@@ -33,7 +31,7 @@ def test_everything_is_measured_once(gpu: Any, tmp_path: Path) -> None:
     told = []
     result = run_sweep(tmp_path, minutes=10, families=["moe"], progress=lambda *words: told.append(words))
     assert (result.gpu, result.rows, result.left) == ("h200-sxm", MOE, 0)
-    assert result.tables == {"moe": MOE, "power": 6}
+    assert result.tables == {"moe": MOE}
     table = pandas.read_parquet(tmp_path / "h200-sxm" / "moe.parquet")
     assert len(table) == MOE
     assert {"engine", "tokens", "latency_us", "burst_us", "warm_us", "kernel", "tile", "watts", "tuned"} <= set(table)
@@ -67,7 +65,7 @@ def test_an_interrupted_sweep_goes_on_without_loss_or_repetition(gpu: Any, tmp_p
     assert rows[: len(kept)] == kept
     assert len(rows) == len({row["key"] for row in rows}) == MOE
     assert run_sweep(tmp_path, minutes=10, families=["moe"]).rows == 0
-    assert result.tables == {"moe": MOE, "power": 6}
+    assert result.tables == {"moe": MOE}
 
 
 def test_it_stops_at_its_budget_and_takes_up_there(gpu: Any, clock: Any, tmp_path: Path) -> None:
@@ -77,7 +75,7 @@ def test_it_stops_at_its_budget_and_takes_up_there(gpu: Any, clock: Any, tmp_pat
     assert 240 <= clock.now - begin <= 242, "also in the middle of a batch"
     assert 235 <= result.rows <= 242
     assert result.left == MOE - result.rows
-    assert result.tables == {"moe": result.rows}, "no time was left for power"
+    assert result.tables == {"moe": result.rows}
     minutes = tomllib.loads((tmp_path / "h200-sxm" / "meta.toml").read_text())["minutes"]
     assert minutes == pytest.approx(4, abs=0.05)
     second = run_sweep(tmp_path, minutes=60, families=["moe"])
@@ -158,30 +156,6 @@ def test_the_monitor_is_stopped_however_it_ends(gpu: Any, monitor: Any, tmp_path
     with pytest.raises(ZeroDivisionError):
         run_sweep(tmp_path, minutes=10, families=["moe"])
     assert monitor.stopped == before + 2
-
-
-def test_power_of_light_and_heavy_kernels(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    some = sweep_cases()[:800]
-    monkeypatch.setattr(sweep, "sweep_cases", lambda families: some)
-    run_sweep(tmp_path, minutes=60)
-    power = pandas.read_parquet(tmp_path / "h200-sxm" / "power.parquet")
-    assert list(power.columns) == ["gpu", "family", "shape", "watts", "sm_mhz", "latency_us"]
-    assert power.family.value_counts().to_dict() == dict.fromkeys(power.family.unique(), 6)
-    assert len(power) == 6 * len(FAMILIES)
-    assert power.latency_us.eq(200.0).all()
-    assert all(isinstance(json.loads(text), dict) for text in power["shape"])
-    products = [case.flops for case in gpu.sustained if case.family == "gemm"]
-    assert min(products) < HEAVY_FLOPS < max(products)
-    measured = len(gpu.sustained)
-    run_sweep(tmp_path, minutes=60)
-    assert len(gpu.sustained) == measured, "not again"
-
-
-def test_no_power_of_short_kernels_nor_where_nobody_can_look(gpu: Any, monitor: Any, tmp_path: Path) -> None:
-    gpu.microseconds = 20.0
-    assert "power" not in run_sweep(tmp_path / "short", minutes=10, families=["moe"]).tables
-    gpu.microseconds, monitor.state = 200.0, State()
-    assert "power" not in run_sweep(tmp_path / "blind", minutes=10, families=["moe"]).tables
 
 
 def test_keys_do_not_depend_on_the_order_of_columns() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from infercast import deploy, fit_memory, simulate, synthetic_workload
+from infercast import deploy, simulate
 from infercast.engines.vllm.kv_cache import kv_layout
+from infercast.forecast.memory import fit_memory
 from infercast.models.families import FAMILIES, Family, Layer
 from infercast.models.families.fields import dense_feed_forward, grouped_attention
 from infercast.models.layout import ParallelLayout
@@ -25,6 +26,7 @@ from infercast.ops.op import Elementwise
 from infercast.predict.families.recurrent import LIBRARIES, UPDATE_KERNELS
 from infercast.report.models import render_model
 from infercast.serve.step import StepShape
+from infercast.serve.workload.synthetic import synthetic_workload
 
 CHUNK = 64
 CONFIG = {

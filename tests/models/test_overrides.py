@@ -2,8 +2,8 @@
 
 import pytest
 
-from infercast import load_model
 from infercast.errors import InputError
+from infercast.forecast.deploy import load_model
 from infercast.models.library import bundled_config
 from infercast.models.read import overridden, read_model
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from infercast import load_model
 from infercast.errors import UnknownNameError
+from infercast.forecast.deploy import load_model
 from infercast.models.layout import ParallelLayout
 
 LAYOUT = ParallelLayout()

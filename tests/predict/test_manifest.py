@@ -15,7 +15,6 @@ from infercast.predict.fitted import (
     KERNELS,
     POOLED,
     Entry,
-    code_of,
     load_artifact,
     manifest_path,
     read_manifest,
@@ -49,8 +48,7 @@ def test_bundled_artefacts_were_fitted_to_this_source(name, inputs):
     archive = DATA / "fitted" / f"{name}.npz"
     manifest = read_manifest(archive)
     advice = "run python benchmarks/regression/stamp.py, which says whether predictions moved"
-    assert manifest["physics_sha256"] == inputs.physics_hash, advice
-    assert manifest["source_sha256"] == inputs.source_hash, f"comparing takes long at every start: {advice}"
+    assert manifest["source_sha256"] == inputs.source_hash, advice
     entries = load_artifact(archive, inputs).entries
     assert set(manifest["models"]) == {" ".join(filter(None, entry.key)) for entry in entries}
     for used in set(manifest["models"].values()):
@@ -107,17 +105,8 @@ def test_other_physics_is_refused_and_stamped_where_it_means_the_same(path):
     assert stamp(path, changed)
     assert not stamp(path, changed)
     after = manifest_path(path).read_text(encoding="utf-8").splitlines()
-    assert [line.split(" = ")[0] for line, old in zip(after, before, strict=True) if line != old] == [
-        "physics_sha256",
-        "source_sha256",
-    ]
+    assert [line.split(" = ")[0] for line, old in zip(after, before, strict=True) if line != old] == ["source_sha256"]
     assert load_artifact(path, changed)
-
-
-def test_another_form_of_the_same_physics_is_not_refused(path):
-    text = manifest_path(path).read_text(encoding="utf-8")
-    manifest_path(path).write_text(text.replace(KERNELS.source_hash, "0" * 64), encoding="utf-8")
-    assert load_artifact(path)
 
 
 def test_ceilings_are_no_kernels(path):
@@ -128,13 +117,6 @@ def test_ceilings_are_no_kernels(path):
 def test_a_torn_manifest_is_named(path, text):
     manifest_path(path).write_text(text, encoding="latin-1")
     assert "own.toml: " in refusal(path)
-
-
-def test_only_what_a_module_does_counts():
-    plain = "RATE = 0.73\n\ndef f(x):\n    return x * RATE\n"
-    told = '"""Says."""\nRATE = (\n    0.73  # why\n)\n"""Of."""\n\n\ndef f(x):\n    """Says."""\n    return x*RATE\n'
-    assert code_of(plain) == code_of(told)
-    assert code_of(plain) != code_of(plain.replace("0.73", "0.74"))
 
 
 @pytest.fixture
@@ -148,7 +130,7 @@ def stamping(monkeypatch, path):
     case = importlib.import_module("cases").Case("kernel h200-sxm gemm m=1 n=4096 k=4096")
     monkeypatch.setattr(stamping, "read_cases", lambda: [case])
     text = manifest_path(path).read_text(encoding="utf-8")
-    text = text.replace(KERNELS.source_hash, "0" * 64).replace(KERNELS.physics_hash, "0" * 64)
+    text = text.replace(KERNELS.source_hash, "0" * 64)
     manifest_path(path).write_text(text, encoding="utf-8")
     expected = importlib.import_module("predictions").compute([case])
     return lambda **moved: (monkeypatch.setattr(stamping, "read_expected", lambda: expected | moved), stamping.main)[1]

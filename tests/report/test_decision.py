@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from infercast import Tariff, deploy, synthetic_workload
+from infercast import Tariff, deploy
 from infercast.forecast.explain.overview import look_over
 from infercast.forecast.explain.step_log import Watched, watch_run
 from infercast.forecast.system import system_of
 from infercast.report.comparison import render_runs
 from infercast.report.forecast import decision_fields
 from infercast.report.page.html import report_page
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 def a_run(gpu: str) -> Watched:

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from infercast import deploy, synthetic_workload
+from infercast import deploy
 from infercast.forecast.explain.overview import look_over
 from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.system import system_of
 from infercast.report import comparison, forecast, quantities
 from infercast.report.page import html
 from infercast.report.quantities import OF_ENGINES, RESULTS, Quantity
+from infercast.serve.workload.synthetic import synthetic_workload
 
 LITRES = Quantity("litres_per_token", "litres per token", lambda run: 1.25 * run.gpus, "{:.2f}".format, " l", "water")
 WATTS = Quantity("watts", "watts", lambda load: 700 * load.busy, "{:.0f}".format)

@@ -10,11 +10,12 @@ from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.explain.timeline import lanes_of
 from infercast.forecast.system import system_of
 from infercast.report.trace import ENGINE, GPU, HOST, QUEUE, REQUESTS, trace_pieces
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 @pytest.fixture(scope="module")
 def trace() -> Any:
-    workload = infercast.synthetic_workload(rate=25, count=40, input_lengths="uniform:50:3000", output_lengths=30)
+    workload = synthetic_workload(rate=25, count=40, input_lengths="uniform:50:3000", output_lengths=30)
     run = watch_run(system_of(infercast.deploy("llama-3.1-8b", "h200-sxm")), workload)
     return json.loads("".join(trace_pieces(lanes_of(run, 0.0, 60.0), {"model": "a <model>"})))
 

@@ -63,12 +63,7 @@ class Both:
         assert cached == self.blocks.longest_prefix(plain, num_tokens)
         new, chunk = self.rng.randint(1, num_tokens - cached), self.rng.choice([12, 100])
         new = min(new, chunk)
-        if self.spans.is_plain and self.rng.random() < 0.8:
-            hits = self.spans.hits(quick, num_tokens)
-            assert cached == (hits[-1][2] * self.spans.shape.block_size if hits else 0)
-            starts = self.spans.start(quick, hits, cached + new, num_tokens, 0)
-        else:
-            starts = self.spans.admit(quick, cached, new, num_tokens, chunk)
+        starts = self.spans.admit(quick, cached, new, num_tokens, chunk)
         assert starts == self.blocks.admit(plain, cached, new, num_tokens, chunk)
         if starts:
             self.computed[index] = cached + new

@@ -13,6 +13,7 @@ import pytest
 import infercast as ic
 from infercast.serve.workload.classes import parse_class, with_adapters, with_classes
 from infercast.serve.workload.request import Adapters, Workload
+from infercast.serve.workload.synthetic import session_workload, synthetic_workload
 
 DRAFTS = json.dumps({"method": "ngram", "num_speculative_tokens": 3})
 HEAD = '{"method": "%s", "model": "a/head", "num_speculative_tokens": 3}'
@@ -48,11 +49,11 @@ IN_STAGES: dict[str, dict[str, Any]] = {
 def workload_of(features: tuple[str, ...]) -> Workload:
     """Conversations or single requests that share prefixes, with classes and adapters if they are asked for."""
     if "sessions" in features:
-        load = ic.session_workload(
+        load = session_workload(
             rate=4, count=40, turns=3, think=0.2, input_lengths=400, turn_lengths=100, output_lengths=60
         )
     else:
-        load = ic.synthetic_workload(
+        load = synthetic_workload(
             concurrency=40, count=50, input_lengths=120, output_lengths=90, prefix_length=400, prefix_groups=12
         )
     if "priority" in features:
@@ -72,7 +73,7 @@ def served(engine: str, features: tuple[str, ...], settings: dict[str, Any]) -> 
     )
     load = workload_of(features)
     if "pools" in features:
-        return ic.forecast_disaggregated(deployment, deployment, load)
+        return ic.simulate(deployment, load, prefill=deployment)
     return ic.simulate(deployment, load)
 
 

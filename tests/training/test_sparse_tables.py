@@ -9,7 +9,6 @@ from infercast.lab.fit.samples import key_of, sample_of
 from infercast.lab.fit.sweeps import read_sparse_sweep
 from infercast.lab.fit.train import fit_artifact
 from infercast.ops import IndexScores, SparseAttention, TopK
-from infercast.predict.families.sparse import SparseModule
 from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import kernel_profile
 from training.evaluate import score
@@ -73,17 +72,6 @@ def test_attention_is_what_the_other_kernels_of_a_module_leave(tmp_path):
     sample = sample_of(rows)
     assert sample.weight[1] < sample.weight[0] < 1
     assert key_of(rows)[3] == "msa decode"
-
-
-def test_a_module_is_the_sum_of_its_kernels(tmp_path):
-    sizes = {"batch_size": [4, 64], "isl": [1, 1], "step": [4000, 4000]}
-    path = module(tmp_path, "msa_decode_module", [0.2, 0.4], **sizes)
-    (whole,) = read_table(path, "msa_decode_module")
-    (left,) = read_table(path, "msa_decode_attention")
-    assert isinstance(whole.op, SparseModule)
-    others = whole.op.products + whole.op.small + whole.op.scores + whole.op.choice
-    assert others == pytest.approx(left.other_seconds)
-    assert whole.op.products.min() > 30e-6, "projections of 64 heads"
 
 
 def test_prompts_that_the_host_bounds_teach_nothing(tmp_path):

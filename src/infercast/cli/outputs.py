@@ -54,7 +54,7 @@ class Outputs(NamedTuple):
 
             write_whole(self.requests, request_rows(forecast))
         if self.result is not None:
-            from infercast.calibrate.result import result_path, result_text  # noqa: PLC0415
+            from infercast.calibration.result import result_path, result_text  # noqa: PLC0415
 
             text = result_text(forecast, __version__, detailed=self.detailed)
             write_whole(result_path(self.result, forecast), [text])
@@ -121,7 +121,7 @@ def outputs_of(given: Mapping[str, Any]) -> Outputs:
     elif window != WINDOW:
         raise InputError("--trace-window needs --trace-out FILE")
     if result is not None:
-        from infercast.calibrate.result import check_result  # noqa: PLC0415 - most runs write nothing
+        from infercast.calibration.result import check_result  # noqa: PLC0415 - most runs write nothing
 
         check_result(result)
     elif detailed:

@@ -49,7 +49,7 @@ from infercast.predict.identity import kernel_profile
 from infercast.predict.roofline import Predictor, with_older_kernels
 from infercast.serve import Replica
 from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer
-from infercast.shown import ResultMixin
+from infercast.shown import ResultMixin, verb
 from infercast.units import MILLI, format_bytes
 
 Tell = Callable[[str], None]
@@ -503,6 +503,30 @@ class Deployment(ResultMixin):
     def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
         """The replica for the simulation; if not warmed up, it has just been started."""
         return self.engine.replica(self, self.settings, timer or self.timer(), warmed_up)
+
+    def simulate(self, workload: Any = None, **options: Any) -> Any:
+        """What users see of a workload on it: `infercast.simulate`."""
+        return verb("simulate")(self, workload, **options)
+
+    def explain(self, workload: Any = None, **options: Any) -> Any:
+        """Where every second of a run goes: `infercast.explain`."""
+        return verb("explain")(self, workload, **options)
+
+    def diagnose(self, workload: Any = None, **options: Any) -> Any:
+        """Kernels ranked by what users would gain: `infercast.diagnose`."""
+        return verb("diagnose")(self, workload, **options)
+
+    def sweep(self, workload: Any = None, **options: Any) -> Any:
+        """Points along rates, clients or a setting: `infercast.sweep`."""
+        return verb("sweep")(self, workload=workload, **options)
+
+    def capacity(self, slo: Any, traffic: Any = None, **options: Any) -> Any:
+        """Replicas of it that keep an SLO over a day of traffic: `infercast.capacity`."""
+        return verb("capacity")(self, traffic, slo, **options)
+
+    def step(self, shape: StepShape, **options: Any) -> Any:
+        """One step over a batch, kernel by kernel: `infercast.estimate`."""
+        return verb("estimate")(shape, self, **options)
 
 
 def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:

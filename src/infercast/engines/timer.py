@@ -197,9 +197,8 @@ class KernelTimer:
         prompts = shape.prompts
         if not prompts:
             return KernelTimer.decode(self, shape.num_tokens, shape.total_computed, list, steps, shape.num_sampled)
-        num_decodes = shape.num_sequences - len(prompts)
-        computed = shape.total_computed - sum([before for _, before in prompts])
-        return self._compute_prompts(prompts, num_decodes, computed, shape.num_sampled)
+        count, computed = shape.num_sequences - len(prompts), shape.total_computed - sum([each for _, each in prompts])
+        return KernelTimer.compute(self, prompts, shape.num_sampled - count, count, computed, list)
 
     def decode(
         self, count: int, computed: int, contexts: Contexts, steps: int, sampled: int | None = None
@@ -214,21 +213,16 @@ class KernelTimer:
     def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
         if self._surfaces is None or not prefills or min(prefills)[0] == 1:
             return self(GroupShape(count, computed, contexts, prefills, num_first))
-        return self._compute_prompts(prefills, count, computed, count + num_first)
-
-    def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
-        """A step of prompts, (new, computed) tokens of each, and of decodes with ``computed`` context tokens."""
-        assert self._surfaces is not None
         time_decoding, time_prompts = self._surfaces
-        attention, tokens = time_prompts(prompts), num_decodes
-        for new, _ in prompts:
+        attention, tokens = time_prompts(prefills), count
+        for new, _ in prefills:
             tokens += new
-        if num_decodes:
+        if count:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            prefills, keys = time_decoding.next_step(num_decodes, computed + num_decodes), computed + num_decodes
-            padded = [each.seconds(num_decodes, keys) for each in self._padded] if self._is_padded else self._not_padded
-            attention = [*map(fuse_prefill_decode, attention, prefills, self._attention_launches, padded)]
-        return self._put_together(tokens, len(prompts) + num_decodes, len(prompts), sampled, attention)
+            decodes, keys = time_decoding.next_step(count, computed + count), computed + count
+            padded = [each.seconds(count, keys) for each in self._padded] if self._is_padded else self._not_padded
+            attention = [*map(fuse_prefill_decode, attention, decodes, self._attention_launches, padded)]
+        return self._put_together(tokens, len(prefills) + count, len(prefills), count + num_first, attention)
 
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float]

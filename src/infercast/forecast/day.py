@@ -14,13 +14,22 @@ from infercast.engines.base import Deployment
 from infercast.errors import InputError
 from infercast.forecast import autoscaling
 from infercast.forecast.cost import GpuPrice, Tariff, around
-from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, resolve_deployment, resolve_workload
+from infercast.forecast.deploy import (
+    Deployable,
+    DeployOptions,
+    GpuSource,
+    lengths_within,
+    resolve_deployment,
+    resolve_workload,
+)
 from infercast.forecast.energy import KILO, Facility, server_around
+from infercast.forecast.option_table import OPTIONS
 from infercast.forecast.progress import stage_progress
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
 from infercast.serve import Workload
+from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN
 from infercast.shown import PlottableResult
 from infercast.units import MICRO, MILLI, format_many
 
@@ -233,10 +242,10 @@ class DayPlan(PlottableResult):
         return next(each for each in self.policies if each.policy == name)
 
 
-def plan_day(
+def capacity(
     deployment: Deployable,
-    traffic: autoscaling.Traffic | Workload | str | PathLike[str],
-    slo: Slo | str,
+    traffic: autoscaling.Traffic | Workload | str | PathLike[str] | None = None,
+    slo: Slo | str | None = None,
     *,
     gpu: GpuSource | None = None,
     goal: autoscaling.Goal | None = None,
@@ -246,9 +255,14 @@ def plan_day(
     facility: Facility | None = None,
     check: bool = True,
     tell: Callable[[str], None] | bool | None = None,
+    rate: float | None = None,
+    profile: str = OPTIONS["day_profile"].default,
     **options: Unpack[DeployOptions],
 ) -> DayPlan:
     """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
+
+    A day is made up by its ``rate`` of requests per second on average, and its ``profile``: ``flat``, or a sine with
+    a peak of 1.8 times the mean at 14 h.
 
     One replica is simulated at several loads; then the day is stepped through. With ``check`` the busiest minutes are
     simulated request by request on the smallest fixed fleet, for comparison. ``facility`` (servers, building, grid) is
@@ -256,8 +270,9 @@ def plan_day(
     trace. ``tell`` is called with each part as it begins; True shows it.
     """
     deployment = resolve_deployment(deployment, gpu, options)
-    if not isinstance(traffic, autoscaling.Traffic):
-        traffic = autoscaling.traffic_of(resolve_workload(traffic, {}, deployment.settings.max_model_len))
+    traffic = _day_of(deployment, traffic, rate, profile)
+    if slo is None:
+        raise InputError('capacity needs an SLO, such as slo="ttft_p99<1s,tpot_p95<40ms"')
     slo, goal = parse_slo(slo) if isinstance(slo, str) else slo, goal or autoscaling.Goal()
     tariff = Tariff.of(price)
     system, lag = system_of(deployment), start or autoscaling.start_up(deployment)
@@ -289,6 +304,17 @@ def plan_day(
     return DayPlan(
         deployment, traffic, slo, goal, curve, service, lag, rules, policies, hours, gpu_price, most_kept, found
     )
+
+
+def _day_of(deployment: Deployment, traffic: Any, rate: float | None, profile: str) -> autoscaling.Traffic:
+    if (traffic is None) == (rate is None):
+        raise InputError("say what comes over the day: a workload, the file of a trace, or a rate (with a profile)")
+    if isinstance(traffic, autoscaling.Traffic):
+        return traffic
+    longest = deployment.settings.max_model_len
+    if rate is None:
+        return autoscaling.traffic_of(resolve_workload(traffic, {}, longest))
+    return autoscaling.made_up_day(rate, profile, *lengths_within(INPUT_LEN, OUTPUT_LEN, longest)[:2])
 
 
 def _beside_others(

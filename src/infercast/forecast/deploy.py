@@ -258,11 +258,18 @@ def deploy(
     return calibrated(deployment, calibration)
 
 
-def redeploy(deployment: Deployment, values: Mapping[str, Any]) -> Deployment:
-    """The same with other options of `deploy` and settings of its engine, by name; None leaves one out."""
+def call_of(deployment: Deployment) -> partial[Deployment]:
+    """The call of `deploy` that made it."""
     if deployment.asked is None:
         raise InputError(f"{deployment!r} was not deployed by names, so that nothing of it can be changed")
-    (model, gpu, settings), keywords = deployment.asked.args, {**deployment.asked.keywords}
+    asked: partial[Deployment] = deployment.asked
+    return asked
+
+
+def redeploy(deployment: Deployment, values: Mapping[str, Any]) -> Deployment:
+    """The same with other options of `deploy` and settings of its engine, by name; None leaves one out."""
+    asked = call_of(deployment)
+    (model, gpu, settings), keywords = asked.args, {**asked.keywords}
     before, _ = resolve_settings(settings, keywords.pop("engine"))
     options = {name: value for name, value in values.items() if name in DeployOptions.__annotations__}
     others = {name: value for name, value in values.items() if name not in options}
@@ -296,6 +303,13 @@ def _of_pcie(deployment: Deployment) -> list[str]:
         f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: estimates are of one "
         f"with two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
     ]
+
+
+def model_options(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Options of `load_model` and settings of an engine, and the other options of `deploy`."""
+    own = DeployOptions.__annotations__.keys() - ModelOptions.__annotations__
+    others = {name: value for name, value in options.items() if name in own}
+    return {name: value for name, value in options.items() if name not in own}, others
 
 
 def layout_arguments(engine: Engine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -535,7 +549,6 @@ class RunOptions(LoadOptions, DeployOptions, total=False):
 
 PYTHON_NAMES = {option.spelled[2:].replace("-", "_"): option.python or option.name for option in OPTIONS.values()}
 """Keywords by what the command line calls them."""
-OF_TRACES = {"rate", "count", "declared_length", "ignore_eos"}  # What can be changed of a trace
 
 
 def resolve_run(
@@ -543,17 +556,27 @@ def resolve_run(
 ) -> tuple[Deployment, Workload]:
     _check_options(options, RunOptions.__annotations__)
     load = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
-    others = {name: value for name, value in options.items() if name not in load}
-    found = resolve_deployment(deployment, gpu, others)
+    found = resolve_deployment(deployment, gpu, deploy_options(options))
     return found, resolve_workload(workload, load, found.settings.max_model_len)
 
 
+def deploy_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not of the load."""
+    return {name: value for name, value in options.items() if name not in LoadOptions.__annotations__}
+
+
 def resolve_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
+    if not isinstance(deployment, Deployment):
+        return resolve_call(deployment, gpu, options)()
+    if given := [*(["gpu"] if gpu is not None else []), *options]:
+        raise InputError(f"{given[0]} is an option of deploy, and {deployment!r} is deployed already; leave it out")
+    return deployment
+
+
+def resolve_call(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> partial[Deployment]:
+    """The call of `deploy` that makes a deployment, or made it."""
     if isinstance(deployment, Deployment):
-        given = [*(["gpu"] if gpu is not None else []), *options]
-        if given:
-            raise InputError(f"{given[0]} is an option of deploy, and {deployment!r} is deployed already; leave it out")
-        return deployment
+        return call_of(resolve_deployment(deployment, gpu, options))
     if not isinstance(deployment, (str, Path, Mapping, ModelConfig)):
         raise InputError(
             f"a simulation needs a deployment or a model with gpu=..., not {short(deployment)}; "
@@ -562,10 +585,11 @@ def resolve_deployment(deployment: Deployable, gpu: GpuSource | None, options: M
     if gpu is None:
         raise InputError(
             f"{short(deployment)} is a model, which needs a GPU to run on: gpu='h200-sxm', say "
-            "(infercast.gpu_names() lists them), or infercast.deploy(model, gpu)"
+            "(`infercast gpus` lists them), or infercast.deploy(model, gpu)"
         )
     _check_options(options, DeployOptions.__annotations__)
-    return deploy(deployment, gpu, **options)
+    others = {name: value for name, value in options.items() if name != "settings"}
+    return partial(deploy, deployment, gpu, options.get("settings"), **others)
 
 
 def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
@@ -598,8 +622,8 @@ def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) 
 def require_workload(workload: object) -> None:
     if not isinstance(workload, Workload):
         raise InputError(
-            f"a simulation needs a workload, not {short(workload)}; infercast.synthetic_workload, read_trace and "
-            "workload_from_requests make one"
+            f"a simulation needs a workload, not {short(workload)}; rate=12 or the file of a trace "
+            "does, and so does what the functions of infercast.serve.workload.synthetic make"
         )
 
 
@@ -616,8 +640,9 @@ def _random(load: dict[str, Any], longest: int) -> Workload:
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay no trace
 
+    changeable = ("rate", "count", "declared_length", "ignore_eos")
     for name in load:
-        if name not in OF_TRACES:
+        if name not in changeable:
             raise InputError(f"{name} has no meaning with a trace, which brings its own; rate and count change it")
     workload = scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
     return ended(workload, load.get("declared_length"), load.get("ignore_eos"))

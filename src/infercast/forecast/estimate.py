@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from functools import cache, lru_cache, partial
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -34,6 +34,11 @@ from infercast.predict.learned import KnownKernel, Learned, default_artifact, kn
 from infercast.predict.metered import Reading, meter_reading
 from infercast.predict.operators import GPU, estimate_op, known
 from infercast.predict.roofline import Predictor
+
+if TYPE_CHECKING:
+    from infercast.engines.base import Deployment
+    from infercast.forecast.kernels import StepCost
+    from infercast.serve.step import StepShape
 
 OPERATORS = "operators"  # What rests on calls of PyTorch, in data/kernel_options.toml
 
@@ -305,6 +310,9 @@ RESULTS = (
 )  # fmt: skip
 
 
+@overload
+def estimate(kernel: StepShape, /, gpu: Deployment, *, explain: bool = False) -> StepCost: ...
+@overload
 def estimate(
     kernel: str | Op,
     /,
@@ -314,7 +322,17 @@ def estimate(
     predictor: str | Predictor = "learned",
     network: str | None = None,
     **sizes: Any,
-) -> Estimate:
+) -> Estimate: ...
+def estimate(
+    kernel: Any,
+    /,
+    gpu: Any,
+    *,
+    condition: str = ALONE,
+    predictor: str | Predictor = "learned",
+    network: str | None = None,
+    **sizes: Any,
+) -> Any:
     """Estimate a kernel on a GPU: seconds, an 80 % interval, source and bound.
 
     ``condition``: ``alone`` is one launch after a pause, as `infercast measure` times it, ``engine`` one among the
@@ -325,7 +343,14 @@ def estimate(
     m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million products take half a second.
     ``kernel="fa2"`` among the sizes names one of a family's kernels (`infercast estimate --list-kernels`).
     ``network`` joins nodes, for collectives of more GPUs than one has.
+
+    A step, such as ``decode_shape(32, 1400)`` of `infercast.forecast.kernels`, is estimated on a deployment, kernel by
+    kernel; with ``explain``, each kernel carries the terms that its estimate is made of.
     """
+    if not isinstance(kernel, str) and not isinstance(gpu, str | Path | Gpu):
+        from infercast.forecast.kernels import estimate_step  # noqa: PLC0415 - kernels by themselves need no engine
+
+        return estimate_step(gpu, kernel, **sizes)
     device = with_network(gpu if isinstance(gpu, Gpu) else _device(str(gpu)), network)
     chosen = _known_predictor(predictor) if isinstance(predictor, str) else predictor
     if not isinstance(kernel, str):

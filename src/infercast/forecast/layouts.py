@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
+from typing import Unpack
 
-from infercast.engines.base import check_nodes
-from infercast.engines.settings import Settings, changed
+from infercast.engines.base import Deployment, check_nodes
+from infercast.engines.settings import changed
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.calibration import Calibration
 from infercast.forecast.cost import Cost, GpuPrice, Tariff
 from infercast.forecast.deploy import (
+    DeployOptions,
     GpuSource,
     ModelSource,
     deploy,
     layout_arguments,
     load_device,
     load_model,
+    model_options,
     resolve_settings,
+    with_keywords,
 )
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
 from infercast.forecast.intervals import Intervals
@@ -35,11 +37,10 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, check_layout
 from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.learned import make_predictor, ordering
-from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.synthetic import synthetic_workload
-from infercast.shown import ReprMixin, ResultMixin
+from infercast.shown import PlottableResult, ReprMixin
 from infercast.units import format_figure, format_seconds
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256  # The default load: clients of a closed loop, and tokens of requests
@@ -101,7 +102,7 @@ class LayoutCost(ReprMixin):
         return None if self.intervals is None else self.intervals.output_tokens_per_second
 
 
-class Layouts(ResultMixin, tuple[LayoutCost, ...]):
+class Layouts(PlottableResult, tuple[LayoutCost, ...]):
     """Layouts that were compared, in the order of the question; a tuple that can show itself."""
 
     model: str
@@ -119,41 +120,39 @@ class Layouts(ResultMixin, tuple[LayoutCost, ...]):
         return f"{self.model}, {len(self)} layouts, {fitting} of which fit"
 
 
-def compare_layouts(
+def compare(
     model: ModelSource,
     gpus: Sequence[GpuSource],
     *,
     num_gpus: Iterable[int] = (1, 2, 4, 8),
     workload: Workload | None = None,
-    settings: Settings | None = None,
     router: str | None = None,
-    quantization: str | None = None,
-    kv_cache_dtype: str = "auto",
-    network: str | None = None,
-    pcie_topology: str | None = None,
-    api_server: bool = True,
-    predictor: str | Predictor = "learned",
-    calibration: Path | str | Calibration | None = None,
     slo: Slo | str | None = None,
-    tariff: Tariff | None = None,
+    price: Tariff | float | None = None,
     facility: Facility | None = None,
     tell: Callable[[str], None] | bool | None = None,
+    **options: Unpack[DeployOptions],
 ) -> Layouts:
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
 
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is called with each layout as it begins.
-    With ``api_server`` requests come as text over HTTP, as in `deploy`. An ``slo`` is judged for every layout that
-    keeps up, which takes the full intervals of each. ``tariff`` selects prices, ``facility`` servers and building. GPU
+    An ``slo`` is judged for every layout that keeps up, which takes the full intervals of each. ``price`` is in dollars
+    per GPU and hour, or a `Tariff`; ``facility`` describes servers and building. ``options`` are those of `deploy`; GPU
     factors of a ``calibration`` hold for layouts of the GPU that was measured.
     """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
-    tariff, facility = tariff or Tariff(), facility or Facility()
-    wanted, engine = resolve_settings(settings)
+    tariff, facility = Tariff.of(price), facility or Facility()
+    of_model, others = model_options(options)
+    settings, of_model = with_keywords(others.pop("settings", None), others.get("engine"), of_model)
+    wanted, engine = resolve_settings(settings, others.pop("engine", None))
     load = workload or synthetic_workload(concurrency=CONCURRENCY, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
-    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
-    devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
+    config = load_model(model, engine=engine, **of_model)
+    network, topology = others.pop("network", None), others.pop("pcie_topology", None)
+    devices = [with_topology(load_device(each, network), topology) for each in gpus]
+    predictor = others.pop("predictor", "learned")
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
-    start, costs = partial(deploy, config, api_server=api_server, predictor=chosen, calibration=calibration), []
+    start: Callable[..., Deployment] = partial(deploy, config, predictor=chosen, **others)
+    costs: list[LayoutCost] = []
     with stage_progress(tell) as say:
         for device, layout in layouts_of(config, devices, num_gpus):
             if layout.pipeline > 1 and engine.drafts(wanted):

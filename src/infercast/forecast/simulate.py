@@ -6,22 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from math import inf
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
+from infercast.engines.base import Deployment
+from infercast.errors import InputError
 from infercast.forecast import steady as steadiness
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import (
     Deployable,
     GpuSource,
-    LoadOptions,
     RunOptions,
     Servable,
+    deploy_options,
     require_workload,
     resolve_deployment,
     resolve_run,
-    resolve_workload,
 )
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import jumps_over
@@ -46,6 +47,11 @@ def simulate(
     router: str | None = None,
     *,
     gpu: GpuSource | None = None,
+    prefill: Deployable | None = None,
+    prefill_gpu: GpuSource | None = None,
+    prefill_instances: int | None = None,
+    decode_instances: int | None = None,
+    link: str | None = None,
     progress: Progress | bool | None = None,
     steady: bool = False,
     slo: Slo | str | None = None,
@@ -58,6 +64,10 @@ def simulate(
     Names do, too: ``simulate("llama-3.1-8b", gpu="h200-sxm", rate=12)`` with further ``options`` of `deploy` and
     `synthetic_workload`. A workload may be the file of a trace.
 
+    With ``prefill``, a deployment or a model on ``prefill_gpu``, that computes prompts and ``deployment`` decodes;
+    ``prefill_gpu`` alone is for the same model. A pool has ``prefill_instances`` or ``decode_instances`` independent
+    copies behind one load balancer, and a ``link`` of this name joins the two: a network, or NVLink within a node.
+
     ``router`` names the load balancer of several replicas; that of the engine if none is named.
     ``progress`` is called with the number of requests served and the simulated seconds; True shows a bar.
     With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
@@ -65,52 +75,19 @@ def simulate(
     per GPU and hour, or a `Tariff`, and ``facility`` describes servers and building.
     """
     found, load = resolve_run(deployment, workload, gpu, options)
-    with request_progress(progress, len(load.requests)) as tell:
-        return _answer(system_of(found, router), load, slo, price, facility, progress=tell, steady=steady)
-
-
-def forecast_disaggregated(
-    prefill: Deployable,
-    decode: Deployable,
-    workload: Servable = None,
-    *,
-    prefill_gpu: GpuSource | None = None,
-    decode_gpu: GpuSource | None = None,
-    prefill_instances: int = 1,
-    decode_instances: int = 1,
-    link: str = DEFAULT_LINK,
-    router: str = PROXY_ROUTER,
-    progress: Progress | bool | None = None,
-    steady: bool = False,
-    slo: Slo | str | None = None,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    **load: Unpack[LoadOptions],
-) -> Forecast:
-    """Simulate a workload on a prefill pool and a decode pool, joined by a network or by NVLink within a node.
-
-    A pool has ``prefill_instances`` or ``decode_instances`` independent copies of its deployment behind one load
-    balancer. Names work as in `simulate`: a model's with ``prefill_gpu`` and ``decode_gpu``, and a ``load`` by its
-    rate. ``slo``, ``price`` and ``facility`` are those of `simulate`.
-    """
-    first, second = resolve_deployment(prefill, prefill_gpu, {}), resolve_deployment(decode, decode_gpu, {})
-    requests = resolve_workload(workload, load, second.settings.max_model_len)
-    instances = prefill_instances, decode_instances
-    system = two_pools(first, second, instances=instances, link=link, router=router)
-    with request_progress(progress, len(requests.requests)) as tell:
-        return _answer(system, requests, slo, price, facility, progress=tell, steady=steady)
-
-
-def _answer(
-    system: System,
-    workload: Workload,
-    slo: Slo | str | None,
-    price: Tariff | float | None,
-    facility: Facility | None,
-    **how: Any,
-) -> Forecast:
+    if prefill is None and prefill_gpu is None:
+        between = {"prefill_instances": prefill_instances, "decode_instances": decode_instances, "link": link}
+        if idle := [name for name, value in between.items() if value is not None]:
+            raise InputError(f"{idle[0]} is of two pools; say prefill=... or prefill_gpu=..., or leave it out")
+        system = system_of(found, router)
+    else:
+        shared = {} if isinstance(prefill, Deployment) else deploy_options(options)
+        first = resolve_deployment(deployment if prefill is None else prefill, prefill_gpu, shared)
+        instances = prefill_instances or 1, decode_instances or 1
+        system = two_pools(first, found, instances=instances, link=link or DEFAULT_LINK, router=router or PROXY_ROUTER)
     promise = parse_slo(slo) if isinstance(slo, str) else slo
-    made = simulate_system(system, workload, slo=promise, **how)
+    with request_progress(progress, len(load.requests)) as tell:
+        made = simulate_system(system, load, slo=promise, progress=tell, steady=steady)
     forecast = replace(made, tariff=Tariff.of(price), facility=facility or Facility())
     return forecast if promise is None else forecast.promised(promise)
 

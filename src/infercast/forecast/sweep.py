@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from itertools import pairwise
 from math import exp, log
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -24,15 +24,19 @@ from infercast.engines.speculation import Drafting
 from infercast.errors import DoesNotFitError, InputError, require
 from infercast.forecast.cost import GpuPrice, Tariff
 from infercast.forecast.deploy import (
+    Deployable,
     GpuSource,
     LoadOptions,
     ModelSource,
+    RunOptions,
     Servable,
-    deploy,
     deploy_changed,
+    deploy_options,
     load_device,
     load_model,
     parse_changes,
+    resolve_call,
+    resolve_deployment,
     resolve_workload,
 )
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
@@ -230,8 +234,8 @@ class Sweep(PlottableResult):
 
 
 def sweep(
-    model: ModelSource,
-    gpu: GpuSource,
+    deployment: Deployable,
+    gpu: GpuSource | None = None,
     workload: Servable = None,
     *,
     rates: Iterable[float] | None = None,
@@ -240,12 +244,11 @@ def sweep(
     slo: Slo | str | None = None,
     price: Tariff | float | None = None,
     facility: Facility | None = None,
-    settings: Settings | None = None,
     router: str | None = None,
     tell: Tell | bool | None = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Sweep:
-    """Simulate a workload at several rates, numbers of clients, or values of a setting.
+    """Simulate a workload at several rates, numbers of clients, or values of a setting; names do as in `simulate`.
 
     ``vary`` names a what-if change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in dollars per GPU
     and hour, or a `Tariff`; the default is the median of the bundled lists. ``facility`` describes servers and
@@ -253,17 +256,18 @@ def sweep(
     each point as it begins; True shows it.
     """
     axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
-    load = {name: options.pop(name) for name in LoadOptions.__annotations__ if name in options}
+    load = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
+    others = deploy_options(options)
     if axis.is_load and workload is None:
         load[axis.name] = axis.values[0]
-    asked = partial(deploy, model, gpu, settings, **options)
     decide = partial(replace, tariff=Tariff.of(price), facility=facility or Facility())
     with stage_progress(tell) as say:
         if axis.is_load:
-            deployment = asked()
-            requests = resolve_workload(workload, load, deployment.settings.max_model_len)
-            return _along_load(system_of(deployment, router), axis, requests, promised, decide, say)
-        requests = resolve_workload(workload, load, load_model(model).max_positions)
+            found = resolve_deployment(deployment, gpu, others)
+            requests = resolve_workload(workload, load, found.settings.max_model_len)
+            return _along_load(system_of(found, router), axis, requests, promised, decide, say)
+        asked = resolve_call(deployment, gpu, others)
+        requests = resolve_workload(workload, load, load_model(asked.args[0]).max_positions)
         return _along_setting(asked, axis, requests, promised, decide, router, say)
 
 

@@ -27,7 +27,6 @@ WIDTH = 8.0
 TAILS, DOUBTED, REWEIGHTED = 4.0, 3.0, 3
 """An odd anchor counts for less: degrees of freedom of Student's law, how many times the noise is assumed at first, and
 how often weights are found anew."""
-CANDIDATES, JUDGES = 800, 1200  # Rows that anchors are chosen from, and rows that they are chosen for
 USUAL_WIDENING, NEAR_WIDENING, WORTH = 1.7, 1.1, 50
 """Half an 80 % interval in standard deviations of the process as it mostly is, the same where its architecture was
 learned from, and how many anchors that is worth: a few agree with each other more than with other kernels."""
@@ -139,23 +138,3 @@ def _precision(smooth: Array, misses: Array, usual: float) -> Array:
         missed = np.square(misses - smooth @ np.linalg.solve(smooth + np.diag(noise), misses))
         noise = np.maximum((TAILS * usual + missed) / (TAILS + 1.0), 0.8 * usual)
     return np.asarray(np.linalg.inv(smooth + np.diag(noise)))
-
-
-def choose(family: str, features: Array, count: int, learner: Forest | None = None) -> Array:
-    """Numbers of ``count`` rows to measure: each next one takes away most of the variance of all kernels."""
-    generator = np.random.default_rng(0)
-    candidates, judges = (generator.permutation(len(features))[:most] for most in (CANDIDATES, JUDGES))
-    space = Space.of(family, features, learner)
-    points, others = space.place(features[candidates]), space.place(features[judges])
-    left, shared = space.covariance(points, points), space.covariance(others, points)
-    chosen: list[int] = []
-    for _ in range(min(count, len(candidates))):
-        gain = np.square(shared).sum(axis=0) / (np.diag(left) + space.varies["noise"])
-        gain[chosen] = -1.0
-        best = int(np.argmax(gain))
-        chosen.append(best)
-        column, of_others = left[:, best].copy(), shared[:, best].copy()
-        total = left[best, best] + space.varies["noise"]
-        left -= np.outer(column, column) / total
-        shared -= np.outer(of_others, column) / total
-    return np.asarray(candidates[chosen])

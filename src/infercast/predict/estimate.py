@@ -13,7 +13,7 @@ from infercast.hardware.load import facts_of, is_modelled
 from infercast.lazy_classes import dataclass, replace
 from infercast.ops import Attention, Call, Op
 from infercast.ops.op import Quantity
-from infercast.shown import ReprMixin
+from infercast.shown import PlottableResult
 from infercast.units import format_seconds
 
 # From the most to the least trusted; a sum is only as good as its weakest part.
@@ -40,7 +40,7 @@ def basis_of(parts: Iterable[tuple[str, float]]) -> str:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Estimate(ReprMixin):
+class Estimate(PlottableResult):
     """Seconds that one launch takes, or arrays of them for an array of shapes."""
 
     seconds: Quantity  # Seconds of one launch
@@ -56,6 +56,13 @@ class Estimate(ReprMixin):
             return f"{np.size(self.seconds):,} shapes, {among}{self.source}"
         low, high = format_seconds(float(self.low)), format_seconds(float(self.high))
         return f"{format_seconds(float(self.seconds))} ({low} to {high}), {among}{self.source}, bound by {self.bound}"
+
+    def document(self) -> dict[str, Any]:
+        ends = ("seconds", "low", "high", "bound")
+        known = {"source": self.source, "condition": self.condition}
+        columns = [np.ravel(getattr(self, name)).tolist() for name in ends]
+        rows = [dict(zip(ends, row, strict=True)) for row in zip(*columns, strict=True)]
+        return {**known, "shapes": rows} if np.ndim(self.seconds) else {**rows[0], **known}
 
     def taken(self, which: npt.NDArray[Any]) -> Estimate:
         """Of an array of shapes these, each as often as it is named."""

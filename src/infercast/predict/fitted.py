@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import io
 import json
@@ -230,11 +229,6 @@ class Inputs:
         """Of the sources as they are written; empty where only compiled ones are installed. Takes a millisecond."""
         return _source_hash(self.sources)
 
-    @property
-    def physics_hash(self) -> str:
-        """Of what the sources do: comments, docstrings and formatting do not count. Takes a tenth of a second."""
-        return _physics_hash(self.sources)
-
 
 def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
     chosen = FAMILIES[family].feature_set
@@ -274,37 +268,6 @@ def _source_hash(sources: tuple[str, ...]) -> str:
     # Line ends are git's business.
     parts = [f"{file.name}\n".encode() + file.read_bytes().replace(b"\r\n", b"\n") for file in files]
     return hashlib.sha256(b"".join(parts)).hexdigest() if any(file.suffix == ".py" for file in files) else ""
-
-
-@lru_cache
-def _physics_hash(sources: tuple[str, ...]) -> str:
-    files = [(file, file.read_text(encoding="utf-8")) for file in _files(sources)]
-    from tomllib import loads  # noqa: PLC0415 - only after an edit
-
-    read = {".toml": loads, ".json": json.loads}
-    meanings = (code_of(t) if f.suffix == ".py" else json.dumps(read[f.suffix](t), sort_keys=True) for f, t in files)
-    parts = [f"{file.name}\n{meaning}" for (file, _), meaning in zip(files, meanings, strict=True)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def code_of(source: str) -> str:
-    """What a module does, as text that is the same however it is written down and whichever Python reads it."""
-    return _tree_text(ast.parse(source))
-
-
-def _tree_text(node: Any) -> str:
-    """A syntax tree without strings that stand alone, positions, and fields that some versions of Python leave out."""
-    if isinstance(node, list):
-        kept = [each for each in node if not _is_docstring(each)]
-        return f"[{','.join(map(_tree_text, kept))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []) and name != "kind")
-    return f"{type(node).__name__}({','.join(f'{name}={_tree_text(value)}' for name, value in fields)})"
-
-
-def _is_docstring(node: Any) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 END, ENTRY, LOCAL = b"PK\x05\x06", b"PK\x01\x02", b"PK\x03\x04"
@@ -367,7 +330,7 @@ class Archive:
 
 AGAIN = "fit it again with `infercast fit`"
 STAMP = "python benchmarks/regression/stamp.py"
-HEAD = ("kind", "archive_sha256", "features_sha256", "physics_sha256", "source_sha256")
+HEAD = ("kind", "archive_sha256", "features_sha256", "source_sha256")
 
 
 def manifest_path(archive: Path) -> Path:
@@ -399,8 +362,7 @@ def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
     if head["features_sha256"] != inputs.features_hash:
         difference = _difference(_parsed(path, text).get("features", {}), inputs.features)
         raise FileFormatError(archive, f"was fitted on other features than this version computes{difference}; {AGAIN}")
-    is_written_alike = inputs.source_hash in ("", head["source_sha256"])
-    if not is_written_alike and head["physics_sha256"] != inputs.physics_hash:
+    if inputs.source_hash not in ("", head["source_sha256"]):
         raise FileFormatError(
             archive,
             f"was fitted to other physics than that of {', '.join(inputs.sources)}; {AGAIN}, or run {STAMP} "
@@ -420,7 +382,7 @@ def write_manifest(
         f"kind = {_text(inputs.kind)}",
         f"archive_sha256 = {_text(contents_hash(listed))}  # of its list of arrays, sizes and checksums",
         f"features_sha256 = {_text(inputs.features_hash)}",
-        *_stamps(inputs),
+        _stamp(inputs),
         *(f"{name} = {_text(str(origin.get(name, not_recorded)))}" for name in ("date", "revision")),
         *_section("versions", origin.get("versions", {})),
         *_section("tables", origin.get("tables", {})),
@@ -434,8 +396,7 @@ def stamp(archive: Path, inputs: Inputs) -> bool:
     """Say in a manifest that the sources as they are now mean the same; False if it says so already."""
     path = manifest_path(archive)
     lines = path.read_text(encoding="utf-8").splitlines()
-    new = {line.partition(" = ")[0]: line for line in _stamps(inputs)}
-    stamped = [new.get(line.partition(" = ")[0], line) for line in lines]
+    stamped = [_stamp(inputs) if line.startswith("source_sha256 = ") else line for line in lines]
     if stamped != lines:
         _replace(path, stamped)
     return stamped != lines
@@ -446,10 +407,8 @@ def read_manifest(archive: Path) -> dict[str, Any]:
     return _parsed(path, path.read_text(encoding="utf-8"))
 
 
-def _stamps(inputs: Inputs) -> Iterator[str]:
-    what = ", ".join(inputs.sources)
-    yield f"physics_sha256 = {_text(inputs.physics_hash)}  # of what {what} do"
-    yield f"source_sha256 = {_text(inputs.source_hash)}  # of how they are written"
+def _stamp(inputs: Inputs) -> str:
+    return f"source_sha256 = {_text(inputs.source_hash)}  # of {', '.join(inputs.sources)}"
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:

@@ -143,14 +143,17 @@ def _library(name: str | None) -> Any:
         except ImportError:
             continue
     wanted = "pandas or polars" if name is None else name
-    raise InputError(f"to_frame needs {wanted}: pip install {name or LIBRARIES[0]}; to_dict() gives plain data without")
+    raise InputError(
+        f"to_frame needs {wanted}: pip install {name or LIBRARIES[0]} (the extra notebook); to_dict() "
+        "gives plain data without"
+    )
 
 
 class Renderers(NamedTuple):
     """Where the functions are that write an object, as ``module:function`` of this layer."""
 
-    document: str
-    tables: str
+    document: str = "formats:plain_dict"
+    tables: str = "formats:plain_tables"
     rows: str | None = None  # The key of the document under which the rows of a table are
     picture: str | None = None
     csv: str | None = None  # Lines of the table that ``--csv`` writes
@@ -201,7 +204,8 @@ def document_of(answer: Any) -> Any:
 def frame_of(answer: Any, library: str | None) -> Any:
     if hasattr(answer, "per_request"):
         return frame_of_columns(answer.per_request(), library)
-    return frame_of_rows(rows_of(document_of(answer), renderers_of(answer).rows), library)
+    document, key = document_of(answer), renderers_of(answer).rows
+    return frame_of_rows(rows_of(document, "shapes" if key is None and "shapes" in document else key), library)
 
 
 def html_of(answer: Any) -> str:

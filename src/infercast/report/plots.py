@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import BytesIO
 from math import isnan
 from typing import TYPE_CHECKING
 
-from infercast.errors import missing
+from infercast.errors import InputError, missing
 from infercast.report.deployment import fit_dict
 from infercast.units import GIB, MICRO, MILLI, format_seconds
 
 try:
     from matplotlib.figure import Figure
 except ImportError:
-    raise missing("plot", "report") from None
+    raise InputError(f"{missing('plot', 'report')} (the extra report)") from None
 
 if TYPE_CHECKING:
+    from infercast.forecast.explain.breakdown import Breakdown
+    from infercast.forecast.explain.diagnose import Diagnosis
     from infercast.forecast.kernels import StepCost
+    from infercast.forecast.layouts import Layouts
     from infercast.forecast.memory import Fit
+    from infercast.forecast.plan.question import Plan
     from infercast.forecast.result import Forecast
+    from infercast.shown import ResultMixin
 
 WIDTH, HEIGHT = 9.0, 3.4  # inches
 PERCENTILES = {"p50": "-", "p95": "--", "p99": ":"}
@@ -72,6 +78,55 @@ def step_figure(cost: StepCost) -> Picture:
     names = [f"{kernel.name} ({kernel.estimate.bound})" for kernel in kernels]
     axes.barh(names, [kernel.seconds / MICRO for kernel in kernels], xerr=[lows, highs], color="tab:blue", alpha=0.6)
     axes.set(xlabel="us in the step", title=f"{cost.num_tokens:,} tokens in {format_seconds(cost.seconds)}")
+    return figure
+
+
+def breakdown_figure(breakdown: Breakdown) -> Picture:
+    parts = [*breakdown.kernels, breakdown.host]
+    return _bars({part.name: part.total for part in parts}, "s of the run", repr(breakdown.forecast).strip("<>"))
+
+
+def diagnosis_figure(diagnosis: Diagnosis) -> Picture:
+    """What users would gain from each kernel at the best of its shape."""
+    gains = {each.name: 100 * each.saving.end_to_end for each in diagnosis.findings}
+    return _bars(gains, "% less end-to-end time", diagnosis.forecast.title)
+
+
+def layouts_figure(layouts: Layouts) -> Picture:
+    rates = {f"{each.layout} on {each.gpu.name}": each.output_tokens_per_second_a_gpu for each in layouts}
+    return _bars(rates, "output tokens/s per GPU", layouts.model)
+
+
+def plan_figure(plan: Plan) -> Picture:
+    """What candidates that keep the SLO cost, or how many GPUs they need where a price is not known."""
+    held = [row for row in plan.rows if row.holds]
+    priced = all(row.cost is not None for row in held)
+    costs = {str(row.candidate): (row.cost or 0.0) if priced else float(row.gpus) for row in held}
+    return _bars(
+        costs, "$ per hour" if priced else "GPUs", f"{plan.question.model}, {plan.question.slo}", largest=False
+    )
+
+
+def estimate_figure(estimate: ResultMixin) -> Picture:
+    """Times with their 80 % intervals, of one kernel or along an array of shapes."""
+    figure = Picture(figsize=(WIDTH, HEIGHT), layout="constrained")
+    axes = figure.subplots()
+    document = estimate.to_dict()
+    rows = document.get("shapes", [document])
+    low, middle, high = ([row[end] / MICRO for row in rows] for end in ("low", "seconds", "high"))
+    errors = [[up - down for down, up in zip(*ends, strict=True)] for ends in ((low, middle), (middle, high))]
+    axes.errorbar(range(len(rows)), middle, yerr=errors, fmt="o", color="tab:blue", alpha=0.6)
+    axes.set(xlabel="shape", ylabel="us", title=repr(estimate).strip("<>"))
+    return figure
+
+
+def _bars(values: Mapping[str, float], unit: str, title: str, *, largest: bool = True) -> Picture:
+    shown_bars = 12
+    ranked = sorted(values.items(), key=lambda each: each[1], reverse=largest)[:shown_bars][::-1]
+    figure = Picture(figsize=(WIDTH, 1.0 + 0.28 * len(ranked)), layout="constrained")
+    axes = figure.subplots()
+    axes.barh([name for name, _ in ranked], [value for _, value in ranked], color="tab:blue", alpha=0.6)
+    axes.set(xlabel=unit, title=title)
     return figure
 
 

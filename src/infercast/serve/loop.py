@@ -79,6 +79,14 @@ class StepObserver(Protocol):
 MOST_STEPS = 512  # Maximum number of steps timed at once when the next arrival is unknown
 
 
+def worth_timing(steps: int, arrival: float | None, clock: float, step_seconds: float) -> int:
+    """How many repetitions to time of those that are possible: roughly, until a request arrives."""
+    if arrival is not None:
+        coming = 2 + int(1.1 * (arrival - clock) / step_seconds)
+        steps = coming if coming < steps else steps
+    return steps if steps < MOST_STEPS else MOST_STEPS
+
+
 class Step:
     """A launched step, possibly repeated, with its estimate."""
 
@@ -235,11 +243,8 @@ class Loop:
             return 1
         steps = self.scheduler.most_steps(plan)
         if not self.poll.every_step:
-            steps = min(steps, self.poll.steps_left)
-        elif arrival is not None:
-            coming = 2 + int(1.1 * (arrival - self.timeline.clock) / self._step_seconds)
-            steps = coming if coming < steps else steps
-        return steps if steps < MOST_STEPS else MOST_STEPS
+            return worth_timing(min(steps, self.poll.steps_left), None, self.timeline.clock, self._step_seconds)
+        return worth_timing(steps, arrival, self.timeline.clock, self._step_seconds)
 
     def _time_decode_steps(self, plan: Plan, arrival: float | None) -> Step:
         """Time a decode step and its repetitions."""

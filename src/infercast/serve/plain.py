@@ -12,20 +12,50 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
+from infercast.lazy_classes import NamedTuple
 from infercast.serve.cache.blocks import BlockAllocation
-from infercast.serve.loop import MOST_STEPS, Loop
+from infercast.serve.loop import Loop, worth_timing
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate
 from infercast.serve.timeline import Repetitions
 from infercast.serve.workload.request import Request
 
-Started = tuple[int, int, int, bool, BlockAllocation | None]
-"""Of a request: number, input and output tokens, whether the last is known only as it comes, its shared blocks."""
-Flying = tuple[float, float, int, list[Started], list[Started], bool]
-"""A step in flight: end, seconds to process it, tokens, which are first and last, and whether some are both."""
-Ahead = tuple[Numbers, StepEstimate, Repetitions, int, Flying]
-"""Repetitions of a step that are timed but not launched: also the blocks held in the first, and the step before."""
+
+class PlainRequest(NamedTuple):
+    number: int
+    num_input: int
+    num_output: int
+    is_open: bool  # True if its last token is known as such only as it comes
+    blocks: BlockAllocation | None  # Where it may share any
+
+
+class Member(NamedTuple):
+    """A request that decodes; in the order in which they end."""
+
+    last_step: int
+    number: int
+    offset: int  # Its context less the steps of the batch
+    request: PlainRequest
+
+
+class StepInFlight(NamedTuple):
+    end: float
+    process: float  # Seconds to process its result
+    num_tokens: int
+    first: list[PlainRequest]  # Requests that get their first token ...
+    last: list[PlainRequest]  # ... and their last one.
+    has_both: bool = False  # True if some get one that is both
+
+
+class RepeatedStep(NamedTuple):
+    """Repetitions of a step that are timed but not launched."""
+
+    numbers: Numbers
+    estimate: StepEstimate
+    repeated: Repetitions
+    held: int  # Blocks in the first
+    before: StepInFlight
 
 
 # Fields of a `Replica` and of its policy that a fast loop obeys, or that mean nothing without another one that makes a
@@ -66,16 +96,16 @@ class PlainLoop:
         self.settled = 0  # Of the blocks held, those that the cache knows to be, where any are shared
         self.expected: dict[int, BlockAllocation] = {}  # Edges of answers that others may reuse, and who computes them
         self.watermark = policy.kept_free(cache.num_blocks)
-        self.waiting: deque[Started] = deque()
-        self.cut: Started | None = None  # The prompt that is computed in part ...
+        self.waiting: deque[PlainRequest] = deque()
+        self.cut: PlainRequest | None = None  # The prompt that is computed in part ...
         self.num_cut = 0  # ... and its tokens so far
-        self.flying: Flying | None = None
+        self.flying: StepInFlight | None = None
         self.step_seconds = 1e-6  # Duration of the last decode step
         # The decode batch: steps, context of all members, and how many begin a block, by step modulo a block's size.
         self.steps = self.computed = self.num_joined = self.num_running = 0
         self.begin = [0] * self.size
-        self.members: list[tuple[int, int, int, Started]] = []  # A heap: last step, number, and context less the steps
-        self.late = self.members[:0]  # Those in a step too many: the engine does not know their last token as such
+        self.members: list[Member] = []  # A heap
+        self.late: list[Member] = []  # Those in a step too many: the engine does not know their last token as such
 
     def events(self) -> Iterator[float]:
         """As those of `Loop`, or `NotPlain`."""
@@ -95,12 +125,12 @@ class PlainLoop:
                 if ahead is None:
                     continue
                 if clients.wait_for_answers:  # a client may still send a request that arrives earlier
-                    record.ahead = ahead[2][2], count, ahead[4][2]
-                    yield ahead[2][2][-1]
+                    record.ahead = ahead.repeated[2], count, ahead.before.num_tokens
+                    yield ahead.repeated[2][-1]
                     record.ahead = None
                 self._repeat(ahead)
             elif self.flying is not None:
-                self._end(self.flying, timeline.take_in(*self.flying[:2]))
+                self._end(self.flying, timeline.take_in(self.flying.end, self.flying.process))
                 self.flying = None
             elif arrival is None:
                 record.close(0)
@@ -109,25 +139,27 @@ class PlainLoop:
                 timeline.sleep_until(arrival + self.loop.wake_up_seconds)
 
     def contexts(self) -> list[int]:
-        return [before + self.steps for _, before in sorted(each[1:3] for each in (*self.members, *self.late))]
+        by_number = sorted((each.number, each.offset) for each in (*self.members, *self.late))
+        return [offset + self.steps for _, offset in by_number]
 
     def add(self, index: int, request: Request) -> None:
         known, output = request.num_input, request.num_output
         blocks = BlockAllocation(index, self.cache.path(request), known, 1) if self.shares else None
         most = output if request.declared is None and not request.stops else request.most_output
-        self.waiting.append((index, known, output, min(most, self.longest - known) > output, blocks))
+        self.waiting.append(PlainRequest(index, known, output, min(most, self.longest - known) > output, blocks))
 
     def _settle(self, held: int) -> None:
         """Allocate what has been counted, before others look for blocks or leave theirs."""
         if held > self.num_blocks:
             raise NotPlain
-        self.cache.num_held, count = self.settled, held - self.settled
-        self.cache.take(count)
-        self.settled = held
+        if held > self.settled:
+            self.cache.num_held = self.settled
+            self.cache.take(held - self.settled)
+        self.cache.num_held = self.settled = held
 
     def _name(self, blocks: BlockAllocation, num_tokens: int) -> None:
         """Let others find the blocks of a prompt, unless they are those of an answer that is not named yet."""
-        for edge, _, end in blocks.path if self.expected else ():
+        for edge, _, end in blocks.path:
             if edge in self.expected and end > self.expected[edge].named:
                 raise NotPlain
         self.cache.name(blocks, num_tokens)
@@ -135,15 +167,14 @@ class PlainLoop:
     def _start(self, index: int, known: int, blocks: BlockAllocation, budget: int, held: int) -> tuple[int, int] | None:
         """Allocate the first blocks of a request; returns (new, computed) tokens of its first step, or None."""
         self._settle(held)
-        hits = self.cache.hits(blocks, known)
-        computed = hits[-1][2] * self.size if hits else 0
-        reached = known if known - computed < budget else computed + budget
+        computed = self.cache.longest_prefix(blocks, known)
+        new = known - computed if known - computed < budget else budget
         spare = self.watermark if self.num_running else 0
-        if not self.cache.start(blocks, hits, reached, known if self.reserves else 0, spare):
+        if not self.cache.admit(blocks, computed, new, known if self.reserves else 0, self.budget, spare=spare):
             return None
-        self._name(blocks, reached)
+        (self._name if self.expected else self.cache.name)(blocks, computed + new)
         self.settled, self.record.num_cached[index] = self.cache.num_held, computed
-        return reached - computed, computed
+        return new, computed
 
     def _expect(self, blocks: BlockAllocation) -> None:
         """Its answer may be reused: no other request may look for it, or compute the same, before its end."""
@@ -158,19 +189,18 @@ class PlainLoop:
         size, waiting, num_blocks, cut = self.size, self.waiting, self.num_blocks, self.cut
         held, budget, computed = self.cache.num_held + self.begin[(self.steps + 1) % size], self.budget - count, 0
         prefills: list[tuple[int, int]] = []
-        sampled: list[Started] = []
-        started = sampled[:0]
+        sampled, started = list[PlainRequest](), list[PlainRequest]()
         if cut is not None:
             computed = self.num_cut
-            new = min(cut[1] - computed, budget)
+            new = min(cut.num_input - computed, budget)
             prefills.append((new, computed))
             held += -(-(computed + new) // size) + -computed // size
             budget -= new
             self.num_cut += new
-            if cut[4] is not None:
+            if cut.blocks is not None:
                 self._settle(held)
-                self._name(cut[4], self.num_cut)
-            if self.num_cut == cut[1]:
+                self._name(cut.blocks, self.num_cut)
+            if self.num_cut == cut.num_input:
                 sampled.append(cut)
                 self.cut = None
         while waiting and budget > 0 and self.num_running < self.most_running:
@@ -196,7 +226,8 @@ class PlainLoop:
                 sampled.append(request)
             else:
                 self.cut, self.num_cut = request, before + new
-        if not prefills or held > num_blocks or budget < 0 or (sampled and sampled[-1][2] == 1 and sampled[-1][3]):
+        last = sampled[-1] if sampled else None
+        if not prefills or held > num_blocks or budget < 0 or (last and last.num_output == 1 and last.is_open):
             raise NotPlain
         self.cache.num_held, tokens, first = held, self.budget - budget, len(sampled)
         numbers = count + len(prefills), len(waiting), tokens, self.computed + computed, count + first
@@ -206,10 +237,15 @@ class PlainLoop:
         self._launch(count, numbers, estimate, sampled, started)
 
     def _launch(
-        self, count: int, numbers: Numbers, estimate: StepEstimate, sampled: list[Started], started: list[Started]
+        self,
+        count: int,
+        numbers: Numbers,
+        estimate: StepEstimate,
+        sampled: list[PlainRequest],
+        started: list[PlainRequest],
     ) -> None:
         """A single step, and the result of the one before."""
-        record, timeline, host, tokens = self.record, self.timeline, estimate[2], numbers[4] - len(self.late)
+        record, timeline, host, tokens = self.record, self.timeline, estimate.host, numbers[4] - len(self.late)
         done = self._advance(1, count) if count else []
         steps, has_both = self.steps, False
         for request in sampled:
@@ -220,42 +256,38 @@ class PlainLoop:
             self.computed += known
             self.num_joined += 1
             self.begin[(steps + 1 - known) % self.size] += 1
-            heappush(self.members, (steps + output - 1, self.num_joined, known - steps, request))
+            heappush(self.members, Member(steps + output - 1, self.num_joined, known - steps, request))
             if blocks is not None and blocks.shared > blocks.named:
                 self._expect(blocks)
-        span = timeline.launch(host, estimate[0][0])
+        span = timeline.launch(host, estimate.gpu_seconds[0])
         for request in started:
-            record.started_at[request[0]] = span[0]
+            record.started_at[request.number] = span.start
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
-        phase.note(numbers, estimate, [span[2]], [self.cache.num_held])
-        before, self.flying = self.flying, (span[1], host[3], tokens, sampled, done, has_both)
+        phase.note(numbers, estimate, [span.seconds], [self.cache.num_held])
+        before, self.flying = self.flying, StepInFlight(span.end, host.process, tokens, sampled, done, has_both)
         if before is not None:
-            self._end(before, timeline.take_in(before[0], before[1]))
+            self._end(before, timeline.take_in(before.end, before.process))
 
-    def _look_ahead(self, count: int, arrival: float | None) -> Ahead | None:
+    def _look_ahead(self, count: int, arrival: float | None) -> RepeatedStep | None:
         """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
         timeline, before, now, steps = self.timeline, self.flying, self.steps, 1
         self.cache.num_held += self.begin[(now + 1) % self.size]
         if self.cache.num_held > self.num_blocks or count > self.budget:
             raise NotPlain
-        is_next = before is not None and before[4] and (self.waiting or self.clients.sends_at_once)
-        if before is not None and not (timeline.slept or self.late or before[5] or is_next):
-            steps = self.members[0][0] - now
-            if arrival is not None:
-                coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
-                steps = coming if coming < steps else steps
-            steps = steps if steps < MOST_STEPS else MOST_STEPS
+        is_next = before is not None and before.last and (self.waiting or self.clients.sends_at_once)
+        if before is not None and not (timeline.slept or self.late or before.has_both or is_next):
+            steps = worth_timing(self.members[0].last_step - now, arrival, timeline.clock, self.step_seconds)
         numbers, held = (count, len(self.waiting), count, self.computed, count), self.cache.num_held
         estimate = self.timer.decode(count, self.computed, self.contexts, steps)
-        if before is None or len(estimate[0]) == 1:
+        if before is None or len(estimate.gpu_seconds) == 1:
             self._launch(count, numbers, estimate, [], [])
             return None
-        repeated = timeline.repeat(estimate[2], estimate[0], before[1])
-        if before[3] or before[4]:
+        repeated = timeline.repeat(estimate.host, estimate.gpu_seconds, before.process)
+        if before.first or before.last:
             self._answer(before, repeated[2][0])
-        return numbers, estimate, repeated, held, before
+        return RepeatedStep(numbers, estimate, repeated, held, before)
 
-    def _repeat(self, ahead: Ahead) -> None:
+    def _repeat(self, ahead: RepeatedStep) -> None:
         """Launch the same step again and again, until a request comes."""
         numbers, estimate, (seconds, ends, clocks), held, before = ahead
         timeline, record, begin, count = self.timeline, self.record, self.begin, numbers[0]
@@ -274,42 +306,43 @@ class PlainLoop:
             raise NotPlain
         record.decoding.note(numbers, estimate, seconds, all_held)
         record.ends.fromlist(clocks)
-        record.stretches += (1, before[2], before[2] - len(before[3]), steps - 1, count, count)
+        tokens = before.num_tokens
+        record.stretches += (1, tokens, tokens - len(before.first), steps - 1, count, count)
         self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[steps - 1]
-        self.flying = ends[steps - 1], estimate[2][3], count, [], self._advance(steps, count), False
+        self.flying = StepInFlight(ends[steps - 1], estimate.host.process, count, [], self._advance(steps, count))
 
-    def _advance(self, steps: int, count: int) -> list[Started]:
+    def _advance(self, steps: int, count: int) -> list[PlainRequest]:
         """Count steps of the decode batch; returns those with their last token in the last one."""
         self.steps = now = self.steps + steps
         self.computed += steps * count
         members, leaving = self.members, self.late
-        ending: list[Started] = []
-        if leaving or members[0][0] <= now:
+        ending: list[PlainRequest] = []
+        if leaving or members[0].last_step <= now:
             self.late = []
-            while members and members[0][0] <= now:
+            while members and members[0].last_step <= now:
                 member = heappop(members)
-                ending.append(member[3])
-                (self.late if member[3][3] else leaving).append(member)
-            for _, _, before, _ in leaving:
-                self.computed -= before + now
-                self.begin[(1 - before) % self.size] -= 1
+                ending.append(member.request)
+                (self.late if member.request.is_open else leaving).append(member)
+            for member in leaving:
+                self.computed -= member.offset + now
+                self.begin[(1 - member.offset) % self.size] -= 1
         return ending
 
-    def _end(self, step: Flying, time: float) -> None:
+    def _end(self, step: StepInFlight, time: float) -> None:
         """The result of a single step is there."""
-        record = self.record
+        record, tokens = self.record, step.num_tokens
         record.ends.append(time)
-        record.stretches += (1, step[2], step[2] - len(step[3]))
-        if step[3] or step[4]:
+        record.stretches += (1, tokens, tokens - len(step.first))
+        if step.first or step.last:
             self._answer(step, time)
 
-    def _answer(self, step: Flying, time: float) -> None:
+    def _answer(self, step: StepInFlight, time: float) -> None:
         """Clients get their first or last tokens, and blocks of the latter are free."""
         record, size = self.record, self.size
-        time += record.token_path_seconds + record.token_turn_seconds * step[2]
-        for request in step[3]:
-            record.first_token[request[0]] = time
-        for index, known, output, is_open, blocks in step[4]:
+        time += record.token_path_seconds + record.token_turn_seconds * step.num_tokens
+        for request in step.first:
+            record.first_token[request.number] = time
+        for index, known, output, is_open, blocks in step.last:
             length = -(-(known + output - 1 + is_open) // size)
             if blocks is None:
                 self.cache.num_held -= length

@@ -11,7 +11,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import cast
 
-from infercast.serve.loop import MOST_STEPS, Loop
+from infercast.lazy_classes import NamedTuple
+from infercast.serve.loop import Loop, worth_timing
 from infercast.serve.plain import OBEYED, NotPlain
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
 from infercast.serve.scheduler.admission import DeclaredSequence
@@ -21,10 +22,24 @@ from infercast.serve.step import StepEstimate
 from infercast.serve.timeline import Repetitions
 
 Sequences = list[DeclaredSequence]
-Flying = tuple[float, float, int, Sequences | None, Sequences, Sequences]
-"""A step in flight: end, seconds to process it, tokens, which are first and last, and whether some are both."""
-Ahead = tuple[Numbers, StepEstimate, Repetitions, int]
-"""Repetitions of a step that are timed but not launched, and the pages held in the first."""
+
+
+class BatchInFlight(NamedTuple):
+    end: float
+    process: float  # Seconds to process its result
+    num_tokens: int
+    prompts: Sequences | None  # What a step of prompts samples; None: it decodes
+    ending: Sequences  # Those that get their last token
+    fresh: Sequences  # Those that have not decoded before
+
+
+class RepeatedDecodes(NamedTuple):
+    """Repetitions of a step that are timed but not launched."""
+
+    numbers: Numbers
+    estimate: StepEstimate
+    repeated: Repetitions
+    held: int  # Pages in the first
 
 
 OBEYED_HERE = OBEYED | {
@@ -46,7 +61,7 @@ class PlainPrefillLoop:
         self.clients = loop.clients
         self.scheduler, self.cache, self.batch = scheduler, scheduler.cache, scheduler.batch
         self.cohort, self.rules = scheduler.cohort, scheduler.policy.rules
-        self.flying: Flying | None = None
+        self.flying: BatchInFlight | None = None
         self.step_seconds = 1e-6  # Duration of the last decode step
         self.fresh: Sequences = []  # Those that have not decoded yet
         self.skipped: Sequences = []  # Those whose last token is in flight, and that have left the batch
@@ -71,13 +86,13 @@ class PlainPrefillLoop:
                 if ahead is None:
                     continue
                 if clients.wait_for_answers:  # a client may still send a request that arrives earlier
-                    record.ahead = ahead[2][2], ahead[0][0], ahead[0][0]
-                    yield ahead[2][2][-1]
+                    record.ahead = ahead.repeated[2], ahead.numbers[0], ahead.numbers[0]
+                    yield ahead.repeated[2][-1]
                     record.ahead = None
                 self._repeat(ahead)
             elif self.flying is not None:
                 step, self.flying = self.flying, None
-                self._complete_step(step, timeline.take_in(step[0], step[1]))
+                self._complete_step(step, timeline.take_in(step.end, step.process))
             elif not scheduler.can_retry_now:
                 if not scheduler.waiting:
                     scheduler.ratio = scheduler.policy.first_ratio
@@ -156,32 +171,29 @@ class PlainPrefillLoop:
         self.cache.num_blank -= needed
         return bool(cohort.members)
 
-    def _look_ahead(self, arrival: float | None) -> Ahead | None:
+    def _look_ahead(self, arrival: float | None) -> RepeatedDecodes | None:
         """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
         timeline, before, steps, scheduler, cohort = self.timeline, self.flying, 1, self.scheduler, self.cohort
         count, waiting = len(cohort.members), scheduler.waiting
         if before is not None and not (timeline.slept or cohort.num_ended or (waiting and not self.batch.is_full)):
-            if not (before[3] is None and before[4] and (waiting or self.clients.sends_at_once)):
-                steps = cohort.steps_left() + (not self.rules.skips_ending)
-            if arrival is not None:
-                coming = 2 + int(1.1 * (arrival - timeline.clock) / self.step_seconds)
-                steps = coming if coming < steps else steps
-            steps = steps if steps < MOST_STEPS else MOST_STEPS
+            is_next = before.prompts is None and before.ending and (waiting or self.clients.sends_at_once)
+            steps = 1 if is_next else cohort.steps_left() + (not self.rules.skips_ending)
+            steps = worth_timing(steps, arrival, timeline.clock, self.step_seconds)
         numbers, held = (count, len(waiting), count, cohort.computed, count), self.cache.num_held
         estimate = self.timer.decode(count, cohort.computed, cohort.contexts, steps)
-        if before is None or len(estimate[0]) == 1:
+        if before is None or len(estimate.gpu_seconds) == 1:
             scheduler.decay(1)
             self._launch(numbers, estimate, count - cohort.num_ended, None, cohort.advance(1))
             return None
-        repeated = timeline.repeat(estimate[2], estimate[0], before[1])
+        repeated = timeline.repeat(estimate.host, estimate.gpu_seconds, before.process)
         self._complete_step(before, repeated[2][0])
-        steps = 1 + cohort.steps_with_room(len(estimate[0]) - 1)
-        if steps < len(estimate[0]):
+        steps = 1 + cohort.steps_with_room(len(estimate.gpu_seconds) - 1)
+        if steps < len(estimate.gpu_seconds):
             seconds, ends, clocks = repeated
             repeated = seconds[:steps], ends[:steps], clocks[:steps]
-        return numbers, estimate, repeated, held
+        return RepeatedDecodes(numbers, estimate, repeated, held)
 
-    def _repeat(self, ahead: Ahead) -> None:
+    def _repeat(self, ahead: RepeatedDecodes) -> None:
         """Launch the same step again and again, until a request comes."""
         numbers, estimate, (seconds, ends, clocks), held = ahead
         timeline, record, count, arrival = self.timeline, self.record, numbers[0], self.clients.next_arrival
@@ -203,24 +215,25 @@ class PlainPrefillLoop:
         if early:
             ending = [each for each in ending if each.last_step == cohort.steps]
             self._end(early)
-        self.flying = ends[steps - 1], estimate[2][3], count - len(early), None, ending, fresh
+        process = estimate.host.process
+        self.flying = BatchInFlight(ends[steps - 1], process, count - len(early), None, ending, fresh)
 
     def _launch(
         self, numbers: Numbers, estimate: StepEstimate, tokens: int, prompts: Sequences | None, ending: Sequences
     ) -> float:
         """A single step, and the result of the one before; returns when it starts."""
-        record, host, fresh = self.record, estimate[2], list[DeclaredSequence]()
+        record, host, fresh = self.record, estimate.host, list[DeclaredSequence]()
         if prompts is None:
             fresh, self.fresh = self.fresh, fresh
-        span = self.timeline.launch(host, estimate[0][0])
+        span = self.timeline.launch(host, estimate.gpu_seconds[0])
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
-        phase.note(numbers, estimate, [span[2]], [self.cache.num_blocks - self.cache.num_blank])
-        before, self.flying = self.flying, (span[1], host[3], tokens, prompts, ending, fresh)
+        phase.note(numbers, estimate, [span.seconds], [self.cache.num_blocks - self.cache.num_blank])
+        before, self.flying = self.flying, BatchInFlight(span.end, host.process, tokens, prompts, ending, fresh)
         if before is not None:
-            self._complete_step(before, self.timeline.take_in(before[0], before[1]))
-        return span[0]
+            self._complete_step(before, self.timeline.take_in(before.end, before.process))
+        return span.start
 
-    def _complete_step(self, step: Flying, end: float) -> None:
+    def _complete_step(self, step: BatchInFlight, end: float) -> None:
         """The result of a step is there."""
         _, _, count, prompts, ending, fresh = step
         if prompts is None:

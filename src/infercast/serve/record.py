@@ -58,11 +58,7 @@ class PhaseTotals:
         self.running, self.waiting, self.held_blocks = Gauge(), Gauge(), Gauge()
         self._noted: list[tuple[Numbers, StepEstimate, SequenceOf[float], SequenceOf[int]]] = []
         """Stretches that are not added up yet: see `note`."""
-        self._num_noted = self._num_counted = 0  # Steps of these, and those of them that ``stretches`` has
-        self._marks: list[tuple[int, int, PhaseTotals]] = []
-        """Moments since: how many stretches and steps there were, and the totals, which are filled in with the rest."""
-        self._shared: list[tuple[dict[int, Any], list[Any]]] = []
-        """Of a moment in a run: counts by row, to which rows are only ever added, and what the values were then."""
+        self._num_noted = 0  # Steps of these
         self._left: Array = np.empty((0, 0))  # Steps that do not fill a portion yet, written out
 
     def note(
@@ -82,38 +78,23 @@ class PhaseTotals:
             self._add_portions(self._left[:, None, :])
 
     def so_far(self) -> PhaseTotals:
-        """The totals up to now, as a closed copy; it has its numbers once this phase is closed."""
-        self.stretches += len(self._noted) - self._num_counted
-        self._num_counted = len(self._noted)
-        self._marks.append((self._num_counted, self._num_noted, PhaseTotals()))
-        return self._marks[-1][2]
-
-    def _copy_to(self, found: PhaseTotals, left: Array) -> None:
-        """Fill in the totals of a moment, with steps that did not fill a portion then."""
-        for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
-            setattr(found, name, getattr(self, name))
-        found.varying = [*self.varying]
-        found._shared = [(each, [*each.values()]) for each in self.by_row()]
+        """The totals up to now, as a closed copy."""
+        self._add_up()
+        found = copy(self)
+        found.rows, found.slowed = [{**each} for each in self.rows], {**self.slowed}
         for name in ("running", "waiting", "held_blocks"):
             setattr(found, name, replace(getattr(self, name)))
-        found._add_portions(left[:, None, :])
-
-    def by_row(self) -> list[dict[int, Any]]:
-        """``slowed``, and ``rows`` of each table; where later steps share them, as they were then."""
-        if not self._shared:
-            return [self.slowed, *self.rows]
-        return [dict(zip(later, values, strict=False)) for later, values in self._shared]
+        found.close()
+        return found
 
     def since(self, before: PhaseTotals) -> PhaseTotals:
         """The difference of two snapshots; peaks are those of the whole time."""
         found = PhaseTotals()
         for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
             setattr(found, name, getattr(self, name) - getattr(before, name))
-        slowed, *rows = self.by_row()
-        slowed_before, *rows_before = before.by_row()
-        pairs = zip_longest(rows, rows_before, fillvalue=dict[int, int]())
+        pairs = zip_longest(self.rows, before.rows, fillvalue=dict[int, int]())
         found.rows = [{row: left for row in now if (left := now[row] - then.get(row, 0))} for now, then in pairs]
-        found.slowed = {row: value - slowed_before.get(row, 0.0) for row, value in slowed.items()}
+        found.slowed = {row: value - before.slowed.get(row, 0.0) for row, value in self.slowed.items()}
         found.varying = [now - then for now, then in zip_longest(self.varying, before.varying, fillvalue=0.0)]
         for name in ("running", "waiting", "held_blocks"):
             now, then = getattr(self, name), getattr(before, name)
@@ -121,15 +102,12 @@ class PhaseTotals:
         return found
 
     def _add_up(self) -> None:
-        """Write the steps of noted stretches out as rows of numbers, and add them up to each moment and to the end."""
+        """Write the steps of noted stretches out as rows of numbers, and add up what fills portions."""
         if not self._noted:
-            for *_, each in self._marks if self.steps else ():
-                self._copy_to(each, self._left)
-            self._marks = []
             return
         firsts, estimates, seconds, held = zip(*self._noted, strict=True)
         rows = _table([estimate.rows for estimate in estimates]).T
-        if not self.rows:  # the first step tells how many kernels and tables the timer has
+        if not self.steps:  # the first step tells how many kernels and tables the timer has
             self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
             self._left = np.empty((4 + len(self.varying), 0))
         lengths, numbers = [*map(len, seconds)], _table(firsts)
@@ -142,19 +120,13 @@ class PhaseTotals:
         by_step = seconds, held, *(_cut(values, lengths) for values in kernels)
         for row, values in zip((0, 1, *range(4, len(table))), by_step, strict=True):
             written[row] = np.frombuffer(pack(f"{self._num_noted}d", *chain.from_iterable(values)))
-        begin = summed = num_before = 0
-        for end, num_steps, found in (*self._marks, (steps.size, self._num_noted, None)):
-            part, whole = slice(begin, end), (left + num_steps) // PORTION * PORTION
-            self.steps += num_steps - num_before
-            if begin < end:
-                self._count(steps[part], numbers[part], rows[:, part], estimates[part])
-            self._add_portions(table[:, summed:whole].reshape(len(table), -1, PORTION))
-            if found is not None and self.steps:
-                self._copy_to(found, table[:, whole : left + num_steps])
-            begin, summed, num_before = end, whole, num_steps
-        self._left = table[:, summed:].copy()
-        self.stretches += steps.size - self._num_counted
-        self._noted, self._marks, self._num_noted, self._num_counted = [], [], 0, 0
+        whole = (left + self._num_noted) // PORTION * PORTION
+        self.steps += self._num_noted
+        self.stretches += steps.size
+        self._count(steps, numbers, rows, estimates)
+        self._add_portions(table[:, :whole].reshape(len(table), -1, PORTION))
+        self._left = table[:, whole:].copy()
+        self._noted, self._num_noted = [], 0
 
     def _count(self, steps: Array, numbers: Array, rows: Array, estimates: SequenceOf[StepEstimate]) -> None:
         """Count stretches: the steps of each, and the numbers it begins with."""
@@ -204,14 +176,55 @@ MARKS = 25  # Snapshots of step totals taken over a run
 MOST_NOTED_ENDS = 4096  # Step ends noted before they are converted to arrays
 
 
-class Record:
+class RequestTimes:
+    """Arrays over requests, in seconds, and what follows from them."""
+
+    sent_at: Array
+    started_at: Array  # Start of the first step that includes the request
+    first_token: Array
+    last_token: Array
+    num_output: Array
+    num_cached: Array
+
+    @property
+    def timed_gaps(self) -> tuple[Array, Array, Array]:
+        """End time, inter-token latency and count of each."""
+        raise NotImplementedError
+
+    def in_system_at(self, time: float) -> int:
+        """Requests sent but not fully answered at that time."""
+        return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.last_token <= time))
+
+    @property
+    def ttft(self) -> Array:
+        """Time to first token, from sending."""
+        return np.asarray(self.first_token - self.sent_at)
+
+    @property
+    def end_to_end(self) -> Array:
+        """Time from sending to the last token."""
+        return np.asarray(self.last_token - self.sent_at)
+
+    @property
+    def tpot(self) -> Array:
+        """Mean time per output token of a request, for requests with more than one."""
+        several = self.num_output > 1
+        return np.asarray((self.last_token - self.first_token)[several] / (self.num_output[several] - 1))
+
+    @property
+    def gaps(self) -> tuple[Array, Array]:
+        """Inter-token latencies and the count of each."""
+        return self.timed_gaps[1:]
+
+
+class Record(RequestTimes):
     """Arrays over requests, filled during the run. Times are in seconds."""
 
     def __init__(
         self, num_requests: int, num_blocks: int, token_path_seconds: float = 0.0, token_turn_seconds: float = 0.0
     ) -> None:
         self.sent_at = np.full(num_requests, np.nan)
-        self.started_at = np.full(num_requests, np.nan)  # Start of the first step that includes the request
+        self.started_at = np.full(num_requests, np.nan)
         self.first_token = np.full(num_requests, np.nan)
         self.last_token = np.full(num_requests, np.nan)
         self.num_output = np.zeros(num_requests, dtype=np.int64)
@@ -238,7 +251,7 @@ class Record:
         # of steps, their number, the tokens of each and how many of these were not first tokens.
         self.ends = array("d")
         self.stretches: list[int] = []
-        self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
+        self._written: list[tuple[Array, Array]] = []
         self.before_write: Callable[[], None] | None = None  # Of who reads these as they come
         self.ahead: tuple[SequenceOf[float], int, int] | None = None
         """Ends of repeated steps that are timed but not launched, their tokens, and those of the first."""
@@ -320,10 +333,10 @@ class Record:
     def grow(self, num_requests: int) -> None:
         """There will be more requests than was said at first; of the marks, those stay that would have been made."""
         before = self.sent_at.size
-        for name in ("sent_at", "started_at", "first_token", "last_token"):
-            setattr(self, name, np.concatenate([getattr(self, name), np.full(num_requests - before, np.nan)]))
-        for name in ("num_output", "num_cached"):
-            setattr(self, name, np.concatenate([getattr(self, name), np.zeros(num_requests - before, dtype=np.int64)]))
+        for name in RequestTimes.__annotations__:
+            values = getattr(self, name)
+            more = np.full(num_requests - before, np.nan if values.dtype == float else 0, dtype=values.dtype)
+            setattr(self, name, np.concatenate([values, more]))
         places = range(-(-MARKS * before // num_requests))
         self.marks = [self.marks[at] for place in places if (at := place * num_requests // before) < len(self.marks)]
 
@@ -364,33 +377,8 @@ class Record:
         """Step totals by phase."""
         return {"prefill": self.prefilling, "decode": self.decoding}
 
-    def in_system_at(self, time: float) -> int:
-        """Requests sent but not fully answered at that time."""
-        return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.last_token <= time))
-
     @property
-    def ttft(self) -> npt.NDArray[Any]:
-        """Time to first token, from sending."""
-        return np.asarray(self.first_token - self.sent_at)
-
-    @property
-    def end_to_end(self) -> npt.NDArray[Any]:
-        """Time from sending to the last token."""
-        return np.asarray(self.last_token - self.sent_at)
-
-    @property
-    def tpot(self) -> npt.NDArray[Any]:
-        """Mean time per output token of a request, for requests with more than one."""
-        several = self.num_output > 1
-        return np.asarray((self.last_token - self.first_token)[several] / (self.num_output[several] - 1))
-
-    @property
-    def gaps(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Inter-token latencies and the count of each."""
-        return self.timed_gaps[1:]
-
-    @property
-    def timed_gaps(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    def timed_gaps(self) -> tuple[Array, Array, Array]:
         """End time, inter-token latency and count of each."""
         self.write()
         ends, stretches = (np.concatenate(parts) for parts in zip(*self._written, strict=True))
@@ -413,30 +401,27 @@ class Record:
 
 # The clients' view of several engines, merged from the engines' records.
 
-Times = npt.NDArray[Any]
 
-
-class ServedRequests:
+class ServedRequests(RequestTimes):
     """Arrays over requests, in seconds. Each request was served by one of the engines."""
 
     def __init__(self, records: SequenceOf[Record]) -> None:
         self.engine = np.zeros(records[0].last_token.size, dtype=np.int64)  # The engine that served each request
         for number, record in enumerate(records):
             self.engine[~np.isnan(record.last_token)] = number
-        self.sent_at = self._pick([record.sent_at for record in records])
-        self.started_at = self._pick([record.started_at for record in records])
-        self.first_token = self._pick([record.first_token for record in records])
-        self.last_token = self._pick([record.last_token for record in records])
-        self.num_output = self._pick([record.num_output for record in records])
-        self.num_cached = self._pick([record.num_cached for record in records])
-        self.timed_gaps: tuple[Times, Times, Times] = _join_gaps(records)
+        for name in RequestTimes.__annotations__:
+            picked = getattr(records[0], name).copy()
+            for number, record in enumerate(records):
+                served = self.engine == number
+                picked[served] = getattr(record, name)[served]
+            setattr(self, name, picked)
+        ended, gaps, counts = zip(*(record.timed_gaps for record in records), strict=True)
+        self._timed_gaps = np.concatenate(ended), np.concatenate(gaps), np.concatenate(counts)
 
-    def _pick(self, arrays: SequenceOf[Times]) -> Times:
-        picked = arrays[0].copy()
-        for number, values in enumerate(arrays):
-            served = self.engine == number
-            picked[served] = values[served]
-        return picked
+    @property
+    def timed_gaps(self) -> tuple[Array, Array, Array]:
+        """End time, inter-token latency and count of each, over all engines."""
+        return self._timed_gaps
 
     def first(self, count: int) -> ServedRequests:
         """What clients saw of the first requests; and between tokens, until the last of these was sent.
@@ -446,41 +431,10 @@ class ServedRequests:
         if count == self.sent_at.size:
             return self
         part = copy(self)
-        for name in ("engine", "sent_at", "started_at", "first_token", "last_token", "num_output", "num_cached"):
+        for name in ("engine", *RequestTimes.__annotations__):
             setattr(part, name, getattr(self, name)[:count])
         ended, gaps, counts = self.timed_gaps
         inside = ended <= part.sent_at.max()
         inside = inside if inside.any() else ended <= part.last_token.max()
-        part.timed_gaps = ended[inside], gaps[inside], counts[inside]
+        part._timed_gaps = ended[inside], gaps[inside], counts[inside]
         return part
-
-    def in_system_at(self, time: float) -> int:
-        """Requests sent but not fully answered at that time."""
-        return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.last_token <= time))
-
-    @property
-    def gaps(self) -> tuple[Times, Times]:
-        """Inter-token latencies and the count of each."""
-        return self.timed_gaps[1:]
-
-    @property
-    def ttft(self) -> Times:
-        """Time to first token, from sending."""
-        return np.asarray(self.first_token - self.sent_at)
-
-    @property
-    def end_to_end(self) -> Times:
-        """Time from sending to the last token."""
-        return np.asarray(self.last_token - self.sent_at)
-
-    @property
-    def tpot(self) -> Times:
-        """Mean time per output token of a request, for requests with more than one."""
-        several = self.num_output > 1
-        return np.asarray((self.last_token - self.first_token)[several] / (self.num_output[several] - 1))
-
-
-def _join_gaps(records: SequenceOf[Record]) -> tuple[Times, Times, Times]:
-    """End time, inter-token latency and count of each, over all engines."""
-    ended, gaps, counts = zip(*(record.timed_gaps for record in records), strict=True)
-    return np.concatenate(ended), np.concatenate(gaps), np.concatenate(counts)

@@ -226,8 +226,8 @@ def loop_of(
 ) -> AnyLoop:
     """One engine's loop, ready to run; ``is_plain``: it may be `NotPlain`; ``shares``: prompts share blocks."""
     scheduler = scheduler_of(replica)
-    if isinstance(scheduler, Scheduler):
-        scheduler.pass_number = getattr(replica.timer, "next_number", None)
+    if isinstance(scheduler, Scheduler) and scheduler.interval is not None:
+        scheduler.interval.pass_number = getattr(replica.timer, "next_number", None)
     record.drafts = record.drafts if scheduler.drafts is None else scheduler.drafts.counts
     transfers: Transfers | None = None
     if replica.offload is not None:

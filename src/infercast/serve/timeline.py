@@ -104,26 +104,21 @@ class StepNoise:
         elif not throttled or not self._settle:
             return estimate
         if throttled and self._settle:
-            seconds = gpu_seconds[0]
-            ready = clock + host[0] + host[1]
-            longer, share = self._longer(seconds, ready if ready > gpu_free else gpu_free, throttled, target)
-            least_share = 1e-5  # By which products have to lose for anybody to notice
+            seconds, settle, ready = gpu_seconds[0], self._settle, clock + host[0] + host[1]
+            start = ready if ready > gpu_free else gpu_free
+            # Stages of a pipeline begin a step while others still work on the one before: nothing recovers in between.
+            gap = self._at - start
+            carried = self._lost * math.exp((gap if gap < 0.0 else 0.0) / settle) if self._lost else 0.0
+            left = math.exp(-seconds / settle)
+            share = carried * (settle / seconds) * (1.0 - left)  # That its products lose more
+            longer = seconds + share * throttled
+            self._lost, self._at = target * (1.0 - left) + carried * left, start + longer
+            least_share = 1e-5  # Less makes no difference
             if share >= least_share:
                 factor = (1.0 + (slowed + share)) / (1.0 + slowed)
                 gpu_seconds, slowed = [longer], slowed + share
                 varying = [[factor * each for each in kernel] for kernel in varying]
         return estimated((gpu_seconds, varying, host, rows, slowed, target, throttled))
-
-    def _longer(self, seconds: float, start: float, throttled: float, target: float) -> tuple[float, float]:
-        """What a step that begins then takes after those before it, and the share that its products lose more."""
-        settle, gap = self._settle, self._at - start
-        # Stages of a pipeline begin a step while others still work on the one before: nothing recovers in between.
-        carried = self._lost * math.exp((gap if gap < 0.0 else 0.0) / settle) if self._lost else 0.0
-        left = math.exp(-seconds / settle)
-        share = carried * (settle / seconds) * (1.0 - left)
-        longer = seconds + share * throttled
-        self._lost, self._at = target * (1.0 - left) + carried * left, start + longer
-        return longer, share
 
 
 # The host schedules a step, prepares its inputs, launches its kernels and, once the in-flight limit is reached, waits
@@ -192,14 +187,11 @@ class Timeline:
         processing = process if process_before is None else process_before
         longer = process if process > processing else processing
         may_lead = process_before is not None and min(gpu_seconds) > launched + longer
-        if may_lead and clock + launched < gpu_free:
-            return _led(gpu_seconds, gpu_free, processing, process)
         before, seconds, ends, clocks = gpu_free, gpu_seconds[:0], gpu_seconds[:0], gpu_seconds[:0]
         # `launch` and `take_in` in turn, inlined for speed: small models end up here.
         for gpu in gpu_seconds:
             if may_lead and clock + launched < gpu_free:
-                left, later, others = _led(gpu_seconds[len(ends) :], gpu_free, processing, process)
-                return seconds + left, ends + later, clocks + others
+                break
             idle_from = clock if clock > gpu_free else gpu_free
             ready = clock + plan + prepare
             start = ready if ready > gpu_free else gpu_free
@@ -213,16 +205,12 @@ class Timeline:
             clock = (clock if clock > end else end) + processing
             clocks.append(clock)
             before, processing = gpu_free, process
+        if left := gpu_seconds[len(ends) :]:
+            # Launching finishes before the step in flight ends, so the GPU never waits from here on.
+            later = [gpu_free := gpu_free + each for each in left]
+            clocks += [before + processing, *[end + process for end in later[:-1]]]
+            return seconds + left, ends + later, clocks
         return seconds, ends, clocks
-
-
-def _led(gpu_seconds: list[float], gpu_free: float, processing: float, process: float) -> Repetitions:
-    """Steps whose launching finishes before the step in flight ends, so that the GPU never waits."""
-    end, clocks = gpu_free, [gpu_free + processing]
-    ends = [end := end + seconds for seconds in gpu_seconds]
-    clocks += [end + process for end in ends]
-    clocks.pop()
-    return gpu_seconds, ends, clocks
 
 
 # A pipeline of GPUs: stages overlap different batches, and run one batch in sequence.

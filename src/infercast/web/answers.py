@@ -20,7 +20,7 @@ from infercast.engines.base import Engine, engines
 from infercast.errors import InputError, UnknownNameError, need
 from infercast.forecast.autoscaling import Goal, made_up_day
 from infercast.forecast.cost import bundled_lists, price_of
-from infercast.forecast.day import plan_day
+from infercast.forecast.day import capacity
 from infercast.forecast.deploy import lengths_within, taken_by
 from infercast.forecast.estimate import kernel_basis
 from infercast.forecast.explain.overview import StepRoofline, load_curves, look_over, step_rooflines
@@ -272,7 +272,7 @@ def capacity_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     traffic = made_up_day(state["rate"], state["day_profile"], inputs, outputs, seed=state["seed"])
     goal = Goal() if state["goal_minutes"] is None else Goal(state["goal_minutes"])
     deployment = page.deployment_of(asked)()
-    found = plan_day(deployment, traffic, slo, goal=goal, price=asked.tariff, facility=asked.facility, tell=tell)
+    found = capacity(deployment, traffic, slo, goal=goal, price=asked.tariff, facility=asked.facility, tell=tell)
     return day_dict(found)
 
 

@@ -25,7 +25,17 @@ from infercast.web.files import FOLDER as STATIC
 
 REGISTRY = "https://registry.npmjs.org"
 PIECE = 65_536  # bytes of the pieces that large archives of forests come in; a question needs a few of them
-LEFT_OUT = ("lab", "calibrate", "cli", "data/lab", "data/runs", "web/static/", "web/static_site.py")
+LEFT_OUT = (
+    "lab",
+    "calibrate",
+    "calibration",
+    "old_names",
+    "cli",
+    "data/lab",
+    "data/runs",
+    "web/static/",
+    "web/static_site.py",
+)
 """Parts of the package that answer nothing on the page."""
 TRANSPORT = '<meta name="infercast-transport" content="http">'
 BACKTRACE = bytes.fromhex(

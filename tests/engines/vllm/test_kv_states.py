@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infercast import deploy, simulate, synthetic_workload
+from infercast import deploy, simulate
 from infercast.engines.base import engine_named
 from infercast.engines.vllm.kv_cache import StateBlocks, States, hybrid_block_size, kv_layout
 from infercast.engines.vllm.settings import EngineSettings
@@ -21,6 +21,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
 from infercast.models.read import read_model
 from infercast.serve.cache.blocks import KvShape
+from infercast.serve.workload.synthetic import synthetic_workload
 
 with Path(__file__).with_name("kv_states.csv").open(encoding="utf-8", newline="") as file:
     TABLE = {name: list(rows) for name, rows in groupby(csv.DictReader(file), key=lambda row: row["model"])}

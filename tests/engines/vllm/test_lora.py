@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast import EngineSettings, InputError, Workload, deploy, fit_memory, simulate
+from infercast import EngineSettings, InputError, Workload, deploy, simulate
+from infercast.forecast.memory import fit_memory
 from infercast.models.lower import lora_calls
 from infercast.serve.workload.classes import with_adapters
 from infercast.serve.workload.request import Adapters, Request

@@ -6,6 +6,7 @@ import infercast as ic
 from infercast.engines.base import engine_named
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import InputError
+from infercast.forecast.kernels import decode_shape, prefill_shape
 from infercast.hardware import load_gpu
 
 
@@ -99,7 +100,7 @@ def test_dual_batch_overlap_halves_steps_of_replicas_that_exchange_tokens():
             "qwen3-30b-a3b", "h200-sxm", EngineSettings(max_num_batched_tokens=1024, max_num_seqs=256, **settings),
             data_parallel_size=8, enable_expert_parallel=True, all2all_backend=backend, predictor="roofline",
         )  # fmt: skip
-        return deployment.timer()(ic.prefill_shape(tokens)).gpu_seconds[0]
+        return deployment.timer()(prefill_shape(tokens)).gpu_seconds[0]
 
     deep, naive = "deepep_high_throughput", "allgather_reducescatter"
     assert seconds(1024, deep, enable_dbo=True) < seconds(1024, deep)
@@ -120,7 +121,7 @@ def test_two_batch_overlap_halves_the_steps_of_sglang():
         )  # fmt: skip
         return deployment.timer()(shape).gpu_seconds[0]
 
-    prompts, decoding = ic.prefill_shape(4096), ic.decode_shape(8, 1024)
+    prompts, decoding = prefill_shape(4096), decode_shape(8, 1024)
     assert seconds(prompts, enable_two_batch_overlap=True) < seconds(prompts)
     assert seconds(prompts, enable_two_batch_overlap=True, deepep_mode="low_latency") == seconds(prompts)
     # Few tokens gain nothing, and weights are read twice.
@@ -155,7 +156,7 @@ def test_layers_without_a_quantised_cache():
         return ic.deploy(model, "h200-sxm", settings, kv_cache_dtype="fp8", predictor="roofline")
 
     def decoding(deployment):
-        return deployment.timer()(ic.decode_shape(64, 8192)).gpu_seconds[0]
+        return deployment.timer()(decode_shape(64, 8192)).gpu_seconds[0]
 
     plain, some, every = of("llama-3.1-8b"), of("llama-3.1-8b", "0", "31"), of("llama-3.1-8b", *map(str, range(32)))
     # Two of 32 layers have twice the bytes; blocks have 32 tokens, so that a quantised one covers 16 of bf16.

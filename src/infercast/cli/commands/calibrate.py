@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from infercast import Deployment, __version__
-from infercast.calibrate.learn import calibrate
-from infercast.calibrate.result import Asked
+from infercast.calibration.learn import calibrate
+from infercast.calibration.result import Asked
 from infercast.cli.options import Context, deployment_of, is_given, with_options
 from infercast.cli.outputs import Form, note, print_result, stages_bar
 from infercast.engines.base import engine_named

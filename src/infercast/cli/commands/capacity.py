@@ -18,7 +18,7 @@ from infercast.cli.outputs import Form, check_files, print_answer, runs_bar
 from infercast.errors import InputError
 from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, made_up_day, start_up, traffic_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
-from infercast.forecast.day import plan_day
+from infercast.forecast.day import capacity
 from infercast.forecast.deploy import lengths_within, load_model
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PARALLEL, PLACE
 from infercast.report.files import write_whole
@@ -91,7 +91,7 @@ def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **
     start = start_up(deployment, bandwidth=given["load_bandwidth"] * GIGA, other=given["start_seconds"])
     with runs_bar("day", 5) as tell:
         asked = paid | {"goal": goal, "autoscaler": rules, "start": start, "check": given["check"], "tell": tell}
-        plan = plan_day(deployment, traffic, slo, **asked)
+        plan = capacity(deployment, traffic, slo, **asked)
     if export is not None:
         write_whole(export, autoscaler_rows(plan))
     print_answer(form, plan, plot=plot, csv=csv)

@@ -11,8 +11,8 @@ from infercast.engines.base import engines
 from infercast.engines.settings import read_setting
 from infercast.errors import InputError
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
-from infercast.forecast.deploy import load_model, taken_by
-from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare_layouts, count_layouts
+from infercast.forecast.deploy import deploy, load_model, taken_by
+from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare, count_layouts
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, PLAN, WORK, WORKLOAD, own_options
 from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.question import AXES, PlanAxis, Question, setting_axis
@@ -33,10 +33,10 @@ def layouts_command(ctx: Context, *, model: str, form: Form, **given: Any) -> No
     load = workload_of(ctx)
     slo, tariff = slo_of(given), tariff_of(given)
     names, counts = comma_list("--gpu", given["gpu"]), _counts(given["gpus"])
-    others = {"num_gpus": counts, "workload": load, "settings": settings_of(ctx), "slo": slo, "tariff": tariff}
+    others = {"num_gpus": counts, "workload": load, "settings": settings_of(ctx), "slo": slo, "price": tariff}
     others |= {"facility": facility_of(given), "calibration": calibration_of(given)}
     with runs_bar("layouts", count_layouts(model, names, counts, given["network"])) as tell:
-        costs = compare_layouts(model, names, **{**taken_by(compare_layouts, given), **others, "tell": tell})
+        costs = compare(model, names, **{**taken_by(deploy, given), **taken_by(compare, given), **others, "tell": tell})
     print_result(form, layouts_list, render_layouts, costs)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infercast import __version__
-from infercast.calibrate.learn import Watched, fetch, watch
+from infercast.calibration.learn import Watched, fetch, watch
 from infercast.cli.options import Context, deployment_of, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError

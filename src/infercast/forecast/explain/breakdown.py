@@ -18,7 +18,7 @@ from infercast.forecast.system import DECODE, system_of
 from infercast.lazy_classes import dataclass
 from infercast.serve import Record, Workload
 from infercast.serve.loop import Progress
-from infercast.shown import ResultMixin
+from infercast.shown import PlottableResult
 from infercast.units import format_seconds
 
 EDGES = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
@@ -214,10 +214,10 @@ class KernelPart:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Breakdown(ResultMixin):
+class Breakdown(PlottableResult):
     """A run from the first request sent to the last token received, second by second."""
 
-    duration: float  # Seconds from the first request sent to the last token received
+    forecast: Forecast  # Of the same run
     side_by_side: int  # Number of replicas times stages: the parts add up to this many durations
     steps: dict[str, int]  # Number of steps of each kind
     kernels: tuple[KernelPart, ...]  # Largest first
@@ -232,6 +232,11 @@ class Breakdown(ResultMixin):
         return f"{format_seconds(self.duration)}: steps {steps}"
 
     @property
+    def duration(self) -> float:
+        """Seconds from the first request sent to the last token received."""
+        return self.forecast.duration
+
+    @property
     def whole(self) -> float:
         """The seconds of all that works side by side."""
         return self.side_by_side * self.duration
@@ -242,7 +247,7 @@ class Breakdown(ResultMixin):
         return sum(kernel.total for kernel in self.kernels) + self.host.total + self.idle_seconds
 
 
-def explain_run(
+def explain(
     deployment: Deployable,
     workload: Servable = None,
     *,
@@ -250,12 +255,12 @@ def explain_run(
     router: str | None = None,
     progress: Progress | bool | None = None,
     **options: Unpack[RunOptions],
-) -> tuple[Forecast, Breakdown]:
+) -> Breakdown:
     """Simulate a workload and say where every second of it went; names do as in `simulate`."""
     found, load = resolve_run(deployment, workload, gpu, options)
     with request_progress(progress, len(load.requests)) as tell:
         run = step_log.watch_run(system_of(found, router), load, progress=tell)
-    return run.forecast, break_down(run)
+    return break_down(run)
 
 
 def break_down(run: step_log.Watched) -> Breakdown:
@@ -279,7 +284,7 @@ def break_down(run: step_log.Watched) -> Breakdown:
     known = [each for each in composed if each is not None]
     hosts = [_waits(engine, start, end, spans) for engine, spans in zip(engines, idle, strict=True)]
     return Breakdown(
-        duration=forecast.duration,
+        forecast=forecast,
         side_by_side=sum(count * len(pool.records) for count, pool in zip(stages, forecast.pools, strict=True)),
         steps={kind: sum(int((each == number).sum()) for each in kinds) for number, kind in enumerate(step_log.KINDS)},
         kernels=_kernels(engines),

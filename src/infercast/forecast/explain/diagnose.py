@@ -31,7 +31,7 @@ from infercast.predict.roofline import limit_seconds
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.record import PhaseTotals
 from infercast.serve.step import StepShape
-from infercast.shown import ResultMixin
+from infercast.shown import PlottableResult, ResultMixin
 from infercast.units import MICRO
 
 EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)  # A prompt and a decoding sequence: a step with every kernel of a model
@@ -83,7 +83,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Diagnosis(ResultMixin):
+class Diagnosis(PlottableResult):
     """Findings, most rewarding first."""
 
     forecast: Forecast

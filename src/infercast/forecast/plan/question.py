@@ -42,7 +42,7 @@ from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.synthetic import redrawn_with
-from infercast.shown import ResultMixin
+from infercast.shown import PlottableResult
 from infercast.units import format_watts
 
 
@@ -457,7 +457,7 @@ ODDS = (0.5, USUAL_ODDS, 0.9, 0.95, 0.99)  # Others that it is compared with
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan(ResultMixin):
+class Plan(PlottableResult):
     """The answer; rows are sorted, best first, and `winner` is the first of them if there is one."""
 
     question: Question

@@ -429,7 +429,6 @@ def count_left_out(samples: Mapping[Key, Sample]) -> int:
 
 
 HELD_OUT_SHARE = 5
-FEW_LAYOUTS = ("sparse_attention", "sparse_module")  # Families with whole layouts as groups, of which tables have few
 FEWEST = 8  # Rows below which nothing is learned of a kernel on its GPU
 SHORTEST = 75e-6  # Where all rows of a kernel take longer, the interval is at least as wide as that of physics alone
 
@@ -485,7 +484,7 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
     """A GPU's own model; its interval comes from groups that a first fit did not see."""
     settings = measured_settings(key[0], key[2], sample.residual.size)
     # A kernel of a dozen widths, or of a few layouts of heads, has too few in one part.
-    has_few = key[0] in FEW_LAYOUTS or (key[0] == "memory_bound" and key[2] == SWEEP)
+    has_few = key[0] == "sparse_attention" or (key[0] == "memory_bound" and key[2] == SWEEP)
     parts = range(HELD_OUT_SHARE) if has_few else range(1)
     found = []
     known_share = 0.3  # Of what was timed, from which on the kernel's own time is known

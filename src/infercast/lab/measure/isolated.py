@@ -186,9 +186,6 @@ class JournalBench:
         self._journal.at(self._keys, "timing")
         return self._bench.time_sustained(launches, repeats, heat_seconds)
 
-    def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
-        return self._bench.repeat_for(launch, seconds, each)
-
     def details(self, case: Case) -> dict[str, object]:
         return self._bench.details(case)
 

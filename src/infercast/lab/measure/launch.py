@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -178,18 +177,3 @@ def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], 
             mark()
 
     return split_sustained(record(work), len(launches), repeats, BURSTS)
-
-
-def repeat_for(launch: Launch, seconds: float, each: float) -> float:
-    """Launch for ``seconds`` and return the seconds of one; ``each``: about those, longer than launching takes."""
-    launch()
-    torch.cuda.synchronize()
-    queued_seconds = 0.05  # work that is handed to the GPU at once when a kernel runs on and on
-    batch, launched = max(1, round(queued_seconds / each)), 0
-    begin = time.perf_counter()
-    while (used := time.perf_counter() - begin) < seconds:
-        for _ in range(batch):
-            launch()
-        launched += batch
-        torch.cuda.synchronize()
-    return used / launched

@@ -217,9 +217,6 @@ class Bench(Protocol):
     def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
         """Among each other at the power limit."""
 
-    def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
-        """Again and again for ``seconds``; returns how many seconds one launch took."""
-
     def details(self, case: Case) -> dict[str, Any]:
         """What else is known of a case's kernel."""
 

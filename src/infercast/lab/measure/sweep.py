@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError
 from infercast.lab.measure.cases import Case, Shape, anchor_cases, sweep_cases
@@ -22,7 +20,7 @@ from infercast.lab.measure.device import Monitor, State, choose_engine, describe
 from infercast.lab.measure.isolated import FAMILIES as ISOLATED
 from infercast.lab.measure.isolated import measure_isolated
 from infercast.lab.measure.prepare import COMPILED, compile_ahead, load_apart, prepare
-from infercast.lab.measure.rows import COOL_SECONDS, Bench, Row, Store, Tally, is_heavy, measure_batch, require_pandas
+from infercast.lab.measure.rows import Bench, Row, Store, Tally, is_heavy, measure_batch, require_pandas
 
 # What a reader of a table must know: ``meta.toml`` next to it.
 
@@ -86,52 +84,6 @@ def write_meta(folder: Path, facts: Mapping[str, Any]) -> None:
     os.replace(temporary, folder / NAME)
 
 
-# Watts of a few dozen kernels, each run on and on until the board's power has settled.
-
-POWER_TABLE = "power"
-SECONDS = 0.7
-SETTLE_SECONDS = 0.2  # how long power and clock take to follow a kernel
-EACH = 6
-LEAST_US = 100.0
-"""A shorter kernel is over before the CPU has launched the next one, and the GPU would be measured waiting."""
-
-
-def measure_power(cases: Sequence[Case], store: Store, bench: Bench, monitor: Monitor, deadline: float) -> int:
-    """Rows of ``power.parquet`` into the store, as many as there is time for; returns how many came new."""
-    if monitor.since(0.0) == State():
-        return 0  # the board cannot be monitored
-    done, added = store.done(), 0
-    for case, seconds in power_cases(cases, {row["key"]: row["latency_us"] for row in store.rows()}):
-        key = f"{POWER_TABLE} {case.key}"
-        if key in done:
-            continue
-        if time.monotonic() + SECONDS + COOL_SECONDS > deadline:
-            break
-        monitor.wait_until_cool(COOL_SECONDS)
-        try:
-            launch = bench.build(case)
-            start = time.monotonic()
-            each = bench.repeat_for(launch, SECONDS, seconds)
-        except Exception:
-            continue  # it ran once, but memory may be short by now; other kernels show as much
-        state = monitor.since(start + SETTLE_SECONDS)
-        row = {"key": key, "table": POWER_TABLE, "gpu": store.folder.name, "family": case.family}
-        row |= {"shape": json.dumps(case.shape, sort_keys=True)}
-        store.append([row | {"watts": state.watts, "sm_mhz": state.sm_mhz, "latency_us": round(1e6 * each, 3)}])
-        added += 1
-    return added
-
-
-def power_cases(cases: Sequence[Case], latencies: dict[str, float]) -> Iterator[tuple[Case, float]]:
-    """Of each family some measured cases from light to heavy, with their seconds."""
-    long = [(case, latencies[case.key]) for case in cases if latencies.get(case.key, 0.0) >= LEAST_US]
-    for family in dict.fromkeys(case.family for case, _ in long):
-        own = [(case, microseconds) for case, microseconds in long if case.family == family]
-        own.sort(key=lambda pair: (pair[0].flops / pair[1], pair[0].key))
-        places = np.unique(np.linspace(0, len(own) - 1, EACH).round().astype(int))
-        yield from ((own[place][0], 1e-6 * own[place][1]) for place in places)
-
-
 BATCH = 150
 Progress = Callable[[int, int, float], None]  # told how many cases are done, of how many, and after how many seconds
 
@@ -179,9 +131,9 @@ def run_sweep(
     deadline = begin + 60 * minutes
     monitor = Monitor()
 
-    def measure(shared: Sequence[Case], with_power: Sequence[Case] = ()) -> None:
+    def measure(shared: Sequence[Case]) -> None:
         if shared:
-            _measure_here(shared, with_power, store, monitor, result, deadline, progress)
+            _measure_here(shared, store, monitor, result, deadline, progress)
         result.left = len(waiting) - result.tally.tried
 
     try:
@@ -196,7 +148,7 @@ def run_sweep(
                 shared = [case for case in shared if case not in ready]
             if apart:
                 result.rows += measure_isolated(apart, store, result.tally, chosen, deadline)
-            measure(shared, () if anchors else cases)
+            measure(shared)
         finally:
             result.seconds = time.monotonic() - begin
             meta.finish(result.seconds, len(done) + result.rows, result.tally.skipped, monitor.since(begin))
@@ -214,14 +166,13 @@ def open_bench() -> Bench:
 
 def _measure_here(
     waiting: Sequence[Case],
-    cases: Sequence[Case],
     store: Store,
     monitor: Monitor,
     result: Sweep,
     deadline: float,
     progress: Progress | None,
 ) -> None:
-    """What breaks no process: kernels, and power."""
+    """Kernels that break no process."""
     bench = open_bench()
     begin, before = time.monotonic(), result.tally.tried
     for batch in batches(waiting):
@@ -233,7 +184,6 @@ def _measure_here(
         rows = measure_batch(batch, bench, monitor, result.tally, deadline)
         store.append([{"gpu": result.gpu, **row} for row in rows])
         result.rows += len(rows)
-    measure_power([case for case in cases if case.family not in ISOLATED], store, bench, monitor, deadline)
     bench.close()
 
 

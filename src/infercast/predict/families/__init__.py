@@ -12,7 +12,7 @@ from infercast.predict.families.family import Family
 _ALL = (
     *(gemm.GEMM, attention.PREFILL, attention.DECODE, moe.EXPERTS, memory_bound.MEMORY_BOUND, collective.COLLECTIVE),
     *(recurrent.SCAN, recurrent.STATE_UPDATE, recurrent.CONVOLUTION),
-    *(sparse.INDEX_SCORES, sparse.TOP_K, sparse.SPARSE_ATTENTION, sparse.HYPER_CONNECTION, sparse.SPARSE_MODULE),
+    *(sparse.INDEX_SCORES, sparse.TOP_K, sparse.SPARSE_ATTENTION, sparse.HYPER_CONNECTION),
     attention.ENCODER_ATTENTION,
 )
 FAMILIES = {family.name: family for family in _ALL}  # By the name that models are learned under

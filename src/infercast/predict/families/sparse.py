@@ -1,4 +1,4 @@
-"""Sparse and compressed attention: index scores, top-k, attention over chosen keys, modules, hyper-connections."""
+"""Sparse and compressed attention: index scores, top-k, attention over chosen keys, hyper-connections."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.lazy_classes import KW_ONLY, dataclass, replace
+from infercast.lazy_classes import replace
 from infercast.ops import HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
-from infercast.ops.sparse import Batch
-from infercast.predict.array_api import Number, Physics, Plain, columns, fill, kit_of, log2
+from infercast.predict.array_api import Number, Physics, Plain, kit_of
 from infercast.predict.families.attention_kernels import (
     DECODE,
     Lengths,
@@ -26,7 +25,6 @@ from infercast.predict.families.attention_kernels import (
     sparse_pairs_of,
     split_phases,
 )
-from infercast.predict.families.attention_kernels import Batch as LengthArrays
 from infercast.predict.families.family import (
     Array,
     Ceiling,
@@ -250,91 +248,6 @@ class IndexScorePhysics:
             *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
         )
         return Physics(seconds, terms, features)
-
-
-PARTS = ("products", "small", "scores", "choice", "attention")
-
-
-@dataclass(frozen=True)
-class SparseModule(Batch):
-    """One attention module over batches; of each kind of its kernels the seconds that they are estimated to take."""
-
-    _: KW_ONLY
-    kind: str
-    heads: int
-    weight_bytes: float  # Of one value of its projections
-    narrow: bool  # Whether its cache is
-    products: Array
-    small: Array  # Norms, rotations, copies and the like
-    scores: Array
-    choice: Array
-    attention: Array
-    family: str = "sparse_module"
-    compute_dtype: str = "bf16"
-
-    @property
-    def flops(self) -> Quantity:
-        """Its kernels count theirs."""
-        return 0.0 * self.products
-
-    bytes_read = bytes_written = flops
-
-
-class SparseModulePhysics:
-    """Whole modules of sparse attention, projections included: what the sum of their kernels' estimates misses.
-
-    Published tables time modules. Kernels of one partly run side by side, so how near their sum is to it is learned.
-    Steps of an engine are made of kernels and do not ask this family.
-    """
-
-    def __init__(self, op: SparseModule, gpu: Gpu) -> None:
-        self.op, self.gpu = op, gpu
-
-    def physics(self, size: LengthArrays, *, engine: bool = False) -> Physics:
-        del engine
-        op, terms = self.op, {name: getattr(self.op, name) for name in PARTS}
-        seconds = sum(terms.values())
-        tokens = size.total(size.queries)
-        features = columns(
-            log2(size.size),
-            log2(tokens),
-            log2(tokens / size.size),
-            log2(size.total(size.keys) / size.size),
-            log2(float(op.heads)),
-            op.weight_bytes,
-            float(op.narrow),
-            fill(tokens, self.gpu.sms),
-            *(term / seconds for term in terms.values()),
-            log2(op.products * 1e6),
-            log2(op.attention * 1e6),
-            log2(seconds * 1e6),
-        )
-        return Physics(seconds, terms, features)
-
-
-SPARSE_MODULE = Family(
-    name="sparse_module",
-    archive="sparse",
-    op=SparseModule,
-    step_sizes=("sequences", "queries", "keys"),
-    sizes=batch_of,
-    kind=lambda op: (op.kind, phase_of(op)),
-    core=SparseModulePhysics,
-    features={"sparse_module": feature_names("sparse_module")},
-    shares=PARTS,
-    pipes=lambda op, _: {"products": np.ravel(op.flops)},
-    variants=lambda op, *_: (f"{op.kind} {phase_of(op)}",),
-    typical=lambda _: ("sparse_attention",),
-    ceiling=Ceiling(is_known=lambda _: False),
-)
-
-
-def part_of(family: str) -> str:
-    """Which kind of a module's kernels those of a family are."""
-    return _PARTS.get(family, "small")
-
-
-_PARTS = {"gemm": "products", "index_scores": "scores", "top_k": "choice", "sparse_attention": "attention"}
 
 
 ARCHIVE = "sparse"

@@ -190,18 +190,6 @@ class _Node:
         """The only prompt along the edge so far, its next segment and tokens before: a second one makes a node."""
 
 
-class _Walk:
-    """How far a prompt was followed, so that the next turn resumes there; an edge is taken over at its known end."""
-
-    __slots__ = ("edge", "end", "first", "length", "node", "path", "segments", "start")
-
-    def __init__(self, node: _Node) -> None:
-        self.node = node
-        self.segments: tuple[Segment, ...] = ()
-        self.path: list[tuple[int, int, int]] = []
-        self.length = self.end = self.start = self.edge = self.first = 0
-
-
 class PrefixPaths:
     """The tree of all prompts seen."""
 
@@ -211,35 +199,16 @@ class PrefixPaths:
         self._root = _Node(0)
         self._root.taken_over_at = 0
         self._num_edges = 0
-        self._walks: dict[int, _Walk] = {}  # Of the last turns of sessions, by the names of their answers
 
     def path(self, request: Request) -> Path:
         """The blocks entirely within the request's shared prefix, and in its answer if that is named."""
         segments, answer = request.prefix, request.answer
         if answer is not None and sum([segment.num_tokens for segment in segments]) == request.num_input:
             segments = (*segments, Segment(answer, request.num_output))
-        walk = self._before(segments) or _Walk(self._root)
-        followed = None if request.session is None else answer
-        self._go_on(walk, segments, is_kept=followed is not None)
-        if followed is not None:
-            self._walks[followed] = walk
-        last = ((walk.edge, walk.first, walk.start),) if walk.first < walk.start else ()
-        return (*walk.path, *last)
-
-    def _before(self, segments: tuple[Segment, ...]) -> _Walk | None:
-        """The walk of the session's previous turn: its answer precedes the new input."""
-        for segment in segments[-3:-1]:
-            walk = self._walks.get(segment.content)
-            if walk is not None and segments[: len(walk.segments)] == walk.segments:
-                return self._walks.pop(segment.content)
-        return None
-
-    def _go_on(self, walk: _Walk, segments: tuple[Segment, ...], *, is_kept: bool) -> None:
-        """Follow the segments after the walk's last; ``is_kept``: others may follow, so that it needs its last node."""
-        size, ahead, node, path, number = self._block_size, self._ahead, walk.node, walk.path, len(walk.segments)
-        length, end, start, edge, first = walk.length, walk.end, walk.start, walk.edge, walk.first
-        for content, tokens in segments[number:]:
-            number += 1
+        is_kept = answer is not None and request.session is not None  # others follow it
+        size, ahead, node, path = self._block_size, self._ahead, self._root, list[tuple[int, int, int]]()
+        length = end = start = edge = first = 0
+        for number, (content, tokens) in enumerate(segments, 1):
             # What follows a segment depends on its length, the blocks inside it do not.
             key = (length, content)
             child, is_new = node.children.get(key), False
@@ -269,8 +238,7 @@ class PrefixPaths:
                 end += sum([tokens for _, tokens in segments[number:]])
                 start = max(0, end - ahead) // size
                 break
-        walk.node, walk.segments = node, segments
-        walk.length, walk.end, walk.start, walk.edge, walk.first = length, end, start, edge, first
+        return (*path, (edge, first, start)) if first < start else tuple(path)
 
     def _unfolded(
         self, node: _Node, segments: tuple[Segment, ...], number: int, end: int, key: tuple[int, int]

@@ -7,7 +7,7 @@ pool. Recurrent layers with reusable states are groups too: their block is the s
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from infercast.serve.cache.blocks import (
     BlockAllocation,
@@ -37,7 +37,7 @@ class Lookup:
             kinds.setdefault((window, shape.sizes[group]), []).append(group)
         self._everywhere = [groups for (window, _), groups in kinds.items() if not window]
         self._windowed = [groups for (window, _), groups in kinds.items() if window]
-        self._ratios = [size // shape.block_size for size in shape.sizes]
+        self._ratios, self._sizes = [size // shape.block_size for size in shape.sizes], shape.sizes
         self._in_common = [shape.common_size // size for size in shape.sizes]
         """Blocks of each group per common block size, of which cached prefixes are multiples."""
 
@@ -103,15 +103,24 @@ class Lookup:
             if hit >= before or (len(kinds) == 2 and self._everywhere):
                 return hit, longest
 
-    def found(self, holding: BlockAllocation, group: int, count: int) -> Iterator[Part]:
+    def found(self, holding: BlockAllocation, group: int, count: int) -> list[Part]:
         """A group's cached blocks up to ``count``, in parts; those before its window are not needed."""
-        position = self._first(group, count)
-        for edge, _, end in holding.pieces(self._ratios[group]):
-            while position < min(end, count):
-                span, stop = _oldest(self.lines[edge, group], position, min(end, count))
-                assert span is not None
-                yield span, position, stop
-                position = stop
+        position, parts = self._first(group, count) if self._shape.windows[group] else 0, list[Part]()
+        ratio = self._ratios[group]
+        for edge, _, last in holding.pieces(ratio) if holding.left_behind or ratio > 1 else holding.path:
+            end = last if last < count else count
+            while position < end:
+                stop = end
+                for span in self.lines[edge, group].spans:
+                    if span.start <= position < span.end:
+                        parts.append((span, position, span.end if span.end < stop else stop))
+                        position = parts[-1][2]
+                        break
+                    if position < span.start < stop:  # an older copy of what comes later
+                        stop = span.start
+                else:
+                    raise AssertionError("the lookup has found this block")
+        return parts
 
     def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
         """Window blocks that the same prompt continues from (``drops``: after a drop) and those before ``marks``."""
@@ -134,7 +143,8 @@ class Lookup:
     def _onward(self, holding: BlockAllocation, groups: list[int], position: int, most: int) -> int:
         """How far, up to ``most``, all of these groups find every block from a position on."""
         lines = self.lines
-        for edge, _, end in holding.pieces(self._ratios[groups[0]]):
+        ratio = self._ratios[groups[0]]
+        for edge, _, end in holding.pieces(ratio) if holding.left_behind or ratio > 1 else holding.path:
             while position < end and position < most:
                 reach = min(end, most)
                 for group in groups:
@@ -168,7 +178,7 @@ class Lookup:
 
     def _first(self, group: int, end: int) -> int:
         """The first block inside the window after this many computed ones."""
-        return self._shape.first_in_window(group, end * self._shape.sizes[group])
+        return self._shape.first_in_window(group, end * self._sizes[group])
 
     def _below(self, edge: int, group: int, start: int, position: int) -> tuple[bool, int]:
         """Whether the block before ``position`` is cached, and down to where that holds."""
@@ -181,17 +191,6 @@ class Lookup:
         if down_to < position:
             return True, max(down_to, start)
         return False, max([start, *(span.end for span in line.spans if span.end < position)])
-
-
-def _oldest(line: GroupBlocks, position: int, stop: int) -> tuple[BlockSpan | None, int]:
-    """The span with the oldest copy of a block, and how far, up to ``stop``, it has those that follow."""
-    for span in line.spans:
-        start, end = span.start, span.end
-        if start <= position < end:
-            return span, end if end < stop else stop
-        if position < start < stop:  # an older copy of what comes later
-            stop = start
-    return None, position
 
 
 # Blocks that are held or were freed, by content where it may be looked up. Blocks have no numbers, for they are
@@ -264,18 +263,6 @@ class BlockPool:
         line.spans.append(span)
         own.append(span)
 
-    def lengthen(self, holding: BlockAllocation, full: int) -> bool:
-        """The same for one group, where a sequence goes on filling its last span; False where it does not."""
-        spans = holding.spans
-        if spans is None or not spans[0]:
-            return False
-        last, (edge, _, end) = spans[0][-1], holding.path[-1]
-        line, is_last = last.line, last.end == holding.named
-        if not is_last or line.edge != edge or full > end or line.spans[-1] is not last or len(last.holders) > 1:
-            return False
-        last.end = holding.named = full
-        return True
-
     def _release(self, holding: BlockAllocation, group: int, pieces: Pieces, *, named: bool) -> None:
         """Release a sequence's blocks of a group, last to first; ``named``: it may look up its own again."""
         spans = [] if holding.spans is None else holding.spans[group]
@@ -294,7 +281,7 @@ class BlockPool:
                 released.append(span)
         self.num_held -= freed
         parts: list[tuple[int, int]] = []
-        if self.caching and holding.named:
+        if holding.named > holding.shared or holding.beyond:
             parts = self._own_parts(holding, group, pieces, released[-1] if released else None)
         if named:
             for part in parts:
@@ -444,11 +431,11 @@ class KvCache(BlockPool):
         # A state may be further on than where full attention continues from.
         again = (count - holding.whole) * (self.num_groups - len(self._windowed)) if count > holding.whole else 0
         states = self.shape.state_blocks + again
-        needed = spare + states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk, reach)
+        needed = spare + states + self._blocks_to_start(num_cached, new_tokens, num_tokens, chunk, reach)
         if reserved:
             first = num_cached // self._block_size, self.shape.blocks_for(num_cached + new_tokens)
             needed = max(needed, spare + states + self._missing(*first) + reserved)
-        if needed > self.num_free:
+        if needed > self.num_blocks - self.num_held:
             return False
         if count:
             if self._new_states and (self._edge(holding, count - 1), count - 1) in self._new_states:
@@ -457,7 +444,7 @@ class KvCache(BlockPool):
                 (count if group in self._windowed else min(count, holding.whole)) * (self._common // size)
                 for group, size in enumerate(self._sizes)
             ]
-            found = [[*self._lookup.found(holding, group, each)] for group, each in enumerate(counts)]
+            found = [self._lookup.found(holding, group, each) for group, each in enumerate(counts)]
             for parts in found:
                 needed += sum([end - start for span, start, end in parts if not span.holders])
             if needed > self.num_blocks - self.num_held:
@@ -467,7 +454,8 @@ class KvCache(BlockPool):
                 parts[0][1] if parts else counts[group] * (group in self._windowed) for group, parts in enumerate(found)
             ]
         holding.named = holding.length = holding.num_states = num_cached // self._block_size
-        self.take(states)
+        if states:
+            self.take(states)
         if again:
             holding.named = count
             for edge, begin, end in holding.path:  # what full attention recomputes of a prefix hit is cached
@@ -476,40 +464,6 @@ class KvCache(BlockPool):
                     if group not in self._windowed:
                         self._add(holding, self._lookup.line(edge, group), start, stop)
         return self.grow(holding, num_cached + new_tokens, reach)
-
-    def hits(self, holding: BlockAllocation, num_tokens: int) -> list[Part]:
-        """Where the blocks that `longest_prefix` counts are, if the cache is plain."""
-        parts: list[Part] = []
-        position, most = 0, max(0, num_tokens - self._ahead) // self._block_size
-        if holding.shared < most and not holding.left_behind:
-            most = holding.shared
-        for edge, _, last in holding.pieces():
-            line = self._lookup.lines.get((edge, 0)) if position < most else None
-            if line is None:
-                break
-            end = last if last < most else most
-            while position < end:
-                span, stop = _oldest(line, position, end)
-                if span is None:
-                    return parts
-                parts.append((span, position, stop))
-                position = stop
-        return parts
-
-    def start(self, holding: BlockAllocation, hits: list[Part], reached: int, num_tokens: int, spare: int) -> bool:
-        """The same as `admit` for a plain cache: a sequence with these hits computes up to ``reached`` tokens."""
-        count, length = hits[-1][2] if hits else 0, -(-reached // self._block_size)
-        most = -(-num_tokens // self._block_size)
-        needed = spare + (most if most > length else length) - count
-        needed += sum([end - start for span, start, end in hits if not span.holders])
-        if needed > self.num_blocks - self.num_held:
-            return False
-        if hits:
-            holding.spans = [[self._hold(holding, *part) for part in hits]]
-        holding.named, holding.length = count, length
-        if length > count:
-            self.take(length - count)
-        return True
 
     def is_cached(self, edge: int, position: int) -> bool:
         """Whether a plain cache has any block of an edge from this one on."""
@@ -521,7 +475,7 @@ class KvCache(BlockPool):
             return True
         return self.shape.blocks_for(num_tokens) * self.num_groups + self.shape.state_blocks <= self.num_free
 
-    def blocks_to_start(
+    def _blocks_to_start(
         self, num_cached: int, new_tokens: int, num_tokens: int, chunk: int, reach: Reach | None = None
     ) -> int:
         """Blocks beyond the cached ones that must be free: for the first step, and for the sequence's peak."""
@@ -566,10 +520,10 @@ class KvCache(BlockPool):
         """Allocate room for this many tokens, or nothing and return False; aligned states for what a step computes."""
         needed = -(-num_tokens // self._block_size)
         states = None if reach is None else self._states_for(reach, holding.num_states)
-        missing = self._missing(holding.length, needed, states)
-        if self.num_held + missing > self.num_blocks:
-            return False
-        if missing > 0:
+        if needed > holding.length or states:
+            missing = self._missing(holding.length, needed, states)
+            if self.num_held + missing > self.num_blocks:
+                return False
             self.take(missing)
         if reach is not None and states:
             self._skip_states(holding, -(-reach.end // self._block_size), reach)
@@ -619,9 +573,6 @@ class KvCache(BlockPool):
         beyond = tuple([group for group in self._peeking if rest >= self._sizes[group]]) if self._peeking else ()
         if (full <= before and len(beyond) <= len(was)) or not self.caching:
             return
-        if self.is_plain and before < holding.shared:
-            self._name_simply(holding, full)
-            return
         holding.named, holding.beyond = full, beyond
         if before >= holding.shared:  # nobody else looks for that: it has a name only once it is left behind
             return
@@ -637,23 +588,14 @@ class KvCache(BlockPool):
             start, stop = max(before, first), min(full, end)
             for group in range(self.num_groups) if start < stop else ():
                 is_state, exported = group in self.shape.states, holding.exported
-                parts = holding.kept(group, max(start, holding.first[group]), stop)
+                begin = max(start, holding.first[group])
+                parts = holding.kept(group, begin, stop) if holding.tails else [(begin, stop)] if begin < stop else []
                 if is_state and start <= exported < min(stop, holding.first[group]):
                     parts = [*holding.kept(group, exported, exported + 1), *parts]
                 for part in parts:
                     self._add(holding, self._lookup.line(edge, group), *part)
                     if is_state:
                         self._new_states |= {(edge, position) for position in range(*part)}
-
-    def _name_simply(self, holding: BlockAllocation, full: int) -> None:
-        """The same for shared blocks where the cache is plain."""
-        if self.lengthen(holding, full):
-            return
-        before, holding.named = holding.named, full
-        for edge, first, end in holding.path:
-            start, stop = first if first > before else before, end if end < full else full
-            if start < stop:
-                self._add(holding, self._lookup.line(edge, 0), start, stop)
 
     def slide(self, holding: BlockAllocation, computed: int, unsure: int = 0) -> None:
         """Release blocks that no token after ``computed`` reads (states: less ``unsure``), the last evicted first."""
@@ -685,36 +627,12 @@ class KvCache(BlockPool):
 
     def free(self, holding: BlockAllocation, *, done: bool = True) -> None:
         """Release all blocks, the last evicted first; a sequence that is not ``done`` may find its own again."""
-        if self.is_plain and done and not holding.left_behind:
-            self._free_all(holding)
-            return
         if holding.length:
             self.num_held -= self.shape.state_blocks
             self._num_blank += self.shape.state_blocks
         for group, pieces in self._held(holding):
             self._release(holding, group, pieces, named=not done)
         holding.left_behind |= not done
-        holding.hold_nothing()
-
-    def _free_all(self, holding: BlockAllocation) -> None:
-        """The same for a sequence that is done, holds one table of blocks and never left any behind."""
-        freed, blank, own = holding.length, 0, min(holding.named, holding.length) - holding.shared
-        released: list[BlockSpan] = []
-        for span in holding.spans[0] if holding.spans else ():
-            span.holders.discard(holding)
-            if span.holders:
-                freed -= span.end - span.start
-            else:
-                released.append(span)
-                blank -= span.end - span.start
-        if own > 0:
-            self._num_runs += 1
-            self._unused[self._num_runs] = own
-            blank -= own
-        if released:
-            self._unused[BlockRun(released)] = 0
-        self.num_held -= freed
-        self._num_blank += freed + blank
         holding.hold_nothing()
 
     def detach(self, holding: BlockAllocation, *, done: bool) -> BlockAllocation:

@@ -93,12 +93,12 @@ class Node:
     """Pages ``start`` to ``end`` of a content, after those of the parent."""
 
     __slots__ = (
-        "children", "content", "end", "hits", "is_queued", "is_queued_there", "locks", "on_gpu", "on_host", "parent",
-        "piece", "start", "time",
+        "children", "content", "end", "hits", "is_queued", "is_queued_there", "locks", "mark", "on_gpu", "on_host",
+        "parent", "piece", "start", "time",
     )  # fmt: skip
 
-    def __init__(self, parent: Node | None, content: Content, piece: int, start: int, end: int) -> None:
-        self.parent = parent
+    def __init__(self, parent: Node | None, mark: Mark, content: Content, piece: int, start: int, end: int) -> None:
+        self.parent, self.mark = parent, mark  # Its key among the parent's children
         self.content, self.piece = content, piece  # Tokens of some request, and the piece with the node's first token
         self.start, self.end = start, end
         self.children: dict[Mark, Node] = {}
@@ -112,7 +112,7 @@ class Node:
 
     @property
     def has_children_on_gpu(self) -> bool:
-        return bool(self.children) and any(child.on_gpu for child in self.children.values())
+        return any(child.on_gpu for child in self.children.values())
 
 
 Met = tuple[Node, int]  # Where a walk along a content ends: the last matching node, and the piece with the next token
@@ -123,7 +123,7 @@ class RadixTree:
 
     def __init__(self, page: int) -> None:
         self.page = page
-        self.root = Node(None, (), 0, 0, 0)
+        self.root = Node(None, (), (), 0, 0, 0)
         self.root.locks = 1
         self.root.on_host = True
         self.clock = 0
@@ -158,35 +158,27 @@ class RadixTree:
 
     def add(self, met: Met, content: Content, end: int) -> Node:
         before, piece = met
-        node = Node(before, content, piece, before.end, end)
+        mark = content[piece][:2] if self.page == 1 else mark_of(content, piece, before.end * self.page, self.page)
+        before.children[mark] = node = Node(before, mark, content, piece, before.end, end)
         node.time = self.clock + 1
-        before.children[self._mark(node)] = node
         return node
-
-    def piece_after(self, node: Node) -> int:
-        """The piece of a node's content with the first token after it."""
-        piece = node.piece
-        return piece if piece == len(node.content) - 1 else piece_at(node.content, piece, node.end * self.page)
 
     def remove(self, node: Node) -> None:
         assert node.parent is not None
-        del node.parent.children[self._mark(node)]
-
-    def _mark(self, node: Node) -> Mark:
-        if self.page == 1:
-            return node.content[node.piece][:2]
-        return mark_of(node.content, node.piece, node.start * self.page, self.page)
+        del node.parent.children[node.mark]
 
     def _cut(self, node: Node, position: int, time: int) -> Node:
         """Split a node; returns the first part, which is new."""
         assert node.parent is not None
-        first = Node(node.parent, node.content, node.piece, node.start, position)
+        content, page = node.content, self.page
+        first = Node(node.parent, node.mark, content, node.piece, node.start, position)
         first.locks, first.time = node.locks, time
         first.on_gpu, first.on_host, first.hits = node.on_gpu, node.on_host, node.hits
-        node.parent.children[self._mark(node)] = first
-        node.piece = piece_at(node.content, node.piece, position * self.page)
+        node.parent.children[node.mark] = first
+        node.piece = piece = piece_at(content, node.piece, position * page)
         node.start, node.parent = position, first
-        first.children[self._mark(node)] = node
+        node.mark = content[piece][:2] if page == 1 else mark_of(content, piece, position * page, page)
+        first.children[node.mark] = node
         return first
 
 
@@ -424,7 +416,7 @@ class RadixCache:
         before = lease.node
         self._insert(lease, (num_tokens - self.paired) // self.page)
         self.num_blank += lease.num_pages - lease.node.end
-        if lease.node is not before and not lease.node.has_children_on_gpu:
+        if lease.node is not before:
             self._enqueue(lease.node)
         self._unlock(before)
         lease.node, lease.num_pages = self.tree.root, 0
@@ -449,8 +441,9 @@ class RadixCache:
             self._compute_again(met[0], first)
         if found < last:
             self.num_evictable += last - found
-            lease.node = self.tree.add(met, lease.content, last)
-            lease.piece = self.tree.piece_after(lease.node)
+            lease.node, lease.piece = self.tree.add(met, lease.content, last), met[1]
+            if lease.piece < len(lease.content) - 1:
+                lease.piece = piece_at(lease.content, lease.piece, last * self.page)
         else:
             lease.node, lease.piece = met
         if self.host is not None and (self.host.counts_once or not is_part):
@@ -484,14 +477,14 @@ class RadixCache:
             if node.locks == 0:
                 if node.on_gpu:
                     self.num_evictable += node.end - node.start
-                    if not node.has_children_on_gpu:
-                        self._enqueue(node)
+                    self._enqueue(node)
                 elif self.host is not None:
                     self.host.enqueue(node)
             node = node.parent
 
     def _enqueue(self, node: Node) -> None:
-        if not node.is_queued:
+        """Let a node be evicted, unless others on the GPU follow it."""
+        if not (node.is_queued or (node.children and node.has_children_on_gpu)):
             node.is_queued = True
             self._num_queued += 1
             heapq.heappush(self._queue, (node.time, self._num_queued, node))
@@ -502,7 +495,7 @@ class RadixCache:
         while missing > 0 and queue:
             time, _, node = heapq.heappop(queue)
             node.is_queued = False
-            if node.locks or not node.on_gpu or node.has_children_on_gpu:
+            if node.locks or not node.on_gpu or (node.children and node.has_children_on_gpu):
                 continue
             if node.time != time:
                 self._enqueue(node)
@@ -518,5 +511,5 @@ class RadixCache:
                 self.tree.remove(node)
             parent = node.parent
             assert parent is not None
-            if parent.locks == 0 and not parent.has_children_on_gpu:
+            if parent.locks == 0:
                 self._enqueue(parent)

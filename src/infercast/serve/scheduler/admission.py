@@ -35,7 +35,7 @@ class DeclaredSequence(Sequence):
         own = object()  # not the sequence itself, which would make a reference cycle
         self.lease = cache.lease(content_of(request, own), own, request.num_input)
         self.num_declared = max(min(request.num_declared, longest_answer), request.num_output)
-        self.ignores_end = request.most_output == request.num_output  # True if it produces all it declares
+        self.ignores_end = self.num_most == request.num_output  # True if it produces all it declares
         self.prompt_end = 0  # Tokens known at its last start: the prompt, and earlier output
         self.num_tried = 0  # Tokens it had to compute when it was last tried; 0: it was not tried yet
         self.since = 0  # In a batch: the results processed when it joined
@@ -54,7 +54,8 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
     def __init__(self, cache: RadixCache, policy: PrefillFirstPolicy) -> None:
         super().__init__(cache)
         self._cache, self._longest_promise = cache, policy.max_reserved_output
-        self._knows_ends = policy.rules.reserves_fixed and policy.ignores_end
+        self.knows_ends = policy.rules.reserves_fixed and policy.ignores_end
+        """True if all that a sequence declares is reserved once it runs, not a share, unless it may end earlier."""
         self._num_fixed = 0  # Members whose whole remaining output is reserved
         self.done = 0  # Steps with processed results
         self.num_ended = 0  # Members that have all their tokens, in a result not yet processed
@@ -77,7 +78,7 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
         """Add what a sequence declares to the sums."""
         sequence.since = self.done
         self._declared += sequence.num_declared
-        self._num_fixed += self._knows_ends and sequence.ignores_end
+        self._num_fixed += self.knows_ends and sequence.ignores_end
         if sequence.num_declared - sequence.num_produced > self._longest_promise:
             self._long[sequence] = None
 
@@ -94,7 +95,7 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
         self.num_ended -= member.last_step <= self.steps
         self._declared -= member.num_declared
         self._produced -= member.num_produced - member.since
-        self._num_fixed -= self._knows_ends and member.ignores_end
+        self._num_fixed -= self.knows_ends and member.ignores_end
         steps = self.steps - member.joined
         member.num_computed += steps
         member.num_promised += steps
@@ -125,10 +126,6 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
             else:
                 del self._long[member]
         return asked
-
-    def is_fixed(self, sequence: DeclaredSequence) -> bool:
-        """True if all that a sequence declares is reserved once it runs, not a share."""
-        return self._knows_ends and sequence.ignores_end
 
     def reserved(self, ratio: float) -> float | None:
         """Tokens reserved for members, at this share of what they declared; None if it differs between them."""
@@ -323,7 +320,8 @@ class Admission:
 
     def state(self) -> AdmissionOutcome:
         """Whether any further prompt can be tried."""
-        if self._lacks(0) or self._cache.num_free * self._page <= self._taken:
+        cache = self._cache
+        if self._lacks(0) or (cache.num_blank + cache.num_evictable) * self._page <= self._taken:
             return AdmissionOutcome.NO_ROOM
         is_full = self._of_step <= 0 or (self._of_chunk is not None and self._of_chunk <= 0)
         return AdmissionOutcome.STOP if is_full else AdmissionOutcome.NEXT

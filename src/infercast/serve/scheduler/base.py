@@ -14,7 +14,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.serve.cache.blocks import BlockAllocation, Ends, KvShape, Path
 from infercast.serve.step import GroupShape, StepShape
-from infercast.serve.workload.request import Request
+from infercast.serve.workload.request import NEVER, Request
 
 # A request inside the engine, and the plan of a step.
 
@@ -492,3 +492,37 @@ class AdapterLimit:
 
     def add(self, sequence: Sequence) -> None:
         self._in_step |= {sequence.adapter} - self._free
+
+
+class PrefillInterval:
+    """Prompts are computed in every n-th step only, while sequences decode and no request was left over."""
+
+    def __init__(self, policy: FcfsPolicy) -> None:
+        self._interval, self._own_interval = policy.prefill_interval, policy.own_interval
+        self.pass_number: Callable[[], int] | None = None
+        """Of engines in lockstep: the number of the pass that is planned, counted from 1."""
+        self.in_prompt: set[Sequence] = set()  # Sequences whose last step left some of their known tokens uncomputed
+        self.defers = self._has_prompts = False  # True if the step being planned leaves prompts to others, or has some
+        self._since_prompts, self._num_left = NEVER, 0
+        """Steps since one had prompts, and requests that were left over by the last one that could have some."""
+
+    def begin(self, num_running: int) -> None:
+        self._has_prompts = False
+        if self.pass_number is not None:
+            is_due = (self.pass_number() - 1) % self._interval == 0
+        else:
+            is_due = not self._own_interval or self._since_prompts + 1 >= self._interval
+        self.defers = not (is_due or self._num_left) and len(self.in_prompt) < num_running
+
+    def schedule(self, sequence: Sequence, computed: int, samples: bool) -> None:
+        """A sequence is in the step, after its ``computed`` tokens."""
+        known = sequence.num_input + sequence.num_produced
+        self._has_prompts |= sequence in self.in_prompt or computed < known - 1
+        (self.in_prompt.discard if samples else self.in_prompt.add)(sequence)
+
+    def close(self, plan: Plan, num_left: int) -> None:
+        """A step is planned, and leaves requests over."""
+        if not (self.defers or plan.num_preempted):
+            self._num_left = max(0, num_left)
+        if plan.decodes or plan.sequences:
+            self._since_prompts = 0 if self._has_prompts else self._since_prompts + 1

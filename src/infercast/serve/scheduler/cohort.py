@@ -176,12 +176,10 @@ class DecodeBatch(Group[Sequence]):
         if self._overdue:
             self._name_overdue()
         size, unknown, cache, fill = self._block_size, self._unknown, self._cache, self._fill
-        goes_on = cache.is_plain
         for each in range(first, step + 1):
             for member in fill[each % size]:
                 blocks = (each - (member.joined - member.num_computed + unknown)) // size
-                is_new = member.named < blocks <= member.shared
-                if is_new and not (goes_on and cache.lengthen(member, blocks)):
+                if member.named < blocks <= member.shared:
                     cache.name(member, blocks * size)
 
     def _name_overdue(self) -> None:

@@ -338,11 +338,8 @@ class DraftBatch(ReservingDecodeBatch):
         del self.members[member]
         self._long.pop(member, None)
         self._declared -= member.num_declared
-        self._num_fixed -= self.is_fixed(member)
+        self._num_fixed -= self.knows_ends and member.ignores_end
         member.joined = APART
-
-    def produced(self, member: DeclaredSequence) -> int:
-        return member.num_produced
 
     def num_produced(self) -> int:
         return sum([member.num_produced for member in self.members])

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable
 from itertools import islice
 from math import fsum
 from typing import TYPE_CHECKING, cast
@@ -189,7 +188,7 @@ class PrefillScheduler:
         if self.waiting and (self.policy.tries_always or self._preempts or not self.batch.is_full):
             return 1
         # A sequence with its last token is in one more step, which is otherwise the same.
-        return self.cohort.steps_left() + (self._is_late and not self.policy.rules.skips_ending)
+        return self.batch.cohort.steps_left() + (self._is_late and not self.policy.rules.skips_ending)
 
     def plan_prompts(self, plan: Plan) -> bool:
         """Plan a prefill step, if one can be formed, with the decode batch in mixed chunks."""
@@ -209,7 +208,7 @@ class PrefillScheduler:
             self.drafts.prefill(cast("DraftPlan", plan))
         if self.policy.mixed_chunk:
             skips = self.policy.rules.skips_ending
-            if skips and (self._skip_ending() or batch.ended):
+            if skips and ((self._is_late and self._skip_ending()) or batch.ended):
                 batch.is_full = False
             batch.ended.clear()
             if cohort.members and (not skips or self._has_room()):
@@ -219,7 +218,7 @@ class PrefillScheduler:
 
     def _skip_ending(self) -> bool:
         """Take sequences out of the decode batch whose last token is in flight, if there are any."""
-        ending = self.batch.cohort.ending() if self._is_late else []
+        ending = self.batch.cohort.ending()
         if self.drafts is not None:  # otherwise the batch knows that the last token is in flight
             in_flight = self._under_way[-1][0].sequences if self._under_way else []
             ending = [each for each in ending if each in in_flight]
@@ -354,7 +353,7 @@ class PrefillScheduler:
             if not sequence.prompt_end:
                 plan.started.append(sequence)
                 sequence.num_cached = sequence.num_computed
-                sequence.prompt_end = sequence.num_known
+                sequence.prompt_end = sequence.num_input + sequence.num_produced
             sequence.num_computed += count
             pages = -(-sequence.num_computed // page)
             cache.num_blank -= pages - sequence.lease.num_pages
@@ -379,7 +378,7 @@ class PrefillScheduler:
         if batch.ended:
             batch.ended.clear()
             batch.is_full = False
-        has_ending = self.policy.rules.skips_ending and self._skip_ending()
+        has_ending = self.policy.rules.skips_ending and self._is_late and self._skip_ending()
         if has_ending:
             batch.is_full = False
         if not cohort.members:
@@ -498,18 +497,19 @@ class PrefillScheduler:
             ratio = lower if lower > least else least
         self.ratio = ratio
 
-    def _in_batch(self) -> Iterable[tuple[DeclaredSequence, int]]:
+    def _in_batch(self) -> list[tuple[DeclaredSequence, int]]:
         """All sequences in the batch, in order, with the output tokens known of each."""
-        cohort = self.batch.cohort
-        for each in sorted([*cohort.members, *self.batch.ended], key=PLACE):
-            yield each, cohort.produced(each) if each.joined >= 0 else each.num_produced
+        batch, done = self.batch, self.batch.cohort.done
+        return [
+            (each, each.num_produced + (done - each.since if each.joined >= 0 else 0))
+            for each in sorted([*batch.cohort.members, *batch.ended], key=PLACE)
+        ]
 
     def _shares(self) -> list[float]:
         """Output reserved for each sequence in the batch."""
-        longest, ratio = self.policy.max_reserved_output, self.ratio
-        is_fixed = self.batch.cohort.is_fixed
+        longest, ratio, knows_ends = self.policy.max_reserved_output, self.ratio, self.batch.cohort.knows_ends
         return [
-            min(each.num_declared - produced, longest) * (1.0 if is_fixed(each) else ratio)
+            min(each.num_declared - produced, longest) * (1.0 if knows_ends and each.ignores_end else ratio)
             for each, produced in self._in_batch()
         ]
 
@@ -538,7 +538,7 @@ class PrefillScheduler:
 
     def _part(self, plan: Plan) -> None:
         """Separate sequences that finished before the last repetition from those that finish in it."""
-        steps = self.cohort.steps
+        steps = self.batch.cohort.steps
         plan.early = [each for each in plan.ending if each.last_step < steps]
         plan.ending = [each for each in plan.ending if each.last_step == steps]
         plan.wasted = len(plan.early)

@@ -6,7 +6,8 @@ have caught up decode together in a `DecodeBatch`, counted as one; all others ar
 plan is in flight from its start until its result is processed.
 
 Features are components: the policy has limits, order and victims, `AdapterLimit` which requests may run together,
-`Drafts` how many tokens a sequence takes and keeps, `HostOffload` the blocks in host memory.
+`PrefillInterval` which steps compute prompts, `Drafts` how many tokens a sequence takes and keeps, `HostOffload` the
+blocks in host memory.
 """
 
 from __future__ import annotations
@@ -18,13 +19,21 @@ from typing import TYPE_CHECKING, cast
 
 from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.base import APART, ENDING, RANK, AdapterLimit, FcfsPolicy, Plan, Prompt, Sequence
+from infercast.serve.scheduler.base import (
+    APART,
+    ENDING,
+    RANK,
+    AdapterLimit,
+    FcfsPolicy,
+    Plan,
+    PrefillInterval,
+    Prompt,
+    Sequence,
+)
 from infercast.serve.scheduler.cohort import DecodeBatch
 from infercast.serve.workload.request import NEVER, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
     from infercast.serve.scheduler.offloading import HostOffload, KvTransfer
 
@@ -63,27 +72,13 @@ class Scheduler:
         self._watermark = policy.kept_free(cache.num_blocks)
         self._most_under_way = policy.max_num_batched_tokens * (steps_under_way if policy.frees_on_completion else 1)
         self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
-        self._is_windowed = any(cache.shape.windows)
-        self._has_states, self._is_aligned = bool(cache.shape.states), cache.shape.aligned
-        self._is_plain = drafts is None and not self._is_aligned
-        self._is_simple = self._is_plain and cache.is_plain and offload is None
-        parts = drafts is not None or offload is not None or max_adapters is not None or policy.prefill_interval > 1
-        self._has_parts = parts or self._has_states or policy.prompts_first
-        self._budget = policy.step_tokens
-        self.pass_number: Callable[[], int] | None = None
-        """Of engines in lockstep: the number of the pass that is planned, counted from 1."""
-        self._in_prompt: set[Sequence] | None = set() if policy.prefill_interval > 1 else None
-        """Running sequences whose last step left some of their known tokens uncomputed."""
-        self._defers = self._is_bound = False
-        """True if the step leaves prompts to a later one; if requests were left over by the last step that did not."""
-        self._has_prompts, self._since_prompts = False, NEVER  # In the step being planned; steps since one had some
+        self._budget, self._steps_under_way = policy.step_tokens, steps_under_way
+        self.interval = PrefillInterval(policy) if policy.prefill_interval > 1 else None
         # One step under way never sees the difference, two only in windows.
-        self._frees_on_completion = policy.frees_on_completion and steps_under_way > (1 if self._is_windowed else 2)
-        self._may_skip = self._frees_on_completion or self.adapters is not None
-        self._deep = steps_under_way > 2
+        self._frees_on_completion = policy.frees_on_completion and steps_under_way > 2 - any(cache.shape.windows)
         # With several batches in flight, or prefill first, sequences do not decode in every step.
         in_turn = policy.decode_stride > 1 or (policy.waits_for_tokens and steps_under_way > 1)
-        is_mixed = self._deep or policy.prompts_first or in_turn
+        is_mixed = steps_under_way > 2 or policy.prompts_first or in_turn
         self._decode_together = decode_together and drafts is None and not is_mixed
         self.cohort = DecodeBatch(cache, steps_under_way - 1, frees_on_completion=self._frees_on_completion)
 
@@ -117,14 +112,15 @@ class Scheduler:
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
         plan = Plan(self._budget) if self.drafts is None else self.drafts.new_plan()
         self._step += 1
-        if self._has_parts:
-            if self._has_states:
-                self.cache.new_step()
-            if self.drafts is not None or (self.adapters is not None and self._num_skipped):
-                self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
-            self._defers = self._in_prompt is not None and self._has_to_defer(self._in_prompt)
-            if self.policy.prompts_first:
-                self._plan_waiting(plan)
+        if self.cache.shape.states:
+            self.cache.new_step()
+        if self.drafts is not None or (self.adapters is not None and self._num_skipped):
+            self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
+        if self.interval is not None:
+            self._is_blocked = False
+            self.interval.begin(len(self.running))
+        if self.policy.prompts_first:
+            self._plan_waiting(plan)
         if not plan.sequences:
             if self.cohort.members and not self._plan_cohort(plan):
                 self._disband()
@@ -134,36 +130,16 @@ class Scheduler:
                 self._plan_waiting(plan)
         plan.held = self.cache.num_held
         is_empty = not (plan.decodes or plan.sequences)
-        if self._has_parts:
-            self._is_bound = (
-                self._is_bound if self._defers or plan.num_preempted else len(self.waiting) > self._num_skipped
-            )
-            self._close(plan, is_empty=is_empty)
-        return None if is_empty else plan
-
-    def _close(self, plan: Plan, *, is_empty: bool) -> None:
-        """What components note of a planned step."""
-        if not is_empty:
-            self._since_prompts = 0 if self._has_prompts else self._since_prompts + 1
-            if self.drafts is not None:
-                self.drafts.close(plan)
-            if self.adapters is not None:
-                plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
+        if self.interval is not None:
+            self.interval.close(plan, len(self.waiting) - self._num_skipped)
+        if self.drafts is not None and not is_empty:
+            self.drafts.close(plan)
+        if self.adapters is not None:
+            plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
         if self.offload is not None:
             self.offload.settling.clear()
             self.offload.store(plan, self.cohort)
-
-    def _has_to_defer(self, in_prompt: set[Sequence]) -> bool:
-        """True between two steps with prompts, if a sequence decodes and the last of these left no request over."""
-        self._is_blocked = False
-        self._has_prompts = False
-        if self.pass_number is not None:
-            is_due = (self.pass_number() - 1) % self.policy.prefill_interval == 0
-        else:
-            is_due = not self.policy.own_interval or self._since_prompts + 1 >= self.policy.prefill_interval
-        if is_due:
-            return False
-        return not self._is_bound and len(in_prompt) < len(self.running)
+        return None if is_empty else plan
 
     def _planned(self, plan: Plan) -> list[Sequence]:
         return [*(self.cohort.members if plan.decodes else ()), *plan.sequences]
@@ -180,7 +156,7 @@ class Scheduler:
         if self._num_skipped and self.adapters is not None:
             return 1
         can_start = self.waiting and plan.budget > 0 and len(self.running) < self.policy.max_num_seqs
-        if can_start and (not self._is_blocked or self._is_windowed or self.cohort.answering):
+        if can_start and (not self._is_blocked or self.cohort.is_windowed or self.cohort.answering):
             return 1
         return self.cohort.steps_left()
 
@@ -197,7 +173,7 @@ class Scheduler:
         needed = cohort.blocks[(cohort.steps + 1) % cohort.period]
         if self.policy.by_priority and not self._has_room_for_all(needed):
             return False
-        if self._is_windowed:
+        if cohort.is_windowed:
             if not cohort.grow_windows():
                 return False
             self._is_blocked = False
@@ -320,16 +296,16 @@ class Scheduler:
         # Its last token may be being sampled right now.
         if missing == 0 or self._step < sequence.not_before:
             return 0
-        if self._deep and self.drafts is None and self._is_last_under_way(sequence):
+        if self._steps_under_way > 2 and self.drafts is None and self._is_last_under_way(sequence):
             return 0
-        if self._defers and self._in_prompt and sequence in self._in_prompt:
+        if self.interval is not None and self.interval.defers and sequence in self.interval.in_prompt:
             return 0
         if computed + missing >= self.longest and sequence.num_input >= self.longest:  # which a server refuses
             missing = max(0, self.longest - 1 - computed)
         new_tokens = missing
         if missing > 1:
             new_tokens = self.policy.chunk(missing, plan.budget, self._num_requests())
-        return new_tokens if self._is_plain else max(0, self._ended_well(sequence, computed, new_tokens))
+        return max(0, self._ended_well(sequence, computed, new_tokens))
 
     def _num_requests(self) -> int:
         return len(self.running) + len(self.waiting)
@@ -343,11 +319,11 @@ class Scheduler:
     def _move_on(self, sequence: Sequence, new_tokens: int) -> Reach | None:
         """Slide its windows past what no step reads; returns what aligned states need to know of the next step."""
         computed = sequence.num_computed
-        if self._is_windowed:
+        if self.cohort.is_windowed:
             # The schedule is ahead of what is certain by drafts that may be rejected.
             unsure = 0 if self.drafts is None or self.policy.frees_on_completion else self.drafts.width - 1
             self.cache.slide(sequence, computed - sequence.num_under_way, unsure)
-        return self._reach(sequence, computed, new_tokens) if self._is_aligned else None
+        return self._reach(sequence, computed, new_tokens)
 
     # Preemption.
 
@@ -396,8 +372,8 @@ class Scheduler:
             self.offload.preempt(victim)
         if self.drafts is not None:
             self.drafts.preempt(victim, planned)
-        if self._in_prompt is not None:
-            self._in_prompt.discard(victim)
+        if self.interval is not None:
+            self.interval.in_prompt.discard(victim)
         self._is_blocked = False
 
     def abort(self, index: int) -> None:
@@ -426,7 +402,7 @@ class Scheduler:
             if victim in plan.thrown_away:
                 plan.thrown_away.remove(victim)
             if not self.policy.waits_for_tokens:
-                victim.num_tokens -= victim.num_promised < victim.num_most or self._deep
+                victim.num_tokens -= victim.num_promised < victim.num_most or self._steps_under_way > 2
             victim.num_promised -= 1
 
     # Waiting requests.
@@ -442,14 +418,14 @@ class Scheduler:
         position, waiting, most = 0, self.waiting, self.policy.max_num_seqs
         while position < len(waiting) and plan.budget > 0 and len(self.running) < most:
             sequence = waiting[position]
-            new_tokens = SKIPPED if self._may_skip and self._is_skipped(sequence) else self._start(plan, sequence)
+            new_tokens = SKIPPED if self._is_skipped(sequence) else self._start(plan, sequence)
             if new_tokens > 0:
                 self._begin(plan, position, sequence, new_tokens)
             elif new_tokens == SKIPPED:
                 position += 1
             else:
                 # The next step may have room for a whole block, and can then rely on the states of this one.
-                self._is_blocked = not self._has_states and (self.offload is None or self.offload.is_quiet)
+                self._is_blocked = not self.cache.shape.states and (self.offload is None or self.offload.is_quiet)
                 break
         self._num_skipped = max(position, self._num_skipped)
 
@@ -495,8 +471,6 @@ class Scheduler:
         cache, offload, known = self.cache, self.offload, sequence.num_input + sequence.num_produced
         if offload is not None and sequence in offload.loading:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
-        if self._is_simple:
-            return self._start_simply(plan, sequence, known)
         promised = min(self.policy.reserved_tokens(sequence, known), self.longest)
         if offload is None and not cache.may_fit(sequence, promised):
             return 0
@@ -506,7 +480,7 @@ class Scheduler:
         new_tokens = self._first_tokens(plan, sequence, known, num_cached)
         slots = num_cached + new_tokens
         slots = slots if self.drafts is None else self.drafts.slots(slots)
-        reach = self._reach(sequence, num_cached, new_tokens) if self._is_aligned else None
+        reach = self._reach(sequence, num_cached, new_tokens)
         if new_tokens <= 0 or not self._admit(sequence, num_cached, slots, promised, reach=reach):
             return min(0, new_tokens)
         sequence.num_computed = num_cached
@@ -516,32 +490,17 @@ class Scheduler:
             offload.note_start(sequence, known, num_cached, 0)
         return new_tokens
 
-    def _start_simply(self, plan: Plan, sequence: Sequence, known: int) -> int:
-        """The same where the cache is plain."""
-        policy, cache, size = self.policy, self.cache, self._block_size
-        hits = cache.hits(sequence, known)
-        num_cached = hits[-1][2] * size if hits else 0
-        if self._defers and known - num_cached > 1:
-            return 0
-        new_tokens = policy.first_chunk(known - num_cached, plan.budget, self._num_requests())
-        promised, spare = policy.reserved_tokens(sequence, known), self._watermark if self.running else 0
-        reached, longest = num_cached + new_tokens, self.longest
-        if not new_tokens or not cache.start(sequence, hits, min(reached, longest), min(promised, longest), spare):
-            return 0
-        sequence.num_computed = sequence.num_cached = num_cached
-        return new_tokens
-
     def _first_tokens(self, plan: Plan, sequence: Sequence, known: int, computed: int) -> int:
         """Tokens of a request to be admitted; 0: it has to wait."""
         missing = known - computed
-        if self._defers and missing > 1:
+        if self.interval is not None and self.interval.defers and missing > 1:
             return 0
         if missing == 1 and self.drafts is not None:
             missing += self.drafts.padding(cast("DraftPlan", plan), computed)
             if missing > 1 and (missing > plan.budget or computed + missing > self.longest):
                 return 0
         new_tokens = self.policy.first_chunk(missing, plan.budget, self._num_requests())
-        return new_tokens if self._is_plain else self._ended_well(sequence, computed, new_tokens)
+        return self._ended_well(sequence, computed, new_tokens)
 
     def _admit(
         self,
@@ -604,7 +563,7 @@ class Scheduler:
 
     def _ended_well(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
         """Shorten a chunk so that its state can be reused or drafts can read ahead; 0 or `SKIPPED`: none now."""
-        if self._is_aligned and new_tokens:
+        if self.cache.shape.aligned and new_tokens:
             known, junction = sequence.num_input + sequence.num_produced, sequence.junction * self._block_size
             prompt = Prompt(computed, sequence.num_input, known, junction)
             starts = sequence not in self.running
@@ -613,11 +572,12 @@ class Scheduler:
             return new_tokens
         return self.drafts.readable(sequence, computed, new_tokens) or -self.policy.skips_unreadable
 
-    def _reach(self, sequence: Sequence, computed: int, new_tokens: int) -> Reach:
-        """What aligned states need to know of a step."""
-        return Reach(
-            computed, computed + new_tokens, max(sequence.num_input, sequence.num_input + sequence.num_produced - 1)
-        )
+    def _reach(self, sequence: Sequence, computed: int, new_tokens: int) -> Reach | None:
+        """What aligned states, if there are any, need to know of a step."""
+        if not self.cache.shape.aligned:
+            return None
+        prompt_end = max(sequence.num_input, sequence.num_input + sequence.num_produced - 1)
+        return Reach(computed, computed + new_tokens, prompt_end)
 
     def _schedule(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Add a sequence to the plan and count its tokens as computed; if it has caught up, it samples a token."""
@@ -633,10 +593,8 @@ class Scheduler:
             samples = self.drafts.schedule(cast("DraftPlan", plan), cast("DraftSequence", sequence), new_tokens)
         else:
             samples = computed + new_tokens >= sequence.num_tokens
-        if self._in_prompt is not None:
-            known = sequence.num_input + sequence.num_produced
-            self._has_prompts |= sequence in self._in_prompt or computed < known - 1
-            (self._in_prompt.discard if samples else self._in_prompt.add)(sequence)
+        if self.interval is not None:
+            self.interval.schedule(sequence, computed, samples)
         if self.drafts is not None:
             if samples:
                 sequence.not_before = self._step + self.policy.decode_stride
@@ -656,7 +614,7 @@ class Scheduler:
             sequence.num_promised += 1
             sequence.not_before = self._step + self.policy.decode_stride
             if not self.policy.waits_for_tokens:
-                sequence.num_tokens += sequence.num_promised < sequence.num_most or self._deep
+                sequence.num_tokens += sequence.num_promised < sequence.num_most or self._steps_under_way > 2
 
     # In-flight steps.
 

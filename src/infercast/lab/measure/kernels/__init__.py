@@ -21,7 +21,7 @@ from infercast.lab.measure.kernels.gemm import (
 )
 from infercast.lab.measure.kernels.recurrent import build_convolution, build_gating, build_scan, build_update
 from infercast.lab.measure.kernels.sparse import build_sparse
-from infercast.lab.measure.launch import POOL_SHARE, Workspace, repeat_for, time_launches, time_sustained
+from infercast.lab.measure.launch import POOL_SHARE, Workspace, time_launches, time_sustained
 from infercast.lab.measure.rows import Timing
 
 BUILDERS = {
@@ -60,9 +60,6 @@ class GpuBench:
 
     def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
         return time_sustained(launches, repeats, heater(self.workspace, heat_seconds))
-
-    def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
-        return repeat_for(launch, seconds, each)
 
     def details(self, case: Case) -> dict[str, Any]:
         if case.family == "tuning":

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.bundled import read_data
-from infercast.calibrate.readers import EDGE, LINE, read_metrics_text, read_results
-from infercast.calibrate.result import QUANTITIES, RATE, Asked, Lengths, Result
+from infercast.calibration.readers import EDGE, LINE, read_metrics_text, read_results
+from infercast.calibration.result import QUANTITIES, RATE, Asked, Lengths, Result
 from infercast.engines.base import FAMILIES, Deployment
 from infercast.errors import InputError, require
 from infercast.forecast.calibration import TITLES, Calibration, Fingerprint, Learned, Pair, Source, with_acceptance

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.calibrate.result import (
+from infercast.calibration.result import (
     LONGEST_SECONDS,
     MOST_TOKENS,
     RATE,

@@ -1,7 +1,7 @@
 """A user's own results: read, replayed on the deployment they were measured on, and turned into factors."""
 
-from infercast.calibrate.learn import calibrate
-from infercast.calibrate.readers import read_results
-from infercast.calibrate.result import Asked, Result
+from infercast.calibration.learn import calibrate
+from infercast.calibration.readers import read_results
+from infercast.calibration.result import Asked, Result
 
 __all__ = ["Asked", "Result", "calibrate", "read_results"]
