@@ -68,5 +68,5 @@ def test_without_pandas_there_is_a_sentence(forecast, monkeypatch):
 def test_a_name_is_no_deployment(workload):
     with pytest.raises(infercast.InputError, match=r"the str 'llama-3.1-8b' is a model, which needs a GPU to run on"):
         infercast.simulate("llama-3.1-8b", workload)
-    with pytest.raises(infercast.InputError, match=r"needs a workload, not the int 12; infercast.synthetic_workload"):
+    with pytest.raises(infercast.InputError, match=r"needs a workload, not the int 12; rate=12 or the file of a trace"):
         infercast.simulate(infercast.deploy("qwen3-0.6b", "h200-sxm"), 12)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from infercast.engines.base import engine_named
 from infercast.lab.validate.compare import with_dummy_weights
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
@@ -34,3 +35,11 @@ def test_the_scores_of_an_indexer_that_was_never_trained_are_tied():
     )
     assert not any(before)
     assert all(after)
+
+
+def test_from_033_on_untrained_routers_tell_tokens_apart() -> None:
+    ties = {name: engine_named(name).tied_routers for name in ("vllm@0.32", "vllm@0.33", "sglang")}
+    assert ties == {"vllm@0.32": ("grouped", "biased"), "vllm@0.33": (), "sglang": ("biased",)}
+    model = read_model("gpt-oss-20b")
+    reached = [experts(with_dummy_weights(model, each)).experts for each in ties.values()]
+    assert reached == [4, 32, 4]

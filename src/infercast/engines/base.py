@@ -97,7 +97,6 @@ class Engine(ABC):
     oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")  # The lowest compute capability, and an example
     own_drafts: ClassVar[str] = ""  # Flags with which a model's own heads draft, if speculative decoding is modelled
     expert_launches: ClassVar[ExpertLaunches | None] = None  # How it launches Triton's kernel for experts, if tunable
-    ties_groups: ClassVar[bool] = True  # True if it ranks grouped experts in a format that ties untrained scores
     tuned_since: ClassVar[Mapping[str, Version]] = {}
     """By kernel architecture: the release from which on kernels are as fast as estimated."""
     host_type: ClassVar[type[HostCosts]]
@@ -111,6 +110,11 @@ class Engine(ABC):
     def version(self) -> Version:
         """As numbers, as far as the name has it."""
         return version_of(self.name)
+
+    @property
+    def tied_routers(self) -> tuple[str, ...]:
+        """Routers whose scores tie with dummy weights: of ``grouped`` experts, and ``biased`` ones."""
+        return "grouped", "biased"
 
     @property
     def commands(self) -> EngineCommands:

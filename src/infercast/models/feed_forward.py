@@ -221,6 +221,7 @@ class ExpertFeedForward(FeedForward):
     router_slower: tuple[tuple[float, float], ...] = ((1.0, 1.0),)  # ... and of it what `slower` is of experts
     slower: tuple[tuple[float, float], ...] = ()
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
+    routing_slower: tuple[tuple[float, float], ...] = ()  # The same of the choice of experts
     joined: int = 0  # Shared experts that an engine multiplies with the routed ones, as experts of every token
     beside: int = 0  # Up to so many tokens shared experts run on a stream of their own while the routed ones do
 
@@ -348,7 +349,8 @@ class ExpertFeedForward(FeedForward):
         """Router and fused experts: each expert's width split over the GPUs, or whole experts spread over them."""
         weights, layout = shard.weights, shard.layout
         calls = self._router_calls(shard, tokens)
-        calls.append(Call("routing", routing(tokens, self.experts, self.topk, weights.base)))
+        slower = np.interp(tokens, *np.array(self.routing_slower).T) if self.routing_slower else 1.0
+        calls.append(Call("routing", routing(tokens, self.experts, self.topk, weights.base), slower=slower))
         width = self.latent or shard.hidden
         if self.latent:
             calls += shard.linear("latent_down", tokens, width, shard.hidden, "feed_forward")

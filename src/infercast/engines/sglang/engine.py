@@ -580,7 +580,6 @@ class Sglang(Engine):
     oldest_gpu = OLDEST, "Turing, such as t4"
     own_drafts = "--speculative-algorithm NEXTN"
     expert_launches = kernels.EXPERT_LAUNCHES
-    ties_groups = False
     tuned_since = TUNED_SINCE
     host_type = SglangHost
 
@@ -600,6 +599,10 @@ class Sglang(Engine):
     def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
         by_default = self.before(self.version, model)[1].get("fuse_allreduce_rms", True)
         return by_default and model.architecture in ARCHITECTURES["fusing"] and gpu.architecture in FUSING_GPUS
+
+    @property
+    def tied_routers(self) -> tuple[str, ...]:
+        return ("biased",)
 
     def choose_kernels(self, model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:
         if not model.weights.experts_kernel and "moe_backend" in (older := before(self.version, model)[1]):

@@ -374,6 +374,10 @@ class Vllm(Engine):
     def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
         return gpu.kernels in FUSING_KERNELS and self.before(self.version, model)[1].get("fuse_allreduce_rms", True)
 
+    @property
+    def tied_routers(self) -> tuple[str, ...]:
+        return () if self.rules.has(Rule.UNIT_DUMMY_NORMS) else super().tied_routers
+
     def choose_kernels(self, model: ModelConfig, gpu: Gpu, layout: ParallelLayout | None = None) -> ModelConfig:
         model = choose_kernels(model, gpu)
         if layout is None or not self.fact("small_tiles"):

@@ -15,7 +15,7 @@ import numpy as np
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment
 from infercast.engines.host import HostCosts, Launch
-from infercast.engines.vllm.kernels import default_block_size
+from infercast.engines.vllm.kernels import default_block_size, packs_experts
 from infercast.engines.vllm.kv_cache import ALL, NONE, kv_layout
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.hardware import Gpu
@@ -31,8 +31,6 @@ from infercast.serve.step import HostCost, host_cost_of
 
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8
 """Kernels of a routed expert layer beyond the one it is counted as, and those of head and sampling."""
-PACKED_EXPERTS = ("GptOssForCausalLM",)
-"""Architectures whose 4-bit experts run OpenAI's Triton kernels on Hopper; those of others run Marlin's."""
 SCANS = {"gdn": "gdn", "kda": "delta", "mamba2": "mamba"}
 """Host cost of a layer with a scan, by kind; kinds that were not measured cost the same as Kimi's."""
 PROMPT = np.array([2])
@@ -103,12 +101,6 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> VllmLa
     scans = weights.scans_kernel or kernel_profile("vllm").scans.get(gpu.kernels, {}).get("gdn", "")
     is_fused = scans == "flashinfer"
     # Other chips have kernels of their own for them (Marlin, FlashInfer).
-    is_packed = (
-        config.architecture in PACKED_EXPERTS
-        and weights.experts == "mxfp4"
-        and not weights.experts_kernel
-        and gpu.kernels == "hopper"
-    )
     grouped = (stack.layers for stack in experts if stack.feed_forward.has_plain_groups)
     # The compiler fuses the norm after one half of a layer with the norm before the next.
     joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
@@ -126,7 +118,7 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> VllmLa
         grouped_choice_layers=sum(grouped),
         stages=layout.pipeline,
         kv_groups=kv_layout(config, layout, default_block_size(config, gpu)).shape.num_tables,
-        packed_expert_layers=sum(stack.layers for stack in experts) if is_packed else 0,
+        packed_expert_layers=sum(stack.layers for stack in experts) if packs_experts(config, gpu) else 0,
         quantisers=sum(call.count for call in calls if call.op.family == "quantise"),
     )
 

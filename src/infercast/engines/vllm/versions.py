@@ -72,6 +72,7 @@ class Rule(StrEnum):
     NGRAM_ASYNC = auto()  # Steps are planned ahead with n-gram lookup, too
     LARGE_STEPS_GB10 = auto()  # GB10 has the default step of GPUs with as much memory
     OWN_INTERVAL = auto()  # ``prefill_schedule_interval`` is for engines outside of lockstep, too
+    UNIT_DUMMY_NORMS = auto()  # Dummy weights of norms are one: untrained routers tell tokens apart
 
 
 OLDEST = frozenset(

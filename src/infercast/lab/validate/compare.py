@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp, inf, log
@@ -34,14 +34,14 @@ from infercast.serve import Record, Replica, simulate
 #
 # vLLM's dummy weights are about 1e-3 in size, so scores of a router are nearly equal. Ranked in single precision (as
 # SGLang's groups are) they still spread tokens evenly. Ranked by groups in bf16, ties go to the same few experts for
-# every token (12 of 64 in DeepSeek-V2-Lite, twice its topk); with a correction bias, to the same topk. Equal scores of
-# an indexer are counted one after the other.
+# every token (12 of 64 in DeepSeek-V2-Lite, twice its topk); with a correction bias, to the same topk. Since vLLM 0.33
+# norms are filled with ones, and no scores tie. Equal scores of an indexer are counted one after the other.
 
 
-def with_dummy_weights(model: ModelConfig, *, ties_groups: bool = True) -> ModelConfig:
-    """The model as an engine with untrained weights runs it; ``ties_groups`` as `Engine` has it."""
+def with_dummy_weights(model: ModelConfig, tied_routers: Collection[str] = ("grouped", "biased")) -> ModelConfig:
+    """The model as an engine with untrained weights runs it; ``tied_routers`` as `Engine` has them."""
     stacks = (replace(stack, mixer=_searching(stack.mixer)) for stack in model.stacks)
-    return replace(model, stacks=tuple(stacks)).with_experts(partial(_tied, ties_groups=ties_groups))
+    return replace(model, stacks=tuple(stacks)).with_experts(partial(_tied, routers=tied_routers))
 
 
 def _searching(mixer: Mixer) -> Mixer:
@@ -50,8 +50,8 @@ def _searching(mixer: Mixer) -> Mixer:
     return replace(mixer, indexer=replace(mixer.indexer, tied=True))
 
 
-def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
-    if not ((spec.grouped_choice and ties_groups) or spec.router_bias):
+def _tied(spec: ExpertFeedForward, *, routers: Collection[str]) -> ExpertFeedForward:
+    if not ((spec.grouped_choice and "grouped" in routers) or (spec.router_bias and "biased" in routers)):
         return spec
     return replace(spec, reached=min(spec.experts, spec.topk * (1 if spec.router_bias else 2)))
 
@@ -490,7 +490,7 @@ def _started(
 
     def start(settings: Settings) -> Deployment:
         return deploy(
-            model if real_weights else with_dummy_weights(model, ties_groups=engine.ties_groups),
+            model if real_weights else with_dummy_weights(model, engine.tied_routers),
             gpu or gpu_from_driver_name(measured.gpu),
             settings,
             tensor_parallel_size=setup.tensor_parallel_size,
