@@ -45,14 +45,6 @@ class Forest:
     leaves: Array  # (trees, 2^depth) what each tree adds; at most 256 leaves
     bias: float
 
-    def without_logarithms(self, is_logarithm: Sequence[bool]) -> Forest:
-        """The same forest for features of which some come without their base-two logarithm."""
-        borders = (
-            np.exp2(_rounding_to(border)).astype(np.float32) if changed else border
-            for border, changed in zip(self.borders, is_logarithm, strict=True)
-        )
-        return replace(self, borders=tuple(borders))
-
     def predict(self, features: Array) -> Array:
         """The sum over all trees, for each row of a matrix of features."""
         values = np.asarray(features, dtype=np.float32)
@@ -61,14 +53,10 @@ class Forest:
             return np.array([self.predict_one(values[0].tolist())])
         total = np.empty(rows)
         for start in range(0, rows, CHUNK):
-            chunk = np.ascontiguousarray(values[start : start + CHUNK].T)
-            total[start : start + CHUNK] = self.predict_columns([*chunk], chunk.shape[1])
+            columns = np.ascontiguousarray(values[start : start + CHUNK].T)
+            many = columns.shape[1] >= MANY
+            total[start : start + CHUNK] = self._ask([*columns]) if many else self._look_up([*columns])
         return total
-
-    def predict_columns(self, columns: Sequence[Array | float], rows: int, dtype: type = np.float64) -> Array:
-        """The same for a chunk of rows, given the columns of features, or one number where all rows agree."""
-        values = [np.asarray(column, dtype=np.float32) for column in columns]
-        return self._look_up(values, rows) if rows < MANY else self._ask(values, rows, dtype)
 
     def predict_one(self, values: Sequence[float]) -> float:
         large = 100  # Trees above which even one row is compared as an array
@@ -84,29 +72,29 @@ class Forest:
     def leaf_numbers(self, features: Array) -> Array:
         """(rows, trees) which leaf each tree picks."""
         values = np.asarray(features, dtype=np.float32)
-        return self._leaf_numbers([*values.T], len(values))
+        return self._leaf_numbers([*values.T])
 
-    def _leaf_numbers(self, columns: Sequence[Array], rows: int) -> Array:
-        index = np.zeros((rows, self._tables[0][2].shape[1]), dtype=np.uint8)
+    def _leaf_numbers(self, columns: Sequence[Array]) -> Array:
+        index = np.zeros((columns[0].size, self._tables[0][2].shape[1]), dtype=np.uint8)
         for feature, borders, bits in self._tables:
             index |= bits.take(np.searchsorted(borders, columns[feature]), axis=0)
         return index[:, : len(self.leaves)]
 
-    def _look_up(self, columns: Sequence[Array], rows: int) -> Array:
+    def _look_up(self, columns: Sequence[Array]) -> Array:
         trees, leaves = self.leaves.shape
-        places = self._leaf_numbers(columns, rows) + np.arange(0, trees * leaves, leaves, dtype=np.intp)
+        places = self._leaf_numbers(columns) + np.arange(0, trees * leaves, leaves, dtype=np.intp)
         return np.asarray(self.bias + self.leaves.take(places).sum(axis=1, dtype=np.float64))
 
-    def _ask(self, columns: Sequence[Array], rows: int, dtype: type) -> Array:
+    def _ask(self, columns: Sequence[Array]) -> Array:
         """For many rows. What all rows answer alike is not asked, and trees with few questions left are joined."""
         features, borders, places = self._questions
         least, most = (np.array([end(column) for column in columns]) for end in (np.min, np.max))
         is_yes, may_be_yes = least[features] > borders, most[features] > borders
         firsts, patterns = (is_yes @ places).tolist(), ((is_yes ^ may_be_yes) @ places).tolist()
+        rows = columns[0].size
         index, answers = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.bool_)
-        added: Array = np.empty(rows, dtype=dtype)
-        total: Array = np.full(rows, self.bias, dtype=dtype)
-        for asked, leaves in self._joined(firsts, patterns, dtype):
+        added, total = np.empty(rows), np.full(rows, self.bias)
+        for asked, leaves in self._joined(firsts, patterns):
             index.fill(0)
             for tree, level in asked:
                 np.greater(columns[features[tree, level]], borders[tree, level, ...], out=answers)
@@ -116,17 +104,15 @@ class Forest:
             total += added
         return total
 
-    def _joined(
-        self, firsts: list[int], patterns: list[int], dtype: type
-    ) -> Iterator[tuple[list[tuple[int, int]], Array]]:
+    def _joined(self, firsts: list[int], patterns: list[int]) -> Iterator[tuple[list[tuple[int, int]], Array]]:
         """(tree, level) of up to 8 questions, and what each set of answers adds to the leaves that answer no."""
         asked: list[tuple[int, int]] = []
-        leaves: Array = np.zeros(1, dtype=dtype)
+        leaves: Array = np.zeros(1)
         for tree, (own, first, pattern) in enumerate(zip(self.leaves, firsts, patterns, strict=True)):
             levels, offsets = _asking(pattern)
             if len(asked) + len(levels) > 8:
                 yield asked, leaves
-                asked, leaves = [], np.zeros(1, dtype=dtype)
+                asked, leaves = [], np.zeros(1)
             asked.extend([(tree, level) for level in levels])
             leaves = np.add.outer(leaves, own.take(offsets + first)).ravel()
         yield asked, leaves

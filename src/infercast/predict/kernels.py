@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from math import exp, inf
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,24 +13,18 @@ from infercast.hardware import Gpu
 from infercast.hardware.gpu import ratio_bounds
 from infercast.lazy_classes import NamedTuple
 from infercast.ops import Op
-from infercast.ops.op import Size
 from infercast.predict.array_api import (
-    CHUNK,
     Array,
     Arrays,
-    Doubles,
-    Floats,
     Kit,
     Number,
     Physics,
     Plain,
-    Singles,
     kit_of,
 )
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Core, Family
-from infercast.predict.families.gemm import PRODUCTS, SHARES, Machine, products_of_sweep
 from infercast.predict.fitted import Entry, Forest
 from infercast.predict.identity import ANY, SWEEP
 from infercast.predict.roofline import Floor
@@ -44,15 +38,16 @@ PART = 16_384  # Shapes at once
 
 
 def are_many(size: Any) -> bool:
-    lengths = getattr(size, "keys", size)
+    lengths = size[0] if isinstance(size, tuple) else getattr(size, "keys", size)
     return isinstance(lengths, np.ndarray) and lengths.size >= MANY and len(lengths) > 1
 
 
 def parts_of(op: Any, names: Sequence[str]) -> tuple[list[Op], Array | None]:
-    """Operators of some shapes each, which differ in these fields, and which of them each shape is; None: in order."""
-    others = [getattr(op, each.name) for each in fields(op) if each.name not in names]
-    if any(isinstance(other, np.ndarray) for other in others):
-        return [op], None
+    """Operators of some shapes each, and which of them each shape is; None: in order.
+
+    They differ in these fields, and in all others that are arrays.
+    """
+    names = [each.name for each in fields(op) if each.name in names or isinstance(getattr(op, each.name), np.ndarray)]
     sizes, which = _distinct(np.broadcast_arrays(*(np.asarray(getattr(op, name)) for name in names)))
     starts = range(0, len(sizes[0]), PART)
     parts = [[size[start : start + PART] for size in sizes] for start in starts]
@@ -317,100 +312,3 @@ def _bound(terms: dict[str, Number]) -> Any:
     if not isinstance(next(iter(terms.values())), np.ndarray):
         return max(terms, key=terms.__getitem__)
     return np.array([*terms])[np.argmax(np.stack(np.broadcast_arrays(*terms.values())), axis=0)]
-
-
-MANY_PRODUCTS = 4096  # Products from which on single precision is used
-
-
-class GemmModel(KernelModel):
-    """As other kernels, but features are never put side by side, and chunks of them stay in the processor's cache."""
-
-    def __init__(self, family: Family, op: Any, gpu: Gpu, choice: ModelChoice | None, **conditions: Any) -> None:
-        super().__init__(family, op, gpu, choice, **conditions)
-        if choice is not None and family.timed_by is not None:
-            op = family.timed_by(op, choice.entry.engine)
-        self._machine = Machine(op, gpu)
-        self._products, logarithmic = PRODUCTS
-        self._known_machine = None if self._known is None else Machine(op, self._known)
-        if choice is not None:
-            if choice.entry.engine == SWEEP:
-                wide = replace(op, weight_dtype=op.dtype)  # narrower weights are multiplied as inputs are
-                self._products, logarithmic = products_of_sweep(wide, gpu)
-            self._forest = choice.forest.without_logarithms(logarithmic)
-
-    def estimate(self, op: Op, size: tuple[Size, Size, Size]) -> Estimate:
-        if not _are_numbers(*size):
-            if np.broadcast(*size).size != 1:
-                return self._estimate_many(op, *size)
-            size = tuple(np.ravel(each)[0] for each in size)
-        return self.like(op, size)
-
-    def like(self, op: Op, size: tuple[Any, Any, Any], condition: str = "") -> Estimate:
-        seconds, terms = self._one(op, *map(float, size))
-        bound = SHARES[terms.index(max(terms))]
-        return Estimate(seconds, seconds * self._low, seconds * self._high, self._source, bound, condition)
-
-    def _estimate_many(self, op: Op, m: Size, n: Size, k: Size) -> Estimate:
-        times = np.empty(np.broadcast(m, n, k).size)
-        bounds = np.empty(times.size, dtype=np.uint8)
-        for part, seconds, terms in self._many(op, m, n, k):
-            times[part] = seconds
-            bounds[part] = _largest(terms, seconds)
-        return Estimate(times, times * self._low, times * self._high, self._source, np.array(SHARES).take(bounds))
-
-    def seconds(self, op: Op, size: tuple[Size, Size, Size]) -> Number:
-        if _are_numbers(*size) or np.broadcast(*size).ndim == 0:
-            return self._one(op, *map(float, size))[0]
-        times = np.empty(np.broadcast(*size).size)
-        for part, seconds, _ in self._many(op, *size):
-            times[part] = seconds
-        return times
-
-    def _one(self, op: Op, m: float, n: float, k: float) -> tuple[float, tuple[float, ...]]:
-        own, elsewhere = self._known is None, None
-        (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine, featured=own)
-        if self._forest is not None:
-            if not own:
-                (elsewhere, _), values = self._products(m, n, k, self._known_machine, Floats, engine=self._engine)
-            residual = self._offset + self._shrink * self._forest.predict_one(values)
-            seconds = self._combined(seconds, elsewhere, residual)
-        return self._at_least(op, (m, n, k), seconds), terms
-
-    def _many(self, op: Op, m: Size, n: Size, k: Size) -> Iterator[tuple[slice, Array, tuple[Number, ...]]]:
-        """Which products, their seconds, their terms: all at once, or chunk by chunk where they are many."""
-        size = np.broadcast(m, n, k).size
-        x, step = (Doubles, max(size, 1)) if size < MANY_PRODUCTS else (Singles, CHUNK)
-        sizes: list[Array] = [np.broadcast_to(np.asarray(each).astype(x.dtype), size) for each in (m, n, k)]
-        with np.errstate(over="ignore", under="ignore"):
-            for start in range(0, size, step):
-                part = slice(start, start + step)
-                m, n, k = (np.ascontiguousarray(each[part]) for each in sizes)
-                yield part, *self._chunk(op, m, n, k, x)
-
-    def _chunk(self, op: Op, m: Array, n: Array, k: Array, x: type[Doubles]) -> tuple[Array, tuple[Number, ...]]:
-        machine, known, elsewhere = self._machine, self._known_machine, None
-        if x is Singles:
-            machine, known = machine.singles, None if known is None else known.singles
-        (seconds, terms), values = self._products(m, n, k, machine, x, engine=self._engine)
-        if self._forest is not None:
-            if known is not None:
-                (elsewhere, _), values = self._products(m, n, k, known, x, engine=self._engine)
-            residual = self._forest.predict_columns(values, m.size, x.dtype)
-            residual *= self._shrink
-            residual += self._offset
-            seconds = self._combined(seconds, elsewhere, residual)
-        return self._at_least(op, (m, n, k), seconds), terms
-
-
-def _largest(terms: tuple[Number, ...], like: Array) -> Array:
-    """Which of the terms is the largest in each product; the first of equal ones."""
-    largest, which = np.full_like(like, -np.inf), np.zeros(like.size, dtype=np.uint8)
-    for number, term in enumerate(terms):
-        is_larger = (term > largest).view(np.uint8)
-        np.maximum(which, is_larger * np.uint8(number), out=which)  # numbers rise, so the last larger one stays
-        np.maximum(largest, term, out=largest)
-    return which
-
-
-def _are_numbers(m: Size, n: Size, k: Size) -> bool:
-    return type(m) is type(n) is type(k) is int

@@ -29,7 +29,6 @@ from infercast.predict.families.family import Family, stated_interval
 from infercast.predict.fitted import FEATURES, POOLED, Artifact, Entry, Forest, load_artifact, silent_forest
 from infercast.predict.kernels import (
     SIBLING_WIDENING,
-    GemmModel,
     KernelModel,
     ModelChoice,
     borrowed,
@@ -230,9 +229,6 @@ class ModelSelector:
         yield "unseen", [POOLED]
 
 
-ESTIMATORS: dict[str, type[KernelModel]] = {"gemm": GemmModel}  # Of families that are asked for most often
-
-
 class Learned:
     """Estimates operators with an artefact, falling back to what is typical where it has nothing to say.
 
@@ -351,7 +347,7 @@ class Learned:
         if not is_modelled(gpu):
             return self._fallback.explain(op, gpu)
         family = family_of(op)
-        return self._made(KernelModel, family, op, gpu, None).explain(op, family.sizes(op))
+        return self._made(family, op, gpu, None).explain(op, family.sizes(op))
 
     def _sized(self, op: Op) -> list[tuple[Op, Any]]:
         """An operator or its two halves, each with what a step decides of it: in plain floats if it is one kernel."""
@@ -367,8 +363,7 @@ class Learned:
         key = (id(gpu), family.name, *family.kind(op), variants)
         kernels = self._kinds.get(key)
         if kernels is None:
-            make = KernelModel if self._corrections else ESTIMATORS.get(family.name, KernelModel)
-            kernels = self._made(make, family, op, gpu, variants)
+            kernels = self._made(family, op, gpu, variants)
             self._kinds[key] = kernels  # it holds the GPU, so that no other one takes its id
         return kernels
 
@@ -377,9 +372,7 @@ class Learned:
         named = variants or family.variants(op, gpu, self._profile)
         return next((found for each in named if (found := self._corrections.get((family.name, each)))), None)
 
-    def _made(
-        self, make: type[KernelModel], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None
-    ) -> KernelModel:
+    def _made(self, family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> KernelModel:
         choice = self.choose(op, gpu, variants)
         known = choice.known if choice is not None and family.is_chip_bound else None
         if choice is not None and known is not None and has_inline_ecc(known) > has_inline_ecc(gpu):
@@ -388,7 +381,7 @@ class Learned:
         correction = self._correction(family, op, gpu, variants) if self._corrections else None
         first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
         conditions: dict[str, Any] = {"engine": not self._as_tabled, "alone": self._is_alone}
-        return make(family, op, gpu, choice, **conditions, correction=correction, first=first)
+        return KernelModel(family, op, gpu, choice, **conditions, correction=correction, first=first)
 
 
 # What estimates on a GPU rest on, family by family: own rows, a kernel known from other chips, a new one, or a bound.
