@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import struct
 import zlib
 from bisect import bisect_left
 from collections import defaultdict
@@ -16,9 +15,11 @@ from functools import cache, cached_property, lru_cache
 from operator import getitem
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.npyio import NpzFile
 
 from infercast.errors import FileFormatError, InputError
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
@@ -256,59 +257,6 @@ def _source_hash(sources: tuple[str, ...]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest() if any(file.suffix == ".py" for file in files) else ""
 
 
-END, ENTRY, LOCAL = b"PK\x05\x06", b"PK\x01\x02", b"PK\x03\x04"
-"""What the end of a zip, an entry of its list and a file in it begin with."""
-END_BYTES, ENTRY_BYTES, LOCAL_BYTES = 22, 46, 30
-STORED, DEFLATED = 0, 8
-
-
-class Archive:
-    """Arrays of a ``.npz`` file by name; Python's reader lists all for longer than a run reads the few it needs."""
-
-    def __init__(self, content: bytes | bytearray) -> None:
-        end = content.rfind(END)
-        if end < 0 or len(content) < end + END_BYTES:
-            raise ValueError("it is not a zip file")
-        size, self._start = struct.unpack_from("<II", content, end + 12)
-        self._end, self._content = self._start + size, content
-
-    @property
-    def listed(self) -> bytes:
-        return bytes(self._content[self._start : self._end])
-
-    def __getitem__(self, name: str) -> Array:
-        return np.asarray(np.lib.format.read_array(io.BytesIO(self._read(f"{name}.npy")), allow_pickle=False))
-
-    def _read(self, name: str) -> bytes:
-        content = self._content
-        method, checksum, packed, size, place = self._find(name.encode())
-        if content[place : place + 4] != LOCAL:
-            raise ValueError(f"{name} is not where the list says")
-        name_bytes, extra_bytes = struct.unpack_from("<HH", content, place + 26)
-        start = place + LOCAL_BYTES + name_bytes + extra_bytes
-        found = bytes(content[start : start + packed])
-        if method == DEFLATED:
-            found = zlib.decompress(found, wbits=-zlib.MAX_WBITS, bufsize=max(size, 1))
-        elif method != STORED:
-            raise NotImplementedError(f"{name} is packed by method {method}")
-        if len(found) != size or zlib.crc32(found) != checksum:
-            raise ValueError(f"{name} is damaged")
-        return found
-
-    def _find(self, name: bytes) -> tuple[int, int, int, int, int]:
-        """Method, checksum, packed and unpacked bytes, and place, of a file in the list."""
-        content, place = self._content, self._start
-        while (place := content.find(name, place, self._end)) >= 0:
-            entry = place - ENTRY_BYTES
-            if content[entry : entry + 4] == ENTRY:
-                (length,) = struct.unpack_from("<H", content, entry + 28)
-                if length == len(name):
-                    method, _, checksum, packed, size = struct.unpack_from("<HIIII", content, entry + 10)
-                    return method, checksum, packed, size, *struct.unpack_from("<I", content, entry + 42)
-            place += 1
-        raise KeyError(f"{name.decode()} is not a file in the archive")
-
-
 # What an artefact was fitted on, in a readable file next to it: ``kernels.toml`` for ``kernels.npz``.
 #
 # Loading compares it with the archive and with the code, and refuses what does not fit together: a forest that is fed
@@ -323,12 +271,18 @@ def manifest_path(archive: Path) -> Path:
     return archive.with_suffix(".toml")
 
 
-def contents_hash(listed: bytes) -> str:
-    """Of an archive's own list of its arrays with their sizes and checksums; those are checked as arrays are read."""
-    return hashlib.sha256(listed).hexdigest()
+def open_arrays(path: Path) -> NpzFile:
+    """The arrays of a file by name, each read and checked when it is asked for."""
+    return NpzFile(io.BytesIO(path.read_bytes()))
 
 
-def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
+def contents_hash(arrays: NpzFile) -> str:
+    """Of an archive's own list of its arrays with their sizes and checksums."""
+    listed = "\n".join(f"{each.filename} {each.file_size} {each.CRC}" for each in arrays.zip.infolist())
+    return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def check_manifest(archive: Path, arrays: NpzFile, inputs: Inputs) -> None:
     """Raise FileFormatError unless an archive is the one of its manifest, and fitted to what this code computes."""
     path = manifest_path(archive)
     try:
@@ -343,7 +297,7 @@ def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
         head = _parsed(path, text)
     if head["kind"] != inputs.kind:
         raise FileFormatError(archive, f"holds {head['kind']}, where {inputs.kind} are needed")
-    if head["archive_sha256"] != contents_hash(listed):
+    if head["archive_sha256"] != contents_hash(arrays):
         raise FileFormatError(archive, f"is not the archive that {path.name} describes; take both from one fit")
     if head["features_sha256"] != inputs.features_hash:
         difference = _difference(_parsed(path, text).get("features", {}), inputs.features)
@@ -357,7 +311,7 @@ def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
 
 
 def write_manifest(
-    archive: Path, listed: bytes, inputs: Inputs, models: Sequence[Any], origin: Mapping[str, Any] | None = None
+    archive: Path, arrays: NpzFile, inputs: Inputs, models: Sequence[Any], origin: Mapping[str, Any] | None = None
 ) -> None:
     """Write down what an archive was fitted on; ``origin``: when, by which revision and versions, on what tables."""
     origin = origin or {}
@@ -366,7 +320,7 @@ def write_manifest(
     lines = [
         f"# What {archive.name} was fitted on. Loading refuses an archive or a source that does not fit to it.",
         f"kind = {_text(inputs.kind)}",
-        f"archive_sha256 = {_text(contents_hash(listed))}  # of its list of arrays, sizes and checksums",
+        f"archive_sha256 = {_text(contents_hash(arrays))}  # of its list of arrays, sizes and checksums",
         f"features_sha256 = {_text(inputs.features_hash)}",
         _stamp(inputs),
         *(f"{name} = {_text(str(origin.get(name, not_recorded)))}" for name in ("date", "revision")),
@@ -438,7 +392,7 @@ def _replace(path: Path, lines: Sequence[str]) -> None:
 
 
 SCHEMA = 2
-UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, struct.error, zlib.error)
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, BadZipFile, zlib.error)
 """What reading a zip of arrays raises where it is cut short or overwritten."""
 POOLED = "*"  # In place of a GPU's name: a model of several GPUs, for those that were never measured
 
@@ -474,7 +428,7 @@ class Artifact:
     def __init__(
         self,
         path: Path,
-        arrays: Archive | dict[str, Array],
+        arrays: Mapping[str, Array],
         header: dict[str, Any],
         entries: dict[tuple[str, str, str, str], tuple[int, Entry]],
         open_beside: Callable[[str], Artifact | None] = lambda _: None,
@@ -559,7 +513,7 @@ def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True)
     if not path.exists() and any(path_beside(path, archive).exists() for archive in inputs.beside):
         return Artifact(path, {"groups": np.zeros(0, dtype=np.int64)}, {}, {}, open_beside)
     try:
-        arrays = Archive(path.read_bytes())
+        arrays = open_arrays(path)
         header = json.loads(arrays["header"].tobytes().decode("utf-8"))
         version = header["schema"]
         if version != SCHEMA:
@@ -572,7 +526,7 @@ def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True)
             raise
         raise FileFormatError(path, f"is not an infercast artefact or is damaged: {problem}") from None
     if checked:
-        check_manifest(path, arrays.listed, inputs)
+        check_manifest(path, arrays, inputs)
     entries = {entry.key: (number, entry) for number, entry in enumerate(listed)}
     return Artifact(path, arrays, header, entries, open_beside)
 
@@ -607,7 +561,7 @@ def save_artifact(
     try:
         np.savez_compressed(temporary, **arrays)
         os.replace(temporary, path)
-        write_manifest(path, Archive(path.read_bytes()).listed, inputs, [entry for entry, _ in models], origin)
+        write_manifest(path, open_arrays(path), inputs, [entry for entry, _ in models], origin)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None
