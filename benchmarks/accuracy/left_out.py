@@ -34,9 +34,9 @@ from infercast.lab.fit.rows import LEFT_OUT, Rows
 from infercast.lab.fit.samples import Key, Sample, key_of, sample_of
 from infercast.lab.fit.tables import WHOLE_TOKENS, takes_whole_tokens
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured, fit_pooled, pools_of
-from infercast.predict.anchors import learn
 from infercast.predict.fitted import POOLED, Artifact
 from infercast.predict.identity import kernel_profile
+from infercast.predict.kernels import learn
 from infercast.predict.learned import Learned
 from neighbours import Neighbours
 from points import read_points

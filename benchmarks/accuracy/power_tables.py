@@ -40,8 +40,8 @@ from infercast.ops import (
     ShortConvolution,
     StateUpdate,
 )
+from infercast.ops.mixers import GATED_DELTA, MAMBA2
 from infercast.ops.op import quantise
-from infercast.ops.recurrent import GATED_DELTA, MAMBA2
 from infercast.predict.metered import copies_of, tabled_calls
 from training.sparse_tables import lengths_of, module_calls, parts
 

@@ -26,9 +26,9 @@ from infercast.hardware import load_gpu
 from infercast.lab.fit.rows import Array, Rows
 from infercast.lab.fit.samples import Key, Sample, group_hashes, is_left_out, key_of, sample_of
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured
-from infercast.predict.anchors import learn
 from infercast.predict.fitted import Artifact, load_artifact
 from infercast.predict.identity import KernelProfile, kernel_profile
+from infercast.predict.kernels import learn
 from infercast.predict.learned import Learned, default_artifact
 from infercast.report.terminal import Grid, Section, show
 from infercast.units import format_percent

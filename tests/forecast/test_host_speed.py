@@ -9,8 +9,7 @@ import pytest
 
 from infercast.bundled import read_data
 from infercast.engines.base import engine_named
-from infercast.engines.host import FACTS
-from infercast.engines.host_probe import HostProbe, group_of, mean_probe, read_probe
+from infercast.engines.host import FACTS, HostProbe, group_of, mean_probe, read_probe
 from infercast.engines.vllm.host import VllmHost
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, host_of

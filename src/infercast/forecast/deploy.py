@@ -39,7 +39,7 @@ from infercast.serve.workload.request import without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
-    from infercast.engines.host_probe import HostProbe
+    from infercast.engines.host import HostProbe
     from infercast.forecast.calibration import Calibration
 
 RUNNERS = ("auto", "generate", "pooling")
@@ -365,7 +365,7 @@ def host_of(engine: Engine, host: HostSource = None, gpu: Gpu | None = None) -> 
         )
     path = Path(host)
     if path.suffix == ".json":
-        from infercast.engines.host_probe import read_probe  # noqa: PLC0415 - most runs have none
+        from infercast.engines.host import read_probe  # noqa: PLC0415 - most runs have none
 
         return read_probe(path).on(engine.default_host())
     if isinstance(host, Path) or path.suffix == ".toml" or path.exists():

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import product
 from math import expm1
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from infercast.predict.families.family import Family, stated_interval
 from infercast.predict.fitted import FEATURES, POOLED, Artifact, Entry, Forest, load_artifact, silent_forest
 from infercast.predict.kernels import (
     SIBLING_WIDENING,
+    Correction,
     KernelModel,
     ModelChoice,
     borrowed,
@@ -36,9 +37,6 @@ from infercast.predict.kernels import (
     trust_in,
 )
 from infercast.predict.roofline import PUBLISHED, Adjusted, Floor, Predictor, Roofline, Typical
-
-if TYPE_CHECKING:
-    from infercast.predict.anchors import Correction
 
 
 class Bound(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, bar_of, note, print_result
 from infercast.engines.base import engine_named
-from infercast.engines.host_probe import HostProbe, read_probe
+from infercast.engines.host import HostProbe, read_probe
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.deploy import deploy
 from infercast.forecast.option_table import own_options

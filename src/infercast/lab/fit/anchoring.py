@@ -18,10 +18,10 @@ from infercast.lab.fit.samples import family_of_rows, key_of, sample_of
 from infercast.lab.fit.sweeps import is_swept, read_sweep, sweep_folders
 from infercast.lab.fit.tables import FILES, read_table
 from infercast.ops import Attention, Gemm, Op
-from infercast.predict.anchors import Correction, learn
 from infercast.predict.families import FAMILIES
 from infercast.predict.fitted import Artifact, Forest
 from infercast.predict.identity import SWEEP, KernelProfile, kernel_of
+from infercast.predict.kernels import Correction, learn
 from infercast.predict.learned import Learned
 
 FEWEST = 4  # Fewer points of a kind say nothing about it

@@ -17,9 +17,7 @@ from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError
 from infercast.lab.measure.cases import Case, Shape, anchor_cases, sweep_cases
 from infercast.lab.measure.device import Monitor, State, choose_engine, describe, gpu_name, require_gpu
-from infercast.lab.measure.isolated import FAMILIES as ISOLATED
-from infercast.lab.measure.isolated import measure_isolated
-from infercast.lab.measure.prepare import COMPILED, compile_ahead, load_apart, prepare
+from infercast.lab.measure.processes import COMPILED, ISOLATED, compile_ahead, load_apart, measure_isolated, prepare
 from infercast.lab.measure.rows import Bench, Row, Store, Tally, is_heavy, measure_batch, require_pandas
 
 # What a reader of a table must know: ``meta.toml`` next to it.

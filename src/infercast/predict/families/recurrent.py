@@ -11,8 +11,8 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple
 from infercast.ops import Scan, ShortConvolution, StateUpdate
+from infercast.ops.mixers import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
-from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
 from infercast.predict.families.attention_kernels import Lengths, batch_of, single_of
 from infercast.predict.families.family import (
