@@ -77,7 +77,7 @@ def main() -> None:
         provenance = {name: value for name, value in artifact.header.items() if name not in ("schema", "models")}
         provenance["data"] |= {name: found[:16] for name, found in hashes.items()}
         origin = origin_of(read_manifest(asked.artifact)["tables"] | hashes)
-        groups = np.union1d(artifact.fitted_groups(), fitted.fitted_groups())
+        groups = np.union1d(artifact.fitted_groups, fitted.fitted_groups)
         save_artifact(asked.artifact, models, provenance, groups, origin=origin)
     print(f"{asked.artifact}: {len(new)} of {len(models)} models are new")
 

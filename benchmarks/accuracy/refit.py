@@ -38,7 +38,7 @@ def main(measurements: Path, family: str, variants: list[str]) -> None:
     origin = {name: manifest[name] for name in ("date", "revision", "versions", "tables")}
     origin["tables"] |= sweep_hashes(measurements, [family])
     origin["revision"] = f"{manifest['revision'].partition(';')[0]}; {family} {' '.join(variants)} of {revision()}"
-    save_artifact(ARTEFACT, models, provenance, old.fitted_groups(), inputs=KERNELS, origin=origin)
+    save_artifact(ARTEFACT, models, provenance, old.fitted_groups, inputs=KERNELS, origin=origin)
 
 
 if __name__ == "__main__":

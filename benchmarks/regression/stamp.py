@@ -44,7 +44,6 @@ def main(words: list[str] | None = None) -> int:
         return 1
     for path in asked.artifacts or sorted(FITTED.glob("*.npz")):
         inputs = {each.kind: each for each in (CEILINGS, POWER, INPUTS)}.get(read_manifest(path)["kind"], KERNELS)
-        inputs = inputs.of(path.stem.partition("-")[2])
         print(f"{path}: {'stamped' if stamp(path, inputs) else 'is stamped already'}")
         load_artifact(path, inputs)
     return 0

@@ -71,8 +71,8 @@ def score(
     else:
         assert artifact is not None
         if not in_sample:
-            fitted = {family: artifact.fitted_groups(family) for family in {key_of(part)[0] for part in rows}}
-            seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted[key_of(part)[0]]).any()}
+            fitted = artifact.fitted_groups
+            seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted).any()}
             if seen:
                 raise InputError(
                     f"{artifact.path.name} was fitted on rows of {', '.join(sorted(seen))}; score other --gpus, fit an "

@@ -27,7 +27,7 @@ from infercast.predict.operators import INPUTS
 ROOT = Path(__file__).parents[2]
 KINDS = {"kernels": KERNELS, "ceilings": CEILINGS, "power": POWER, "operators": INPUTS}
 ARCHIVES = sorted(path.stem for path in (DATA / "fitted").glob("*.npz"))
-BUNDLED = [(name, KINDS[name.partition("-")[0]].of(name.partition("-")[2])) for name in ARCHIVES]
+BUNDLED = [(name, KINDS[name]) for name in ARCHIVES]
 
 
 @pytest.fixture

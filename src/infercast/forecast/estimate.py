@@ -127,7 +127,7 @@ def list_kernels() -> list[dict[str, Any]]:
             rows = _plain_rows((facts["sdpa"],)) if "sdpa" in facts else []
             for stored, basis in facts["formats"].items():
                 variant = f"{stored}/{basis}" if family == "moe" else basis or stored
-                entries = (each for each in default_artifact().entries_of(table) if each.gpu != "*")
+                entries = (each for each in default_artifact().entries if each.gpu != "*")
                 mine = (each for each in entries if (each.family, each.variant) == (table, variant))
                 rows += [(stored, each.gpu, each.rows, each.held_out_error) for each in mine]
                 rows += _plain_rows(("linear",), stored) if basis == OPERATORS and family == "gemm" else []

@@ -9,7 +9,6 @@ import os
 import re
 import zlib
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from operator import getitem
@@ -22,9 +21,8 @@ import numpy.typing as npt
 from numpy.lib.npyio import NpzFile
 
 from infercast.errors import FileFormatError, InputError
-from infercast.lazy_classes import NamedTuple, dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.predict.families import FAMILIES
-from infercast.predict.families.family import Family
 
 Array = npt.NDArray[Any]
 CHUNK = 32_768
@@ -201,11 +199,6 @@ class Inputs:
     features: dict[str, tuple[str, ...]]  # Sets of features by name ...
     set_of: Callable[[str, str, str, str], str]  # ... and the one of a model, by its family, GPU, engine and variant
     sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
-    beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-
-    def of(self, archive: str) -> Inputs:
-        """What the models of an archive are fed with; an empty name is the main one's."""
-        return replace(self, features=self.beside.get(archive, {})) if archive else self
 
     @property
     def features_hash(self) -> str:
@@ -222,26 +215,15 @@ def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
     return family if chosen is None else chosen(gpu, engine, variant)
 
 
-_SOURCES = (
-    *("predict/array_api.py", "predict/families/*.py"),
-    *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml", "data/physics.json"),
+KERNELS = Inputs(
+    "kernels",
+    FEATURES,
+    _set_of,
+    (
+        *("predict/array_api.py", "predict/families/*.py"),
+        *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml", "data/physics.json"),
+    ),
 )
-
-
-def inputs_of(
-    kind: str,
-    named: Callable[[Family], Mapping[str, tuple[str, ...]]],
-    set_of: Callable[[str, str, str, str], str],
-    sources: tuple[str, ...],
-) -> Inputs:
-    """What models of all families are fed with, archive by archive; ``named`` are a family's sets of features."""
-    archives: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
-    for family in FAMILIES.values():
-        archives[family.archive].update(named(family))
-    return Inputs(kind, archives.pop(""), set_of, sources, dict(archives))
-
-
-KERNELS = inputs_of("kernels", lambda family: family.features, _set_of, _SOURCES)
 
 
 def _files(sources: tuple[str, ...]) -> Iterator[Path]:
@@ -431,12 +413,8 @@ class Artifact:
         arrays: Mapping[str, Array],
         header: dict[str, Any],
         entries: dict[tuple[str, str, str, str], tuple[int, Entry]],
-        open_beside: Callable[[str], Artifact | None] = lambda _: None,
     ):
-        """``open_beside`` opens another archive of the same fit by its name, if there is one."""
         self.path = path
-        self._open_beside = open_beside
-        self._beside: dict[str, Artifact | None] = {}
         self._arrays = arrays
         self.header = header
         self._entries = entries
@@ -446,23 +424,11 @@ class Artifact:
     def entries(self) -> tuple[Entry, ...]:
         return tuple(entry for _, entry in self._entries.values())
 
-    def entries_of(self, family: str) -> tuple[Entry, ...]:
-        beside = self._holding(family)
-        return self.entries if beside is None else (*self.entries, *beside.entries)
-
-    def _holding(self, family: str) -> Artifact | None:
-        """The other archive that holds a family's models, opened on first use."""
-        archive = FAMILIES[family].archive if family in FAMILIES else ""
-        if archive and archive not in self._beside:
-            self._beside[archive] = self._open_beside(archive)
-        return self._beside.get(archive)
-
     def find(self, family: str, gpu: str, engine: str, variant: str) -> tuple[Entry, Forest] | None:
         """The model of exactly these kernels on this GPU, if there is one."""
         found = self._entries.get((family, gpu, engine, variant))
         if found is None:
-            beside = self._holding(family)
-            return None if beside is None else beside.find(family, gpu, engine, variant)
+            return None
         number, entry = found
         if number not in self._forests:
             self._forests[number] = self._read_forest(number)
@@ -473,15 +439,13 @@ class Artifact:
         entries, forests = dict(self._entries), dict(self._forests)
         for number, (entry, forest) in enumerate(models, start=1):
             entries[entry.key], forests[-number] = (-number, entry), forest
-        extended = Artifact(self.path, self._arrays, self.header, entries, self._open_beside)
+        extended = Artifact(self.path, self._arrays, self.header, entries)
         extended._forests = forests
         return extended
 
-    def fitted_groups(self, family: str = "") -> Array:
-        """Hashes of the groups of rows that the archive that holds a ``family`` was fitted on; empty: this one."""
-        beside = self._holding(family) if family else None
-        if beside is not None:
-            return beside.fitted_groups()
+    @property
+    def fitted_groups(self) -> Array:
+        """Hashes of the groups of rows that it was fitted on."""
         try:
             return np.asarray(self._arrays["groups"])
         except UNREADABLE as problem:
@@ -504,14 +468,7 @@ class Artifact:
 
 
 def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True) -> Artifact:
-    """Open an artefact, ``checked`` against its manifest and this code; families' archives need no main one."""
-
-    def open_beside(archive: str) -> Artifact | None:
-        beside = path_beside(path, archive)
-        return load_artifact(beside, inputs.of(archive), checked=checked) if beside.exists() else None
-
-    if not path.exists() and any(path_beside(path, archive).exists() for archive in inputs.beside):
-        return Artifact(path, {"groups": np.zeros(0, dtype=np.int64)}, {}, {}, open_beside)
+    """Open an artefact, ``checked`` against its manifest and this code."""
     try:
         arrays = open_arrays(path)
         header = json.loads(arrays["header"].tobytes().decode("utf-8"))
@@ -528,12 +485,7 @@ def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True)
     if checked:
         check_manifest(path, arrays, inputs)
     entries = {entry.key: (number, entry) for number, entry in enumerate(listed)}
-    return Artifact(path, arrays, header, entries, open_beside)
-
-
-def path_beside(path: Path, archive: str) -> Path:
-    """Where the models of families are that have an archive of their own: ``kernels-recurrent.npz``."""
-    return path.with_stem(f"{path.stem}-{archive}") if archive else path
+    return Artifact(path, arrays, header, entries)
 
 
 def save_artifact(

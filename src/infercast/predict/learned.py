@@ -168,7 +168,7 @@ class ModelSelector:
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[ModelChoice]:
         others = tuple(dict.fromkeys(filter(None, (identity.any_kernel(family, each) for each in variants if each))))
-        known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
+        known = {entry.variant for entry in self._artifact.entries if entry.family == family}
         tabled = [engine for engine in engines if engine != identity.SWEEP][:1]
         if known.isdisjoint((*variants, *others)):  # no GPU has one: none needs to be looked at
             yield from self._stated(family, gpu, tabled, variants)
@@ -217,8 +217,7 @@ class ModelSelector:
         if self._tier is None:
             yield "measured", [gpu.name]
         if self._tier in (None, "sibling"):
-            entries = self._artifact.entries_of(family) if family else self._artifact.entries
-            measured = sorted({entry.gpu for entry in entries} - {POOLED, gpu.name})
+            measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
             same = by_kernels(self._profile.generations, gpu)
             everywhere = family in self._profile.everywhere
             relatives = [each for each in map(load_gpu, measured) if everywhere or each.kernels in same]
@@ -471,8 +470,7 @@ def _of_chosen(known: KnownKernel, choice: ModelChoice | None, gpu: Gpu, artifac
 def _chips(choice: ModelChoice, artifact: Artifact) -> tuple[str, ...]:
     entry, is_new = choice.entry, choice.is_new_kernel
     prefix = entry.variant.rpartition("/")[0]
-    entries = artifact.entries_of(entry.family)
-    own = (each for each in entries if (each.family, each.engine) == (entry.family, entry.engine))
+    own = (each for each in artifact.entries if (each.family, each.engine) == (entry.family, entry.engine))
     same = (each for each in own if each.variant == entry.variant or (is_new and each.variant.startswith(prefix)))
     return tuple(sorted({each.gpu for each in same} - {POOLED}))
 

@@ -126,12 +126,9 @@ def key_of(rows: Rows) -> Key:
     family = family_of_rows(rows)
     dtype = rows.dtype.split("/")[0]
     variants = {"gemm": product_variant(dtype, rows.kernel), "moe": f"{dtype}/{expert_kernel_named(rows.kernel)}"}
-    variants |= dict.fromkeys(("collective", "memory_bound"), rows.kernel)
-    variant = variants.get(rows.family, "")
+    variant = variants.get(rows.family, "" if rows.family == "quantise" else rows.kernel)
     if isinstance(rows.op, Attention):
         variant = LATENT if rows.op.latent_kv else rows.op.kernel
-    if FAMILIES[family].archive:
-        variant = rows.kernel
     return family, rows.gpu, rows.engine, variant
 
 

@@ -29,7 +29,7 @@ from infercast.lab.fit.tables import FILES
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
 from infercast.predict.families.family import has_constants, stated_interval
-from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, Forest, path_beside, save_artifact, silent_forest
+from infercast.predict.fitted import FEATURES, POOLED, Entry, Forest, save_artifact, silent_forest
 from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
 # How far an unmeasured GPU may lie from what was learned on others.
@@ -446,7 +446,7 @@ def fit_artifact(
     origin: Mapping[str, Any] | None = None,
     of_gpus: Container[str] | None = None,
 ) -> list[Entry]:
-    """Fit every model and write the artefacts, one an archive, with their manifests; returns what was fitted.
+    """Fit every model and write the artefact with its manifest; returns what was fitted.
 
     ``of_gpus``: only these GPUs' own models; those of several are always fitted.
     """
@@ -468,16 +468,9 @@ def fit_artifact(
     at_once = 2  # Models fitted side by side; each comes out the same whatever its neighbour is
     with ThreadPoolExecutor(at_once) as pool:
         models = list(pool.map(run, jobs))
-    for archive in sorted({FAMILIES[entry.family].archive for entry, _ in models}):
-        held = [model for model in models if FAMILIES[model[0].family].archive == archive]
-        groups = [sample.group for key, sample in samples.items() if FAMILIES[key[0]].archive == archive]
-        path, seen = path_beside(out, archive), np.unique(np.concatenate(groups))
-        save_artifact(path, held, provenance, seen, inputs=KERNELS.of(archive), origin=origin)
+    groups = np.unique(np.concatenate([sample.group for sample in samples.values()]))
+    save_artifact(out, models, provenance, groups, origin=origin)
     return [entry for entry, _ in models]
-
-
-def archives_of(out: Path, fitted: Sequence[Entry]) -> list[Path]:
-    return [path_beside(out, archive) for archive in sorted({FAMILIES[entry.family].archive for entry in fitted})]
 
 
 def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:

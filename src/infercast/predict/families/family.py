@@ -162,9 +162,6 @@ class Family:
     """Kernels that are learned under one name; what has a default need not be said."""
 
     name: str
-    archive: str = ""
-    """Which archive holds its models (``recurrent``: ``kernels-recurrent.npz``), read on first use; empty: the main
-    one."""
     op: type
     accepts: Callable[[Any], bool] = lambda _: True
     """Whether it is this one by the sizes of an operator, where those of one class are of several families."""
