@@ -57,7 +57,8 @@ def test_bundled_artefacts_were_fitted_to_this_source(name, inputs):
 
 def test_the_measurements_here_are_those_that_were_fitted_on():
     tables = read_manifest(DATA / "fitted/kernels.npz")["tables"]
-    own = {name: found for name, found in tables.items() if "/" in name}
+    published = "sparse-and-recurrent/"  # a folder of tables that are not ours
+    own = {name: found for name, found in tables.items() if "/" in name and not name.startswith(published)}
     assert own
     for name, found in own.items():
         if not (ROOT / "measurements").exists():
