@@ -10,9 +10,8 @@ from infercast.predict.fitted import Forest
 def stump() -> Forest:
     """One tree of depth two: is the first feature above 1, is the second above 10?"""
     return Forest(
-        borders=(np.array([0.0, 1.0], dtype=np.float32), np.array([10.0], dtype=np.float32)),
         features=np.array([[0, 1]], dtype=np.uint8),
-        bins=np.array([[1, 0]], dtype=np.uint8),
+        borders=np.array([[1.0, 10.0]], dtype=np.float32),
         leaves=np.array([[1.0, 2.0, 4.0, 8.0]], dtype=np.float32),
         bias=0.5,
     )

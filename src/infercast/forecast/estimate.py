@@ -340,7 +340,7 @@ def estimate(
     that the board's power limit leaves.
 
     A kernel is an operator, or named by its family and sizes as on the command line: ``estimate("gemm", "h200-sxm",
-    m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million products take one to two seconds.
+    m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million products take about a second.
     ``kernel="fa2"`` among the sizes names one of a family's kernels (`infercast estimate --list-kernels`).
     ``network`` joins nodes, for collectives of more GPUs than one has.
 

@@ -8,10 +8,8 @@ import json
 import os
 import re
 import zlib
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, lru_cache
-from operator import getitem
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -33,14 +31,11 @@ MANY = 2000  # Rows from which on trees are compared one after the other
 class Forest:
     """A sum of oblivious trees: all nodes of one level ask the same question, so a leaf's index is the answers as bits.
 
-    One row is compared with all borders at once; for a few, bits are looked up; many go tree by tree, in chunks that
-    stay in the processor's cache.
+    For a few rows bits are looked up; many go tree by tree, in chunks that stay in the processor's cache.
     """
 
-    borders: tuple[Array, ...]  # For each feature, its borders in rising order (float32)
     features: Array  # (trees, depth) which feature a level looks at
-    bins: Array
-    """(trees, depth) a level answers yes if the feature is above the border of this number, or no if there is none."""
+    borders: Array  # (trees, depth), float32: a level answers yes if the feature is above; infinite: no
     leaves: Array  # (trees, 2^depth) what each tree adds; at most 256 leaves
     bias: float
 
@@ -49,7 +44,7 @@ class Forest:
         values = np.asarray(features, dtype=np.float32)
         rows = len(values)
         if rows == 1:
-            return np.array([self.predict_one(values[0].tolist())])
+            return np.array([self.predict_one(values[0])])
         total = np.empty(rows)
         for start in range(0, rows, CHUNK):
             columns = np.ascontiguousarray(values[start : start + CHUNK].T)
@@ -57,21 +52,14 @@ class Forest:
             total[start : start + CHUNK] = self._ask([*columns]) if many else self._look_up([*columns])
         return total
 
-    def predict_one(self, values: Sequence[float]) -> float:
-        large = 100  # Trees above which even one row is compared as an array
-        if len(self.leaves) > large:
-            asked, borders, leaves, first_leaves = self._for_one
-            places = np.packbits(np.array(values, np.float32).take(asked) > borders) + first_leaves
-            return self.bias + float(np.add.reduce(leaves.take(places)))
-        answers, (tables, width, lists) = 0, self._for_one_of_few
-        for feature, ends, bits in tables:
-            answers |= bits[bisect_left(ends, values[feature])]
-        return self.bias + sum(map(getitem, lists, answers.to_bytes(width)))
+    def predict_one(self, values: Sequence[float] | Array) -> float:
+        asked, borders, leaves, first_leaves = self._for_one
+        places = np.packbits(np.array(values, np.float32).take(asked) > borders) + first_leaves
+        return self.bias + float(np.add.reduce(leaves.take(places)))
 
     def leaf_numbers(self, features: Array) -> Array:
         """(rows, trees) which leaf each tree picks."""
-        values = np.asarray(features, dtype=np.float32)
-        return self._leaf_numbers([*values.T])
+        return self._leaf_numbers([*np.asarray(features, dtype=np.float32).T])
 
     def _leaf_numbers(self, columns: Sequence[Array]) -> Array:
         index = np.zeros((columns[0].size, self._tables[0][2].shape[1]), dtype=np.uint8)
@@ -85,67 +73,33 @@ class Forest:
         return np.asarray(self.bias + self.leaves.take(places).sum(axis=1, dtype=np.float64))
 
     def _ask(self, columns: Sequence[Array]) -> Array:
-        """For many rows. What all rows answer alike is not asked, and trees with few questions left are joined."""
-        features, borders, places = self._questions
-        least, most = (np.array([end(column) for column in columns]) for end in (np.min, np.max))
-        is_yes, may_be_yes = least[features] > borders, most[features] > borders
-        firsts, patterns = (is_yes @ places).tolist(), ((is_yes ^ may_be_yes) @ places).tolist()
         rows = columns[0].size
         index, answers = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.bool_)
         added, total = np.empty(rows), np.full(rows, self.bias)
-        for asked, leaves in self._joined(firsts, patterns):
+        for features, borders, leaves in zip(self.features.tolist(), self.borders, self.leaves, strict=True):
             index.fill(0)
-            for tree, level in asked:
-                np.greater(columns[features[tree, level]], borders[tree, level, ...], out=answers)
+            for level in range(len(features) - 1, -1, -1):
+                np.greater(columns[features[level]], borders[level, ...], out=answers)
                 np.add(index, index, out=index)
                 np.bitwise_or(index, answers.view(np.uint8), out=index)
-            np.take(leaves, index, out=added, mode="clip")
+            np.take(leaves.astype(np.float64), index, out=added, mode="clip")
             total += added
         return total
-
-    def _joined(self, firsts: list[int], patterns: list[int]) -> Iterator[tuple[list[tuple[int, int]], Array]]:
-        """(tree, level) of up to 8 questions, and what each set of answers adds to the leaves that answer no."""
-        asked: list[tuple[int, int]] = []
-        leaves: Array = np.zeros(1)
-        for tree, (own, first, pattern) in enumerate(zip(self.leaves, firsts, patterns, strict=True)):
-            levels, offsets = _asking(pattern)
-            if len(asked) + len(levels) > 8:
-                yield asked, leaves
-                asked, leaves = [], np.zeros(1)
-            asked.extend([(tree, level) for level in levels])
-            leaves = np.add.outer(leaves, own.take(offsets + first)).ravel()
-        yield asked, leaves
-
-    @cached_property
-    def _questions(self) -> tuple[Array, Array, Array]:
-        """(trees, depth) the features and borders of all levels, and the bits that these answer."""
-        features = self.features.astype(np.intp)
-        counts = np.array([len(each) for each in self.borders])
-        missing = np.full(1, np.inf, dtype=np.float32)
-        places = np.where(self.bins < counts[features], (np.cumsum(counts) - counts)[features] + self.bins, -1)
-        return features, np.concatenate([*self.borders, missing])[places], 1 << np.arange(features.shape[1])
 
     @cached_property
     def _for_one(self) -> tuple[Array, Array, Array, Array]:
         """What `predict_one` needs: features and borders of 8 levels a tree, highest bit first; where leaves start."""
-        features, borders, _ = self._questions
         trees, leaves = self.leaves.shape
-        missing = ((0, 0), (8 - features.shape[1], 0))
-        asked = np.pad(features[:, ::-1], missing).ravel()
-        above = np.pad(borders[:, ::-1], missing, constant_values=np.inf).ravel()
+        missing = ((0, 0), (8 - self.features.shape[1], 0))
+        asked = np.pad(self.features[:, ::-1].astype(np.intp), missing).ravel()
+        above = np.pad(self.borders[:, ::-1], missing, constant_values=np.inf).ravel()
         return asked, above, self.leaves.ravel().astype(np.float64), np.arange(0, trees * leaves, leaves, dtype=np.intp)
-
-    @cached_property
-    def _for_one_of_few(self) -> tuple[list[tuple[int, list[float], list[int]]], int, list[list[float]]]:
-        """The same of few trees, in plain numbers: `_tables` with each row of bits as one number; its bytes; leaves."""
-        tables = [(of, _rounding_to(ends).tolist(), [*map(int.from_bytes, bits)]) for of, ends, bits in self._tables]
-        return tables, self._tables[0][2].shape[1], self.leaves.tolist()
 
     @cached_property
     def _tables(self) -> list[tuple[int, Array, Array]]:
         """For each feature that is used: its number, its borders, and the bits (a byte a tree) it sets between them."""
         trees, depth = self.features.shape
-        features, values, _ = (each.ravel() for each in self._questions)
+        features, values = self.features.ravel(), self.borders.ravel()
         # Questions by feature and border: each different one sets bits in a row, below an empty row a feature.
         order = np.lexsort((values, features))
         asked, borders = features[order], values[order]
@@ -165,28 +119,10 @@ class Forest:
         return tables
 
 
-def silent_forest(features: int, bias: float = 0.0) -> Forest:
+def silent_forest(bias: float = 0.0) -> Forest:
     """One tree that asks nothing and adds nothing to a value."""
-    none = np.zeros((1, 1), dtype=np.uint8)
-    borders = tuple(np.zeros(0, dtype=np.float32) for _ in range(features))
-    return Forest(borders, none, none + 255, np.zeros((1, 2), dtype=np.float32), bias)
-
-
-@cache
-def _asking(pattern: int) -> tuple[list[int], Array]:
-    """The levels of the bits set in a number, highest first, and what their answers add to a leaf's number."""
-    levels = [level for level in range(7, -1, -1) if pattern >> level & 1]
-    offsets = np.zeros(1, dtype=np.intp)
-    for level in levels:
-        offsets = np.add.outer(offsets, [0, 1 << level]).ravel()
-    return levels, offsets
-
-
-def _rounding_to(borders: Array) -> Array:
-    """The largest doubles that are still rounded to these single floats, and so are not above them."""
-    # In doubles: half of the least float32, above a border at zero, would be none.
-    half = 0.5 * np.spacing(np.where(np.isinf(borders), 0.0, np.abs(borders)).astype(np.float32)).astype(np.float64)
-    return np.asarray(borders.astype(np.float64) + half)
+    features, borders = np.zeros((1, 1), dtype=np.uint8), np.full((1, 1), np.inf, dtype=np.float32)
+    return Forest(features, borders, np.zeros((1, 2), dtype=np.float32), bias)
 
 
 PACKAGE = Path(__file__).parents[1]
@@ -373,7 +309,7 @@ def _replace(path: Path, lines: Sequence[str]) -> None:
     os.replace(temporary, path)
 
 
-SCHEMA = 2
+SCHEMA, FOREST = 3, ("features", "borders", "leaves", "bias")  # Arrays of a forest in an archive
 UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, BadZipFile, zlib.error)
 """What reading a zip of arrays raises where it is cut short or overwritten."""
 POOLED = "*"  # In place of a GPU's name: a model of several GPUs, for those that were never measured
@@ -454,15 +390,8 @@ class Artifact:
     def _read_forest(self, number: int) -> Forest:
         arrays = self._arrays
         try:
-            lengths = arrays[f"{number}/border_counts"]
-            borders = np.split(arrays[f"{number}/borders"], np.cumsum(lengths)[:-1])
-            return Forest(
-                tuple(borders),
-                arrays[f"{number}/features"],
-                arrays[f"{number}/bins"],
-                arrays[f"{number}/leaves"].astype(np.float32),
-                float(arrays[f"{number}/bias"]),
-            )
+            features, borders, leaves, bias = (arrays[f"{number}/{name}"] for name in FOREST)
+            return Forest(features, borders, leaves.astype(np.float32), float(bias))
         except UNREADABLE as problem:
             raise FileFormatError(self.path, f"is damaged: model {number} cannot be read ({problem})") from None
 
@@ -502,13 +431,9 @@ def save_artifact(
     arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)}
     arrays["groups"] = np.sort(groups)
     for number, (_, forest) in enumerate(models):
-        arrays[f"{number}/border_counts"] = np.array([len(borders) for borders in forest.borders])
-        arrays[f"{number}/borders"] = np.concatenate([*forest.borders, np.empty(0, dtype=np.float32)])
-        arrays[f"{number}/features"] = forest.features
-        arrays[f"{number}/bins"] = forest.bins
         # Leaves are corrections of a fraction of a percent to a few percent each: half precision is far finer.
-        arrays[f"{number}/leaves"] = forest.leaves.astype(np.float16)
-        arrays[f"{number}/bias"] = np.array(forest.bias)
+        parts = forest.features, forest.borders, forest.leaves.astype(np.float16), np.array(forest.bias)
+        arrays |= {f"{number}/{name}": part for name, part in zip(FOREST, parts, strict=True)}
     temporary = path.with_name(f"{path.name}.part.npz")
     try:
         np.savez_compressed(temporary, **arrays)

@@ -26,7 +26,7 @@ from infercast.predict.board_power import power_limits
 from infercast.predict.estimate import SOURCES, Estimate, fuse_prefill_decode, join, padded_seconds
 from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Family, stated_interval
-from infercast.predict.fitted import FEATURES, POOLED, Artifact, Entry, Forest, load_artifact, silent_forest
+from infercast.predict.fitted import POOLED, Artifact, Entry, Forest, load_artifact, silent_forest
 from infercast.predict.kernels import (
     SIBLING_WIDENING,
     Correction,
@@ -203,7 +203,7 @@ class ModelSelector:
         for engine, variant in product(engines, variants[:1]):
             if interval := stated_interval(family, variant, gpu.kernels):
                 entry = Entry(family, POOLED, engine, variant, 0, 0.0, 0.0, *interval, _mean_miss(interval))
-                yield ModelChoice("unseen", entry, silent_forest(len(FEATURES[family])))
+                yield ModelChoice("unseen", entry, silent_forest())
 
     def _is_borrowed(self, family: str, engine: str, asked: str, variant: str) -> bool:
         """Whether a model is of the kernel that is asked for; each engine writes its own for Triton."""

@@ -184,7 +184,7 @@ class Settings:
 def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
     """A forest that predicts ``target`` with the least mean absolute error."""
     if not np.ptp(features.astype(np.float32), axis=0).any():  # one shape, or the same one again: nothing to ask
-        return silent_forest(features.shape[1], float(np.median(target)))
+        return silent_forest(float(np.median(target)))
     model = _fit(features, target, settings, weight)
     if np.count_nonzero(importance := model.get_feature_importance()) > settings.most_features:
         features = features.copy()
@@ -219,22 +219,17 @@ def _fit(features: Array, target: Array, settings: Settings, weight: Array | Non
 
 def _forest(document: dict[str, Any]) -> Forest:
     """CatBoost's JSON as arrays; levels that a short tree lacks always answer no."""
-    known = document["features_info"]["float_features"]
-    borders = tuple(np.array(sorted(feature["borders"] or []), dtype=np.float32) for feature in known)
     trees = document["oblivious_trees"]
     depth = max(len(tree["splits"] or []) for tree in trees)
-    features = np.zeros((len(trees), depth), dtype=np.uint8)
-    bins = np.full((len(trees), depth), 255, dtype=np.uint8)
+    features, borders = np.zeros((len(trees), depth), dtype=np.uint8), np.full((len(trees), depth), np.inf, np.float32)
     leaves = np.zeros((len(trees), 2**depth), dtype=np.float32)
     scale, bias = document["scale_and_bias"]
     for number, tree in enumerate(trees):
         for level, split in enumerate(tree["splits"] or []):
-            feature = split["float_feature_index"]
-            features[number, level] = feature
-            bins[number, level] = np.searchsorted(borders[feature], np.float32(split["border"]))
+            features[number, level], borders[number, level] = split["float_feature_index"], split["border"]
         values = np.array(tree["leaf_values"], dtype=np.float32) * scale
         leaves[number, : len(values)] = values
-    return Forest(borders, features, bins, leaves, float(np.ravel(bias)[0]))
+    return Forest(features, borders, leaves, float(np.ravel(bias)[0]))
 
 
 # How hard each family is fitted, chosen on the source GPUs only: by groups held out inside them for the measured tier,
