@@ -29,7 +29,6 @@ _COMMON = ("log_launches", "log_tensor_per_dram")
 CEILINGS = Inputs(
     "ceilings",
     {name: (*_COMMON, *family.ceiling.features) for name, family in FAMILIES.items()},
-    lambda family, *_: family,
     ("predict/ceilings.py", "predict/roofline.py", "predict/families/*.py"),
 )
 

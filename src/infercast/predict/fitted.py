@@ -8,7 +8,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,10 @@ FEATURES = {name: names for family in FAMILIES.values() for name, names in famil
 
 @dataclass(frozen=True)
 class Inputs:
+    """What the models of an archive are fed with."""
+
     kind: str
-    features: dict[str, tuple[str, ...]]  # Sets of features by name ...
-    set_of: Callable[[str, str, str, str], str]  # ... and the one of a model, by its family, GPU, engine and variant
+    features: Mapping[str, tuple[str, ...]]  # Sets of features by name
     sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
 
     @property
@@ -146,15 +147,9 @@ class Inputs:
         return _source_hash(self.sources)
 
 
-def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
-    chosen = FAMILIES[family].feature_set
-    return family if chosen is None else chosen(gpu, engine, variant)
-
-
 KERNELS = Inputs(
     "kernels",
     FEATURES,
-    _set_of,
     (
         *("predict/array_api.py", "predict/families/*.py"),
         *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml", "data/physics.json"),
@@ -228,12 +223,9 @@ def check_manifest(archive: Path, arrays: NpzFile, inputs: Inputs) -> None:
         )
 
 
-def write_manifest(
-    archive: Path, arrays: NpzFile, inputs: Inputs, models: Sequence[Any], origin: Mapping[str, Any] | None = None
-) -> None:
+def write_manifest(archive: Path, arrays: NpzFile, inputs: Inputs, origin: Mapping[str, Any] | None = None) -> None:
     """Write down what an archive was fitted on; ``origin``: when, by which revision and versions, on what tables."""
     origin = origin or {}
-    sets = {" ".join(part for part in model.key if part): inputs.set_of(*model.key) for model in models}
     not_recorded = "not recorded"
     lines = [
         f"# What {archive.name} was fitted on. Loading refuses an archive or a source that does not fit to it.",
@@ -244,8 +236,7 @@ def write_manifest(
         *(f"{name} = {_text(str(origin.get(name, not_recorded)))}" for name in ("date", "revision")),
         *_section("versions", origin.get("versions", {})),
         *_section("tables", origin.get("tables", {})),
-        *_section("features", {name: list(inputs.features[name]) for name in sorted(set(sets.values()))}),
-        *_section("models", sets),
+        *_section("features", inputs.features),
     ]
     _replace(manifest_path(archive), lines)
 
@@ -438,7 +429,7 @@ def save_artifact(
     try:
         np.savez_compressed(temporary, **arrays)
         os.replace(temporary, path)
-        write_manifest(path, open_arrays(path), inputs, [entry for entry, _ in models], origin)
+        write_manifest(path, open_arrays(path), inputs, origin)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None

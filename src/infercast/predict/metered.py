@@ -127,7 +127,6 @@ def _flat(value: Any, rows: int) -> Array:
 POWER = Inputs(
     "power",
     {"power": FEATURES},
-    lambda *_: "power",
     ("data/energy.toml", "predict/metered.py", "predict/board_power.py"),
 )
 ARCHIVE = DATA / "fitted" / "power.npz"

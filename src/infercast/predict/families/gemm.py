@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.hardware import Gpu, load_gpu
+from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of, is_modelled
 from infercast.lazy_classes import replace
 from infercast.ops import Gemm, MoE
@@ -33,7 +33,7 @@ from infercast.predict.families.family import (
     product_limits,
     quantised_waves,
 )
-from infercast.predict.identity import SWEEP, kernel_of
+from infercast.predict.identity import kernel_of
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
@@ -548,12 +548,6 @@ def _variants(op: Gemm, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
     return tuple(dict.fromkeys((product_variant(op.dtype, kernel_of(op, gpu, profile.engine)), op.dtype)))
 
 
-def _feature_set(gpu: str, engine: str, variant: str) -> str:
-    """Products of a sweep in fp8 start from kernels that are known by name where a GPU has them."""
-    is_fp8 = (engine, variant) == (SWEEP, "fp8") and is_known(Gemm(1, 1, 1, "fp8"), load_gpu(gpu))
-    return CUTLASS_FP8 if is_fp8 else "gemm"
-
-
 def _quantised(op: Gemm) -> Quantity | None:
     """Quantised products of published tables were timed with the quantising of their input."""
     widest = np.asarray(quantise(np.ravel(np.asarray(op.m)), 1).bytes_read) * np.ravel(np.asarray(op.k))
@@ -589,7 +583,6 @@ GEMM = Family(
     swept_core=lambda op, gpu: GemmPhysics(op, gpu, products_of_sweep(replace(op, weight_dtype=op.dtype), gpu)),
     timed_by=lambda op, engine: op if op.quantiser else replace(op, quantiser=engine),
     features={"gemm": FEATURES, CUTLASS_FP8: FP8_FEATURES},
-    feature_set=_feature_set,
     shares=("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise"),
     pipes=_pipes,
     limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
