@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.lib.npyio import NpzFile
 
 from infercast.bundled import DATA
 from infercast.errors import InputError
-from infercast.predict.fitted import NpzFile, contents_hash, open_arrays
+from infercast.predict.fitted import contents_hash, open_arrays
 from infercast.web import pyodide as bootstrap
 from infercast.web import static_site as build
 from infercast.web.pieced_archive import PiecedFile

@@ -191,6 +191,7 @@ def open_arrays(path: Path) -> NpzFile:
 
 def contents_hash(arrays: NpzFile) -> str:
     """Of an archive's own list of its arrays with their sizes and checksums."""
+    assert arrays.zip is not None  # as long as it is open
     listed = "\n".join(f"{each.filename} {each.file_size} {each.CRC}" for each in arrays.zip.infolist())
     return hashlib.sha256(listed.encode()).hexdigest()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from infercast.units import json_text
 
@@ -47,7 +48,7 @@ def prepare(fetch: Callable[[str], Any]) -> None:
         content = path.read_bytes()
         is_whole = content.startswith(b"PK")
         file = io.BytesIO(content) if is_whole else PiecedFile(json.loads(content), lambda name: fetch(name).to_bytes())
-        return artifact.NpzFile(file)
+        return NpzFile(file)
 
     setattr(artifact, "open_arrays", open_arrays)  # noqa: B010
 
