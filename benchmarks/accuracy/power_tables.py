@@ -26,7 +26,7 @@ from infercast.errors import FileFormatError
 from infercast.hardware import load_gpu
 from infercast.lab.fit.tables import MOE_FORMATS, UNGATED
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
-from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import LatentAttention
 from infercast.models.read import read_model
 from infercast.ops import (
     Attention,

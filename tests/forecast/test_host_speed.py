@@ -14,7 +14,7 @@ from infercast.engines.vllm.host import VllmHost
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, host_of
 from infercast.forecast.uncertainty import RUN_TO_RUN, spread_of
-from infercast.hardware.server import host_cpus
+from infercast.hardware.load import host_cpus
 
 REFERENCE = read_data("hosts/probe.toml")["reference"]
 TIMES = [field.name for field in fields(VllmHost) if field.name not in FACTS]

@@ -35,8 +35,7 @@ from infercast.engines.tables import Table
 from infercast.engines.timer import CorrectedTimer, Corrections, DraftingTimer, KernelTimer
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
-from infercast.hardware.load import is_modelled
-from infercast.hardware.server import networks
+from infercast.hardware.load import is_modelled, networks
 from infercast.lazy_classes import NamedTuple, dataclass, field, fields, replace
 from infercast.models.feed_forward import ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout

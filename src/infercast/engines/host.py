@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, TypeVar
 from infercast.bundled import DATA, read_data
 from infercast.engines.settings import numbers
 from infercast.errors import FileFormatError
-from infercast.hardware.server import MEASURED, host_cpu
+from infercast.hardware.load import MEASURED, host_cpu
 from infercast.lazy_classes import MISSING, NamedTuple, dataclass, fields, replace
 from infercast.serve.step import HostCost
 from infercast.serve.workload.api_server import ServerCosts

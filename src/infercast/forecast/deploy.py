@@ -25,8 +25,7 @@ from infercast.hardware.gpu import (
     limited_gpu,
     with_topology,
 )
-from infercast.hardware.load import is_modelled
-from infercast.hardware.server import MEASURED
+from infercast.hardware.load import MEASURED, is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states

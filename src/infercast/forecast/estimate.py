@@ -18,8 +18,7 @@ import numpy as np
 from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError, require
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.hardware.load import is_modelled
-from infercast.hardware.server import networks
+from infercast.hardware.load import is_modelled, networks
 from infercast.lazy_classes import dataclass
 from infercast.ops import Collective, Op
 from infercast.ops.op import BYTES

@@ -17,7 +17,7 @@ from infercast.engines.host import HostProbe, read_probe
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.deploy import deploy
 from infercast.forecast.option_table import own_options
-from infercast.hardware.server import MEASURED
+from infercast.hardware.load import MEASURED
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
 from infercast.lab.measure.device import ENGINES

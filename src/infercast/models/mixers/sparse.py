@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import Shard
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import Cache, GroupedAttention, Mixer, SequenceBatch
+from infercast.models.mixers.mixer import Cache, GroupedAttention, LatentAttention, Mixer, SequenceBatch
 from infercast.ops import Call, Gemm
 from infercast.ops.mixers import IndexScores, SparseAttention, TopK
 from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, norm, rope, small_blocks
