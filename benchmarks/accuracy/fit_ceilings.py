@@ -16,6 +16,7 @@ from ceilings import QUANTILE, fit_ceilings, leave_out, read_measured
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from infercast.lab.fit.train import origin_of, sweep_hashes
+from training import revision
 from training.tables import FILES, table_hashes
 
 
@@ -32,7 +33,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(folder) / "ceilings.npz"
         print("| family | rows | beaten by, % |\n| --- | --: | --: |")
-        for entry in fit_ceilings(measured, out, provenance, origin_of(tabled)):
+        for entry in fit_ceilings(measured, out, provenance, origin_of(tabled, revision())):
             print(f"| {entry.family} {entry.variant} | {entry.rows:,} | {100 * entry.held_out_error:.0f} |", flush=True)
     gpus = provenance["gpus"]
     print(f"\n| | {' | '.join(gpus)} |\n| --- |{' --: |' * len(gpus)}")

@@ -12,11 +12,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.bundled import DATA
 from infercast.lab.fit.samples import sweep_samples
-from infercast.lab.fit.train import fit_measured, revision, sweep_hashes
+from infercast.lab.fit.train import fit_measured, sweep_hashes
 from infercast.predict.fitted import KERNELS, load_artifact, read_manifest, save_artifact
 from infercast.predict.identity import SWEEP
+from training import revision
 
 ARTEFACT = DATA / "fitted" / "kernels.npz"
 

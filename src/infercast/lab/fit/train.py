@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -131,26 +130,15 @@ def file_hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def origin_of(tables: dict[str, str]) -> dict[str, Any]:
+def origin_of(tables: dict[str, str], revision: str = "") -> dict[str, Any]:
+    """When, by which ``revision`` of this source (empty: that of a release) and on what an artefact was fitted."""
     packages = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "revision": revision(),
+        "revision": revision or f"release {_version('infercast')}",
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "tables": dict(sorted(tables.items())),
     }
-
-
-def revision() -> str:
-    """The commit of this source, where it is a checkout."""
-    try:
-        said = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return f"release {_version('infercast')}"
-    return said.stdout.strip()
 
 
 def _version(name: str) -> str:
