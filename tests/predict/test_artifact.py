@@ -38,7 +38,7 @@ def test_what_is_not_there_is_not_found(path):
 
 
 def test_nothing_else_is_left_beside_it(path):
-    assert sorted(each.name for each in path.parent.iterdir()) == ["kernels.npz", "kernels.toml"]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["kernels.json", "kernels.npz"]
 
 
 def test_another_schema_is_refused(path):

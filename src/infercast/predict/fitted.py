@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -138,10 +137,6 @@ class Inputs:
     sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
 
     @property
-    def features_hash(self) -> str:
-        return hashlib.sha256(json.dumps({**self.features}, sort_keys=True).encode()).hexdigest()
-
-    @property
     def source_hash(self) -> str:
         """Of the sources as they are written; empty where only compiled ones are installed. Takes a millisecond."""
         return _source_hash(self.sources)
@@ -170,18 +165,18 @@ def _source_hash(sources: tuple[str, ...]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest() if any(file.suffix == ".py" for file in files) else ""
 
 
-# What an artefact was fitted on, in a readable file next to it: ``kernels.toml`` for ``kernels.npz``.
+# What an artefact was fitted on, in a readable file next to it: ``kernels.json`` for ``kernels.npz``.
 #
 # Loading compares it with the archive and with the code, and refuses what does not fit together: a forest that is fed
 # with other numbers than it learned from answers all the same, and is wrong.
 
 AGAIN = "fit it again with `infercast fit`"
 STAMP = "python benchmarks/regression/stamp.py"
-HEAD = ("kind", "archive_sha256", "features_sha256", "source_sha256")
+COMPARED = {"kind": str, "archive_sha256": str, "source_sha256": str, "features": dict}
 
 
 def manifest_path(archive: Path) -> Path:
-    return archive.with_suffix(".toml")
+    return archive.with_suffix(".json")
 
 
 def open_arrays(path: Path) -> NpzFile:
@@ -198,25 +193,14 @@ def contents_hash(arrays: NpzFile) -> str:
 
 def check_manifest(archive: Path, arrays: NpzFile, inputs: Inputs) -> None:
     """Raise FileFormatError unless an archive is the one of its manifest, and fitted to what this code computes."""
-    path = manifest_path(archive)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise FileFormatError(archive, f"has no manifest {path.name} beside it; copy it along, or {AGAIN}") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise FileFormatError(path, f"cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
-    # What is compared comes first, as plain words; the rest takes long to read.
-    head = dict(re.findall(r'^(\w+) = "([^"\\]*)"', text.partition("\n[")[0], re.MULTILINE))
-    if not head.keys() >= {*HEAD}:
-        head = _parsed(path, text)
-    if head["kind"] != inputs.kind:
-        raise FileFormatError(archive, f"holds {head['kind']}, where {inputs.kind} are needed")
-    if head["archive_sha256"] != contents_hash(arrays):
+    path, known = manifest_path(archive), read_manifest(archive)
+    if known["kind"] != inputs.kind:
+        raise FileFormatError(archive, f"holds {known['kind']}, where {inputs.kind} are needed")
+    if known["archive_sha256"] != contents_hash(arrays):
         raise FileFormatError(archive, f"is not the archive that {path.name} describes; take both from one fit")
-    if head["features_sha256"] != inputs.features_hash:
-        difference = _difference(_parsed(path, text).get("features", {}), inputs.features)
+    if difference := _difference(known["features"], inputs.features):
         raise FileFormatError(archive, f"was fitted on other features than this version computes{difference}; {AGAIN}")
-    if inputs.source_hash not in ("", head["source_sha256"]):
+    if inputs.source_hash not in ("", known["source_sha256"]):
         raise FileFormatError(
             archive,
             f"was fitted to other physics than that of {', '.join(inputs.sources)}; {AGAIN}, or run {STAMP} "
@@ -226,54 +210,41 @@ def check_manifest(archive: Path, arrays: NpzFile, inputs: Inputs) -> None:
 
 def write_manifest(archive: Path, arrays: NpzFile, inputs: Inputs, origin: Mapping[str, Any] | None = None) -> None:
     """Write down what an archive was fitted on; ``origin``: when, by which revision and versions, on what tables."""
-    origin = origin or {}
-    not_recorded = "not recorded"
-    lines = [
-        f"# What {archive.name} was fitted on. Loading refuses an archive or a source that does not fit to it.",
-        f"kind = {_text(inputs.kind)}",
-        f"archive_sha256 = {_text(contents_hash(arrays))}  # of its list of arrays, sizes and checksums",
-        f"features_sha256 = {_text(inputs.features_hash)}",
-        _stamp(inputs),
-        *(f"{name} = {_text(str(origin.get(name, not_recorded)))}" for name in ("date", "revision")),
-        *_section("versions", origin.get("versions", {})),
-        *_section("tables", origin.get("tables", {})),
-        *_section("features", inputs.features),
-    ]
-    _replace(manifest_path(archive), lines)
+    document = {
+        "about": f"What {archive.name} was fitted on. Loading refuses an archive or a source that does not fit to it.",
+        "kind": inputs.kind,
+        "archive_sha256": contents_hash(arrays),
+        "source_sha256": inputs.source_hash,
+        "sources": inputs.sources,
+    }
+    _write(manifest_path(archive), {**document, **(origin or {}), "features": inputs.features})
 
 
 def stamp(archive: Path, inputs: Inputs) -> bool:
     """Say in a manifest that the sources as they are now mean the same; False if it says so already."""
-    path = manifest_path(archive)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    stamped = [_stamp(inputs) if line.startswith("source_sha256 = ") else line for line in lines]
-    if stamped != lines:
-        _replace(path, stamped)
-    return stamped != lines
+    known = read_manifest(archive)
+    stamped = known | {"source_sha256": inputs.source_hash, "sources": [*inputs.sources]}
+    if stamped != known:
+        _write(manifest_path(archive), stamped)
+    return stamped != known
 
 
 def read_manifest(archive: Path) -> dict[str, Any]:
     path = manifest_path(archive)
-    return _parsed(path, path.read_text(encoding="utf-8"))
-
-
-def _stamp(inputs: Inputs) -> str:
-    return f"source_sha256 = {_text(inputs.source_hash)}  # of {', '.join(inputs.sources)}"
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415 - seldom needed
-
     try:
-        values = tomllib.loads(text)
-        for name in HEAD:
-            if not isinstance(values[name], str):
-                raise TypeError(f"{name} must be text")
-    except (tomllib.TOMLDecodeError, TypeError) as problem:
-        raise FileFormatError(path, f"is not a manifest: {problem}") from None
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        wrong = [name for name, kind in COMPARED.items() if not isinstance(known[name], kind)]
+    except FileNotFoundError:
+        raise FileFormatError(archive, f"has no manifest {path.name} beside it; copy it along, or {AGAIN}") from None
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
     except KeyError as missing:
         raise FileFormatError(path, f"is not a manifest: it lacks {missing.args[0]}") from None
-    return values
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise FileFormatError(path, f"is not a manifest: {problem}") from None
+    if wrong:
+        raise FileFormatError(path, f"is not a manifest: {wrong[0]} is of another kind")
+    return known
 
 
 def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
@@ -286,18 +257,9 @@ def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
     return ""
 
 
-def _section(name: str, values: Mapping[str, Any]) -> list[str]:
-    return ["", f"[{name}]", *(f"{_text(key)} = {_text(value)}" for key, value in values.items())]
-
-
-def _text(value: Any) -> str:
-    """A string or a list of strings: JSON's way of writing them is TOML's too."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _replace(path: Path, lines: Sequence[str]) -> None:
+def _write(path: Path, document: Mapping[str, Any]) -> None:
     temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, path)
 
 
