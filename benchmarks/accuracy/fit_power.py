@@ -21,9 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from energy_points import Array, Points, points_of
 from infercast.hardware import load_gpu
 from infercast.lab.fit.train import HELD_OUT_SHARE, Settings, boost, file_hash, origin_of
-from infercast.predict.board_power import BoardPower, board_power
+from infercast.predict.board_power import ENGINE, POWER, BoardPower, Reader, board_power
 from infercast.predict.fitted import Entry, save_artifact
-from infercast.predict.metered import ENGINE, POWER, Reader
 from training import revision
 
 SETTINGS = Settings(trees=120, depth=6, refinements=3)

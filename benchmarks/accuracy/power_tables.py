@@ -42,7 +42,7 @@ from infercast.ops import (
 )
 from infercast.ops.mixers import GATED_DELTA, MAMBA2
 from infercast.ops.op import quantise
-from infercast.predict.metered import copies_of, tabled_calls
+from infercast.predict.board_power import copies_of, tabled_calls
 from training.sparse_tables import lengths_of, module_calls, parts
 
 Array = npt.NDArray[Any]

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from cases import read_cases
 from infercast.bundled import DATA
+from infercast.predict.board_power import POWER
 from infercast.predict.ceilings import CEILINGS
 from infercast.predict.fitted import KERNELS, load_artifact, read_manifest, stamp
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned
-from infercast.predict.metered import POWER
 from infercast.predict.operators import INPUTS
 from moves import describe, moves_between
 from predictions import compute, read_expected

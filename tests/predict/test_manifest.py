@@ -10,6 +10,7 @@ import pytest
 
 from infercast.bundled import DATA
 from infercast.errors import FileFormatError
+from infercast.predict.board_power import POWER
 from infercast.predict.ceilings import CEILINGS
 from infercast.predict.fitted import (
     KERNELS,
@@ -21,7 +22,6 @@ from infercast.predict.fitted import (
     save_artifact,
     stamp,
 )
-from infercast.predict.metered import POWER
 from infercast.predict.operators import INPUTS
 
 ROOT = Path(__file__).parents[2]

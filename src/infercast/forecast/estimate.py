@@ -23,14 +23,13 @@ from infercast.lazy_classes import dataclass
 from infercast.ops import Collective, Op
 from infercast.ops.op import BYTES
 from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d, kinds
-from infercast.predict.board_power import SUSTAINED_SPREAD, BoardPower, board_under, sustained
+from infercast.predict.board_power import SUSTAINED_SPREAD, BoardPower, Reading, board_under, meter_reading, sustained
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Shape, Values
 from infercast.predict.identity import kernel_profile
 from infercast.predict.kernels import KernelModel
 from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor
-from infercast.predict.metered import Reading, meter_reading
 from infercast.predict.operators import GPU, estimate_op, known
 from infercast.predict.roofline import Predictor
 
