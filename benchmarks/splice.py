@@ -26,6 +26,7 @@ from infercast.lab.fit.samples import Key, Sample, sweep_samples
 from infercast.lab.fit.tables import _version_order
 from infercast.lab.fit.train import fit_artifact, origin_of
 from infercast.predict.fitted import POOLED, Entry, Forest, load_artifact, read_manifest, save_artifact
+from training import revision
 from training.tables import FILES, read_samples, table_hashes
 
 
@@ -76,8 +77,8 @@ def main() -> None:
         models = [model for _, model in sorted((kept | new).items(), key=lambda item: (item[0][1] == POOLED, item[0]))]
         provenance = {name: value for name, value in artifact.header.items() if name not in ("schema", "models")}
         provenance["data"] |= {name: found[:16] for name, found in hashes.items()}
-        origin = origin_of(read_manifest(asked.artifact)["tables"] | hashes)
-        groups = np.union1d(artifact.fitted_groups(), fitted.fitted_groups())
+        origin = origin_of(read_manifest(asked.artifact)["tables"] | hashes, revision())
+        groups = np.union1d(artifact.fitted_groups, fitted.fitted_groups)
         save_artifact(asked.artifact, models, provenance, groups, origin=origin)
     print(f"{asked.artifact}: {len(new)} of {len(models)} models are new")
 

@@ -27,8 +27,8 @@ from infercast.lab.fit.train import HELD_OUT_SHARE, Settings, boost
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import tensor_rate_of
 from infercast.predict.ceilings import CEILINGS, features_of, variant_of
-from infercast.predict.families import FAMILIES, families_of, family_of
-from infercast.predict.fitted import POOLED, Entry, path_beside, save_artifact
+from infercast.predict.families import families_of, family_of
+from infercast.predict.fitted import POOLED, Entry, save_artifact
 from infercast.predict.identity import SWEEP
 from infercast.predict.roofline import launch_floor, limit_seconds, pipe_limits
 from training.tables import FILES, read_table
@@ -64,12 +64,10 @@ Key = tuple[str, str]
 """(family, variant)"""
 
 
-def read_measured(tables: Path, sweeps: Path, archive: str = "") -> dict[Key, Measured]:
-    """All rows of an archive's families that can teach a ceiling, by family and format."""
+def read_measured(tables: Path, sweeps: Path) -> dict[Key, Measured]:
+    """All rows that can teach a ceiling, by family and format."""
     by_source: dict[tuple[Key, str, str], list[Measured]] = defaultdict(list)
     for rows in all_rows(tables, sweeps):
-        if family_of(rows.op).archive != archive:
-            continue
         gpu = load_gpu(rows.gpu)
         dtype = rows.op.compute_dtype
         if isinstance(rows.op, Gemm | MoE) and not gpu.supports(tensor_rate_of(dtype)):
@@ -103,8 +101,7 @@ def fit_ceilings(
         entry = Entry(family, POOLED, POOLED, variant, rows.excess.size, 0.0, 1.0, 0.0, 0.0, share)
         models.append((entry, boost(rows.features, rows.excess, SETTINGS, rows.weight)))
     groups = np.unique(np.concatenate([rows.group for rows in measured.values()]))[:0]
-    archive = FAMILIES[models[0][0].family].archive
-    save_artifact(path_beside(out, archive), models, provenance, groups, inputs=CEILINGS.of(archive), origin=origin)
+    save_artifact(out, models, provenance, groups, inputs=CEILINGS, origin=origin)
     return [entry for entry, _ in models]
 
 

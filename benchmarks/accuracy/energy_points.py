@@ -1,7 +1,7 @@
 """Published readings of board power as numbers: what each row did, how long its loop was, what the meter said.
 
 The meter of these boards gives the mean of the last second. The collector repeats a launch at most 3,000 times, so that
-loops of short kernels are over before the meter has seen them alone (`predict.metered`).
+loops of short kernels are over before the meter has seen them alone (`predict.board_power`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from infercast.hardware import load_gpu
 from infercast.lab.fit.samples import stable_hash
+from infercast.predict.board_power import Loops, loops_of
 from infercast.predict.identity import DEFAULT_ENGINE, kernel_profile
 from infercast.predict.learned import Learned, default_artifact
-from infercast.predict.metered import Loops, loops_of
 from power_tables import PowerRows, read_power
 
 Array = npt.NDArray[Any]

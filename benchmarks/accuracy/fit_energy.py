@@ -18,8 +18,7 @@ from scipy.optimize import least_squares
 from energy_points import Points, points_of
 from infercast.hardware import load_gpu
 from infercast.ops import Op
-from infercast.predict.board_power import BoardPower, board_power
-from infercast.predict.metered import PARTS, parts_of
+from infercast.predict.board_power import PARTS, BoardPower, board_power, parts_of
 from power_tables import Counted, read_counted
 
 FAMILY = "gemm"

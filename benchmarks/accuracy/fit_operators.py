@@ -15,6 +15,7 @@ import csv
 import gzip
 import hashlib
 import json
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.bundled import DATA
 from infercast.hardware import load_gpu
 from infercast.lab.fit.train import Settings, boost, file_hash, origin_of
@@ -30,6 +33,7 @@ from infercast.ops import Op
 from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d
 from infercast.predict import operators
 from infercast.predict.fitted import Entry, save_artifact
+from training import revision
 
 HOME = Path(__file__).parents[2]
 MEASURED = HOME / "measurements/h200-sxm"
@@ -252,7 +256,7 @@ def main() -> None:
         groups += [*family.folds]
     if options.write:
         paths = [*sorted((MEASURED / "torch").glob("operators*.csv.gz")), MEASURED / "probe.parquet"]
-        origin = origin_of({path.name: file_hash(path) for path in paths})
+        origin = origin_of({path.name: file_hash(path) for path in paths}, revision())
         header = {"kernels": kernels, "folds": FOLDS}
         save_artifact(
             DATA / "fitted/operators.npz", models, header, np.array(groups), inputs=operators.INPUTS, origin=origin

@@ -10,17 +10,20 @@ up, they are learned in the same way.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from energy_points import Array, Points, points_of
 from infercast.hardware import load_gpu
 from infercast.lab.fit.train import HELD_OUT_SHARE, Settings, boost, file_hash, origin_of
-from infercast.predict.board_power import BoardPower, board_power
+from infercast.predict.board_power import ENGINE, POWER, BoardPower, Reader, board_power
 from infercast.predict.fitted import Entry, save_artifact
-from infercast.predict.metered import ENGINE, POWER, Reader
+from training import revision
 
 SETTINGS = Settings(trees=120, depth=6, refinements=3)
 SMALL = Settings(trees=60, depth=6, learning_rate=0.2, refinements=3)
@@ -59,7 +62,7 @@ def write(points: list[Points], table: Path, out: Path) -> None:
     hashes = {table.name: file_hash(table)}
     provenance = {"what": "log(what a meter read / power by physics)", "data": hashes, "settled": settled}
     groups = np.unique(np.concatenate([each.group for each in points]))
-    save_artifact(out, models, provenance, groups, inputs=POWER, origin=origin_of(hashes))
+    save_artifact(out, models, provenance, groups, inputs=POWER, origin=origin_of(hashes, revision()))
     print(f"{out}: {out.stat().st_size:,} bytes")
 
 

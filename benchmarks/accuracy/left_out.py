@@ -29,14 +29,13 @@ import pandas
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from infercast.hardware import load_gpu
-from infercast.lab.fit.anchoring import FEWEST
 from infercast.lab.fit.rows import LEFT_OUT, Rows
-from infercast.lab.fit.samples import Key, Sample, key_of, sample_of
+from infercast.lab.fit.samples import FEWEST, Key, Sample, key_of, sample_of
 from infercast.lab.fit.tables import WHOLE_TOKENS, takes_whole_tokens
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured, fit_pooled, pools_of
-from infercast.predict.anchors import learn
 from infercast.predict.fitted import POOLED, Artifact
 from infercast.predict.identity import kernel_profile
+from infercast.predict.kernels import learn
 from infercast.predict.learned import Learned
 from neighbours import Neighbours
 from points import read_points

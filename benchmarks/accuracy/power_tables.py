@@ -26,7 +26,7 @@ from infercast.errors import FileFormatError
 from infercast.hardware import load_gpu
 from infercast.lab.fit.tables import MOE_FORMATS, UNGATED
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
-from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import LatentAttention
 from infercast.models.read import read_model
 from infercast.ops import (
     Attention,
@@ -40,9 +40,9 @@ from infercast.ops import (
     ShortConvolution,
     StateUpdate,
 )
+from infercast.ops.mixers import GATED_DELTA, MAMBA2
 from infercast.ops.op import quantise
-from infercast.ops.recurrent import GATED_DELTA, MAMBA2
-from infercast.predict.metered import copies_of, tabled_calls
+from infercast.predict.board_power import copies_of, tabled_calls
 from training.sparse_tables import lengths_of, module_calls, parts
 
 Array = npt.NDArray[Any]

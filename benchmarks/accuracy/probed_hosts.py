@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.engines.host_probe import KNOWN
+from infercast.bundled import read_data
+from infercast.engines.host import PROBE
 from infercast.lab.validate.compare import RunComparison, Validation, validate
 from infercast.lab.validate.measured import read_measured
 
@@ -47,7 +48,7 @@ def main(*paths: str) -> None:
             print_errors(f"  {name[-20:]}", [run for run in found.runs if run.file == name])
     tried = {}
     for python, python_too, launch in GRID:
-        KNOWN["powers"] |= {"python": {"python": python}, "launch": {"python": python_too, "launch": launch}}
+        read_data(PROBE)["powers"] |= {"python": {"python": python}, "launch": {"python": python_too, "launch": launch}}
         tried[python, python_too, launch] = validate(files)
     left_out: list[RunComparison] = []
     for name in names:

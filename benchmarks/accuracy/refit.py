@@ -12,11 +12,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from infercast.bundled import DATA
 from infercast.lab.fit.samples import sweep_samples
-from infercast.lab.fit.train import fit_measured, revision, sweep_hashes
+from infercast.lab.fit.train import fit_measured, sweep_hashes
 from infercast.predict.fitted import KERNELS, load_artifact, read_manifest, save_artifact
 from infercast.predict.identity import SWEEP
+from training import revision
 
 ARTEFACT = DATA / "fitted" / "kernels.npz"
 
@@ -38,7 +41,7 @@ def main(measurements: Path, family: str, variants: list[str]) -> None:
     origin = {name: manifest[name] for name in ("date", "revision", "versions", "tables")}
     origin["tables"] |= sweep_hashes(measurements, [family])
     origin["revision"] = f"{manifest['revision'].partition(';')[0]}; {family} {' '.join(variants)} of {revision()}"
-    save_artifact(ARTEFACT, models, provenance, old.fitted_groups(), inputs=KERNELS, origin=origin)
+    save_artifact(ARTEFACT, models, provenance, old.fitted_groups, inputs=KERNELS, origin=origin)
 
 
 if __name__ == "__main__":

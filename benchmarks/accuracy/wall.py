@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 import infercast
-from infercast.hardware.server import servers
+from infercast.hardware.load import servers
 from infercast.serve.workload.synthetic import synthetic_workload
 
 Array = npt.NDArray[np.float64]

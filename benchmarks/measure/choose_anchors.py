@@ -17,10 +17,10 @@ import pandas
 from infercast.hardware import load_gpu
 from infercast.lab.fit.sweeps import _READERS
 from infercast.lab.measure.cases import Case, sweep_cases
-from infercast.predict.anchors import Space
 from infercast.predict.array_api import Array
 from infercast.predict.families import FAMILIES
 from infercast.predict.fitted import Forest
+from infercast.predict.kernels import Space
 
 GPUS = ("a100-sxm", "l40s", "h200-sxm")
 EACH = 64

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from cases import read_cases
 from infercast.bundled import DATA
+from infercast.predict.board_power import POWER
 from infercast.predict.ceilings import CEILINGS
 from infercast.predict.fitted import KERNELS, load_artifact, read_manifest, stamp
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned
-from infercast.predict.metered import POWER
 from infercast.predict.operators import INPUTS
 from moves import describe, moves_between
 from predictions import compute, read_expected
@@ -44,7 +44,6 @@ def main(words: list[str] | None = None) -> int:
         return 1
     for path in asked.artifacts or sorted(FITTED.glob("*.npz")):
         inputs = {each.kind: each for each in (CEILINGS, POWER, INPUTS)}.get(read_manifest(path)["kind"], KERNELS)
-        inputs = inputs.of(path.stem.partition("-")[2])
         print(f"{path}: {'stamped' if stamp(path, inputs) else 'is stamped already'}")
         load_artifact(path, inputs)
     return 0

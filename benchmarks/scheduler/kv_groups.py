@@ -22,8 +22,7 @@ from typing import Any
 from infercast.engines.vllm.kv_cache import SMALLEST_BLOCK, kv_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import GroupedAttention, NoMixer
+from infercast.models.mixers.mixer import GroupedAttention, LatentAttention, NoMixer
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig, Stack, divides, stage_range
 

@@ -26,9 +26,9 @@ from infercast.hardware import load_gpu
 from infercast.lab.fit.rows import Array, Rows
 from infercast.lab.fit.samples import Key, Sample, group_hashes, is_left_out, key_of, sample_of
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured
-from infercast.predict.anchors import learn
 from infercast.predict.fitted import Artifact, load_artifact
 from infercast.predict.identity import KernelProfile, kernel_profile
+from infercast.predict.kernels import learn
 from infercast.predict.learned import Learned, default_artifact
 from infercast.report.terminal import Grid, Section, show
 from infercast.units import format_percent
@@ -71,8 +71,8 @@ def score(
     else:
         assert artifact is not None
         if not in_sample:
-            fitted = {family: artifact.fitted_groups(family) for family in {key_of(part)[0] for part in rows}}
-            seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted[key_of(part)[0]]).any()}
+            fitted = artifact.fitted_groups
+            seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted).any()}
             if seen:
                 raise InputError(
                     f"{artifact.path.name} was fitted on rows of {', '.join(sorted(seen))}; score other --gpus, fit an "

@@ -15,6 +15,7 @@ from infercast.cli.options import known_names
 from infercast.hardware import load_gpu
 from infercast.lab.fit.samples import sweep_samples
 from infercast.lab.fit.train import fit_artifact, origin_of, sweep_hashes
+from training import revision
 from training.tables import FAMILIES, FILES, read_samples, table_hashes
 
 
@@ -40,7 +41,7 @@ def main() -> None:
         "engines": sorted({key[2] for key in samples}),
         "licence": "facts and figures; see docs/predict.md",
     }
-    fitted = fit_artifact(samples, given.out, provenance, print, origin_of({**hashes, **sweeps}))
+    fitted = fit_artifact(samples, given.out, provenance, print, origin_of({**hashes, **sweeps}, revision()))
     print(f"{given.out}: {len(fitted)} models")
 
 

@@ -12,7 +12,7 @@ from infercast.bundled import read_data
 from infercast.errors import FileFormatError
 from infercast.lab.fit.rows import Rows, in_microseconds, read_parquet, rows_of
 from infercast.ops import Scan, ShortConvolution, StateUpdate
-from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
+from infercast.ops.mixers import GATED_DELTA, KIMI_DELTA, MAMBA2
 
 RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GATED_DELTA, KIMI_DELTA, MAMBA2)}
 ALL_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")

@@ -20,8 +20,8 @@ from infercast.models.mixers.mixer import Mixer, SequenceBatch
 from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.read import read_model
 from infercast.ops import Call, EncoderAttention, Gemm, HyperConnection, IndexScores, SparseAttention, TopK
+from infercast.ops.mixers import Batch
 from infercast.ops.op import PACKED_LATENT
-from infercast.ops.sparse import Batch
 from infercast.predict.array_api import miss_share
 from infercast.predict.estimate import exposed_seconds
 from infercast.predict.families.sparse import SPARSE_ATTENTION, latent_attention

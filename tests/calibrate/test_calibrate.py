@@ -10,7 +10,7 @@ import infercast
 from infercast.calibration.learn import calibrate
 from infercast.calibration.readers import read_results
 from infercast.calibration.result import result_text, saved_result
-from infercast.engines.corrections import Corrections, Factor
+from infercast.engines.timer import Corrections, Factor
 from infercast.errors import InputError
 from infercast.forecast.calibration import (
     Calibration,

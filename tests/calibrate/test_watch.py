@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import infercast.calibration.learn as watch_module
-from infercast.calibration.learn import Watched, between, fetch, judge, lengths_of, parse
+from infercast.calibration.learn import Watched, between, fetch, judge, lengths_of
+from infercast.calibration.readers import parse_metrics
 from infercast.cli.main import run
 from infercast.emulate.emulator import Call, Emulator
 from infercast.engines.base import Deployment, engine_named
@@ -114,8 +115,8 @@ def test_nobody_at_an_address() -> None:
 def test_spread_of_a_histogram() -> None:
     counts = {100: 10, 200: 60, 500: 95, "+Inf": 100}
     lines = [f'x_bucket{{le="{edge}"}} {count}' for edge, count in counts.items()]
-    values = parse("\n".join([*lines, "x_sum{} 20000", "x_count{} 100", "no line of it", "# HELP x y"]))
+    values = parse_metrics("\n".join([*lines, "x_sum{} 20000", "x_count{} 100", "no line of it", "# HELP x y"]))
     found = lengths_of(values, "x")
     assert found.mean == 200
     assert 50 < found.spread < 200
-    assert "x_count{} 100.0" in between({}, values)
+    assert between({}, values)["x_count", ""] == 100.0

@@ -9,7 +9,7 @@ import pytest
 import infercast
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu
-from infercast.lab.fit.anchoring import read_corrections
+from infercast.lab.fit.samples import read_corrections
 from infercast.lab.fit.tables import read_table
 from infercast.lab.measure.cases import DEFAULT, anchor_cases
 from infercast.ops import Gemm

@@ -41,7 +41,7 @@ def test_fit_then_evaluate_then_estimate(infercast, tables, fitted):
     manifest = read_manifest(fitted)
     assert manifest["tables"] == {"gemm.parquet": hashlib.sha256((tables / "gemm.parquet").read_bytes()).hexdigest()}
     assert manifest["versions"]["catboost"][0].isdigit()
-    assert manifest["models"]["gemm * sglang bf16"] == "gemm"
+    assert manifest["features"]["gemm"][0] == "log_m"
     code, out, _ = infercast(
         "evaluate", tables, "--artifact", fitted, "--gpus", "h200-sxm", "--families", "gemm", "--json"
     )

@@ -84,7 +84,7 @@ def test_siblings_are_left_out_together_and_near_their_own():
 
 def test_the_interval_is_that_of_the_architecture_that_is_asked_for():
     entry = Entry("gemm", POOLED, "vllm", "bf16", 9, 0.0, 0.0, -0.4, 0.5, 0.2, {"hopper": (-0.1, 0.2)})
-    artifact = Artifact(Path("pooled"), {}, {}, {}).with_models([(entry, silent_forest(len(FEATURES["gemm"])))])
+    artifact = Artifact(Path("pooled"), {}, {}, {}).with_models([(entry, silent_forest())])
     predictor = Learned(artifact, kernel_profile().preferring("vllm"), tier="unseen", as_tabled=True)
     found = {gpu: predictor.choose(Gemm(64, 4096, 4096), load_gpu(gpu)) for gpu in ("h100-sxm", "a100-sxm")}
     assert found["h100-sxm"].interval == (-0.1, 0.2)
@@ -95,7 +95,7 @@ def test_the_interval_is_that_of_the_architecture_that_is_asked_for():
 
 def test_prompts_of_a_sibling_with_the_same_die_differ_less_than_shapes_do():
     entry = Entry("attention_prefill", "h200-sxm", "vllm", "fa3", 9, 0.0, 1.0, -0.1, 0.1, 0.05)
-    forest, h200 = silent_forest(len(FEATURES["attention_prefill"])), load_gpu("h200-sxm")
+    forest, h200 = silent_forest(), load_gpu("h200-sxm")
     assert borrowed(load_gpu("h100-sxm"), h200, entry, forest).interval == (-0.1, 0.1)
     assert borrowed(load_gpu("h20"), h200, entry, forest).interval[1] > 0.12
     decode = entry._replace(family="attention_decode")

@@ -9,9 +9,8 @@ from infercast.predict.fitted import Forest
 def two_trees() -> Forest:
     """Two stumps on two features that know nothing yet."""
     return Forest(
-        borders=(np.array([0.0], dtype=np.float32), np.array([0.0], dtype=np.float32)),
         features=np.array([[0], [1]], dtype=np.uint8),
-        bins=np.zeros((2, 1), dtype=np.uint8),
+        borders=np.zeros((2, 1), dtype=np.float32),
         leaves=np.zeros((2, 2), dtype=np.float32),
         bias=0.0,
     )

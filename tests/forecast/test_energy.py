@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from infercast import deploy, simulate
-from infercast.engines.corrections import Corrections, Factor
+from infercast.engines.timer import Corrections, Factor
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.energy import IDLE, STATIC
 from infercast.predict.estimate import SOURCES

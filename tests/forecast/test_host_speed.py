@@ -9,13 +9,12 @@ import pytest
 
 from infercast.bundled import read_data
 from infercast.engines.base import engine_named
-from infercast.engines.host import FACTS
-from infercast.engines.host_probe import HostProbe, group_of, mean_probe, read_probe
+from infercast.engines.host import FACTS, HostProbe, group_of, mean_probe, read_probe
 from infercast.engines.vllm.host import VllmHost
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, host_of
 from infercast.forecast.uncertainty import RUN_TO_RUN, spread_of
-from infercast.hardware.server import host_cpus
+from infercast.hardware.load import host_cpus
 
 REFERENCE = read_data("hosts/probe.toml")["reference"]
 TIMES = [field.name for field in fields(VllmHost) if field.name not in FACTS]

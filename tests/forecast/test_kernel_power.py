@@ -7,9 +7,8 @@ from infercast.forecast.deploy import deploy
 from infercast.forecast.estimate import build_op, estimate_kernel, estimate_power, kernel_power, power_of
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.hardware import load_gpu
-from infercast.predict.board_power import board_power
+from infercast.predict.board_power import board_power, meter_reading
 from infercast.predict.learned import make_predictor
-from infercast.predict.metered import meter_reading
 from infercast.report.kernels import power_dict, power_facts
 
 GPU = load_gpu("h200-sxm")

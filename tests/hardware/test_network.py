@@ -4,7 +4,7 @@ import pytest
 
 from infercast.errors import UnknownNameError
 from infercast.hardware import load_gpu, with_network
-from infercast.hardware.server import networks
+from infercast.hardware.load import networks
 
 
 def test_a_network_is_plugged_in():

@@ -4,7 +4,7 @@ import pytest
 
 from infercast.errors import UnknownNameError
 from infercast.hardware import gpu_names, load_gpu
-from infercast.hardware.server import server_of, servers
+from infercast.hardware.load import server_of, servers
 
 
 @pytest.mark.parametrize(

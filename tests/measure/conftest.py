@@ -12,7 +12,6 @@ import pytest
 from infercast.cli.main import run
 from infercast.lab.measure import device as engines
 from infercast.lab.measure import rows, sweep
-from infercast.lab.measure import sweep as meta
 from infercast.lab.measure.cases import Case
 from infercast.lab.measure.device import State
 from infercast.lab.measure.rows import Kernel, Timing
@@ -117,7 +116,6 @@ def gpu(bench: FakeBench, monitor: FakeMonitor, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sweep, "load_apart", lambda _: None)
     monkeypatch.setattr(sweep, "prepare", lambda *words: words[3]())
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    monkeypatch.setattr(meta, "revision", dict)
     return bench
 
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from infercast.errors import InputError
 from infercast.lab.measure import device
 from infercast.lab.measure import device as engines
-from infercast.lab.measure import sweep as meta
 from infercast.lab.measure.device import Monitor, State
 
 
@@ -100,15 +98,6 @@ def test_without_nvidia_smi_all_is_zero(monkeypatch: pytest.MonkeyPatch) -> None
     monitor.wait_until_cool(1.0)
     monitor.stop()
     assert device._query("power.limit") == ""
-    assert meta.revision() == {}
-
-
-def test_the_revision_is_that_of_our_own_checkout() -> None:
-    found = meta.revision()
-    if (Path(__file__).parents[2] / ".git").exists() and "site-packages" not in meta.__file__:
-        assert len(found["revision"].removesuffix("-dirty")) == 40
-    else:
-        assert found == {}
 
 
 def test_what_vllm_logs_goes_to_stderr_and_only_errors_do(monkeypatch: pytest.MonkeyPatch) -> None:

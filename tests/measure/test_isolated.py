@@ -8,11 +8,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from infercast.lab.measure import isolated
-from infercast.lab.measure import isolated as child
+from infercast.lab.measure import processes
 from infercast.lab.measure.cases import Case, sweep_cases
 from infercast.lab.measure.device import State
-from infercast.lab.measure.isolated import Journal, kind_of, measure_isolated
+from infercast.lab.measure.processes import Journal, kind_of, measure_isolated
 from infercast.lab.measure.rows import Kernel, Store, Tally, Timing
 
 CASES = [Case("sparse", {"op": op, "batch": number}) for op in ("a", "b", "c") for number in range(3)]
@@ -38,7 +37,7 @@ def test_one_bad_case_costs_itself_where_others_of_its_kind_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tally, run = Store(tmp_path), Tally(), Child(CASES[4].key)
-    monkeypatch.setattr(isolated, "_run_child", run)
+    monkeypatch.setattr(processes, "_run_child", run)
     assert measure_isolated(CASES, store, tally, "vllm", 1e12) == 8
     assert run.started == 2
     assert tally.skipped == {"sparse: the process that ran it ended (signal 11)": 1}
@@ -46,7 +45,7 @@ def test_one_bad_case_costs_itself_where_others_of_its_kind_ran(
 
 def test_a_kind_whose_first_case_breaks_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, tally = Store(tmp_path), Tally()
-    monkeypatch.setattr(isolated, "_run_child", Child(CASES[3].key))
+    monkeypatch.setattr(processes, "_run_child", Child(CASES[3].key))
     assert measure_isolated(CASES, store, tally, "vllm", 1e12) == 6
     assert sum(tally.skipped.values()) == 3
     assert tally.tried == 9
@@ -54,7 +53,7 @@ def test_a_kind_whose_first_case_breaks_is_left_out(tmp_path: Path, monkeypatch:
 
 def test_a_child_that_does_not_start_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tally = Tally()
-    monkeypatch.setattr(isolated, "_run_child", lambda *_: "exit code 1")
+    monkeypatch.setattr(processes, "_run_child", lambda *_: "exit code 1")
     assert measure_isolated(CASES, Store(tmp_path), tally, "vllm", 1e12) == 0
     assert tally.skipped == {"sparse: the process that ran it ended (exit code 1)": 9}
 
@@ -93,10 +92,10 @@ class Watch:
 def test_the_child_keeps_rows_as_it_goes_and_notes_what_it_is_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "require_gpu", MagicMock())
+    monkeypatch.setattr(processes, "require_gpu", MagicMock())
     journal, store = Journal(tmp_path / "journal.jsonl"), Store(tmp_path / "h200-sxm")
     bench: Any = Bench()
-    child.measure_kinds(CASES, store, child.JournalBench(bench, journal), Watch(), journal, 1e12)
+    processes.measure_kinds(CASES, store, processes.JournalBench(bench, journal), Watch(), journal, 1e12)
     assert len(store.done()) == 6
     steps = journal.read()
     assert steps.begun == {case.key for case in CASES}
@@ -119,15 +118,15 @@ def test_a_broken_context_ends_the_child(tmp_path: Path, monkeypatch: pytest.Mon
         cuda = Cuda
 
     monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr(child, "require_gpu", lambda: Torch)
+    monkeypatch.setattr(processes, "require_gpu", lambda: Torch)
     journal = Journal(tmp_path / "journal.jsonl")
     bench: Any = Bench()
     with pytest.raises(GoneError):
-        child.JournalBench(bench, journal).build(CASES[0])
+        processes.JournalBench(bench, journal).build(CASES[0])
     assert journal.read().broken == "CUDA error: an illegal memory access was encountered"
 
 
 def test_every_isolated_case_has_a_kind() -> None:
-    kinds = {kind_of(case) for case in sweep_cases(isolated.FAMILIES)}
+    kinds = {kind_of(case) for case in sweep_cases(processes.ISOLATED)}
     assert "sparse index_scores" in kinds
     assert all(len(kind.split()) > 1 for kind in kinds)

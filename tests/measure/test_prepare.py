@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infercast.lab.measure import device as engines
-from infercast.lab.measure import prepare
+from infercast.lab.measure import processes as lab
 from infercast.lab.measure.cases import Case, sweep_cases
 
 
@@ -20,7 +20,7 @@ def cases() -> list[Case]:
 
 
 def test_every_expression_and_every_layer_of_experts_is_compiled_once(cases: list[Case]) -> None:
-    found = prepare.compiled_cases(cases)
+    found = lab.compiled_cases(cases)
     expressions = [
         (case.shape["op"], case.shape["width"], case.shape["heads"]) for case in found if case.family != "moe"
     ]
@@ -37,7 +37,7 @@ class FakeProcess:
     waited: float
 
     def __init__(self, *, target: Any, args: tuple[list[Case], str, Any, Any]) -> None:
-        assert target is prepare.launch_all
+        assert target is lab.launch_all
         self.args = args[:2]
 
     def start(self) -> None:
@@ -54,16 +54,16 @@ class FakeProcess:
 def processes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
     FakeProcess.started, FakeProcess.killed, FakeProcess.waited = [], 0, 0.0
     context = SimpleNamespace(Process=FakeProcess, Event=Event, Value=Value, set_forkserver_preload=lambda _: None)
-    monkeypatch.setattr(prepare, "get_context", lambda method: context)
-    monkeypatch.setattr(prepare, "ensure_running", lambda: None)
-    monkeypatch.setattr(prepare, "import_module", lambda name: None)
-    monkeypatch.setattr(prepare.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(lab, "get_context", lambda method: context)
+    monkeypatch.setattr(lab, "ensure_running", lambda: None)
+    monkeypatch.setattr(lab, "import_module", lambda name: None)
+    monkeypatch.setattr(lab.os, "cpu_count", lambda: 8)
     return FakeProcess
 
 
 def test_all_cores_but_one_compile(cases: list[Case], processes: type[FakeProcess]) -> None:
-    prepare.prepare(cases, "vllm", time.monotonic() + 600)
-    compiled = prepare.compiled_cases(cases)
+    lab.prepare(cases, "vllm", time.monotonic() + 600)
+    compiled = lab.compiled_cases(cases)
     assert processes.started == [(compiled, "vllm")] * 7
 
 
@@ -76,15 +76,15 @@ def test_what_needs_no_compiling_has_the_gpu_until_it_is_done(
         def set(self) -> None:
             order.append("others may launch")
 
-    monkeypatch.setattr(prepare.get_context("forkserver"), "Event", Sign)
-    prepare.prepare(cases, "vllm", time.monotonic() + 600, lambda: order.append("measured"))
+    monkeypatch.setattr(lab.get_context("forkserver"), "Event", Sign)
+    lab.prepare(cases, "vllm", time.monotonic() + 600, lambda: order.append("measured"))
     assert order == ["measured", "others may launch"]
-    prepare.prepare(cases, "vllm", time.monotonic() + 40, lambda: order.append("measured, nothing compiled"))
+    lab.prepare(cases, "vllm", time.monotonic() + 40, lambda: order.append("measured, nothing compiled"))
     assert order[2:] == ["measured, nothing compiled"]
 
 
 def test_processes_that_take_too_long_are_stopped(cases: list[Case], processes: type[FakeProcess]) -> None:
-    prepare.prepare(cases, "vllm", time.monotonic() + 600)
+    lab.prepare(cases, "vllm", time.monotonic() + 600)
     assert 170 < processes.waited <= 180
     assert processes.killed == len(processes.started) == 7
 
@@ -93,7 +93,7 @@ def test_processes_that_take_too_long_are_stopped(cases: list[Case], processes: 
 def test_a_short_sweep_or_one_without_such_kernels_starts_at_once(
     processes: type[FakeProcess], seconds: float, family: str
 ) -> None:
-    prepare.prepare(sweep_cases([family]), "vllm", time.monotonic() + seconds)
+    lab.prepare(sweep_cases([family]), "vllm", time.monotonic() + seconds)
     assert processes.started == []
 
 
@@ -112,9 +112,9 @@ def test_a_process_launches_what_no_other_has_and_goes_on_where_one_cannot_run(
 
     monkeypatch.setitem(sys.modules, "infercast.lab.measure.kernels", SimpleNamespace(GpuBench=Bench))
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    monkeypatch.setattr(prepare.os, "dup2", lambda source, target: None)
-    compiled = prepare.compiled_cases(cases)
+    monkeypatch.setattr(lab.os, "dup2", lambda source, target: None)
+    compiled = lab.compiled_cases(cases)
     is_free, num_taken = get_context().Event(), Value("i", 5)
     is_free.set()
-    prepare.launch_all(compiled, "torch", is_free, num_taken)
+    lab.launch_all(compiled, "torch", is_free, num_taken)
     assert [case.key for case in built] == [case.key for case in compiled[5:]]

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward
 from infercast.models.library import bundled_config
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import GroupedAttention
+from infercast.models.mixers.mixer import GroupedAttention, LatentAttention
 from infercast.models.read import read_model
 from infercast.models.spec import Stack
 

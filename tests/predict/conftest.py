@@ -13,9 +13,8 @@ def random_forest():
     def make(trees: int = 40, depth: int = 6, features: int = 7) -> Forest:
         rng = np.random.default_rng(3)
         return Forest(
-            borders=tuple(np.sort(rng.normal(size=20)).astype(np.float32) for _ in range(features)),
             features=rng.integers(features, size=(trees, depth)).astype(np.uint8),
-            bins=rng.integers(20, size=(trees, depth)).astype(np.uint8),
+            borders=rng.normal(size=(trees, depth)).astype(np.float32),
             leaves=rng.normal(size=(trees, 2**depth)).astype(np.float32),
             bias=0.25,
         )

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from infercast.predict.anchors import learn
 from infercast.predict.families import moe
 from infercast.predict.families.gemm import FP8_FEATURES
+from infercast.predict.kernels import learn
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(400, 3))

@@ -1,14 +1,12 @@
 """Artefacts: what is written is what is read, and what is damaged is said in one sentence."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.predict.families import FAMILIES
-from infercast.predict.fitted import KERNELS, POOLED, Entry, inputs_of, load_artifact, save_artifact
+from infercast.predict.fitted import POOLED, Entry, load_artifact, save_artifact
 
 
 def entry(**changes):
@@ -28,7 +26,7 @@ def test_round_trip(path, random_forest):
     artifact = load_artifact(path)
     assert artifact.entries == (entry(), entry(gpu=POOLED, shrink=0.8))
     assert artifact.header["gpus"] == ["h200-sxm"]
-    assert artifact.fitted_groups().tolist() == [1, 2, 3]
+    assert artifact.fitted_groups.tolist() == [1, 2, 3]
     found, forest = artifact.find("gemm", POOLED, "vllm", "bf16")
     rows = np.random.default_rng(0).normal(size=(20, 7))
     assert found.shrink == 0.8
@@ -40,7 +38,7 @@ def test_what_is_not_there_is_not_found(path):
 
 
 def test_nothing_else_is_left_beside_it(path):
-    assert sorted(each.name for each in path.parent.iterdir()) == ["kernels.npz", "kernels.toml"]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["kernels.json", "kernels.npz"]
 
 
 def test_another_schema_is_refused(path):
@@ -79,22 +77,10 @@ def test_a_pickle_is_never_opened(tmp_path):
         load_artifact(path)
 
 
-def test_families_with_an_archive_of_their_own_are_found_beside_the_main_one(tmp_path, random_forest, monkeypatch):
-    """A model without such kernels never opens it."""
-    gemm, beside = FAMILIES["gemm"], replace(FAMILIES["moe"], archive="recurrent")
-    monkeypatch.setitem(FAMILIES, "moe", beside)
-    inputs = inputs_of("kernels", lambda family: family.features, KERNELS.set_of, KERNELS.sources)
-    path, other = tmp_path / "own.npz", tmp_path / "own-recurrent.npz"
-    save_artifact(path, [(entry(), random_forest())], {}, np.array([1]), inputs=inputs)
-    save_artifact(other, [(entry(family="moe"), random_forest())], {}, np.array([2]), inputs=inputs.of("recurrent"))
-    artifact = load_artifact(path, inputs)
-    assert artifact.find("gemm", "h200-sxm", "vllm", "bf16") is not None
-    assert not artifact._beside
-    assert artifact.find("moe", "h200-sxm", "vllm", "bf16")[0].family == "moe"
-    assert artifact.fitted_groups(gemm.name).tolist() == [1]
-    assert artifact.fitted_groups("moe").tolist() == [2]
-    assert {each.family for each in artifact.entries_of("moe")} == {"gemm", "moe"}
-    extended = artifact.with_models([(entry(family="moe", rows=99), random_forest())])
-    assert extended.find("moe", "h200-sxm", "vllm", "bf16")[0].rows == 99
-    other.unlink()
-    assert load_artifact(path, inputs).find("moe", "h200-sxm", "vllm", "bf16") is None
+def test_models_that_were_fitted_since_take_the_place_of_others(path, random_forest):
+    artifact = load_artifact(path).with_models(
+        [(entry(rows=99), random_forest()), (entry(family="moe"), random_forest())]
+    )
+    assert artifact.find("gemm", "h200-sxm", "vllm", "bf16")[0].rows == 99
+    assert artifact.find("gemm", POOLED, "vllm", "bf16")[0].rows == 10
+    assert [each.family for each in artifact.entries] == ["gemm", "gemm", "moe"]

@@ -10,9 +10,8 @@ from infercast.predict.fitted import Forest
 def stump() -> Forest:
     """One tree of depth two: is the first feature above 1, is the second above 10?"""
     return Forest(
-        borders=(np.array([0.0, 1.0], dtype=np.float32), np.array([10.0], dtype=np.float32)),
         features=np.array([[0, 1]], dtype=np.uint8),
-        bins=np.array([[1, 0]], dtype=np.uint8),
+        borders=np.array([[1.0, 10.0]], dtype=np.float32),
         leaves=np.array([[1.0, 2.0, 4.0, 8.0]], dtype=np.float32),
         bias=0.5,
     )
@@ -40,22 +39,6 @@ def test_one_row_a_few_and_many_agree(monkeypatch, random_forest):
     monkeypatch.setattr(module, "CHUNK", 64)
     assert np.allclose(random_forest().predict(rows), few, rtol=0, atol=1e-5)
     assert np.allclose(one, few, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("many", [0, 2000])
-def test_a_number_stands_for_a_column_of_it(monkeypatch, random_forest, many):
-    monkeypatch.setattr(module, "MANY", many)
-    rows = np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32)
-    rows[:, 3] = 0.5
-    columns = [rows[:, 0], rows[:, 1], rows[:, 2], 0.5, *rows[:, 4:].T]
-    assert np.array_equal(random_forest().predict_columns(columns, 50), random_forest().predict(rows))
-
-
-def test_logarithms_may_be_left_out(random_forest):
-    rows = np.random.default_rng(0).normal(size=(200, 7))
-    is_logarithm = [True, False] * 3 + [True]
-    raw = np.where(is_logarithm, np.exp2(rows), rows)
-    assert np.allclose(random_forest().without_logarithms(is_logarithm).predict(raw), random_forest().predict(rows))
 
 
 def test_leaf_numbers_pick_the_leaves_that_are_added(random_forest):

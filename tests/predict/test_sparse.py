@@ -7,7 +7,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import EncoderAttention, HyperConnection, IndexScores, SparseAttention, TopK
-from infercast.ops.sparse import entries_up_to
+from infercast.ops.mixers import entries_up_to
 from infercast.predict.families.sparse import latent_attention
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Roofline, limit_seconds

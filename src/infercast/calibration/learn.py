@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.bundled import read_data
-from infercast.calibration.readers import EDGE, LINE, read_metrics_text, read_results
+from infercast.calibration.readers import EDGE, Snapshot, parse_metrics, read_results, read_snapshot
 from infercast.calibration.result import QUANTITIES, RATE, Asked, Lengths, Result
 from infercast.engines.base import FAMILIES, Deployment
 from infercast.errors import InputError, require
@@ -48,7 +48,6 @@ CHANGES = {
     "prefill": "steps with prompts take longer on the GPU: look at its clock, power limit and attention backend",
     "decode": "decode steps take longer on the GPU: look at its clock, its power limit and CUDA graphs",
 }
-Snapshot = Mapping[tuple[str, str], float]
 
 
 class Point(NamedTuple):
@@ -376,19 +375,6 @@ def fetch(url: str, path: str = "/metrics") -> str:
         raise InputError(f"{address} does not answer: {reason}; is the engine running, with its metrics on?") from None
 
 
-def parse(text: str) -> dict[tuple[str, str], float]:
-    """Values by name and labels; lines that are none are left out, as Prometheus does with some exporters."""
-    found: dict[tuple[str, str], float] = {}
-    for line in text.splitlines():
-        match = None if line.startswith("#") else LINE.fullmatch(line)
-        if match is not None:
-            try:
-                found[match["name"], match["labels"] or ""] = float(match["value"])
-            except ValueError:
-                continue
-    return found
-
-
 def as_vllm(values: Snapshot) -> dict[tuple[str, str], float]:
     """SGLang's metrics under vLLM's names, by what both show."""
     tables = {family: read_data(f"engines/{family}/metrics.toml")["metric"] for family in FAMILIES}
@@ -408,14 +394,11 @@ def as_vllm(values: Snapshot) -> dict[tuple[str, str], float]:
     return found
 
 
-def between(first: Snapshot, second: Snapshot) -> str:
-    """What was counted from one snapshot to the other, in the same format."""
-    lines = []
-    for (name, labels), value in second.items():
-        counted = re.search(r"_(?:total|bucket|sum|count)$", name)
-        change = value - first.get((name, labels), 0.0) if counted else value
-        lines.append(f"{name}{{{labels}}} {max(0.0, change)!r}")
-    return "\n".join(lines) + "\n"
+def between(first: Snapshot, second: Snapshot) -> Snapshot:
+    """What was counted from one snapshot to the other, and other values as they are in the second."""
+    counted = re.compile(r"_(?:total|bucket|sum|count)$")
+    changes = {key: value - first.get(key, 0.0) if counted.search(key[0]) else value for key, value in second.items()}
+    return {key: max(0.0, change) for key, change in changes.items()}
 
 
 def total(values: Snapshot, name: str) -> float:
@@ -449,9 +432,8 @@ def lengths_of(values: Snapshot, name: str) -> Lengths:
 
 def judge(deployment: Deployment, first: str, second: str, seconds: float, tell: Callable[[str], None]) -> Watched:
     """Two snapshots, ``seconds`` apart, held against the forecast of the load between them."""
-    before, after = as_vllm(parse(first)), as_vllm(parse(second))
-    text = between(before, after)
-    values = parse(text)
+    before, after = as_vllm(parse_metrics(first)), as_vllm(parse_metrics(second))
+    values = between(before, after)
     count = round(total(values, "vllm:request_prompt_tokens_count"))
     if count < FEWEST:
         raise InputError(
@@ -465,7 +447,7 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     share_before = earlier[1] / earlier[0] if earlier[0] else None
     rate = count / seconds
     asked = Asked(rate=rate, input_len=str(inputs), output_len=str(outputs))
-    result = read_metrics_text(Path("metrics"), text, asked)
+    result = read_snapshot(Path("metrics"), values, asked)
     learned = calibrate(deployment, [result], asked=asked, tell=tell)
     told = []
     noted = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that

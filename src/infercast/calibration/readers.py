@@ -41,6 +41,7 @@ from infercast.errors import FileFormatError, InputError
 from infercast.units import MILLI
 
 Array = npt.NDArray[Any]
+Snapshot = Mapping[tuple[str, str], float]  # Values of ``/metrics`` by name and labels
 AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
 AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -330,8 +331,26 @@ def _requests(values: Values) -> tuple[Any, ...] | None:
     return tuple(table.T)
 
 
-def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
-    totals, edges = _sums(path, text)
+def parse_metrics(text: str, path: Path | None = None) -> dict[tuple[str, str], float]:
+    """Values by name and labels; what is no line of them is left out, or an error of the ``path``."""
+    found: dict[tuple[str, str], float] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = LINE.fullmatch(line)
+        try:
+            if match is not None:
+                found[match["name"], match["labels"] or ""] = float(match["value"])
+                continue
+        except ValueError:
+            pass
+        if path is not None:
+            raise FileFormatError(path, f"is no line of Prometheus' text format: {line[:60]!r}", number)
+    return found
+
+
+def read_snapshot(path: Path, snapshot: Snapshot, asked: Asked) -> Result:
+    totals, edges = _sums(path, snapshot)
     count = round(totals.get("vllm:request_prompt_tokens_count", 0.0))
     if count < 1:
         raise FileFormatError(path, "vllm:request_prompt_tokens counts no request; take it after some were served")
@@ -365,36 +384,22 @@ def _counter(totals: dict[str, float], name: str) -> float:
     return totals.get(f"{name}_total", totals.get(name, 0.0))
 
 
-def _sums(path: Path, text: str) -> tuple[dict[str, float], dict[str, dict[float, float]]]:
+def _sums(path: Path, snapshot: Snapshot) -> tuple[dict[str, float], dict[str, dict[float, float]]]:
     """Values by name, and the cumulated buckets of histograms by their upper ends."""
     totals: dict[str, float] = defaultdict(float)
     edges: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        found = LINE.fullmatch(line)
-        try:
-            value = float(found["value"]) if found else None
-        except ValueError:
-            value = None
-        if found is None or value is None:
-            raise FileFormatError(path, f"is no line of Prometheus' text format: {line[:60]!r}", number)
-        name = found["name"]
+    for (name, labels), value in snapshot.items():
         if not name.startswith("vllm:") or not 0 <= value < float("inf"):
             continue
-        edge = EDGE.search(found["labels"] or "")
+        edge = EDGE.search(labels)
         if edge is None:
             totals[name] += value
         elif name.endswith("_bucket"):
-            edges[name.removesuffix("_bucket")][_edge(path, edge[1], number)] += value
+            try:
+                edges[name.removesuffix("_bucket")][float(edge[1])] += value
+            except ValueError:
+                raise FileFormatError(path, f"le={edge[1][:20]!r} is no number") from None
     return totals, edges
-
-
-def _edge(path: Path, text: str, line: int) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise FileFormatError(path, f"le={text[:20]!r} is no number", line) from None
 
 
 def _middle(cumulated: dict[float, float]) -> float | None:
@@ -496,7 +501,7 @@ def _files(path: Path) -> list[Path]:
 
 def _read(path: Path, text: str, asked: Asked) -> list[Result]:
     if "vllm:" in text and ("# TYPE" in text or "# HELP" in text):
-        return [read_metrics_text(path, text, asked)]
+        return [read_snapshot(path, parse_metrics(text, path), asked)]
     documents = documents_in(text) or [parse_json(path, text)]
     if len(documents) == 1 and isinstance(documents[0], list):
         documents = documents[0]  # a sweep's summary.json is a list of runs

@@ -163,7 +163,7 @@ def choose_predictor(
         artifact = artifact.with_models(fit_sweeps(measurements))
     if anchors is None:
         return Learned(artifact, profile)
-    from infercast.lab.fit.anchoring import read_corrections  # noqa: PLC0415 - as above
+    from infercast.lab.fit.samples import read_corrections  # noqa: PLC0415 - as above
 
     corrections = read_corrections(anchors, load_gpu(gpu), artifact, profile)
     return Learned(artifact, profile, corrections=corrections)

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from infercast.engines.corrections import CorrectedTimer, Corrections
 from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bundled_host
 from infercast.engines.memory import Memory
 from infercast.engines.settings import (
@@ -33,11 +32,10 @@ from infercast.engines.settings import (
 )
 from infercast.engines.speculation import Drafting
 from infercast.engines.tables import Table
-from infercast.engines.timer import DraftingTimer, KernelTimer
+from infercast.engines.timer import CorrectedTimer, Corrections, DraftingTimer, KernelTimer
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
-from infercast.hardware.load import is_modelled
-from infercast.hardware.server import networks
+from infercast.hardware.load import is_modelled, networks
 from infercast.lazy_classes import NamedTuple, dataclass, field, fields, replace
 from infercast.models.feed_forward import ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from infercast.engines.corrections import Corrections, Factor
 from infercast.engines.tables import Table, products_of
-from infercast.engines.timer import TimedDeployment
+from infercast.engines.timer import Corrections, Factor, TimedDeployment
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import replace

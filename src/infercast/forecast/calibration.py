@@ -15,9 +15,9 @@ from statistics import median
 from typing import Any
 
 from infercast.engines.base import Deployment, engine_named
-from infercast.engines.corrections import Corrections, Factor
 from infercast.engines.settings import changed
 from infercast.engines.speculation import read_acceptance
+from infercast.engines.timer import Corrections, Factor
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware.load import read_table
 from infercast.lazy_classes import NamedTuple, dataclass, fields, replace

@@ -25,8 +25,7 @@ from infercast.hardware.gpu import (
     limited_gpu,
     with_topology,
 )
-from infercast.hardware.load import is_modelled
-from infercast.hardware.server import MEASURED
+from infercast.hardware.load import MEASURED, is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
@@ -39,7 +38,7 @@ from infercast.serve.workload.request import without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
-    from infercast.engines.host_probe import HostProbe
+    from infercast.engines.host import HostProbe
     from infercast.forecast.calibration import Calibration
 
 RUNNERS = ("auto", "generate", "pooling")
@@ -365,7 +364,7 @@ def host_of(engine: Engine, host: HostSource = None, gpu: Gpu | None = None) -> 
         )
     path = Path(host)
     if path.suffix == ".json":
-        from infercast.engines.host_probe import read_probe  # noqa: PLC0415 - most runs have none
+        from infercast.engines.host import read_probe  # noqa: PLC0415 - most runs have none
 
         return read_probe(path).on(engine.default_host())
     if isinstance(host, Path) or path.suffix == ".toml" or path.exists():

@@ -18,7 +18,7 @@ from infercast.forecast.run import SimulatedRun
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import EIGHTY, uncertainty_of
 from infercast.hardware import Gpu
-from infercast.hardware.server import Server, server_of, servers
+from infercast.hardware.load import Server, server_of, servers
 from infercast.lazy_classes import dataclass, replace
 from infercast.predict.board_power import BoardPower, board_under
 from infercast.predict.estimate import SOURCES, exposed_seconds

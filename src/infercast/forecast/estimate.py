@@ -18,20 +18,18 @@ import numpy as np
 from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError, require
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.hardware.load import is_modelled
-from infercast.hardware.server import networks
+from infercast.hardware.load import is_modelled, networks
 from infercast.lazy_classes import dataclass
 from infercast.ops import Collective, Op
 from infercast.ops.op import BYTES
 from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d, kinds
-from infercast.predict.board_power import SUSTAINED_SPREAD, BoardPower, board_under, sustained
+from infercast.predict.board_power import SUSTAINED_SPREAD, BoardPower, Reading, board_under, meter_reading, sustained
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Shape, Values
 from infercast.predict.identity import kernel_profile
 from infercast.predict.kernels import KernelModel
 from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor
-from infercast.predict.metered import Reading, meter_reading
 from infercast.predict.operators import GPU, estimate_op, known
 from infercast.predict.roofline import Predictor
 
@@ -127,7 +125,7 @@ def list_kernels() -> list[dict[str, Any]]:
             rows = _plain_rows((facts["sdpa"],)) if "sdpa" in facts else []
             for stored, basis in facts["formats"].items():
                 variant = f"{stored}/{basis}" if family == "moe" else basis or stored
-                entries = (each for each in default_artifact().entries_of(table) if each.gpu != "*")
+                entries = (each for each in default_artifact().entries if each.gpu != "*")
                 mine = (each for each in entries if (each.family, each.variant) == (table, variant))
                 rows += [(stored, each.gpu, each.rows, each.held_out_error) for each in mine]
                 rows += _plain_rows(("linear",), stored) if basis == OPERATORS and family == "gemm" else []
@@ -340,7 +338,7 @@ def estimate(
     that the board's power limit leaves.
 
     A kernel is an operator, or named by its family and sizes as on the command line: ``estimate("gemm", "h200-sxm",
-    m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million products take half a second.
+    m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million products take about a second.
     ``kernel="fa2"`` among the sizes names one of a family's kernels (`infercast estimate --list-kernels`).
     ``network`` joins nodes, for collectives of more GPUs than one has.
 

@@ -11,7 +11,7 @@ import numpy as np
 from infercast.engines.base import Deployment, shared_seconds
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, require
-from infercast.hardware.server import networks
+from infercast.hardware.load import networks
 from infercast.lazy_classes import NamedTuple
 from infercast.predict.families.collective import NETWORK_EFFICIENCY
 from infercast.serve import Record, Replica, Workload, simulate

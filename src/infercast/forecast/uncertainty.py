@@ -24,7 +24,7 @@ from math import hypot, inf, log, sqrt
 import numpy as np
 
 from infercast.engines.base import Deployment, Engine, Version
-from infercast.engines.corrections import Corrections, Factor
+from infercast.engines.timer import Corrections, Factor
 from infercast.forecast.kernels import StepCost, average_step
 from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles, quantile
 from infercast.hardware.load import is_modelled

@@ -15,9 +15,9 @@ from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.estimate import Estimate, fuse_prefill_decode
-from infercast.predict.families import families_of, family_of, split_batch
+from infercast.predict.families import FAMILIES, families_of, family_of, split_batch
 from infercast.predict.families.family import Array
-from infercast.predict.fitted import POOLED, Artifact, inputs_of, load_artifact
+from infercast.predict.fitted import POOLED, Artifact, Inputs, load_artifact
 from infercast.predict.roofline import Adjusted, Predictor, launch_floor, limit_seconds, pipe_limits
 
 # For each family a forest was fitted to the lowest tenth of log(measured / (hard limit + launch floor)) over all
@@ -26,10 +26,9 @@ from infercast.predict.roofline import Adjusted, Predictor, launch_floor, limit_
 # somewhere, as a share of what the hardware allows.
 
 _COMMON = ("log_launches", "log_tensor_per_dram")
-CEILINGS = inputs_of(
+CEILINGS = Inputs(
     "ceilings",
-    lambda family: {family.name: (*_COMMON, *family.ceiling.features)},
-    lambda family, *_: family,
+    {name: (*_COMMON, *family.ceiling.features) for name, family in FAMILIES.items()},
     ("predict/ceilings.py", "predict/roofline.py", "predict/families/*.py"),
 )
 

@@ -6,24 +6,20 @@ import hashlib
 import io
 import json
 import os
-import re
-import struct
 import zlib
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, lru_cache
-from operator import getitem
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.npyio import NpzFile
 
 from infercast.errors import FileFormatError, InputError
-from infercast.lazy_classes import NamedTuple, dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.predict.families import FAMILIES
-from infercast.predict.families.family import Family
 
 Array = npt.NDArray[Any]
 CHUNK = 32_768
@@ -34,133 +30,75 @@ MANY = 2000  # Rows from which on trees are compared one after the other
 class Forest:
     """A sum of oblivious trees: all nodes of one level ask the same question, so a leaf's index is the answers as bits.
 
-    One row is compared with all borders at once; for a few, bits are looked up; many go tree by tree, in chunks that
-    stay in the processor's cache.
+    For a few rows bits are looked up; many go tree by tree, in chunks that stay in the processor's cache.
     """
 
-    borders: tuple[Array, ...]  # For each feature, its borders in rising order (float32)
     features: Array  # (trees, depth) which feature a level looks at
-    bins: Array
-    """(trees, depth) a level answers yes if the feature is above the border of this number, or no if there is none."""
+    borders: Array  # (trees, depth), float32: a level answers yes if the feature is above; infinite: no
     leaves: Array  # (trees, 2^depth) what each tree adds; at most 256 leaves
     bias: float
-
-    def without_logarithms(self, is_logarithm: Sequence[bool]) -> Forest:
-        """The same forest for features of which some come without their base-two logarithm."""
-        borders = (
-            np.exp2(_rounding_to(border)).astype(np.float32) if changed else border
-            for border, changed in zip(self.borders, is_logarithm, strict=True)
-        )
-        return replace(self, borders=tuple(borders))
 
     def predict(self, features: Array) -> Array:
         """The sum over all trees, for each row of a matrix of features."""
         values = np.asarray(features, dtype=np.float32)
         rows = len(values)
         if rows == 1:
-            return np.array([self.predict_one(values[0].tolist())])
+            return np.array([self.predict_one(values[0])])
         total = np.empty(rows)
         for start in range(0, rows, CHUNK):
-            chunk = np.ascontiguousarray(values[start : start + CHUNK].T)
-            total[start : start + CHUNK] = self.predict_columns([*chunk], chunk.shape[1])
+            columns = np.ascontiguousarray(values[start : start + CHUNK].T)
+            many = columns.shape[1] >= MANY
+            total[start : start + CHUNK] = self._ask([*columns]) if many else self._look_up([*columns])
         return total
 
-    def predict_columns(self, columns: Sequence[Array | float], rows: int, dtype: type = np.float64) -> Array:
-        """The same for a chunk of rows, given the columns of features, or one number where all rows agree."""
-        values = [np.asarray(column, dtype=np.float32) for column in columns]
-        return self._look_up(values, rows) if rows < MANY else self._ask(values, rows, dtype)
-
-    def predict_one(self, values: Sequence[float]) -> float:
-        large = 100  # Trees above which even one row is compared as an array
-        if len(self.leaves) > large:
-            asked, borders, leaves, first_leaves = self._for_one
-            places = np.packbits(np.array(values, np.float32).take(asked) > borders) + first_leaves
-            return self.bias + float(np.add.reduce(leaves.take(places)))
-        answers, (tables, width, lists) = 0, self._for_one_of_few
-        for feature, ends, bits in tables:
-            answers |= bits[bisect_left(ends, values[feature])]
-        return self.bias + sum(map(getitem, lists, answers.to_bytes(width)))
+    def predict_one(self, values: Sequence[float] | Array) -> float:
+        asked, borders, leaves, first_leaves = self._for_one
+        places = np.packbits(np.array(values, np.float32).take(asked) > borders) + first_leaves
+        return self.bias + float(np.add.reduce(leaves.take(places)))
 
     def leaf_numbers(self, features: Array) -> Array:
         """(rows, trees) which leaf each tree picks."""
-        values = np.asarray(features, dtype=np.float32)
-        return self._leaf_numbers([*values.T], len(values))
+        return self._leaf_numbers([*np.asarray(features, dtype=np.float32).T])
 
-    def _leaf_numbers(self, columns: Sequence[Array], rows: int) -> Array:
-        index = np.zeros((rows, self._tables[0][2].shape[1]), dtype=np.uint8)
+    def _leaf_numbers(self, columns: Sequence[Array]) -> Array:
+        index = np.zeros((columns[0].size, self._tables[0][2].shape[1]), dtype=np.uint8)
         for feature, borders, bits in self._tables:
             index |= bits.take(np.searchsorted(borders, columns[feature]), axis=0)
         return index[:, : len(self.leaves)]
 
-    def _look_up(self, columns: Sequence[Array], rows: int) -> Array:
+    def _look_up(self, columns: Sequence[Array]) -> Array:
         trees, leaves = self.leaves.shape
-        places = self._leaf_numbers(columns, rows) + np.arange(0, trees * leaves, leaves, dtype=np.intp)
+        places = self._leaf_numbers(columns) + np.arange(0, trees * leaves, leaves, dtype=np.intp)
         return np.asarray(self.bias + self.leaves.take(places).sum(axis=1, dtype=np.float64))
 
-    def _ask(self, columns: Sequence[Array], rows: int, dtype: type) -> Array:
-        """For many rows. What all rows answer alike is not asked, and trees with few questions left are joined."""
-        features, borders, places = self._questions
-        least, most = (np.array([end(column) for column in columns]) for end in (np.min, np.max))
-        is_yes, may_be_yes = least[features] > borders, most[features] > borders
-        firsts, patterns = (is_yes @ places).tolist(), ((is_yes ^ may_be_yes) @ places).tolist()
+    def _ask(self, columns: Sequence[Array]) -> Array:
+        rows = columns[0].size
         index, answers = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.bool_)
-        added: Array = np.empty(rows, dtype=dtype)
-        total: Array = np.full(rows, self.bias, dtype=dtype)
-        for asked, leaves in self._joined(firsts, patterns, dtype):
+        added, total = np.empty(rows), np.full(rows, self.bias)
+        for features, borders, leaves in zip(self.features.tolist(), self.borders, self.leaves, strict=True):
             index.fill(0)
-            for tree, level in asked:
-                np.greater(columns[features[tree, level]], borders[tree, level, ...], out=answers)
+            for level in range(len(features) - 1, -1, -1):
+                np.greater(columns[features[level]], borders[level, ...], out=answers)
                 np.add(index, index, out=index)
                 np.bitwise_or(index, answers.view(np.uint8), out=index)
-            np.take(leaves, index, out=added, mode="clip")
+            np.take(leaves.astype(np.float64), index, out=added, mode="clip")
             total += added
         return total
-
-    def _joined(
-        self, firsts: list[int], patterns: list[int], dtype: type
-    ) -> Iterator[tuple[list[tuple[int, int]], Array]]:
-        """(tree, level) of up to 8 questions, and what each set of answers adds to the leaves that answer no."""
-        asked: list[tuple[int, int]] = []
-        leaves: Array = np.zeros(1, dtype=dtype)
-        for tree, (own, first, pattern) in enumerate(zip(self.leaves, firsts, patterns, strict=True)):
-            levels, offsets = _asking(pattern)
-            if len(asked) + len(levels) > 8:
-                yield asked, leaves
-                asked, leaves = [], np.zeros(1, dtype=dtype)
-            asked.extend([(tree, level) for level in levels])
-            leaves = np.add.outer(leaves, own.take(offsets + first)).ravel()
-        yield asked, leaves
-
-    @cached_property
-    def _questions(self) -> tuple[Array, Array, Array]:
-        """(trees, depth) the features and borders of all levels, and the bits that these answer."""
-        features = self.features.astype(np.intp)
-        counts = np.array([len(each) for each in self.borders])
-        missing = np.full(1, np.inf, dtype=np.float32)
-        places = np.where(self.bins < counts[features], (np.cumsum(counts) - counts)[features] + self.bins, -1)
-        return features, np.concatenate([*self.borders, missing])[places], 1 << np.arange(features.shape[1])
 
     @cached_property
     def _for_one(self) -> tuple[Array, Array, Array, Array]:
         """What `predict_one` needs: features and borders of 8 levels a tree, highest bit first; where leaves start."""
-        features, borders, _ = self._questions
         trees, leaves = self.leaves.shape
-        missing = ((0, 0), (8 - features.shape[1], 0))
-        asked = np.pad(features[:, ::-1], missing).ravel()
-        above = np.pad(borders[:, ::-1], missing, constant_values=np.inf).ravel()
+        missing = ((0, 0), (8 - self.features.shape[1], 0))
+        asked = np.pad(self.features[:, ::-1].astype(np.intp), missing).ravel()
+        above = np.pad(self.borders[:, ::-1], missing, constant_values=np.inf).ravel()
         return asked, above, self.leaves.ravel().astype(np.float64), np.arange(0, trees * leaves, leaves, dtype=np.intp)
-
-    @cached_property
-    def _for_one_of_few(self) -> tuple[list[tuple[int, list[float], list[int]]], int, list[list[float]]]:
-        """The same of few trees, in plain numbers: `_tables` with each row of bits as one number; its bytes; leaves."""
-        tables = [(of, _rounding_to(ends).tolist(), [*map(int.from_bytes, bits)]) for of, ends, bits in self._tables]
-        return tables, self._tables[0][2].shape[1], self.leaves.tolist()
 
     @cached_property
     def _tables(self) -> list[tuple[int, Array, Array]]:
         """For each feature that is used: its number, its borders, and the bits (a byte a tree) it sets between them."""
         trees, depth = self.features.shape
-        features, values, _ = (each.ravel() for each in self._questions)
+        features, values = self.features.ravel(), self.borders.ravel()
         # Questions by feature and border: each different one sets bits in a row, below an empty row a feature.
         order = np.lexsort((values, features))
         asked, borders = features[order], values[order]
@@ -180,28 +118,10 @@ class Forest:
         return tables
 
 
-def silent_forest(features: int, bias: float = 0.0) -> Forest:
+def silent_forest(bias: float = 0.0) -> Forest:
     """One tree that asks nothing and adds nothing to a value."""
-    none = np.zeros((1, 1), dtype=np.uint8)
-    borders = tuple(np.zeros(0, dtype=np.float32) for _ in range(features))
-    return Forest(borders, none, none + 255, np.zeros((1, 2), dtype=np.float32), bias)
-
-
-@cache
-def _asking(pattern: int) -> tuple[list[int], Array]:
-    """The levels of the bits set in a number, highest first, and what their answers add to a leaf's number."""
-    levels = [level for level in range(7, -1, -1) if pattern >> level & 1]
-    offsets = np.zeros(1, dtype=np.intp)
-    for level in levels:
-        offsets = np.add.outer(offsets, [0, 1 << level]).ravel()
-    return levels, offsets
-
-
-def _rounding_to(borders: Array) -> Array:
-    """The largest doubles that are still rounded to these single floats, and so are not above them."""
-    # In doubles: half of the least float32, above a border at zero, would be none.
-    half = 0.5 * np.spacing(np.where(np.isinf(borders), 0.0, np.abs(borders)).astype(np.float32)).astype(np.float64)
-    return np.asarray(borders.astype(np.float64) + half)
+    features, borders = np.zeros((1, 1), dtype=np.uint8), np.full((1, 1), np.inf, dtype=np.float32)
+    return Forest(features, borders, np.zeros((1, 2), dtype=np.float32), bias)
 
 
 PACKAGE = Path(__file__).parents[1]
@@ -210,19 +130,11 @@ FEATURES = {name: names for family in FAMILIES.values() for name, names in famil
 
 @dataclass(frozen=True)
 class Inputs:
+    """What the models of an archive are fed with."""
+
     kind: str
-    features: dict[str, tuple[str, ...]]  # Sets of features by name ...
-    set_of: Callable[[str, str, str, str], str]  # ... and the one of a model, by its family, GPU, engine and variant
+    features: Mapping[str, tuple[str, ...]]  # Sets of features by name
     sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
-    beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-
-    def of(self, archive: str) -> Inputs:
-        """What the models of an archive are fed with; an empty name is the main one's."""
-        return replace(self, features=self.beside.get(archive, {})) if archive else self
-
-    @property
-    def features_hash(self) -> str:
-        return hashlib.sha256(json.dumps({**self.features}, sort_keys=True).encode()).hexdigest()
 
     @property
     def source_hash(self) -> str:
@@ -230,31 +142,14 @@ class Inputs:
         return _source_hash(self.sources)
 
 
-def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
-    chosen = FAMILIES[family].feature_set
-    return family if chosen is None else chosen(gpu, engine, variant)
-
-
-_SOURCES = (
-    *("predict/array_api.py", "predict/families/*.py"),
-    *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml", "data/physics.json"),
+KERNELS = Inputs(
+    "kernels",
+    FEATURES,
+    (
+        *("predict/array_api.py", "predict/families/*.py"),
+        *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml", "data/physics.json"),
+    ),
 )
-
-
-def inputs_of(
-    kind: str,
-    named: Callable[[Family], Mapping[str, tuple[str, ...]]],
-    set_of: Callable[[str, str, str, str], str],
-    sources: tuple[str, ...],
-) -> Inputs:
-    """What models of all families are fed with, archive by archive; ``named`` are a family's sets of features."""
-    archives: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
-    for family in FAMILIES.values():
-        archives[family.archive].update(named(family))
-    return Inputs(kind, archives.pop(""), set_of, sources, dict(archives))
-
-
-KERNELS = inputs_of("kernels", lambda family: family.features, _set_of, _SOURCES)
 
 
 def _files(sources: tuple[str, ...]) -> Iterator[Path]:
@@ -270,99 +165,42 @@ def _source_hash(sources: tuple[str, ...]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest() if any(file.suffix == ".py" for file in files) else ""
 
 
-END, ENTRY, LOCAL = b"PK\x05\x06", b"PK\x01\x02", b"PK\x03\x04"
-"""What the end of a zip, an entry of its list and a file in it begin with."""
-END_BYTES, ENTRY_BYTES, LOCAL_BYTES = 22, 46, 30
-STORED, DEFLATED = 0, 8
-
-
-class Archive:
-    """Arrays of a ``.npz`` file by name; Python's reader lists all for longer than a run reads the few it needs."""
-
-    def __init__(self, content: bytes | bytearray) -> None:
-        end = content.rfind(END)
-        if end < 0 or len(content) < end + END_BYTES:
-            raise ValueError("it is not a zip file")
-        size, self._start = struct.unpack_from("<II", content, end + 12)
-        self._end, self._content = self._start + size, content
-
-    @property
-    def listed(self) -> bytes:
-        return bytes(self._content[self._start : self._end])
-
-    def __getitem__(self, name: str) -> Array:
-        return np.asarray(np.lib.format.read_array(io.BytesIO(self._read(f"{name}.npy")), allow_pickle=False))
-
-    def _read(self, name: str) -> bytes:
-        content = self._content
-        method, checksum, packed, size, place = self._find(name.encode())
-        if content[place : place + 4] != LOCAL:
-            raise ValueError(f"{name} is not where the list says")
-        name_bytes, extra_bytes = struct.unpack_from("<HH", content, place + 26)
-        start = place + LOCAL_BYTES + name_bytes + extra_bytes
-        found = bytes(content[start : start + packed])
-        if method == DEFLATED:
-            found = zlib.decompress(found, wbits=-zlib.MAX_WBITS, bufsize=max(size, 1))
-        elif method != STORED:
-            raise NotImplementedError(f"{name} is packed by method {method}")
-        if len(found) != size or zlib.crc32(found) != checksum:
-            raise ValueError(f"{name} is damaged")
-        return found
-
-    def _find(self, name: bytes) -> tuple[int, int, int, int, int]:
-        """Method, checksum, packed and unpacked bytes, and place, of a file in the list."""
-        content, place = self._content, self._start
-        while (place := content.find(name, place, self._end)) >= 0:
-            entry = place - ENTRY_BYTES
-            if content[entry : entry + 4] == ENTRY:
-                (length,) = struct.unpack_from("<H", content, entry + 28)
-                if length == len(name):
-                    method, _, checksum, packed, size = struct.unpack_from("<HIIII", content, entry + 10)
-                    return method, checksum, packed, size, *struct.unpack_from("<I", content, entry + 42)
-            place += 1
-        raise KeyError(f"{name.decode()} is not a file in the archive")
-
-
-# What an artefact was fitted on, in a readable file next to it: ``kernels.toml`` for ``kernels.npz``.
+# What an artefact was fitted on, in a readable file next to it: ``kernels.json`` for ``kernels.npz``.
 #
 # Loading compares it with the archive and with the code, and refuses what does not fit together: a forest that is fed
 # with other numbers than it learned from answers all the same, and is wrong.
 
 AGAIN = "fit it again with `infercast fit`"
 STAMP = "python benchmarks/regression/stamp.py"
-HEAD = ("kind", "archive_sha256", "features_sha256", "source_sha256")
+COMPARED = {"kind": str, "archive_sha256": str, "source_sha256": str, "features": dict}
 
 
 def manifest_path(archive: Path) -> Path:
-    return archive.with_suffix(".toml")
+    return archive.with_suffix(".json")
 
 
-def contents_hash(listed: bytes) -> str:
-    """Of an archive's own list of its arrays with their sizes and checksums; those are checked as arrays are read."""
-    return hashlib.sha256(listed).hexdigest()
+def open_arrays(path: Path) -> NpzFile:
+    """The arrays of a file by name, each read and checked when it is asked for."""
+    return NpzFile(io.BytesIO(path.read_bytes()))
 
 
-def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
+def contents_hash(arrays: NpzFile) -> str:
+    """Of an archive's own list of its arrays with their sizes and checksums."""
+    assert arrays.zip is not None  # as long as it is open
+    listed = "\n".join(f"{each.filename} {each.file_size} {each.CRC}" for each in arrays.zip.infolist())
+    return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def check_manifest(archive: Path, arrays: NpzFile, inputs: Inputs) -> None:
     """Raise FileFormatError unless an archive is the one of its manifest, and fitted to what this code computes."""
-    path = manifest_path(archive)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise FileFormatError(archive, f"has no manifest {path.name} beside it; copy it along, or {AGAIN}") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise FileFormatError(path, f"cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
-    # What is compared comes first, as plain words; the rest takes long to read.
-    head = dict(re.findall(r'^(\w+) = "([^"\\]*)"', text.partition("\n[")[0], re.MULTILINE))
-    if not head.keys() >= {*HEAD}:
-        head = _parsed(path, text)
-    if head["kind"] != inputs.kind:
-        raise FileFormatError(archive, f"holds {head['kind']}, where {inputs.kind} are needed")
-    if head["archive_sha256"] != contents_hash(listed):
+    path, known = manifest_path(archive), read_manifest(archive)
+    if known["kind"] != inputs.kind:
+        raise FileFormatError(archive, f"holds {known['kind']}, where {inputs.kind} are needed")
+    if known["archive_sha256"] != contents_hash(arrays):
         raise FileFormatError(archive, f"is not the archive that {path.name} describes; take both from one fit")
-    if head["features_sha256"] != inputs.features_hash:
-        difference = _difference(_parsed(path, text).get("features", {}), inputs.features)
+    if difference := _difference(known["features"], inputs.features):
         raise FileFormatError(archive, f"was fitted on other features than this version computes{difference}; {AGAIN}")
-    if inputs.source_hash not in ("", head["source_sha256"]):
+    if inputs.source_hash not in ("", known["source_sha256"]):
         raise FileFormatError(
             archive,
             f"was fitted to other physics than that of {', '.join(inputs.sources)}; {AGAIN}, or run {STAMP} "
@@ -370,60 +208,43 @@ def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
         )
 
 
-def write_manifest(
-    archive: Path, listed: bytes, inputs: Inputs, models: Sequence[Any], origin: Mapping[str, Any] | None = None
-) -> None:
+def write_manifest(archive: Path, arrays: NpzFile, inputs: Inputs, origin: Mapping[str, Any] | None = None) -> None:
     """Write down what an archive was fitted on; ``origin``: when, by which revision and versions, on what tables."""
-    origin = origin or {}
-    sets = {" ".join(part for part in model.key if part): inputs.set_of(*model.key) for model in models}
-    not_recorded = "not recorded"
-    lines = [
-        f"# What {archive.name} was fitted on. Loading refuses an archive or a source that does not fit to it.",
-        f"kind = {_text(inputs.kind)}",
-        f"archive_sha256 = {_text(contents_hash(listed))}  # of its list of arrays, sizes and checksums",
-        f"features_sha256 = {_text(inputs.features_hash)}",
-        _stamp(inputs),
-        *(f"{name} = {_text(str(origin.get(name, not_recorded)))}" for name in ("date", "revision")),
-        *_section("versions", origin.get("versions", {})),
-        *_section("tables", origin.get("tables", {})),
-        *_section("features", {name: list(inputs.features[name]) for name in sorted(set(sets.values()))}),
-        *_section("models", sets),
-    ]
-    _replace(manifest_path(archive), lines)
+    document = {
+        "about": f"What {archive.name} was fitted on. Loading refuses an archive or a source that does not fit to it.",
+        "kind": inputs.kind,
+        "archive_sha256": contents_hash(arrays),
+        "source_sha256": inputs.source_hash,
+        "sources": inputs.sources,
+    }
+    _write(manifest_path(archive), {**document, **(origin or {}), "features": inputs.features})
 
 
 def stamp(archive: Path, inputs: Inputs) -> bool:
     """Say in a manifest that the sources as they are now mean the same; False if it says so already."""
-    path = manifest_path(archive)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    stamped = [_stamp(inputs) if line.startswith("source_sha256 = ") else line for line in lines]
-    if stamped != lines:
-        _replace(path, stamped)
-    return stamped != lines
+    known = read_manifest(archive)
+    stamped = known | {"source_sha256": inputs.source_hash, "sources": [*inputs.sources]}
+    if stamped != known:
+        _write(manifest_path(archive), stamped)
+    return stamped != known
 
 
 def read_manifest(archive: Path) -> dict[str, Any]:
     path = manifest_path(archive)
-    return _parsed(path, path.read_text(encoding="utf-8"))
-
-
-def _stamp(inputs: Inputs) -> str:
-    return f"source_sha256 = {_text(inputs.source_hash)}  # of {', '.join(inputs.sources)}"
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415 - seldom needed
-
     try:
-        values = tomllib.loads(text)
-        for name in HEAD:
-            if not isinstance(values[name], str):
-                raise TypeError(f"{name} must be text")
-    except (tomllib.TOMLDecodeError, TypeError) as problem:
-        raise FileFormatError(path, f"is not a manifest: {problem}") from None
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        wrong = [name for name, kind in COMPARED.items() if not isinstance(known[name], kind)]
+    except FileNotFoundError:
+        raise FileFormatError(archive, f"has no manifest {path.name} beside it; copy it along, or {AGAIN}") from None
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
     except KeyError as missing:
         raise FileFormatError(path, f"is not a manifest: it lacks {missing.args[0]}") from None
-    return values
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise FileFormatError(path, f"is not a manifest: {problem}") from None
+    if wrong:
+        raise FileFormatError(path, f"is not a manifest: {wrong[0]} is of another kind")
+    return known
 
 
 def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
@@ -436,23 +257,14 @@ def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
     return ""
 
 
-def _section(name: str, values: Mapping[str, Any]) -> list[str]:
-    return ["", f"[{name}]", *(f"{_text(key)} = {_text(value)}" for key, value in values.items())]
-
-
-def _text(value: Any) -> str:
-    """A string or a list of strings: JSON's way of writing them is TOML's too."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _replace(path: Path, lines: Sequence[str]) -> None:
+def _write(path: Path, document: Mapping[str, Any]) -> None:
     temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, path)
 
 
-SCHEMA = 2
-UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, struct.error, zlib.error)
+SCHEMA, FOREST = 3, ("features", "borders", "leaves", "bias")  # Arrays of a forest in an archive
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, BadZipFile, zlib.error)
 """What reading a zip of arrays raises where it is cut short or overwritten."""
 POOLED = "*"  # In place of a GPU's name: a model of several GPUs, for those that were never measured
 
@@ -488,15 +300,11 @@ class Artifact:
     def __init__(
         self,
         path: Path,
-        arrays: Archive | dict[str, Array],
+        arrays: Mapping[str, Array],
         header: dict[str, Any],
         entries: dict[tuple[str, str, str, str], tuple[int, Entry]],
-        open_beside: Callable[[str], Artifact | None] = lambda _: None,
     ):
-        """``open_beside`` opens another archive of the same fit by its name, if there is one."""
         self.path = path
-        self._open_beside = open_beside
-        self._beside: dict[str, Artifact | None] = {}
         self._arrays = arrays
         self.header = header
         self._entries = entries
@@ -506,23 +314,11 @@ class Artifact:
     def entries(self) -> tuple[Entry, ...]:
         return tuple(entry for _, entry in self._entries.values())
 
-    def entries_of(self, family: str) -> tuple[Entry, ...]:
-        beside = self._holding(family)
-        return self.entries if beside is None else (*self.entries, *beside.entries)
-
-    def _holding(self, family: str) -> Artifact | None:
-        """The other archive that holds a family's models, opened on first use."""
-        archive = FAMILIES[family].archive if family in FAMILIES else ""
-        if archive and archive not in self._beside:
-            self._beside[archive] = self._open_beside(archive)
-        return self._beside.get(archive)
-
     def find(self, family: str, gpu: str, engine: str, variant: str) -> tuple[Entry, Forest] | None:
         """The model of exactly these kernels on this GPU, if there is one."""
         found = self._entries.get((family, gpu, engine, variant))
         if found is None:
-            beside = self._holding(family)
-            return None if beside is None else beside.find(family, gpu, engine, variant)
+            return None
         number, entry = found
         if number not in self._forests:
             self._forests[number] = self._read_forest(number)
@@ -533,15 +329,13 @@ class Artifact:
         entries, forests = dict(self._entries), dict(self._forests)
         for number, (entry, forest) in enumerate(models, start=1):
             entries[entry.key], forests[-number] = (-number, entry), forest
-        extended = Artifact(self.path, self._arrays, self.header, entries, self._open_beside)
+        extended = Artifact(self.path, self._arrays, self.header, entries)
         extended._forests = forests
         return extended
 
-    def fitted_groups(self, family: str = "") -> Array:
-        """Hashes of the groups of rows that the archive that holds a ``family`` was fitted on; empty: this one."""
-        beside = self._holding(family) if family else None
-        if beside is not None:
-            return beside.fitted_groups()
+    @property
+    def fitted_groups(self) -> Array:
+        """Hashes of the groups of rows that it was fitted on."""
         try:
             return np.asarray(self._arrays["groups"])
         except UNREADABLE as problem:
@@ -550,30 +344,16 @@ class Artifact:
     def _read_forest(self, number: int) -> Forest:
         arrays = self._arrays
         try:
-            lengths = arrays[f"{number}/border_counts"]
-            borders = np.split(arrays[f"{number}/borders"], np.cumsum(lengths)[:-1])
-            return Forest(
-                tuple(borders),
-                arrays[f"{number}/features"],
-                arrays[f"{number}/bins"],
-                arrays[f"{number}/leaves"].astype(np.float32),
-                float(arrays[f"{number}/bias"]),
-            )
+            features, borders, leaves, bias = (arrays[f"{number}/{name}"] for name in FOREST)
+            return Forest(features, borders, leaves.astype(np.float32), float(bias))
         except UNREADABLE as problem:
             raise FileFormatError(self.path, f"is damaged: model {number} cannot be read ({problem})") from None
 
 
 def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True) -> Artifact:
-    """Open an artefact, ``checked`` against its manifest and this code; families' archives need no main one."""
-
-    def open_beside(archive: str) -> Artifact | None:
-        beside = path_beside(path, archive)
-        return load_artifact(beside, inputs.of(archive), checked=checked) if beside.exists() else None
-
-    if not path.exists() and any(path_beside(path, archive).exists() for archive in inputs.beside):
-        return Artifact(path, {"groups": np.zeros(0, dtype=np.int64)}, {}, {}, open_beside)
+    """Open an artefact, ``checked`` against its manifest and this code."""
     try:
-        arrays = Archive(path.read_bytes())
+        arrays = open_arrays(path)
         header = json.loads(arrays["header"].tobytes().decode("utf-8"))
         version = header["schema"]
         if version != SCHEMA:
@@ -586,14 +366,9 @@ def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True)
             raise
         raise FileFormatError(path, f"is not an infercast artefact or is damaged: {problem}") from None
     if checked:
-        check_manifest(path, arrays.listed, inputs)
+        check_manifest(path, arrays, inputs)
     entries = {entry.key: (number, entry) for number, entry in enumerate(listed)}
-    return Artifact(path, arrays, header, entries, open_beside)
-
-
-def path_beside(path: Path, archive: str) -> Path:
-    """Where the models of families are that have an archive of their own: ``kernels-recurrent.npz``."""
-    return path.with_stem(f"{path.stem}-{archive}") if archive else path
+    return Artifact(path, arrays, header, entries)
 
 
 def save_artifact(
@@ -610,18 +385,14 @@ def save_artifact(
     arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)}
     arrays["groups"] = np.sort(groups)
     for number, (_, forest) in enumerate(models):
-        arrays[f"{number}/border_counts"] = np.array([len(borders) for borders in forest.borders])
-        arrays[f"{number}/borders"] = np.concatenate([*forest.borders, np.empty(0, dtype=np.float32)])
-        arrays[f"{number}/features"] = forest.features
-        arrays[f"{number}/bins"] = forest.bins
         # Leaves are corrections of a fraction of a percent to a few percent each: half precision is far finer.
-        arrays[f"{number}/leaves"] = forest.leaves.astype(np.float16)
-        arrays[f"{number}/bias"] = np.array(forest.bias)
+        parts = forest.features, forest.borders, forest.leaves.astype(np.float16), np.array(forest.bias)
+        arrays |= {f"{number}/{name}": part for name, part in zip(FOREST, parts, strict=True)}
     temporary = path.with_name(f"{path.name}.part.npz")
     try:
         np.savez_compressed(temporary, **arrays)
         os.replace(temporary, path)
-        write_manifest(path, Archive(path.read_bytes()).listed, inputs, [entry for entry, _ in models], origin)
+        write_manifest(path, open_arrays(path), inputs, origin)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None

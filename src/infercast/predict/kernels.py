@@ -2,57 +2,172 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from math import exp, inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import ratio_bounds
-from infercast.lazy_classes import NamedTuple
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.ops import Op
-from infercast.ops.op import Size
-from infercast.predict.array_api import (
-    CHUNK,
-    Array,
-    Arrays,
-    Doubles,
-    Floats,
-    Kit,
-    Number,
-    Physics,
-    Plain,
-    Singles,
-    kit_of,
-)
+from infercast.predict.array_api import Array, Arrays, Kit, Number, Physics, Plain, kit_of
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Core, Family
-from infercast.predict.families.gemm import PRODUCTS, SHARES, Machine, products_of_sweep
 from infercast.predict.fitted import Entry, Forest
 from infercast.predict.identity import ANY, SWEEP
 from infercast.predict.roofline import Floor
 
-if TYPE_CHECKING:
-    from infercast.predict.anchors import Correction
+# A minute of measuring on a new GPU: a few anchor points correct what was learned elsewhere.
+#
+# What estimates miss is a Gaussian process: an offset, a multiplier of each physical term, a slope in what the pooled
+# learner says, and a smooth and a rougher function of the features. How much each varies and how far each feature
+# reaches (data/few_shot.json) was learned for all kernels of a family on A100, L40S and H200, each left out of what
+# estimates it. Anchors are chosen where the process expects to learn most about all other kernels; its own variance,
+# scaled by how well anchors predict each other, gives the interval.
 
+OTHERS = "others"  # Families whose variances were not learned
+WIDTH = 8.0
+"""For those, the distance, in standard deviations summed over features, at which an anchor says half as much."""
+TAILS, DOUBTED, REWEIGHTED = 4.0, 3.0, 3
+"""An odd anchor counts for less: degrees of freedom of Student's law, how many times the noise is assumed at first, and
+how often weights are found anew."""
+USUAL_WIDENING, NEAR_WIDENING, WORTH = 1.7, 1.1, 50
+"""Half an 80 % interval in standard deviations of the process as it mostly is, the same where its architecture was
+learned from, and how many anchors that is worth: a few agree with each other more than with other kernels."""
+
+
+class Place(NamedTuple):
+    near: tuple[Array, Array]  # Features by how far they reach, in the smooth function and in the rough one
+    shares: Array  # Of each term in the time; they add up to 1 at most
+    said: Array  # By the pooled learner
+
+
+@lru_cache
+def _variances() -> dict[str, dict[str, Any]]:
+    """By family: of log latency, and by feature how much of the distance at which anchors matter one unit of it is."""
+    found: dict[str, dict[str, Any]] = json.loads((DATA / "few_shot.json").read_text(encoding="utf-8"))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Where kernels of a family lie, and how alike the misses of two of them are."""
+
+    reach: tuple[Array, Array]
+    terms: list[int]
+    varies: dict[str, Any]
+    learner: Forest | None
+
+    @classmethod
+    def of(cls, family: str, reference: Array, learner: Forest | None) -> Space:
+        """``reference`` rows show how far features usually spread, where that was not learned of a family."""
+        record, width = FAMILIES[family], reference.shape[1]
+        names = next((each for each in record.features.values() if len(each) == width), ())
+        varies = _variances().get(family, {}) if names == record.features[family] else {}
+        columns = [names.index(f"{term}_share") for term in record.shares if f"{term}_share" in names]
+        if varies:
+            return cls((np.array(varies["smooth"]), np.array(varies["rough"])), columns, varies, learner)
+        spread = reference.std(axis=0)
+        reach = np.where(spread > 1e-6, 1.0 / np.maximum(spread, 1e-6), 0.0) / WIDTH
+        return cls((reach, np.zeros(width)), columns, _variances()[OTHERS], learner)
+
+    def place(self, features: Array) -> Place:
+        shares = features[:, self.terms]
+        # Some cores give a share as its base-two logarithm, which is never positive.
+        shares = np.where(shares < 0.0, np.exp2(np.minimum(shares, 0.0)), np.minimum(shares, 1.0))
+        shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
+        said = np.zeros(len(features)) if self.learner is None else self.learner.predict(features)
+        return Place((features * self.reach[0], features * self.reach[1]), shares, said)
+
+    def covariance(self, left: Place, right: Place) -> Array:
+        """Of the misses of two sets of kernels before anything was measured."""
+        of = self.varies
+        alike = of["offset"] + of["belief"] * np.outer(left.said, right.said)
+        alike = alike + left.shares * np.asarray(of["terms"]) @ right.shares.T
+        for variance, ours, theirs in zip(of["functions"], left.near, right.near, strict=True):
+            squared = np.square(ours).sum(axis=1)[:, None] + np.square(theirs).sum(axis=1) - 2.0 * ours @ theirs.T
+            distance = np.sqrt(3.0 * np.maximum(squared, 0.0))
+            alike = alike + variance * (1.0 + distance) * np.exp(-distance)
+        return np.asarray(alike)
+
+    def variance(self, place: Place) -> Array:
+        of = self.varies
+        terms = np.square(place.shares) @ np.broadcast_to(of["terms"], place.shares.shape[1:])
+        return np.asarray(of["offset"] + sum(of["functions"]) + of["belief"] * np.square(place.said) + terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    space: Space
+    anchors: Place
+    weights: Array
+    precision: Array  # Inverse covariance of the anchors' misses
+    widening: float  # Half an 80 % interval, in standard deviations of the process
+    is_swept: bool = False
+    """Whether anchors were kernels by themselves, with cold operands, to which an engine adds what it does."""
+
+    def __call__(self, features: Array) -> Array:
+        """log(measured / predicted) to be expected, row by row."""
+        return np.asarray(self.space.covariance(self.space.place(features), self.anchors) @ self.weights)
+
+    def spread(self, features: Array) -> Array:
+        """Half of the 80 % interval of log latency that is left, row by row."""
+        place = self.space.place(features)
+        near = self.space.covariance(place, self.anchors)
+        known = np.einsum("ij,ij->i", near @ self.precision, near)
+        left = np.maximum(self.space.variance(place) - known, 0.0) + self.space.varies["noise"]
+        least_spread = 0.03
+        return np.asarray(np.maximum(self.widening * np.sqrt(left), least_spread))
+
+
+def learn(
+    family: str, features: Array, misses: Array, reference: Array, learner: Forest | None = None, *, near: bool = False
+) -> Correction:
+    """From anchors' features and misses, log(measured / predicted) of the ``learner``; ``near``: it saw such chips."""
+    space = Space.of(family, reference, learner)
+    anchors = space.place(features)
+    precision = _precision(space.covariance(anchors, anchors), misses, space.varies["noise"])
+    weights = precision @ misses
+    # In closed form: how far each anchor is from what the others say of it, in standard deviations.
+    alone = np.abs(weights) / np.sqrt(np.diag(precision))
+    usual = NEAR_WIDENING if near else USUAL_WIDENING
+    widening = (misses.size * float(np.quantile(alone, 0.8)) + WORTH * usual) / (misses.size + WORTH)
+    return Correction(space, anchors, weights, precision, widening)
+
+
+def _precision(smooth: Array, misses: Array, usual: float) -> Array:
+    """The inverse covariance of misses, with odd ones counting for less."""
+    noise = np.full(misses.size, DOUBTED * usual)
+    for _ in range(REWEIGHTED):
+        missed = np.square(misses - smooth @ np.linalg.solve(smooth + np.diag(noise), misses))
+        noise = np.maximum((TAILS * usual + missed) / (TAILS + 1.0), 0.8 * usual)
+    return np.asarray(np.linalg.inv(smooth + np.diag(noise)))
+
+
+# Very many shapes at once.
 
 MANY = 4096  # Shapes from which on it is worth while
 PART = 16_384  # Shapes at once
 
 
 def are_many(size: Any) -> bool:
-    lengths = getattr(size, "keys", size)
+    lengths = size[0] if isinstance(size, tuple) else getattr(size, "keys", size)
     return isinstance(lengths, np.ndarray) and lengths.size >= MANY and len(lengths) > 1
 
 
 def parts_of(op: Any, names: Sequence[str]) -> tuple[list[Op], Array | None]:
-    """Operators of some shapes each, which differ in these fields, and which of them each shape is; None: in order."""
-    others = [getattr(op, each.name) for each in fields(op) if each.name not in names]
-    if any(isinstance(other, np.ndarray) for other in others):
-        return [op], None
+    """Operators of some shapes each, and which of them each shape is; None: in order.
+
+    They differ in these fields, and in all others that are arrays.
+    """
+    names = [each.name for each in fields(op) if each.name in names or isinstance(getattr(op, each.name), np.ndarray)]
     sizes, which = _distinct(np.broadcast_arrays(*(np.asarray(getattr(op, name)) for name in names)))
     starts = range(0, len(sizes[0]), PART)
     parts = [[size[start : start + PART] for size in sizes] for start in starts]
@@ -317,100 +432,3 @@ def _bound(terms: dict[str, Number]) -> Any:
     if not isinstance(next(iter(terms.values())), np.ndarray):
         return max(terms, key=terms.__getitem__)
     return np.array([*terms])[np.argmax(np.stack(np.broadcast_arrays(*terms.values())), axis=0)]
-
-
-MANY_PRODUCTS = 4096  # Products from which on single precision is used
-
-
-class GemmModel(KernelModel):
-    """As other kernels, but features are never put side by side, and chunks of them stay in the processor's cache."""
-
-    def __init__(self, family: Family, op: Any, gpu: Gpu, choice: ModelChoice | None, **conditions: Any) -> None:
-        super().__init__(family, op, gpu, choice, **conditions)
-        if choice is not None and family.timed_by is not None:
-            op = family.timed_by(op, choice.entry.engine)
-        self._machine = Machine(op, gpu)
-        self._products, logarithmic = PRODUCTS
-        self._known_machine = None if self._known is None else Machine(op, self._known)
-        if choice is not None:
-            if choice.entry.engine == SWEEP:
-                wide = replace(op, weight_dtype=op.dtype)  # narrower weights are multiplied as inputs are
-                self._products, logarithmic = products_of_sweep(wide, gpu)
-            self._forest = choice.forest.without_logarithms(logarithmic)
-
-    def estimate(self, op: Op, size: tuple[Size, Size, Size]) -> Estimate:
-        if not _are_numbers(*size):
-            if np.broadcast(*size).size != 1:
-                return self._estimate_many(op, *size)
-            size = tuple(np.ravel(each)[0] for each in size)
-        return self.like(op, size)
-
-    def like(self, op: Op, size: tuple[Any, Any, Any], condition: str = "") -> Estimate:
-        seconds, terms = self._one(op, *map(float, size))
-        bound = SHARES[terms.index(max(terms))]
-        return Estimate(seconds, seconds * self._low, seconds * self._high, self._source, bound, condition)
-
-    def _estimate_many(self, op: Op, m: Size, n: Size, k: Size) -> Estimate:
-        times = np.empty(np.broadcast(m, n, k).size)
-        bounds = np.empty(times.size, dtype=np.uint8)
-        for part, seconds, terms in self._many(op, m, n, k):
-            times[part] = seconds
-            bounds[part] = _largest(terms, seconds)
-        return Estimate(times, times * self._low, times * self._high, self._source, np.array(SHARES).take(bounds))
-
-    def seconds(self, op: Op, size: tuple[Size, Size, Size]) -> Number:
-        if _are_numbers(*size) or np.broadcast(*size).ndim == 0:
-            return self._one(op, *map(float, size))[0]
-        times = np.empty(np.broadcast(*size).size)
-        for part, seconds, _ in self._many(op, *size):
-            times[part] = seconds
-        return times
-
-    def _one(self, op: Op, m: float, n: float, k: float) -> tuple[float, tuple[float, ...]]:
-        own, elsewhere = self._known is None, None
-        (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine, featured=own)
-        if self._forest is not None:
-            if not own:
-                (elsewhere, _), values = self._products(m, n, k, self._known_machine, Floats, engine=self._engine)
-            residual = self._offset + self._shrink * self._forest.predict_one(values)
-            seconds = self._combined(seconds, elsewhere, residual)
-        return self._at_least(op, (m, n, k), seconds), terms
-
-    def _many(self, op: Op, m: Size, n: Size, k: Size) -> Iterator[tuple[slice, Array, tuple[Number, ...]]]:
-        """Which products, their seconds, their terms: all at once, or chunk by chunk where they are many."""
-        size = np.broadcast(m, n, k).size
-        x, step = (Doubles, max(size, 1)) if size < MANY_PRODUCTS else (Singles, CHUNK)
-        sizes: list[Array] = [np.broadcast_to(np.asarray(each).astype(x.dtype), size) for each in (m, n, k)]
-        with np.errstate(over="ignore", under="ignore"):
-            for start in range(0, size, step):
-                part = slice(start, start + step)
-                m, n, k = (np.ascontiguousarray(each[part]) for each in sizes)
-                yield part, *self._chunk(op, m, n, k, x)
-
-    def _chunk(self, op: Op, m: Array, n: Array, k: Array, x: type[Doubles]) -> tuple[Array, tuple[Number, ...]]:
-        machine, known, elsewhere = self._machine, self._known_machine, None
-        if x is Singles:
-            machine, known = machine.singles, None if known is None else known.singles
-        (seconds, terms), values = self._products(m, n, k, machine, x, engine=self._engine)
-        if self._forest is not None:
-            if known is not None:
-                (elsewhere, _), values = self._products(m, n, k, known, x, engine=self._engine)
-            residual = self._forest.predict_columns(values, m.size, x.dtype)
-            residual *= self._shrink
-            residual += self._offset
-            seconds = self._combined(seconds, elsewhere, residual)
-        return self._at_least(op, (m, n, k), seconds), terms
-
-
-def _largest(terms: tuple[Number, ...], like: Array) -> Array:
-    """Which of the terms is the largest in each product; the first of equal ones."""
-    largest, which = np.full_like(like, -np.inf), np.zeros(like.size, dtype=np.uint8)
-    for number, term in enumerate(terms):
-        is_larger = (term > largest).view(np.uint8)
-        np.maximum(which, is_larger * np.uint8(number), out=which)  # numbers rise, so the last larger one stays
-        np.maximum(largest, term, out=largest)
-    return which
-
-
-def _are_numbers(m: Size, n: Size, k: Size) -> bool:
-    return type(m) is type(n) is type(k) is int

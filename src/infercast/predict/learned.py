@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import product
 from math import expm1
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,10 @@ from infercast.predict.board_power import power_limits
 from infercast.predict.estimate import SOURCES, Estimate, fuse_prefill_decode, join, padded_seconds
 from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Family, stated_interval
-from infercast.predict.fitted import FEATURES, POOLED, Artifact, Entry, Forest, load_artifact, silent_forest
+from infercast.predict.fitted import POOLED, Artifact, Entry, Forest, load_artifact, silent_forest
 from infercast.predict.kernels import (
     SIBLING_WIDENING,
-    GemmModel,
+    Correction,
     KernelModel,
     ModelChoice,
     borrowed,
@@ -37,9 +37,6 @@ from infercast.predict.kernels import (
     trust_in,
 )
 from infercast.predict.roofline import PUBLISHED, Adjusted, Floor, Predictor, Roofline, Typical
-
-if TYPE_CHECKING:
-    from infercast.predict.anchors import Correction
 
 
 class Bound(NamedTuple):
@@ -171,7 +168,7 @@ class ModelSelector:
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[ModelChoice]:
         others = tuple(dict.fromkeys(filter(None, (identity.any_kernel(family, each) for each in variants if each))))
-        known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
+        known = {entry.variant for entry in self._artifact.entries if entry.family == family}
         tabled = [engine for engine in engines if engine != identity.SWEEP][:1]
         if known.isdisjoint((*variants, *others)):  # no GPU has one: none needs to be looked at
             yield from self._stated(family, gpu, tabled, variants)
@@ -206,7 +203,7 @@ class ModelSelector:
         for engine, variant in product(engines, variants[:1]):
             if interval := stated_interval(family, variant, gpu.kernels):
                 entry = Entry(family, POOLED, engine, variant, 0, 0.0, 0.0, *interval, _mean_miss(interval))
-                yield ModelChoice("unseen", entry, silent_forest(len(FEATURES[family])))
+                yield ModelChoice("unseen", entry, silent_forest())
 
     def _is_borrowed(self, family: str, engine: str, asked: str, variant: str) -> bool:
         """Whether a model is of the kernel that is asked for; each engine writes its own for Triton."""
@@ -220,17 +217,13 @@ class ModelSelector:
         if self._tier is None:
             yield "measured", [gpu.name]
         if self._tier in (None, "sibling"):
-            entries = self._artifact.entries_of(family) if family else self._artifact.entries
-            measured = sorted({entry.gpu for entry in entries} - {POOLED, gpu.name})
+            measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
             same = by_kernels(self._profile.generations, gpu)
             everywhere = family in self._profile.everywhere
             relatives = [each for each in map(load_gpu, measured) if everywhere or each.kernels in same]
             relatives.sort(key=lambda other: abs(np.log(other.dram_bandwidth / gpu.dram_bandwidth)))
             yield "sibling", [other.name for other in relatives]
         yield "unseen", [POOLED]
-
-
-ESTIMATORS: dict[str, type[KernelModel]] = {"gemm": GemmModel}  # Of families that are asked for most often
 
 
 class Learned:
@@ -351,7 +344,7 @@ class Learned:
         if not is_modelled(gpu):
             return self._fallback.explain(op, gpu)
         family = family_of(op)
-        return self._made(KernelModel, family, op, gpu, None).explain(op, family.sizes(op))
+        return self._made(family, op, gpu, None).explain(op, family.sizes(op))
 
     def _sized(self, op: Op) -> list[tuple[Op, Any]]:
         """An operator or its two halves, each with what a step decides of it: in plain floats if it is one kernel."""
@@ -367,8 +360,7 @@ class Learned:
         key = (id(gpu), family.name, *family.kind(op), variants)
         kernels = self._kinds.get(key)
         if kernels is None:
-            make = KernelModel if self._corrections else ESTIMATORS.get(family.name, KernelModel)
-            kernels = self._made(make, family, op, gpu, variants)
+            kernels = self._made(family, op, gpu, variants)
             self._kinds[key] = kernels  # it holds the GPU, so that no other one takes its id
         return kernels
 
@@ -377,9 +369,7 @@ class Learned:
         named = variants or family.variants(op, gpu, self._profile)
         return next((found for each in named if (found := self._corrections.get((family.name, each)))), None)
 
-    def _made(
-        self, make: type[KernelModel], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None
-    ) -> KernelModel:
+    def _made(self, family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> KernelModel:
         choice = self.choose(op, gpu, variants)
         known = choice.known if choice is not None and family.is_chip_bound else None
         if choice is not None and known is not None and has_inline_ecc(known) > has_inline_ecc(gpu):
@@ -388,7 +378,7 @@ class Learned:
         correction = self._correction(family, op, gpu, variants) if self._corrections else None
         first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
         conditions: dict[str, Any] = {"engine": not self._as_tabled, "alone": self._is_alone}
-        return make(family, op, gpu, choice, **conditions, correction=correction, first=first)
+        return KernelModel(family, op, gpu, choice, **conditions, correction=correction, first=first)
 
 
 # What estimates on a GPU rest on, family by family: own rows, a kernel known from other chips, a new one, or a bound.
@@ -480,8 +470,7 @@ def _of_chosen(known: KnownKernel, choice: ModelChoice | None, gpu: Gpu, artifac
 def _chips(choice: ModelChoice, artifact: Artifact) -> tuple[str, ...]:
     entry, is_new = choice.entry, choice.is_new_kernel
     prefix = entry.variant.rpartition("/")[0]
-    entries = artifact.entries_of(entry.family)
-    own = (each for each in entries if (each.family, each.engine) == (entry.family, entry.engine))
+    own = (each for each in artifact.entries if (each.family, each.engine) == (entry.family, entry.engine))
     same = (each for each in own if each.variant == entry.variant or (is_new and each.variant.startswith(prefix)))
     return tuple(sorted({each.gpu for each in same} - {POOLED}))
 

@@ -291,11 +291,9 @@ def _sdpa_work(op: Sdpa, gpu: Gpu) -> Work:
 WORK: dict[type, Any] = {
     **{TensorOp: _tensor_work, Product: _product_work, Conv2d: _conv_work, Lstm: _lstm_work, Sdpa: _sdpa_work}
 }
-SETS = {"linear": "product", "bmm": "product", "conv2d": "conv2d", "lstm": "lstm"} | dict.fromkeys(SDPA_KERNELS, "sdpa")
 INPUTS = Inputs(
     "operators",
     {name: tuple(names) for name, names in read_data("operators.toml")["features"].items()},
-    lambda family, *_: SETS.get(family, "tensor"),
     ("predict/operators.py", "ops/tensor.py", "data/operators.toml"),
 )
 

@@ -15,7 +15,7 @@ from infercast.forecast.result import Forecast, Verdict, prices_of
 from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.system import BOTH, DECODE
-from infercast.hardware.server import Server
+from infercast.hardware.load import Server
 from infercast.report import quantities
 from infercast.report.caveats import (
     SENTENCES,

@@ -37,7 +37,7 @@ from infercast.forecast.sweep import MOST_VALUES, parse_numbers, save_energy, sw
 from infercast.glossary import glossary
 from infercast.hardware import Gpu, gpu_names, load_gpu
 from infercast.hardware.gpu import TOPOLOGIES
-from infercast.hardware.server import host_cpus, networks, servers
+from infercast.hardware.load import host_cpus, networks, servers
 from infercast.models.library import configs
 from infercast.models.quantization import schemes
 from infercast.report.deployment import fit_dict

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from infercast.units import json_text
 
@@ -38,14 +41,16 @@ def prepare(fetch: Callable[[str], Any]) -> None:
     """Once, before the first question: ``fetch`` gives the bytes of a file next to the page."""
     count_in_64_bits()
     from infercast.predict import fitted as artifact  # noqa: PLC0415 - after the line above
-    from infercast.web.pieced_archive import PiecedArchive  # noqa: PLC0415
+    from infercast.web.pieced_archive import PiecedFile  # noqa: PLC0415
 
-    class Beside(PiecedArchive):
-        @staticmethod
-        def fetch(name: str) -> Any:
-            return fetch(name).to_bytes()
+    def open_arrays(path: Path) -> Any:
+        """Those of a large archive from pieces next to the page: a note stands for it."""
+        content = path.read_bytes()
+        is_whole = content.startswith(b"PK")
+        file = io.BytesIO(content) if is_whole else PiecedFile(json.loads(content), lambda name: fetch(name).to_bytes())
+        return NpzFile(file)
 
-    setattr(artifact, "Archive", Beside)  # noqa: B010
+    setattr(artifact, "open_arrays", open_arrays)  # noqa: B010
 
 
 def respond(call: str, name: str, question: str, tell: Callable[[str], None]) -> str:

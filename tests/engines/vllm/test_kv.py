@@ -7,8 +7,7 @@ import pytest
 from infercast.engines.vllm.kv_cache import ALIGN, KvShape, StateBlocks, kv_layout
 from infercast.engines.vllm.versions import Rule, rules_of
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import Cache
+from infercast.models.mixers.mixer import Cache, LatentAttention
 from infercast.models.read import read_model
 from infercast.serve.cache.blocks import StateRules
 

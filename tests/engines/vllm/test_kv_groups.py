@@ -11,8 +11,7 @@ from pathlib import Path
 from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import GroupedAttention, NoMixer
+from infercast.models.mixers.mixer import GroupedAttention, LatentAttention, NoMixer
 from infercast.models.read import read_model
 
 with Path(__file__).with_name("kv_groups.csv").open(encoding="utf-8", newline="") as file:

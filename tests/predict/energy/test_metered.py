@@ -8,13 +8,13 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Gemm, MoE, Scan
 from infercast.ops.op import norm, quantise
-from infercast.predict import metered
-from infercast.predict.board_power import board_power
-from infercast.predict.metered import (
+from infercast.predict import board_power as metered
+from infercast.predict.board_power import (
     ARCHIVE,
     COPIES,
     FEATURES,
     MOST_LAUNCHES,
+    board_power,
     copies_of,
     family_of_reading,
     loops_of,

@@ -44,14 +44,12 @@ def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given
             samples, out, provenance, tell or (lambda _: None), train.origin_of({**tables, **sweeps})
         )
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
-    written = train.archives_of(out, fitted)
-    size = sum(path.stat().st_size for path in written)
-    names = ", ".join(map(str, written))
+    size = out.stat().st_size
     slow = train.count_left_out(samples)
-    lines = [f"{names}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB"]
+    lines = [f"{out}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB"]
     if slow:
         lines.append(f"left out of models for other GPUs: {slow:,} rows of groups that take over twice their physics")
-    document = {"written": names, "models": len(fitted), "rows": rows, "left_out": slow, "bytes": size}
+    document = {"written": str(out), "models": len(fitted), "rows": rows, "left_out": slow, "bytes": size}
     print_result(form, lambda: document, lambda: [styled("\n".join(lines))])
 
 

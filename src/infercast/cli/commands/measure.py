@@ -13,11 +13,11 @@ from typing import Any
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, bar_of, note, print_result
 from infercast.engines.base import engine_named
-from infercast.engines.host_probe import HostProbe, read_probe
+from infercast.engines.host import HostProbe, read_probe
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.deploy import deploy
 from infercast.forecast.option_table import own_options
-from infercast.hardware.server import MEASURED
+from infercast.hardware.load import MEASURED
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
 from infercast.lab.measure.device import ENGINES

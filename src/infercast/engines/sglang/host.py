@@ -14,8 +14,7 @@ from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import GroupedAttention
+from infercast.models.mixers.mixer import GroupedAttention, LatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Gemm
 from infercast.serve.step import HostCost, host_cost_of

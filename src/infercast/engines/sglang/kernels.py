@@ -21,8 +21,7 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import GroupedAttention, Mixer
+from infercast.models.mixers.mixer import GroupedAttention, LatentAttention, Mixer
 from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 

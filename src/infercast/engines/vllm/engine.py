@@ -49,7 +49,7 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import LatentAttention
 from infercast.models.mixers.recurrent import GatedDeltaNet, RecurrentMixer
 from infercast.models.read import read_object
 from infercast.models.spec import ModelConfig

@@ -26,8 +26,7 @@ from infercast.engines.vllm.versions import EngineVersion, Rule
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import UNPADDED, Multiples
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import GroupedAttention, Mixer
+from infercast.models.mixers.mixer import GroupedAttention, LatentAttention, Mixer
 from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Collective, Gemm, MoE, Op

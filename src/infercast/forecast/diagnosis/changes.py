@@ -11,7 +11,7 @@ from infercast.engines.base import Deployment
 from infercast.forecast.deploy import redeploy
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import System, system_of, two_pools
-from infercast.hardware.server import networks
+from infercast.hardware.load import networks
 from infercast.lazy_classes import NamedTuple
 
 SEATS, TOKENS, KV, SLOTS, ROUTER, SERVERS = "seats", "tokens", "kv", "slots", "router", "servers"

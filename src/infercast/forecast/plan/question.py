@@ -32,7 +32,7 @@ from infercast.forecast.slo import Array, Slo
 from infercast.forecast.system import DEFAULT_LINK
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import LEAST_POWER
-from infercast.hardware.server import Server
+from infercast.hardware.load import Server
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -29,7 +28,7 @@ from infercast.lab.fit.tables import FILES
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
 from infercast.predict.families.family import has_constants, stated_interval
-from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, Forest, path_beside, save_artifact, silent_forest
+from infercast.predict.fitted import FEATURES, POOLED, Entry, Forest, save_artifact, silent_forest
 from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
 # How far an unmeasured GPU may lie from what was learned on others.
@@ -131,26 +130,15 @@ def file_hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def origin_of(tables: dict[str, str]) -> dict[str, Any]:
+def origin_of(tables: dict[str, str], revision: str = "") -> dict[str, Any]:
+    """When, by which ``revision`` of this source (empty: that of a release) and on what an artefact was fitted."""
     packages = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "revision": revision(),
+        "revision": revision or f"release {_version('infercast')}",
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "tables": dict(sorted(tables.items())),
     }
-
-
-def revision() -> str:
-    """The commit of this source, where it is a checkout."""
-    try:
-        said = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return f"release {_version('infercast')}"
-    return said.stdout.strip()
 
 
 def _version(name: str) -> str:
@@ -184,7 +172,7 @@ class Settings:
 def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
     """A forest that predicts ``target`` with the least mean absolute error."""
     if not np.ptp(features.astype(np.float32), axis=0).any():  # one shape, or the same one again: nothing to ask
-        return silent_forest(features.shape[1], float(np.median(target)))
+        return silent_forest(float(np.median(target)))
     model = _fit(features, target, settings, weight)
     if np.count_nonzero(importance := model.get_feature_importance()) > settings.most_features:
         features = features.copy()
@@ -219,22 +207,17 @@ def _fit(features: Array, target: Array, settings: Settings, weight: Array | Non
 
 def _forest(document: dict[str, Any]) -> Forest:
     """CatBoost's JSON as arrays; levels that a short tree lacks always answer no."""
-    known = document["features_info"]["float_features"]
-    borders = tuple(np.array(sorted(feature["borders"] or []), dtype=np.float32) for feature in known)
     trees = document["oblivious_trees"]
     depth = max(len(tree["splits"] or []) for tree in trees)
-    features = np.zeros((len(trees), depth), dtype=np.uint8)
-    bins = np.full((len(trees), depth), 255, dtype=np.uint8)
+    features, borders = np.zeros((len(trees), depth), dtype=np.uint8), np.full((len(trees), depth), np.inf, np.float32)
     leaves = np.zeros((len(trees), 2**depth), dtype=np.float32)
     scale, bias = document["scale_and_bias"]
     for number, tree in enumerate(trees):
         for level, split in enumerate(tree["splits"] or []):
-            feature = split["float_feature_index"]
-            features[number, level] = feature
-            bins[number, level] = np.searchsorted(borders[feature], np.float32(split["border"]))
+            features[number, level], borders[number, level] = split["float_feature_index"], split["border"]
         values = np.array(tree["leaf_values"], dtype=np.float32) * scale
         leaves[number, : len(values)] = values
-    return Forest(borders, features, bins, leaves, float(np.ravel(bias)[0]))
+    return Forest(features, borders, leaves, float(np.ravel(bias)[0]))
 
 
 # How hard each family is fitted, chosen on the source GPUs only: by groups held out inside them for the measured tier,
@@ -446,7 +429,7 @@ def fit_artifact(
     origin: Mapping[str, Any] | None = None,
     of_gpus: Container[str] | None = None,
 ) -> list[Entry]:
-    """Fit every model and write the artefacts, one an archive, with their manifests; returns what was fitted.
+    """Fit every model and write the artefact with its manifest; returns what was fitted.
 
     ``of_gpus``: only these GPUs' own models; those of several are always fitted.
     """
@@ -468,16 +451,9 @@ def fit_artifact(
     at_once = 2  # Models fitted side by side; each comes out the same whatever its neighbour is
     with ThreadPoolExecutor(at_once) as pool:
         models = list(pool.map(run, jobs))
-    for archive in sorted({FAMILIES[entry.family].archive for entry, _ in models}):
-        held = [model for model in models if FAMILIES[model[0].family].archive == archive]
-        groups = [sample.group for key, sample in samples.items() if FAMILIES[key[0]].archive == archive]
-        path, seen = path_beside(out, archive), np.unique(np.concatenate(groups))
-        save_artifact(path, held, provenance, seen, inputs=KERNELS.of(archive), origin=origin)
+    groups = np.unique(np.concatenate([sample.group for sample in samples.values()]))
+    save_artifact(out, models, provenance, groups, origin=origin)
     return [entry for entry, _ in models]
-
-
-def archives_of(out: Path, fitted: Sequence[Entry]) -> list[Path]:
-    return [path_beside(out, archive) for archive in sorted({FAMILIES[entry.family].archive for entry in fitted})]
 
 
 def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:

@@ -59,7 +59,7 @@ def describe() -> dict[str, Any]:
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
     }
-    for package in ("triton", "vllm", "flashinfer-python"):
+    for package in ("infercast", "triton", "vllm", "flashinfer-python"):
         with suppress(PackageNotFoundError):
             facts[package] = version(package)
     return facts

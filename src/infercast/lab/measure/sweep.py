@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,9 +16,7 @@ from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError
 from infercast.lab.measure.cases import Case, Shape, anchor_cases, sweep_cases
 from infercast.lab.measure.device import Monitor, State, choose_engine, describe, gpu_name, require_gpu
-from infercast.lab.measure.isolated import FAMILIES as ISOLATED
-from infercast.lab.measure.isolated import measure_isolated
-from infercast.lab.measure.prepare import COMPILED, compile_ahead, load_apart, prepare
+from infercast.lab.measure.processes import COMPILED, ISOLATED, compile_ahead, load_apart, measure_isolated, prepare
 from infercast.lab.measure.rows import Bench, Row, Store, Tally, is_heavy, measure_batch, require_pandas
 
 # What a reader of a table must know: ``meta.toml`` next to it.
@@ -34,7 +31,7 @@ class Meta:
         earlier = read_meta(folder)
         self._folder, self._minutes_before = folder, float(earlier.get("minutes", 0.0))
         protocol, date = read_data("lab/sweep.toml")["protocol"], time.strftime("%Y-%m-%d")
-        self._facts = {**facts, "protocol": protocol, "date": date, **revision()}
+        self._facts = {**facts, "protocol": protocol, "date": date}
         self._facts |= {"minutes": self._minutes_before, "rows": earlier.get("rows", 0), **_state(before, "before")}
         write_meta(folder, self._facts)
 
@@ -48,20 +45,6 @@ class Meta:
 
 def _state(state: State, when: str) -> dict[str, float]:
     return {f"sm_mhz_{when}": state.sm_mhz, f"watts_{when}": state.watts, f"celsius_{when}": state.celsius}
-
-
-def revision() -> dict[str, str]:
-    """The commit that this package is at, where it runs from a checkout of its own."""
-    here = Path(__file__).resolve()
-    git = ["git", "-C", str(here.parent)]
-    try:
-        # An installed package may lie in an environment inside another project's checkout.
-        subprocess.run([*git, "ls-files", "--error-unmatch", here.name], capture_output=True, check=True, timeout=20)
-        describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        found = subprocess.run(describe, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return {"revision": found.stdout.strip()}
 
 
 def read_meta(folder: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from infercast.bundled import DATA
 from infercast.engines.base import measured_engine
-from infercast.engines.host_probe import HostProbe, mean_probe, probe_of, read_probe
+from infercast.engines.host import HostProbe, mean_probe, probe_of, read_probe
 from infercast.engines.settings import Fields, MeasuredSetup
 from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload

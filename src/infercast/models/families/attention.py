@@ -8,8 +8,7 @@ from typing import Any
 
 from infercast.models.families import fields as parts
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import GroupedAttention, Mixer
+from infercast.models.mixers.mixer import GroupedAttention, LatentAttention, Mixer
 
 PLAIN = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast", "gelu_python", "quick_gelu", "xielu")
 """Activations that stand between two matrices; with others there is a third one, a gate."""

@@ -18,8 +18,7 @@ from infercast.models.families.fields import (
     usual_experts,
 )
 from infercast.models.feed_forward import DenseFeedForward, FeedForward, NoFeedForward
-from infercast.models.mixers.latent import KimiLatentAttention
-from infercast.models.mixers.mixer import GroupedAttention, Mixer, NoMixer, SideBySide
+from infercast.models.mixers.mixer import GroupedAttention, KimiLatentAttention, Mixer, NoMixer, SideBySide
 from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba1, Mamba2
 
 STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": ""}

@@ -15,8 +15,8 @@ from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.layout import Shard
 from infercast.models.mixers.mixer import Cache, Mixer, SequenceBatch
 from infercast.ops import Call, Collective, Gemm, Scan, ShortConvolution, StateUpdate
+from infercast.ops.mixers import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.ops.op import Size, bytes_of, copy, gated_activation, gated_norm, scan_inputs
-from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 
 NORM_KERNELS = 2  # A gated norm is two kernels of the compiler, the squares and what they scale, which move as much
 CHANNELS = 64  # Channels of Mamba 1 that count as a head of Mamba2, with kernels like its own

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import Shard
-from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import Cache, GroupedAttention, Mixer, SequenceBatch
+from infercast.models.mixers.mixer import Cache, GroupedAttention, LatentAttention, Mixer, SequenceBatch
 from infercast.ops import Call, Gemm
+from infercast.ops.mixers import IndexScores, SparseAttention, TopK
 from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, norm, rope, small_blocks
-from infercast.ops.sparse import IndexScores, SparseAttention, TopK
 
 STATE_BLOCKS = {4: 4, 128: 8}  # Tokens in a block of waiting states
 SCALE_BYTES = 4  # One fp32 scale for each key, as for each query head

@@ -580,7 +580,6 @@ def _encoder_ceiling(op: EncoderAttention, gpu: Gpu) -> list[Any]:
 
 ENCODER_ATTENTION = Family(
     name="encoder_attention",
-    archive="sparse",
     op=EncoderAttention,
     shapes={
         "encoder_attention": Shape(

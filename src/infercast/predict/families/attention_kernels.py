@@ -134,7 +134,7 @@ def phase_of(op: Any) -> str:
 
 
 def entries_up_to(tokens: Number, compress: int, most: int, x: Kit) -> Number:
-    """Entries that the first ``tokens`` queries of a sequence see together: see ``ops.sparse``."""
+    """Entries that the first ``tokens`` queries of a sequence see together: see `ops.mixers`."""
     free = x.smaller(tokens, most * compress - 1.0) if most else tokens
     whole = x.floor(free / compress)
     seen = compress * (whole * (whole - 1.0) / 2.0) + whole * (free - compress * whole + 1.0)

@@ -162,9 +162,6 @@ class Family:
     """Kernels that are learned under one name; what has a default need not be said."""
 
     name: str
-    archive: str = ""
-    """Which archive holds its models (``recurrent``: ``kernels-recurrent.npz``), read on first use; empty: the main
-    one."""
     op: type
     accepts: Callable[[Any], bool] = lambda _: True
     """Whether it is this one by the sizes of an operator, where those of one class are of several families."""
@@ -186,8 +183,6 @@ class Family:
     """An operator as an engine's tables time it, where they differ in what they time with it."""
     core_key: Callable[[Any], object] = lambda _: None  # Key of a core on a GPU; None: it is not worth keeping
     features: Mapping[str, tuple[str, ...]]  # Sets of features by name; the family's own set has its name
-    feature_set: Callable[[str, str, str], str] | None = None
-    """Which set a model has, by its GPU, engine and variant; None: always the family's own."""
     shares: tuple[str, ...] = ()  # Pipes with their share of the time among the features (``tensor_share`` and so on)
     scheduled: int | None = None
     """The feature that holds what the kernel's own schedule takes, which models of a sweep are a factor of."""

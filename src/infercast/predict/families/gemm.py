@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from functools import cache, cached_property
+from functools import cache
+from itertools import compress
 from math import inf
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.hardware import Gpu, load_gpu
+from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of, is_modelled
 from infercast.lazy_classes import replace
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import Quantity, bytes_of, quantise, tensor_rate_of
-from infercast.predict.array_api import Array, Doubles, Floats, GemmKit, Number, Physics, log2
+from infercast.predict.array_api import Array, Arrays, Kit, Number, Physics, Plain, kit_of
 from infercast.predict.families.family import (
     Ceiling,
     Constants,
@@ -27,10 +28,12 @@ from infercast.predict.families.family import (
     constants,
     dram_seconds,
     feature_names,
+    floats,
+    lone,
     product_limits,
     quantised_waves,
 )
-from infercast.predict.identity import SWEEP, kernel_of
+from infercast.predict.identity import kernel_of
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
@@ -190,20 +193,6 @@ class Machine:
         l2 = (rows * self.bytes_x + cols * self.bytes_w) / l2_rate
         return Tile(float(rows), float(cols), flop, l2, store * rows * cols).placed(rows, cols)
 
-    @cached_property
-    def singles(self) -> Machine:
-        """The same with constants in single precision, as arrays: numpy takes them faster than Python's numbers."""
-        twin = copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, float):
-                setattr(twin, name, np.array(value, dtype=np.float32))
-        twin.tile_table = self.tile_table.astype(np.float32)
-        twin.tiles = tuple(
-            Tile(*(np.array(value) for value in values)).placed(*sides)
-            for values, sides in zip(twin.tile_table.T, TILES, strict=True)
-        )
-        return twin
-
 
 # How a matrix product is cut: the best of a few tiles and split-K factors.
 #
@@ -216,11 +205,7 @@ TABLE_COPIES, MANY_COPIES = 6.0, 1000.0
 # A split of ``k`` leaves several steps.
 SHORTEST_SPLIT, MOST_SPLITS = 256.0, 16.0
 
-# Candidates whose seconds differ in this many low bits at most are equal, by the bytes of a float.
-TIE_BITS = {4: 8, 8: 24}
-TIE = 1 + 2.0 ** (TIE_BITS[8] - 52)
-CLEARLY = 1 - 2.0**-13  # What is shorter by this factor is so whatever rounding does
-NUMBER = 2 * len(TILES) - 1  # Bits that hold a candidate's number: a tile, or a tile with a split
+TIE = 1 + 2.0**-28  # Candidates whose seconds differ by less are equal
 
 TilePipes = tuple[Number, Number, Number, Number, Number]
 """Seconds of tensor cores, L2 and latency; how many times longer DRAM takes for few blocks; seconds of storing."""
@@ -231,61 +216,48 @@ Plan = tuple[Tile, Number, Number, TilePipes, Number]
 
 
 class Shapes:
-    """Products, and what no tile changes: bytes moved once, steps over ``k``, tiles along each side."""
+    """Products, and what no tile changes: bytes moved once, tiles along each side, and traffic warm and cold."""
 
-    __slots__ = ("across", "along", "cold", "k", "latency", "m", "moved", "n", "outputs", "warm", "weights")
+    __slots__ = ("across", "along", "cold", "k", "m", "moved", "n", "outputs", "warm", "weights")
 
-    def __init__(self, m: Number, n: Number, k: Number, a: Machine, x: GemmKit) -> None:
+    def __init__(self, m: Number, n: Number, k: Number, a: Machine, x: Kit) -> None:
         self.m, self.n, self.k = m, n, k
         self.outputs = m * n
         self.weights = n * k * a.weight_bytes
         activations = m * k * a.input_bytes + self.outputs * a.output_bytes
         self.moved = self.weights + activations
-        self.latency = x.ceil(k * a.steps_per_k) * a.step
         self.across: Sequence[Number] = [x.ceil(m * each) for each in PER_ROW]
         self.along: Sequence[Number] = [x.ceil(n * each) for each in PER_COL]
         self.warm = self._traffic(a, x, self.weights * (a.copies_margin * TABLE_COPIES) + activations)
         self.cold = self._traffic(a, x, self.weights * (a.copies_margin * MANY_COPIES) + activations)
 
-    def _traffic(self, a: Machine, x: GemmKit, working_set: Number) -> Traffic:
+    def _traffic(self, a: Machine, x: Kit, working_set: Number) -> Traffic:
         miss = x.miss_share(working_set, a.cache, a.miss_sharpness)
         return miss, self.moved * (miss * a.miss_byte + a.warm_byte)
 
-    def part(self, some: Array) -> Shapes:
-        part = object.__new__(Shapes)
-        for name in Shapes.__slots__:
-            value = getattr(self, name)
-            is_one = isinstance(value, np.ndarray)
-            setattr(part, name, value.take(some) if is_one else tuple(each.take(some) for each in value))
-        return part
 
-
-def pipes_of(a: Machine, x: GemmKit, tile: Tile, rounds: Number, k: Number, latency: Number) -> TilePipes:
-    """For rounds of this tile, each over ``k`` and at least as long as ``latency``."""
-    busiest = x.ceil(rounds) * a.whole
-    busiest += rounds * a.part
-    busiest = x.at_least_one(busiest)
-    tensor = busiest * k
-    tensor *= tile.flop
-    throttled = tensor * tensor
-    throttled *= a.slower
-    throttled /= tensor + a.throttle_after
-    throttled += tensor
-    l2 = rounds * k
-    l2 *= tile.l2
-    return throttled, l2, busiest * latency, x.at_least_one(a.drawn / rounds), busiest * tile.store
+def plan_of(s: Shapes, a: Machine, x: Kit, tile: Tile, blocks: Number, split: Number) -> Plan:
+    """Products cut into so many blocks of a tile, each with ``k`` in so many parts."""
+    rounds, k = blocks * a.per_sm * split, s.k / split
+    busiest = x.larger(x.ceil(rounds) * a.whole + rounds * a.part, 1.0)
+    tensor = busiest * k * tile.flop
+    throttled = tensor + tensor * tensor * a.slower / (tensor + a.throttle_after)
+    latency = busiest * (x.ceil(k * a.steps_per_k) * a.step)
+    longer = x.larger(a.drawn / rounds, 1.0)
+    pipes = throttled, rounds * k * tile.l2, latency, longer, busiest * tile.store
+    return tile, split, rounds, pipes, x.where(split > 1.0, split * s.outputs * a.reduce_value + a.reduce, 0.0)
 
 
 def choose_one(s: Shapes, a: Machine) -> tuple[Plan, Plan]:
     """The best plan of a single product, warm and cold. In a tie the smaller tile wins.
 
-    The loop spells `pipes_of` out once more: a quarter of an estimate's time is spent here.
+    The loop spells `plan_of` out once more: a quarter of an estimate's time is spent here.
     """
-    (_, warm), (_, cold), outputs, ceil = s.warm, s.cold, s.outputs, Floats.ceil
+    (_, warm), (_, cold), outputs, ceil = s.warm, s.cold, s.outputs, math.ceil
     m, all_k, across, along, per_sm, slots = s.m, s.k, s.across, s.along, a.per_sm, a.slots
     whole, part, slower, after, drawn = a.whole, a.part, a.slower, a.throttle_after, a.drawn
     best_warm = best_cold = bar = inf
-    plan_warm = plan_cold = (a.tiles[0], 1.0, 0.0, all_k, s.latency, 0.0)
+    plan_warm = plan_cold = (a.tiles[0], 1.0, 1.0)
     most = min(all_k // SHORTEST_SPLIT, MOST_SPLITS) if a.splits else 1.0
     for tile in reversed(a.tiles):
         blocks = across[tile.row] * along[tile.col]
@@ -293,7 +265,7 @@ def choose_one(s: Shapes, a: Machine) -> tuple[Plan, Plan]:
         l2 = rounds * all_k * tile.l2
         if m <= tile.covered or l2 > bar:
             continue
-        split, k, latency, reduce = 1.0, all_k, s.latency, 0.0
+        split, k, reduce = 1.0, all_k, 0.0
         while True:
             longer = drawn / rounds if rounds < drawn else 1.0
             dram, cold_dram = warm * longer, cold * longer
@@ -303,133 +275,57 @@ def choose_one(s: Shapes, a: Machine) -> tuple[Plan, Plan]:
                 tensor = busiest * k * tile.flop
                 busy = tensor + tensor * tensor * slower / (tensor + after)
                 busy = busy if busy > l2 else l2
-                busy = busy if busy > busiest * latency else busiest * latency
+                latency = busiest * (ceil(k * a.steps_per_k) * a.step)
+                busy = busy if busy > latency else latency
                 added = busiest * tile.store + reduce
                 seconds = (dram if dram > busy else busy) + added
                 if seconds < best_warm:
-                    best_warm, plan_warm = seconds * TIE, (tile, split, rounds, k, latency, reduce)
+                    best_warm, plan_warm = seconds * TIE, (tile, blocks, split)
                 seconds = (cold_dram if cold_dram > busy else busy) + added
                 if seconds < best_cold:
-                    best_cold, plan_cold = seconds * TIE, (tile, split, rounds, k, latency, reduce)
+                    best_cold, plan_cold = seconds * TIE, (tile, blocks, split)
             if split > 1.0 or most <= 1.0 or 2.0 * blocks > slots:
                 break
             split = min(slots // blocks, most)
-            k = all_k / split
-            rounds, latency = rounds * split, ceil(k * a.steps_per_k) * a.step
+            k, rounds = all_k / split, rounds * split
             reduce = split * outputs * a.reduce_value + a.reduce
         bar = best_warm if best_warm > best_cold else best_cold
-    warm_plan = _planned(a, plan_warm)
-    return warm_plan, warm_plan if plan_cold == plan_warm else _planned(a, plan_cold)
+    warm_plan = plan_of(s, a, Plain, *plan_warm)
+    return warm_plan, warm_plan if plan_cold == plan_warm else plan_of(s, a, Plain, *plan_cold)
 
 
-def _planned(a: Machine, candidate: tuple[Tile, float, float, float, float, float]) -> Plan:
-    tile, split, rounds, k, latency, reduce = candidate
-    return tile, split, rounds, pipes_of(a, Floats, tile, rounds, k, latency), reduce
+def choose_many(s: Shapes, a: Machine) -> tuple[Plan, Plan]:
+    """The same of each of many products: all candidates are timed, and the best ones once more together."""
+    largest, best = s.m.max(initial=0), np.full((2, s.m.size), inf)
+    which = np.zeros((2, s.m.size), dtype=np.intp)  # Numbers of tiles, higher by all of them where ``k`` is split
+    for number, tile in reversed([*enumerate(a.tiles)]):
+        if largest <= tile.covered:
+            continue
+        blocks = s.across[tile.row] * s.along[tile.col]
+        candidates = [(number, plan_of(s, a, Arrays, tile, blocks, 1.0))]
+        if a.splits and ((2.0 * blocks <= a.slots) & (s.k >= 2.0 * SHORTEST_SPLIT)).any():
+            candidates.append((number + len(TILES), plan_of(s, a, Arrays, tile, blocks, _split(s, a, blocks))))
+        for candidate, (_, _, _, (tensor, l2, latency, longer, store), reduce) in candidates:
+            busy, added = np.maximum(np.maximum(tensor, l2), latency), store + reduce
+            for place, (_, dram) in enumerate((s.warm, s.cold)):
+                seconds = np.maximum(dram * longer, busy) + added
+                is_better = seconds < best[place]
+                np.copyto(best[place], seconds * TIE, where=is_better)
+                np.copyto(which[place], candidate, where=is_better)
+    warm, cold = (_plan_of_numbers(s, a, each) for each in which)
+    return warm, cold
 
 
-def choose_many(s: Shapes, a: Machine, x: type[Doubles]) -> tuple[Array, Array]:
-    """Numbers of the best candidates of each product, warm and cold."""
-    race = _Race((s.warm[1], s.cold[1]))
-    largest = s.m.max(initial=0)
-    for number, tile in enumerate(a.tiles):
-        if largest > tile.covered:
-            rounds = s.across[tile.row] * s.along[tile.col]
-            rounds *= a.per_sm
-            race.run(number, pipes_of(a, x, tile, rounds, s.k, s.latency))
-    if a.splits:
-        _try_splits(s, a, x, race)
-    warm, cold = race.best
-    return warm & NUMBER, cold & NUMBER
+def _split(s: Shapes, a: Machine, blocks: Array) -> Array:
+    """Parts of ``k`` that fill one round, or 1."""
+    most = np.minimum(np.floor(s.k / SHORTEST_SPLIT), MOST_SPLITS)
+    return np.asarray(np.maximum(np.minimum(np.floor(a.slots / blocks), most), 1.0))
 
 
-def _try_splits(s: Shapes, a: Machine, x: type[Doubles], race: _Race) -> None:
-    """Candidates with a split, on products so small that one could help."""
-    could = (2 * s.across[-1] * s.along[-1] <= a.slots) & (s.k >= 2 * SHORTEST_SPLIT)
-    could &= race.could_lose(s.outputs * (2 * a.reduce_value) + a.reduce)  # what adding up two parts takes
-    some = np.flatnonzero(could)
-    if not some.size:
-        return
-    part = s.part(some)
-    largest, most = part.m.max(), _most_splits(part)
-    inner = _Race((part.warm[1], part.cold[1]), [best.take(some) for best in race.best])
-    for number, tile in enumerate(a.tiles, start=len(TILES)):
-        if largest > tile.covered:
-            blocks = part.across[tile.row] * part.along[tile.col]
-            split, k, latency, reduce = _split(part, a, x, blocks, most)
-            split *= blocks
-            split *= a.per_sm
-            inner.run(number, pipes_of(a, x, tile, split, k, latency), reduce)
-    for best, better in zip(race.best, inner.best, strict=True):
-        best[some] = better
-
-
-class _Race:
-    """The fastest candidates so far, under each traffic.
-
-    Seconds are compared as whole numbers (bits of positive floats sort like their values) whose lowest bits name the
-    candidate. So one minimum keeps both, and what differs by rounding alone is a tie, which goes to the lower number.
-    """
-
-    def __init__(self, traffics: tuple[Array, ...], best: list[Array] | None = None) -> None:
-        self._traffics = traffics
-        self._bits = np.dtype(f"i{traffics[0].itemsize}")
-        self._mask = np.array(-1 << TIE_BITS[traffics[0].itemsize], dtype=self._bits)
-        self.best = best or [np.full(dram.size, np.iinfo(self._bits).max, dtype=self._bits) for dram in traffics]
-
-    def could_lose(self, added: Array) -> Array:
-        """Whether a candidate that takes ``added`` on top of its traffic could be faster under any of them."""
-        could: Array = np.zeros(added.size, dtype=np.bool_)
-        for dram, best in zip(self._traffics, self.best, strict=True):
-            least = dram + added
-            least *= CLEARLY
-            could |= (best & self._mask).view(least.dtype) > least
-        return could
-
-    def run(self, number: int, pipes: TilePipes, reduce: Array | None = None) -> None:
-        """Let a candidate take part."""
-        tensor, l2, latency, longer, store = pipes
-        busy = np.maximum(np.maximum(tensor, l2, out=tensor), latency, out=tensor)
-        if reduce is not None:
-            store += reduce
-        name = np.array(number, dtype=self._bits)
-        for dram, best in zip(self._traffics, self.best, strict=True):
-            seconds = dram * longer
-            np.maximum(seconds, busy, out=seconds)
-            seconds += store
-            bits = seconds.view(self._bits)
-            bits &= self._mask
-            bits |= name
-            np.minimum(best, bits, out=best)
-
-
-def _most_splits(s: Shapes) -> Array:
-    return np.asarray(np.minimum(np.floor(s.k / SHORTEST_SPLIT), MOST_SPLITS))
-
-
-def _split(s: Shapes, a: Machine, x: type[Doubles], blocks: Array, most: Array) -> tuple[Array, Array, Array, Array]:
-    """A split of ``k`` that fills one round, or 1: parts, ``k`` and latency of each, seconds to add them up."""
-    split = x.at_least_one(np.minimum(np.floor(a.slots / blocks), most))
-    k = s.k / split
-    reduce = split * s.outputs
-    reduce *= a.reduce_value
-    reduce += a.reduce
-    return split, k, x.ceil(k * a.steps_per_k) * a.step, reduce
-
-
-def plan_of(s: Shapes, a: Machine, x: type[Doubles], which: Array) -> Plan:
-    """The candidates with these numbers, once more and together."""
-    numbers = (which & (len(TILES) - 1)).astype(np.intp)
-    tile = Tile(*(values.take(numbers) for values in a.tile_table))
-    blocks = x.ceil(s.m / tile.rows) * x.ceil(s.n / tile.cols)
-    rounds = blocks * a.per_sm
-    is_split = which >= len(TILES)
-    if not is_split.any():
-        return tile, 1.0, rounds, pipes_of(a, x, tile, rounds, s.k, s.latency), np.zeros_like(rounds)
-    split, _, _, reduce = _split(s, a, x, blocks, _most_splits(s))
-    np.copyto(split, 1.0, where=~is_split)
-    k = s.k / split
-    rounds *= split
-    return tile, split, rounds, pipes_of(a, x, tile, rounds, k, x.ceil(k * a.steps_per_k) * a.step), reduce * is_split
+def _plan_of_numbers(s: Shapes, a: Machine, which: Array) -> Plan:
+    tile = Tile(*(values.take(which % len(TILES)) for values in a.tile_table))
+    blocks = np.ceil(s.m / tile.rows) * np.ceil(s.n / tile.cols)
+    return plan_of(s, a, Arrays, tile, blocks, np.where(which >= len(TILES), _split(s, a, blocks), 1.0))
 
 
 # Products in fp8 by vLLM's own CUTLASS kernels, each for a range of shapes that is known.
@@ -464,16 +360,12 @@ def is_known(op: Gemm, gpu: Gpu) -> bool:
 
 
 def fp8_products(
-    m: Number, n: Number, k: Number, a: Machine, x: GemmKit, *, engine: bool = True, featured: bool = True
+    m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool = True
 ) -> tuple[tuple[Number, tuple[Number, ...]], list[Number]]:
     """The time of products and its terms, and their features in their own units; weights are always cold."""
-    del engine, featured
-    if issubclass(x, Floats):
-        which: Number = _kernel(m, n, k)
-        rows, cols, depth, cluster, launch, start, cycles, sharpness = KERNELS[which]
-    else:
-        which = _kernels(m, n, k)
-        rows, cols, depth, cluster, launch, start, cycles, sharpness = _TABLE.astype(x.dtype)[:, which]
+    del engine
+    which: Number = _kernel(m, n, k) if x is Plain else _kernels(m, n, k)
+    rows, cols, depth, cluster, launch, start, cycles, sharpness = KERNELS[which] if x is Plain else _TABLE[:, which]
     gpu, ceil, larger = a.gpu, x.ceil, x.larger
     row_tiles, col_tiles, steps = ceil(m / rows), ceil(n / cols), ceil(k / depth)
     rounds = ceil(row_tiles / cluster) * cluster * col_tiles * a.per_sm
@@ -524,7 +416,7 @@ FEATURES = feature_names("gemm")
 LOGARITHMIC = tuple(name.startswith("log_") for name in FEATURES)
 
 
-def columns(s: Shapes, a: Machine, x: GemmKit, seconds: Number, terms: tuple[Number, ...], plan: Plan) -> list[Number]:
+def columns(s: Shapes, a: Machine, x: Kit, seconds: Number, terms: tuple[Number, ...], plan: Plan) -> list[Number]:
     """As in ``FEATURES``, without their logarithms; what is the same for all products is a plain number."""
     tile, split, rounds, _, _ = plan
     ceil, per_sm, m, n, k, each = x.ceil, a.per_sm, s.m, s.n, s.k, 1.0 / seconds
@@ -548,78 +440,42 @@ def columns(s: Shapes, a: Machine, x: GemmKit, seconds: Number, terms: tuple[Num
     ]
 
 
-def matrix(values: list[Number], rows: int, logarithmic: tuple[bool, ...] = LOGARITHMIC) -> Array:
-    """A row of features for each product, as learners see them."""
-    stacked = np.empty((rows, len(logarithmic)))
-    for number, (value, is_logarithm) in enumerate(zip(values, logarithmic, strict=True)):
-        stacked[:, number] = log2(value) if is_logarithm else value
-    return stacked
-
-
-QUANTISE = SHARES.index("quantise")
-
-
 Timed = tuple[Number, tuple[Number, ...]]
 """Seconds of products in a table or in an engine, and their terms as in ``SHARES``."""
 Compute = Callable[..., tuple[Timed, list[Number]]]  # A function like `time_products`
 Sizes = tuple[Array, Array, Array]
 
 
-def time_products(
-    m: Number, n: Number, k: Number, a: Machine, x: GemmKit, *, engine: bool, featured: bool = True
-) -> tuple[Timed, list[Number]]:
+def time_products(m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool) -> tuple[Timed, list[Number]]:
     """The time of products, and their features in their own units.
 
     A table repeats a kernel over a few weight matrices and times the quantising of its input with it. An ``engine``
     finds weights cold and quantises by a kernel of its own; its features are a table's, which is what learners know.
-    A single product that is not ``featured`` has none, which saves a third of its time.
     """
     s = Shapes(m, n, k, a, x)
-    if issubclass(x, Floats):
-        plan, cold_plan = choose_one(s, a)
-        if engine and not featured:
-            return _finish(s, a, x, cold_plan, s.cold, quantise=False), []
-        tabled = _finish(s, a, x, plan, s.warm, quantise=a.scaled)
-        timed = _finish(s, a, x, cold_plan, s.cold, quantise=False) if engine else tabled
-        return timed, columns(s, a, x, *tabled, plan)
-    which, cold_which = choose_many(s, a, x)
-    plan = plan_of(s, a, x, which)
+    plan, cold_plan = choose_one(s, a) if x is Plain else choose_many(s, a)
     tabled = _finish(s, a, x, plan, s.warm, quantise=a.scaled)
-    values = columns(s, a, x, *tabled, plan)
-    if not engine:
-        return tabled, values
-    timed = _finish(s, a, x, plan, s.cold, quantise=False)
-    others = np.flatnonzero(which != cold_which)
-    if others.size:  # few products are cut in another way when cold
-        part = s.part(others)
-        again = _finish(part, a, x, plan_of(part, a, x, cold_which[others]), part.cold, quantise=False)
-        timed[0][others] = again[0]
-        for term, value in zip(timed[1][:QUANTISE], again[1], strict=False):
-            term[others] = value
-    return timed, values
+    timed = _finish(s, a, x, cold_plan, s.cold, quantise=False) if engine else tabled
+    return timed, columns(s, a, x, *tabled, plan)
 
 
 PRODUCTS: tuple[Compute, tuple[bool, ...]] = time_products, LOGARITHMIC
 
 
-def _finish(s: Shapes, a: Machine, x: GemmKit, plan: Plan, traffic: Traffic, *, quantise: bool) -> Timed:
+def _finish(s: Shapes, a: Machine, x: Kit, plan: Plan, traffic: Traffic, *, quantise: bool) -> Timed:
     """The chosen candidate with a soft maximum; ``quantise`` adds the kernel that quantises ``x``."""
     miss, moving = traffic
     _, _, _, (tensor, l2, latency, longer, store), reduce = plan
     dram = moving * longer
     launch = miss * a.cold_start + a.launch  # waiting for the first cold bytes is part of starting
-    seconds = x.soft_max(a.constants.power, tensor, l2, latency, dram)
-    seconds += store
-    seconds += reduce
-    seconds += launch
+    seconds = x.soft_max(a.constants.power, tensor, l2, latency, dram) + store + reduce + launch
     quantising: Number = 0.0
     if quantise:
         each = a.quantise_row
         if a.quantise_chunk:
             each = x.ceil(s.k * (1.0 / CHUNK)) * a.quantise_chunk + a.quantise_row
         quantising = x.larger(s.m * s.k * a.quantise_value, s.m * each) + a.quantise
-        seconds += quantising
-    return seconds, (tensor, l2, latency, dram, store, reduce, launch, quantising)
+    return seconds + quantising, (tensor, l2, latency, dram, store, reduce, launch, quantising)
 
 
 class GemmPhysics:
@@ -633,17 +489,23 @@ class GemmPhysics:
     def __init__(self, op: Gemm, gpu: Gpu, by: tuple[Compute, tuple[bool, ...]] = PRODUCTS) -> None:
         self.gpu, self._machine, (self._compute, self._logarithmic) = gpu, Machine(op, gpu), by
 
-    def physics(self, size: Sizes, *, engine: bool = False) -> Physics:
-        """Of ``sizes_of`` an operator."""
-        m, n, k = size
-        (seconds, terms), values = self._compute(m, n, k, self._machine, Doubles, engine=engine)
-        named = {name: np.broadcast_to(term, m.shape) for name, term in zip(SHARES, terms, strict=True)}
-        return Physics(seconds, named, matrix(values, m.size, self._logarithmic))
+    def physics(self, size: tuple[Number, Number, Number], *, engine: bool = False) -> Physics:
+        """Of `sizes_of` an operator, or of one as plain floats."""
+        x = kit_of(size[0])
+        (seconds, terms), values = self._compute(*size, self._machine, x, engine=engine)
+        logs = iter(x.logs(*compress(values, self._logarithmic)))
+        features = [next(logs) if each else value for value, each in zip(values, self._logarithmic, strict=True)]
+        return Physics(seconds, dict(zip(SHARES, terms, strict=True)), x.columns(*features))
 
 
 def sizes_of(op: Gemm) -> Sizes:
-    m, n, k = np.broadcast_arrays(*(np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in (op.m, op.n, op.k)))
+    m, n, k = np.broadcast_arrays(*(floats(size) for size in (op.m, op.n, op.k)))
     return m, n, k
+
+
+def _size_of_one(op: Gemm) -> tuple[float, float, float] | None:
+    m, n, k = lone(op.m), lone(op.n), lone(op.k)
+    return None if m is None or n is None or k is None else (m, n, k)
 
 
 def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Compute, tuple[bool, ...]]:
@@ -686,12 +548,6 @@ def _variants(op: Gemm, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
     return tuple(dict.fromkeys((product_variant(op.dtype, kernel_of(op, gpu, profile.engine)), op.dtype)))
 
 
-def _feature_set(gpu: str, engine: str, variant: str) -> str:
-    """Products of a sweep in fp8 start from kernels that are known by name where a GPU has them."""
-    is_fp8 = (engine, variant) == (SWEEP, "fp8") and is_known(Gemm(1, 1, 1, "fp8"), load_gpu(gpu))
-    return CUTLASS_FP8 if is_fp8 else "gemm"
-
-
 def _quantised(op: Gemm) -> Quantity | None:
     """Quantised products of published tables were timed with the quantising of their input."""
     widest = np.asarray(quantise(np.ravel(np.asarray(op.m)), 1).bytes_read) * np.ravel(np.asarray(op.k))
@@ -704,6 +560,7 @@ def _ceiling_shape(op: Gemm, gpu: Gpu) -> list[Any]:
     return [np.log2(m), np.log2(k), np.log2(blocks / gpu.sms), (n * k) % 64 == 0]
 
 
+_KIND = ("dtype", "weight_dtype", "out_dtype", "batch", "quantiser")
 GEMM = Family(
     name="gemm",
     op=Gemm,
@@ -718,13 +575,14 @@ GEMM = Family(
     },
     step_sizes=("m",),
     sizes=sizes_of,
-    size_of_one=lambda op: (op.m, op.n, op.k),
-    kind=attrgetter("dtype", "weight_dtype", "out_dtype", "batch", "quantiser"),
+    size_of_one=_size_of_one,
+    kind=attrgetter(*_KIND),
     core=GemmPhysics,
-    swept_core=lambda op, gpu: GemmPhysics(op, gpu, products_of_sweep(op, gpu)),
+    core_key=attrgetter(*_KIND),
+    # Narrower weights are multiplied as inputs are.
+    swept_core=lambda op, gpu: GemmPhysics(op, gpu, products_of_sweep(replace(op, weight_dtype=op.dtype), gpu)),
     timed_by=lambda op, engine: op if op.quantiser else replace(op, quantiser=engine),
     features={"gemm": FEATURES, CUTLASS_FP8: FP8_FEATURES},
-    feature_set=_feature_set,
     shares=("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise"),
     pipes=_pipes,
     limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),

@@ -11,8 +11,8 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.lazy_classes import NamedTuple
 from infercast.ops import Scan, ShortConvolution, StateUpdate
+from infercast.ops.mixers import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
-from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
 from infercast.predict.families.attention_kernels import Lengths, batch_of, single_of
 from infercast.predict.families.family import (
@@ -298,7 +298,6 @@ def _scan_shape(kind: str, value_dim: int, chunk: int) -> Shape:
 
 SCAN = Family(
     name="scan",
-    archive="recurrent",
     op=Scan,
     shapes={
         "gdn_scan": _scan_shape(GATED_DELTA, 128, 64),
@@ -334,7 +333,6 @@ def _build_convolution(values: Values, tokens: Any, *, update: bool) -> ShortCon
 _OPTIONS = {"taps": 4, "dtype": "bf16"}
 CONVOLUTION = Family(
     name="convolution",
-    archive="recurrent",
     op=ShortConvolution,
     shapes={
         "convolution": Shape(
@@ -385,7 +383,6 @@ def _update_shape(kind: str, value_dim: int) -> Shape:
 
 STATE_UPDATE = Family(
     name="state_update",
-    archive="recurrent",
     op=StateUpdate,
     shapes={
         "gdn_update": _update_shape(GATED_DELTA, 128),

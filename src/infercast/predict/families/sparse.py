@@ -250,7 +250,6 @@ class IndexScorePhysics:
         return Physics(seconds, terms, features)
 
 
-ARCHIVE = "sparse"
 TIED, BLOCK_CHOICE = "tied", "blocks"  # The choice of a few blocks, which is another kernel than that of many keys
 
 
@@ -368,7 +367,6 @@ _BATCHED: dict[str, Any] = {
 
 INDEX_SCORES = Family(
     name="index_scores",
-    archive=ARCHIVE,
     op=IndexScores,
     shapes={
         "index_scores": Shape(
@@ -399,7 +397,6 @@ INDEX_SCORES = Family(
 )
 TOP_K = Family(
     name="top_k",
-    archive=ARCHIVE,
     op=TopK,
     shapes={
         "top_k": Shape(
@@ -423,7 +420,6 @@ TOP_K = Family(
 )
 SPARSE_ATTENTION = Family(
     name="sparse_attention",
-    archive=ARCHIVE,
     op=SparseAttention,
     shapes={
         **{f"{kind}_attention": _latent_shape(kind) for kind in ("mla", "csa", "hca")},
@@ -493,7 +489,6 @@ def _hyper_shape(half: str) -> Shape:
 
 HYPER_CONNECTION = Family(
     name="hyper_connection",
-    archive="sparse",
     op=HyperConnection,
     shapes={f"hyper_connection_{half}": _hyper_shape(half) for half in ("pre", "post")},
     step_sizes=("rows",),
