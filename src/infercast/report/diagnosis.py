@@ -19,11 +19,11 @@ POOLED = "e2e_p99<1s"
 WORTH_WORDS = 0.1  # Shares and changes of other numbers from which on they are told
 
 
-def diagnosis_of(forecast: Forecast, intervals: Intervals | None) -> RunDiagnosis:
+def diagnosis_of(forecast: Forecast, intervals: Intervals | None, *, trials: bool = True) -> RunDiagnosis:
     """Made once for a forecast and what it is held against."""
-    key = f"diagnosis of {forecast.verdict and forecast.verdict.slo}"
+    key = f"diagnosis of {forecast.verdict and forecast.verdict.slo}{'' if trials else ' by its counts'}"
     if key not in forecast.kept:
-        forecast.kept[key] = diagnose_run(forecast, intervals)
+        forecast.kept[key] = diagnose_run(forecast, intervals, trials=trials)
     found: RunDiagnosis = forecast.kept[key]
     return found
 
@@ -52,6 +52,8 @@ def change_words(found: RunDiagnosis) -> str:
     if remedy is None:
         if found.is_kept:
             return "none needed: the SLO holds"
+        if found.tried is None:
+            return "not looked for"
         tried = f" of {len(found.tried)} that were tried" if found.tried else ""
         return f"none{tried} helps by 5 % or more"
     first, *others = remedy.gains
