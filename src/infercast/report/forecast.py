@@ -421,9 +421,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, tri
         "kind": forecast.kind,
         "caveats": caveats(forecast),
         **quantities.interval_fields(intervals),
-        **(
-            {} if intervals is None else {"diagnosis": diagnosis_dict(diagnosis_of(forecast, intervals, trials=trials))}
-        ),
+        **({} if found is None else {"diagnosis": diagnosis_dict(found)}),
     }
 
 
