@@ -36,6 +36,19 @@ def diagnosis_rows(found: RunDiagnosis) -> list[tuple[str, str]]:
     ]
 
 
+def counted_rows(forecast: Forecast | None, then: str) -> list[tuple[str, str]]:
+    """Of an answer with changes of its own: what limits the run that it stands on, by its counts, and what to do."""
+    if forecast is None:
+        return [("next", then)]
+    bottleneck, _, breaks = diagnosis_rows(diagnosis_of(forecast, None, trials=False))
+    return [bottleneck, breaks, ("next", then)]
+
+
+def counted_dict(forecast: Forecast | None, then: str) -> dict[str, Any]:
+    found = None if forecast is None else diagnosis_dict(diagnosis_of(forecast, None, trials=False))
+    return {name: found and found[name] for name in ("bottleneck", "breaks_first")} | {"next": then}
+
+
 def bottleneck_words(found: RunDiagnosis) -> str:
     """``gemm in decode steps, bound by memory bandwidth: 66.4 % of TPOT p50``, and what comes next."""
     causes = [each for each in found.causes if each.share > 0.0]
