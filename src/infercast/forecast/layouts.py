@@ -67,6 +67,7 @@ class LayoutCost(ReprMixin):
     cost: Cost | None = None  # None where no price is known
     energy: Energy | None = None  # What its GPUs draw; None where that is not known or nothing was simulated ...
     wall: FacilityEnergy | None = None  # ... and the same with servers and building.
+    forecast: Forecast | None = None  # The run that all this is of
 
     def _words(self) -> str:
         what = f"{self.layout.gpus} x {self.gpu.name}, {self.layout}"
@@ -233,6 +234,7 @@ def _cost_of(forecast: Forecast, layout: ParallelLayout) -> LayoutCost:
         cost=forecast.cost,
         energy=forecast.energy,
         wall=forecast.wall,
+        forecast=forecast,
     )
 
 

@@ -350,10 +350,10 @@ class Stays:
         counted = max(int(np.count_nonzero(self._counted)), 1)
         return self._rate * float((end - begin)[chosen & self._counted].sum()) / counted
 
-    def level(self, begin: Array, end: Array, most: float = inf) -> MeanAndPeak:
-        """The same, and the most at a time; no more than ``most`` have a seat."""
+    def level(self, begin: Array, end: Array, most: float = inf, over: float = 0.0) -> MeanAndPeak:
+        """The same less those ``over`` the seats, and how many at a time, no more than ``most``."""
         changes = np.repeat([-1, 1], begin.size)[np.argsort(np.concatenate([end, begin]), kind="stable")]
-        return MeanAndPeak(min(self.mean(begin, end), most), min(float(max(np.cumsum(changes).max(), 0)), most))
+        return MeanAndPeak(self.mean(begin, end) - over, min(float(max(np.cumsum(changes).max(), 0)), most))
 
     def busy(self, engine: int) -> float:
         """Share of the run in which an engine had any request."""
@@ -369,8 +369,10 @@ def pool_run(
     pool: ServingPool, records: tuple[Record, ...], workload: Workload, duration: float, stays: Stays
 ) -> PoolRun:
     """Sum up what the replicas of a pool did in a run of ``duration`` seconds."""
-    served, seats = stays.served, pool.deployment.settings.max_num_seqs * len(records)
-    loads = _engine_loads(pool, records, workload, duration, stays)
+    served, seats = stays.served, pool.deployment.settings.max_num_seqs
+    running = [stays.mean(served.started_at, served.last_token, number) for number in range(len(records))]
+    over = sum(max(each - seats, 0.0) for each in running)  # Little's law is not exact for a part of a run
+    loads = _engine_loads(pool, records, workload, duration, stays, [min(each, seats) for each in running])
     usage = [(record.kv_usage, load.busy, sum(phase.seconds for phase in record.phases.values()))
              for record, load in zip(records, loads, strict=True)]  # fmt: skip
     num_input = sum(request.num_input for request in workload.requests)
@@ -379,8 +381,8 @@ def pool_run(
         records=records,
         phases=summarise_phases(pool.deployment, busiest(records), pool.timer, takes_in=pool.role == DECODE),
         engines=loads,
-        running=stays.level(served.started_at, served.last_token, seats),
-        waiting=stays.level(served.sent_at, served.started_at),
+        running=stays.level(served.started_at, served.last_token, seats * len(records), over),
+        waiting=stays.level(served.sent_at, served.started_at, over=-over),
         kv_usage=MeanAndPeak(
             max(busy * gauge.area / seconds if seconds else 0.0 for gauge, busy, seconds in usage),
             max(gauge.peak for gauge, *_ in usage),
@@ -437,7 +439,12 @@ def link_run(system: System, run: Run, workload: Workload, duration: float) -> L
 
 
 def _engine_loads(
-    pool: ServingPool, records: Sequence[Record], workload: Workload, duration: float, stays: Stays
+    pool: ServingPool,
+    records: Sequence[Record],
+    workload: Workload,
+    duration: float,
+    stays: Stays,
+    running: Sequence[float],
 ) -> tuple[EngineLoad, ...]:
     inputs = np.array([request.num_input for request in workload.requests])
     loads = []
@@ -451,7 +458,7 @@ def _engine_loads(
             EngineLoad(
                 requests=int(served.sum()),
                 busy=min(1.0, busy),
-                running=stays.mean(stays.served.started_at, stays.served.last_token, number),
+                running=running[number],
                 kv_peak=record.kv_usage.peak,
                 prefix_hit_rate=float(record.num_cached.sum()) / prompts if prompts else 0.0,
                 num_preemptions=record.num_preemptions,

@@ -10,10 +10,10 @@ from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
 from infercast.forecast.command.advice import Advice, Advised, Effect
 from infercast.forecast.command.explain import Explained, ServedLoad
 from infercast.forecast.command.flags import Flag
-from infercast.forecast.diagnosis.diagnose import RunDiagnosis, diagnose_run
+from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.report.caveats import brief_doubts
 from infercast.report.deployment import fit_dict, memory_words, render_fit
-from infercast.report.diagnosis import next_words
+from infercast.report.diagnosis import diagnosis_of, next_words
 from infercast.report.forecast import LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
 from infercast.report.quantities import LENGTHS, document, format_interval
 from infercast.report.terminal import (
@@ -90,7 +90,7 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
     loads = [_row(each) for each in explained.served]
     parts = [Facts(rows), Section("Forecast", Grid(_BRIEF_COLUMNS, [each[:-1] for each in loads]))]
     told = [("state", last.forecast.state.sentence)]
-    found = diagnose_run(last.forecast, last.intervals, most=0)  # its changes have their own list
+    found = diagnosis_of(last.forecast, last.intervals, trials=advised is not None)
     in_brief = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
     told += [row for row in brief_rows(last.forecast, last.intervals, found) if row[0] in in_brief]
     several = len(explained.served) > 1
@@ -223,7 +223,7 @@ def explained_dict(explained: Explained) -> dict[str, Any]:
         default=lambda flag: at("default")(meanings.get(id(flag))),
         means=lambda flag: at("text")(meanings.get(id(flag))),
         memory=fit_dict,
-        forecast=lambda each: forecast_dict(each.forecast, each.intervals),
+        forecast=lambda each: forecast_dict(each.forecast, each.intervals, trials=explained.advised is not None),
         refused=lambda refused: [{"change": label, "reason": reason} for label, reason in refused],
         ratio=lambda logarithm: exp(logarithm) - 1.0,
         sorted=sorted,

@@ -19,11 +19,11 @@ POOLED = "e2e_p99<1s"
 WORTH_WORDS = 0.1  # Shares and changes of other numbers from which on they are told
 
 
-def diagnosis_of(forecast: Forecast, intervals: Intervals | None) -> RunDiagnosis:
+def diagnosis_of(forecast: Forecast, intervals: Intervals | None, *, trials: bool = True) -> RunDiagnosis:
     """Made once for a forecast and what it is held against."""
-    key = f"diagnosis of {forecast.verdict and forecast.verdict.slo}"
+    key = f"diagnosis of {forecast.verdict and forecast.verdict.slo}{'' if trials else ' by its counts'}"
     if key not in forecast.kept:
-        forecast.kept[key] = diagnose_run(forecast, intervals)
+        forecast.kept[key] = diagnose_run(forecast, intervals, trials=trials)
     found: RunDiagnosis = forecast.kept[key]
     return found
 
@@ -34,6 +34,19 @@ def diagnosis_rows(found: RunDiagnosis) -> list[tuple[str, str]]:
         ("change", change_words(found)),
         ("breaks first", breaks_words(found)),
     ]
+
+
+def counted_rows(forecast: Forecast | None, then: str) -> list[tuple[str, str]]:
+    """Of an answer with changes of its own: what limits the run that it stands on, by its counts, and what to do."""
+    if forecast is None:
+        return [("next", then)]
+    bottleneck, _, breaks = diagnosis_rows(diagnosis_of(forecast, None, trials=False))
+    return [bottleneck, breaks, ("next", then)]
+
+
+def counted_dict(forecast: Forecast | None, then: str) -> dict[str, Any]:
+    found = None if forecast is None else diagnosis_dict(diagnosis_of(forecast, None, trials=False))
+    return {name: found and found[name] for name in ("bottleneck", "breaks_first")} | {"next": then}
 
 
 def bottleneck_words(found: RunDiagnosis) -> str:
@@ -52,6 +65,8 @@ def change_words(found: RunDiagnosis) -> str:
     if remedy is None:
         if found.is_kept:
             return "none needed: the SLO holds"
+        if found.tried is None:
+            return "not looked for"
         tried = f" of {len(found.tried)} that were tried" if found.tried else ""
         return f"none{tried} helps by 5 % or more"
     first, *others = remedy.gains

@@ -383,9 +383,10 @@ def _render_parts(forecast: Forecast) -> list[RenderableType]:
     return parts
 
 
-def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
-    """The same as plain data, in milliseconds where a name says so; the same keys for every system."""
+def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, trials: bool = True) -> dict[str, Any]:
+    """The same as plain data, in milliseconds where a name says so; without ``trials`` no change is tried for it."""
     one, link = len(forecast.pools) == 1, forecast.link
+    found = None if intervals is None else diagnosis_of(forecast, intervals, trials=trials)
     parts = {f"{part.name}_ms": quantities.milliseconds(at(part.name)(link)) for part in quantities.LINK_PARTS}
     return {
         "deployment": deployment_dict(forecast.deployment) if one else None,
@@ -420,7 +421,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "kind": forecast.kind,
         "caveats": caveats(forecast),
         **quantities.interval_fields(intervals),
-        **({} if intervals is None else {"diagnosis": diagnosis_dict(diagnosis_of(forecast, intervals))}),
+        **({} if found is None else {"diagnosis": diagnosis_dict(found)}),
     }
 
 

@@ -12,10 +12,12 @@ from infercast.forecast.intervals import LEVEL
 from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
 from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
+from infercast.forecast.result import Forecast
 from infercast.forecast.slo import NAMES
 from infercast.report import quantities
 from infercast.report.caveats import FORECASTS, SENTENCES, brief_doubts
 from infercast.report.deployment import flag_words, repository_of
+from infercast.report.diagnosis import counted_dict, counted_rows
 from infercast.report.files import csv_lines
 from infercast.report.quantities import declared
 from infercast.report.terminal import (
@@ -311,14 +313,14 @@ def render_layouts(layouts: Layouts) -> list[RenderableType]:
             told = ", ".join(f"{cost.layout} ({cost.layout.gpus})" for cost in refused)
             parts.append(styled(f"  does not fit: {told}: {refused[0].problem}", style="dim"))
     parts += [Paragraph(note, style="dim") for note in (*notes(layouts), FORECASTS)]
-    return [*parts, Facts([("next", choice_of(layouts))])]
+    return [*parts, Facts(counted_rows(*choice_of(layouts)))]
 
 
-def choice_of(layouts: Layouts) -> str:
-    """Which layout to take, and why."""
+def choice_of(layouts: Layouts) -> tuple[Forecast | None, str]:
+    """The run of the layout to take, if one can serve this, and why that one."""
     served = [each for each in ranked(layouts) if not each.problem and each.saturation is None]
     if not served:
-        return "more GPUs, a smaller format (--quantization fp8) or less load: none of these can serve it"
+        return None, "more GPUs, a smaller format (--quantization fp8) or less load: none of these can serve it"
     best = served[0]
     tokens = f"{best.output_tokens_per_second_a_gpu:,.0f} output tokens/s per GPU"
     why = f"the most of all, {tokens}" if best.verdict is None else f"it keeps the SLO with {tokens}"
@@ -327,12 +329,13 @@ def choice_of(layouts: Layouts) -> str:
     flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in
                      (("tensor_parallel_size", best.layout.tensor), ("pipeline_parallel_size", best.layout.pipeline),
                       ("data_parallel_size", best.layout.data)) if size > 1)  # fmt: skip
-    return f"take {best.layout} on {best.gpu.name} ({why}): `infercast simulate` with {flags or 'one GPU'} says more"
+    says = f"take {best.layout} on {best.gpu.name} ({why}): `infercast simulate` with {flags or 'one GPU'} says more"
+    return best.forecast, says
 
 
 def layouts_dict(layouts: Layouts) -> dict[str, Any]:
-    named = {"model": layouts.model, "workload": layouts.workload.description, "next": choice_of(layouts)}
-    return {**named, "layouts": layouts_list(layouts)}
+    named = {"model": layouts.model, "workload": layouts.workload.description}
+    return {**named, **counted_dict(*choice_of(layouts)), "layouts": layouts_list(layouts)}
 
 
 def notes(costs: Sequence[LayoutCost]) -> list[str]:

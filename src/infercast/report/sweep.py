@@ -11,11 +11,12 @@ from typing import Any
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.result import Forecast
 from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, Point, Savings, Sweep, drawn, joules_of
 from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
-from infercast.report.diagnosis import diagnosis_of, diagnosis_rows, next_words
+from infercast.report.diagnosis import counted_dict, counted_rows, diagnosis_of, diagnosis_rows, next_words
 from infercast.report.files import csv_lines
 from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, declared, document
 from infercast.report.terminal import (
@@ -299,7 +300,7 @@ def render_savings(found: Savings) -> list[RenderableType]:
         TextCharts(_charts(found)),
         Section("Answer", styled(fill(sentence_of(found), narrow))),
         *([] if found.slo is None else [Section("Held against", Facts(held))]),
-        Facts([("next", _next_saving(found))]),
+        Facts(counted_rows((found.best or found.free).forecast, _next_saving(found))),
     ]
 
 
@@ -373,7 +374,8 @@ def _charts(found: Savings) -> list[Chart]:
 def savings_dict(found: Savings) -> dict[str, Any]:
     fields = saving_fields(found)
     points = [record(fields, point) for point in found.points]
-    return {**document("savings_of", found), "answer": sentence_of(found), "points": points}
+    after = counted_dict((found.best or found.free).forecast, _next_saving(found))
+    return {**document("savings_of", found), "answer": sentence_of(found), **after, "points": points}
 
 
 def savings_rows(found: Savings) -> Iterator[str]:
@@ -387,15 +389,20 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
         Section("With and without drafts", FittingTable(SPECULATION_COLUMNS, found.points)),
         TextCharts(break_even_charts(found)),
         Section("Where it stops paying", styled(found.sentence, style="bold")),
-        Facts([("next", _next_drafts(found))]),
+        Facts(counted_rows(_best_run(found), _next_drafts(found))),
         caveat_section(_caveats(found)),
     ]
 
 
+def _best_run(found: BreakEven) -> Forecast:
+    """With drafts where they help most, or without where they never do."""
+    best = max(found.points, key=lambda point: point.speed_up)
+    return best.drafted if best.speed_up > 1.0 else best.plain
+
+
 def _next_drafts(found: BreakEven) -> str:
     """Whether to draft."""
-    best = max(found.points, key=lambda point: point.speed_up)
-    if best.speed_up <= 1.0:
+    if max(point.speed_up for point in found.points) <= 1.0:
         return "leave speculative decoding out"
     if found.clients is None:
         return "measure the acceptance of your own requests, and give it with --acceptance"
@@ -427,7 +434,9 @@ def break_even_dict(found: BreakEven) -> dict[str, Any]:
     runs = declared("speculation_runs")
     own = {"run": lambda run: record(runs, run), "drafts": lambda run: draft_run_dict(drafts_of(run))}
     points = [document("speculation_points", point, **own) for point in found.points]
-    return {**document("break_even", found, drafting=drafting_dict), "caveats": _caveats(found), "points": points}
+    after = counted_dict(_best_run(found), _next_drafts(found))
+    own = document("break_even", found, drafting=drafting_dict)
+    return {**own, **after, "caveats": _caveats(found), "points": points}
 
 
 def day_caveats(plan: DayPlan) -> list[str]:
@@ -437,7 +446,7 @@ def day_caveats(plan: DayPlan) -> list[str]:
 
 def day_dict(plan: DayPlan) -> dict[str, Any]:
     traffic, levels = plan.traffic, declared("levels")
-    return document(
+    found = document(
         "day", plan,
         rates=lambda plan: (traffic.counts / traffic.window).tolist(),
         goal=lambda goal: pick(goal, "share of"),
@@ -448,6 +457,7 @@ def day_dict(plan: DayPlan) -> dict[str, Any]:
                                       levels=lambda each: [record(levels, level) for level in each]),
         caveats=day_caveats,
     )  # fmt: skip
+    return {**found, **counted_dict(_fullest_run(plan), NEXT_OF_DAY)}
 
 
 def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
@@ -481,9 +491,18 @@ def render_day(plan: DayPlan) -> list[RenderableType]:
         TextCharts(day_charts(plan), columns=1),
         Section("One replica", Facts(replica_rows(plan))),
         Section("Rests on", Facts(basis_rows(plan))),
-        Facts([("next", "--export-autoscaler FILE writes the rules of the autoscaler")]),
+        Facts(counted_rows(_fullest_run(plan), NEXT_OF_DAY)),
         caveat_section(day_caveats(plan)),
     ]
+
+
+NEXT_OF_DAY = "--export-autoscaler FILE writes the rules of the autoscaler"
+
+
+def _fullest_run(plan: DayPlan) -> Forecast:
+    """Of one replica as full as the SLO lets it be."""
+    first, *fuller = plan.curve.levels
+    return [first, *(each for each in fuller if each.in_system <= plan.most_kept)][-1].forecast
 
 
 def title_of(plan: DayPlan) -> str:

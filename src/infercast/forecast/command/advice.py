@@ -130,9 +130,7 @@ def _try(change: Change, trials: Sequence[tuple[str, Trials]]) -> Advice:
     before = trials[0][1].forecast.system
     system = change.applied(before)
     effects = [
-        Effect(name, gain, gain.aim == trial.aim)
-        for name, trial in trials
-        for gain in trial.gains(system, kernels=change.kernels)
+        Effect(name, gain, gain.aim == trial.aim) for name, trial in trials for gain in trial.change(change, system)[1]
     ]
     return Advice(change, system.gpus / before.gpus, tuple(effects))
 

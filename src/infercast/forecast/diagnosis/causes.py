@@ -79,7 +79,8 @@ def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list
     found = [*_kernels(trials, intervals), *_of_two_pools(trials)]
     suspects = [*_relaxations(trials)]
     if not most:
-        found += [Cause(kind, name, _waiting(trials, kind)) for kind, name, _ in suspects[:1]]
+        waits = [Cause(kind, name, _waiting(trials, kind)) for kind, name, _ in suspects[:1]]
+        found += [each for each in waits if each.share >= LEAST]
     for kind, name, relaxed in suspects[:most]:
         if kind == BURSTS and any(each.tried and each.share > WAITED for each in found):
             continue  # a queue before something else
@@ -97,11 +98,15 @@ def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list
 
 
 def _waiting(trials: Trials, kind: str) -> float:
-    """The share of a run that is spent waiting: of stages for each other, or of requests in queues."""
-    if kind != STAGES:
-        return queued_share(trials.forecast)
-    phases = trials.forecast.pools[-1].phases
-    return sum(each.host_bound_seconds for each in phases) / sum(each.whole for each in phases)
+    """The share of what matters that is spent waiting: of stages for each other, or of requests in queues."""
+    forecast = trials.forecast
+    if kind == STAGES:
+        phases = forecast.pools[-1].phases
+        return sum(each.host_bound_seconds for each in phases) / sum(each.whole for each in phases)
+    if trials.aim.quantity == "tpot":  # who waits for a first token has none to wait between
+        return 0.0
+    before = 1.0 if trials.aim.quantity == "ttft" else forecast.ttft.mean / forecast.end_to_end.mean
+    return queued_share(forecast) * before
 
 
 def phases_of(trials: Trials) -> Sequence[Phase]:

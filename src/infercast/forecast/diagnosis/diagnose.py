@@ -54,7 +54,7 @@ class RunDiagnosis(ResultMixin):
     aim: Aim
     causes: tuple[Cause, ...]  # The largest first
     remedy: Remedy | None  # The best one of the cheapest kind that helps; None where none does
-    tried: tuple[Remedy, ...]
+    tried: tuple[Remedy, ...] | None  # None where nothing was looked for
     breaks: tuple[Binding, ...]
     is_kept: bool  # Whether the SLO holds, so that nothing needs to change
     simulations: int
@@ -73,9 +73,11 @@ def diagnose_run(
     sure = 0.8  # Odds with which nothing has to change
     kept = verdict is not None and verdict.holds and (verdict.odds or 0.0) >= sure
     causes = causes_of(attempt, intervals, most=3 if trials else 0)
-    tried = _tried(attempt, _bounds(attempt, causes, intervals), most) if trials and not kept else []
-    best, ahead = best_of(tried, attempt), tuple(bindings(forecast))
-    return RunDiagnosis(forecast, attempt.aim, tuple(causes), best, tuple(tried), ahead, kept, attempt.count)
+    tried = () if kept else None
+    if trials and not kept:
+        tried = tuple(_tried(attempt, _bounds(attempt, causes, intervals), most))
+    best, ahead = best_of(tried or (), attempt), tuple(bindings(forecast))
+    return RunDiagnosis(forecast, attempt.aim, tuple(causes), best, tried, ahead, kept, attempt.count)
 
 
 def bottleneck(forecast: Forecast) -> str:
@@ -129,12 +131,13 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) ->
         if best is not None and is_enough(best, trials):
             break
     most_again = 3  # Longer trials of the best change
+    before: Remedy | None = None
     for _ in range(most_again):
-        if best is None or not trials.can_grow_for(best.gains[0]):
+        if best is None or not trials.can_grow_for(best.gains[0], before and before.gains[0]):
             break
         again = try_change(trials, best.change)
         found = [each for each in found if each is not best] + ([again] if again else [])
-        best = best_of(found, trials)
+        before, best = best, best_of(found, trials)
     return found
 
 
@@ -142,8 +145,7 @@ def try_change(trials: Trials, change: Change) -> Remedy | None:
     """A change, tried; None where the engine refuses it."""
     before = trials.forecast
     try:
-        system = change.applied(before.system)
-        gains = trials.gains(system, kernels=change.kernels)
+        system, gains = trials.change(change)
     except InfercastError:
         return None
     prices = {gpu: price for _, gpu, price in prices_of(before)}

@@ -10,6 +10,7 @@ from math import ceil, exp, hypot, log
 
 import numpy as np
 
+from infercast.forecast.diagnosis.changes import Change
 from infercast.forecast.intervals import ENDED
 from infercast.forecast.result import Forecast, counted, value_of
 from infercast.forecast.simulate import most_requests_per_second
@@ -167,13 +168,23 @@ class Trials:
         least = max(BUSY if self._fills else LEAST_REQUESTS, TURNOVERS * present)
         self._size = min(self._whole, self._warm + ceil(least))
         self._memory: dict[int, tuple[Workload, Array, RequestTimes]] = {}
+        name = f"trials of {self.aim} for {forecast.verdict and forecast.verdict.slo}"
+        self._tried: dict[str, tuple[System, list[Gain]]] = forecast.kept.setdefault(name, {})
 
-    def can_grow_for(self, gain: Gain) -> bool:
-        """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does."""
-        size = self._size
+    def can_grow_for(self, gain: Gain, before: Gain | None = None) -> bool:
+        """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does.
+
+        A longer one than that ``before`` which says the same is long enough.
+        """
+        size, alike = self._size, 0.1  # Of what matters: so far may its value for these requests be from the run's
         sharp = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
-        if self.aim.quantity != CAPACITY and (self._fills or gain.ratio * gain.chance > sharp):
-            self._size = min(self._whole, max(LONG if self._fills else 0, 4 * size))
+        settled = 0.02  # So far may the ratio of a longer trial be from one that says the same
+        if self.aim.quantity == CAPACITY or (before is not None and abs(gain.ratio - before.ratio) < settled):
+            return False
+        here, run = self.aim.of(self._requests()[2]), self.value(self.aim)
+        fills = self._fills or not here or abs(log(here / run)) > alike
+        if fills or gain.ratio * gain.chance > sharp:
+            self._size = min(self._whole, max(LONG if fills else 0, 4 * size))
         return self._size > size
 
     def whole(self) -> None:
@@ -203,6 +214,14 @@ class Trials:
     def capacity(self, system: System) -> float:
         self.count += 1
         return most_requests_per_second(system, self.forecast.workload)
+
+    def change(self, change: Change, system: System | None = None) -> tuple[System, list[Gain]]:
+        """The system with a change and what it gains, once for all answers about a run; an error if it is refused."""
+        name = f"{change} {self._size}"
+        if name not in self._tried:
+            system = system or change.applied(self.forecast.system)
+            self._tried[name] = system, self.gains(system, kernels=change.kernels)
+        return self._tried[name]
 
     def gains(self, system: System, *, kernels: bool = False, spread: bool = False) -> list[Gain]:
         """What a changed system gains, the aim first; ``kernels``: it runs others; ``spread``: even arrivals."""
