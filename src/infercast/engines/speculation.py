@@ -130,7 +130,7 @@ def curves() -> dict[str, Curve]:
     for checkpoint, facts in data["curves"].items():
         model, source = facts.get("model", checkpoint), data["sources"][facts["source"]]
         for drafting, lengths in facts.items():
-            if isinstance(lengths, list):
+            if isinstance(lengths, tuple):
                 name, method = f"{checkpoint}-{drafting}", drafting.partition("-")[0]
                 found[name] = Curve(name, model, method, lengths, source["title"], source["url"])
     return found
