@@ -22,7 +22,6 @@ from infercast.engines.settings import (
     EngineNames,
     Fields,
     MeasuredSetup,
-    ProfiledStep,
     Resolved,
     Settings,
     commands_in,
@@ -261,10 +260,6 @@ class Engine(ABC):
     def measured_setup(self, config: Fields) -> MeasuredSetup:
         """Its setup, from the ``config`` of a file of measured runs."""
         raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
-
-    def profiled_step(self, name: str) -> ProfiledStep | None:
-        """The batch of a step, from its name in a profile; None if it is not the name of a step."""
-        return None
 
     def before(self, version: Version, model: ModelConfig, /) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Defaults of an older release for a model: settings, and options of `build_deployment`."""

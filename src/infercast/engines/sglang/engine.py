@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import PurePosixPath
@@ -24,7 +23,6 @@ from infercast.engines.settings import (
     EngineNames,
     Fields,
     MeasuredSetup,
-    ProfiledStep,
     filled,
     read_setting,
 )
@@ -438,7 +436,6 @@ STATED: dict[str, tuple[str, type]] = {
 """Required settings in every file, and their names there."""
 FURTHER = ("max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "attention_backend")
 """Settings a file may contain under their own names."""
-DECODE, PROMPTS = re.compile(r"step\[DECODE bs=(\d+)"), re.compile(r"step\[EXTEND bs=(\d+) toks=(\d+)")
 """Step names in a profile: sequences, and prompt tokens."""
 
 
@@ -478,13 +475,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             "hf_overrides": arguments.inner("hf_overrides").holder,
         },
     )
-
-
-def profiled_step(name: str) -> ProfiledStep | None:
-    if (decode := DECODE.match(name)) is not None:
-        return ProfiledStep(0, 0, int(decode[1]))
-    prompts = PROMPTS.match(name)
-    return None if prompts is None else ProfiledStep(int(prompts[1]), int(prompts[2]), 0)
 
 
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
@@ -592,7 +582,6 @@ class Sglang(Engine):
     host_model = staticmethod(SglangHostModel)
     replica = staticmethod(sglang_replica)
     measured_setup = staticmethod(measured_setup)
-    profiled_step = staticmethod(profiled_step)
     before = staticmethod(before)
     known_before = staticmethod(known_before)
 
