@@ -14,10 +14,8 @@ from infercast.forecast.option_table import own_options
 from infercast.hardware import gpu_from_driver_name
 from infercast.lab.validate.compare import validate
 from infercast.lab.validate.measured import MeasuredFile, read_measured, shipped_runs
-from infercast.lab.validate.reliability import reliability_of
 from infercast.predict.roofline import Predictor
 from infercast.report import accuracy
-from infercast.report.files import check_writable, write_whole
 
 
 def _predictor(files: Sequence[MeasuredFile], name: str, anchors: Path | None, gpu: str | None) -> str | Predictor:
@@ -32,22 +30,16 @@ def _predictor(files: Sequence[MeasuredFile], name: str, anchors: Path | None, g
 
 
 @with_options(own_options("validate"))
-def command(
-    *, files: list[Path] | None, engine: str, host: str | None, plot: Path | None, form: Form, **given: Any
-) -> None:
+def command(*, files: list[Path] | None, engine: str, host: str | None, form: Form, **given: Any) -> None:
     model_config = given["model_config"]
     if model_config is not None and not model_config.is_dir():
         raise InputError(f"--model-config {model_config} is not a folder")
-    if plot is not None:
-        check_writable(plot, "--plot", (".svg",))
     files = files or shipped_runs(engine)
     measured = [read_measured(path) for path in files]
     common = {name: given[name] for name in ("model_config", "gpu", "real_weights")}
     common["predictor"] = _predictor(measured, given["predictor"], given["anchors"], given["gpu"])
     with runs_bar("re-running", sum(len(each.runs) for each in measured)) as progress:
         validation = validate(measured, **common, host=host, warmed_up=given["warmed_up"], progress=progress)
-    if plot is not None:
-        write_whole(plot, [accuracy.reliability_svg(reliability_of(validation.runs))])
     document, parts = accuracy.validation_dict(validation), accuracy.render_validation(validation)
     totals = accuracy.render_totals(validation)
     print_result(form, lambda: document, lambda: parts, rows="runs", brief=lambda: [*totals, *parts])
