@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from infercast.bundled import read_data
 from infercast.engines import base
 from infercast.engines.base import Configuration, ExpertLaunches
 from infercast.engines.sglang.settings import ARCHITECTURES
@@ -34,11 +33,8 @@ BY_KERNELS: dict[str, Multiples] = {"blackwell": (256, 256), "blackwell-rtx": (2
 AMD: Multiples = (256, 256)
 NEMOTRON = ARCHITECTURES["flashinfer_on_blackwell"]
 APART = ("trtllm", "cutlass")
-FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
-FOLDER = "configs/triton_3_6_0"
 TRITON, GRAPHED = "triton", 512  # Tokens of the largest graph of decoding
 ROUTER = tuple(map(tuple, ARCHITECTURES["router_rows"]))
-_tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
@@ -92,12 +88,6 @@ def check_backend(backend: str, gpu: Gpu) -> None:
         raise InputError(f"attention_backend {backend} needs a Hopper GPU in this release, which {gpu.name} is not")
 
 
-def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
-    """True if the package has a configuration for this layer; never for a GPU whose name in files is unknown."""
-    name = next((alias.replace(" ", "_") for alias in gpu.aliases if " " in alias), "")
-    return inter in _tuned().get(name, {}).get(dtype, {}).get(str(experts), [])
-
-
 untuned_factors = partial(base.untuned_factors, family="sglang")
 
 
@@ -144,24 +134,6 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
     return few if tokens <= experts else many
 
 
-def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
-    """Powers of two, and both sides of where the rule changes: the nearest entry in a file is used."""
-    most_tokens = 16384
-    powers = {1 << power for power in range(most_tokens.bit_length())}
-    edges = set() if dtype == "fp8_block" else {experts, experts + 1}
-    return tuple(sorted(powers | edges))
-
-
-def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
-    """The path of a layer's configurations, below the folder named by SGLang's variable."""
-    name = next((alias for alias in gpu.aliases if " " in alias), None)
-    if name is None:
-        raise InputError(f"it is not known how a driver calls {gpu.name}; give its file an alias such as 'NVIDIA H200'")
-    written = f",dtype={FORMATS[dtype]}" if FORMATS[dtype] else ""
-    blocks = ",block_shape=[128, 128]" if dtype == "fp8_block" else ""
-    return f"{FOLDER}/E={experts},N={inter},device_name={name.replace(' ', '_')}{written}{blocks}.json"
-
-
 def with_products(model: ModelConfig, backend: str) -> ModelConfig:
     """FlashInfer's products in blocks are as quick as with one scale: tables hold DeepGEMM's, which pack scales."""
     names = ("attention", "feed_forward", "activation_attention", "activation_feed_forward")
@@ -170,12 +142,11 @@ def with_products(model: ModelConfig, backend: str) -> ModelConfig:
 
 
 EXPERT_LAUNCHES = ExpertLaunches(
-    formats=FORMATS,
+    "sglang",
     folder_variable="SGLANG_MOE_CONFIG_DIR",
     rule_of_thumb=rule_of_thumb,
-    file_tokens=file_tokens,
-    file_name=file_name,
-    has_tuned_file=has_tuned_file,
+    folder="configs/triton_3_6_0/",
+    blocks="[128, 128]",
 )
 
 
