@@ -68,7 +68,6 @@ _DATA = dict(read_data("engines/vllm/flags.toml"))
 TOLD: dict[str, str] = _DATA.pop("told")  # What is left out where a setting is given
 FLAGS = flags_in(_DATA, READ | {field.name for field in fields(EngineSettings)})
 OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
-FUSING_KERNELS = ("hopper", "blackwell")  # With FlashInfer's fused all-reduce and norm kernel, which vLLM then uses
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 STATED: dict[str, type] = {
     "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
@@ -372,7 +371,8 @@ class Vllm(Engine):
         return with_adapters(asked, unquantised_in(model, asked.kv_cache_dtype_skip_layers))
 
     def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
-        return gpu.kernels in FUSING_KERNELS and self.before(self.version, model)[1].get("fuse_allreduce_rms", True)
+        has_kernel = gpu.kernels in ("hopper", "blackwell")  # FlashInfer's, for an all-reduce and the norm behind it
+        return has_kernel and self.before(self.version, model)[1].get("fuse_allreduce_rms", True)
 
     @property
     def tied_routers(self) -> tuple[str, ...]:

@@ -14,8 +14,6 @@ from infercast.serve.workload.request import Request, Workload
 
 Round = tuple[float, int]  # Requests an API server takes in together: when they go on, and how many still have to
 NOBODY = -1  # in place of a following request
-NO_SERVER = ServerCosts()
-
 
 # Where an engine's requests come from.
 
@@ -110,11 +108,12 @@ class Clients:
         workload: Workload,
         path_seconds: float = 0.0,
         token_seconds: float = 0.0,
-        costs: ServerCosts = NO_SERVER,
+        costs: ServerCosts | None = None,
         servers: int = 1,
     ) -> None:
         self.requests: Sequence[Request] = workload.requests
         self._path_seconds, self._token_seconds = path_seconds, token_seconds
+        costs = ServerCosts() if costs is None else costs
         self._costs, self._in_rounds = costs, any(costs) and not costs.part
         self.servers = ApiServers(costs, servers) if costs.part else None
         self._left: deque[tuple[float, int, float]] = deque()
