@@ -245,9 +245,8 @@ class Clients:
         arrivals, begun = self._arrivals, self._num_begun
         count = bisect_right(arrivals, time, lo=begun) - begun
         if self._free is not None:
-            count = min(count, _count_until(self._free, time))
-        if self._due:
-            count += _count_until(self._due, time)
+            count = min(count, sum(free <= time for free, _ in self._free))
+        count += sum(due <= time for due, _ in self._due)
         return -(-count // len(self._rounds))
 
 
@@ -266,14 +265,3 @@ def _turns_of(workload: Workload) -> tuple[list[int], dict[int, int]]:
         if request.session is not None:
             before[request.session] = index
     return starts, following
-
-
-def _count_until(heap: list[tuple[float, int]], time: float) -> int:
-    """Entries of a heap up to ``time``."""
-    count, places = 0, [0]
-    while places:
-        place = places.pop()
-        if place < len(heap) and heap[place][0] <= time:
-            count += 1
-            places += (2 * place + 1, 2 * place + 2)
-    return count
