@@ -29,7 +29,7 @@ from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Shape, Values
 from infercast.predict.identity import kernel_profile
 from infercast.predict.kernels import KernelModel
-from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor
+from infercast.predict.learned import WITHIN, KnownKernel, Learned, default_artifact, known_kernels, make_predictor
 from infercast.predict.operators import GPU, estimate_op, known
 from infercast.predict.roofline import Predictor
 
@@ -149,9 +149,6 @@ def _listed(family: str, kernel: str, rows: list[tuple[str, str, int, float]]) -
     }
 
 
-EIGHTY = 1.2816  # Standard deviations of a normal distribution to either side that hold 80 %
-
-
 @dataclass(frozen=True, slots=True)
 class KernelPower:
     """Of one launch among many like it."""
@@ -179,7 +176,7 @@ def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | N
     """Power of a kernel that takes ``seconds``; a meter's own ``reading`` of it takes precedence."""
     dynamic = float(np.ravel(board.dynamic_joules(op, seconds))[0])
     wanted = board.idle_watts + dynamic / seconds
-    low, high = -EIGHTY * board.spread, EIGHTY * board.spread
+    low, high = -WITHIN * board.spread, WITHIN * board.spread
     held = board.held_watts
     if reading is not None and reading.own > 0.0:
         wanted = min(wanted, held) * reading.factor**reading.own

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, isfinite, log, log10
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.shown import PlottableResult, ResultMixin, renderers
 from infercast.units import MILLI, format_figure, format_many, format_odds, format_percent, format_seconds
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ class Forecast(PlottableResult, SimulatedRun):
     verdict: Verdict | None = None  # The verdict on its SLO, if it has one (`promised`)
     tariff: Tariff = field(default_factory=Tariff)  # Prices of its cost
     facility: Facility = field(default_factory=Facility)  # Servers, building and grid
-    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # Cached results
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # What `keep` made
 
     @property
     def cost(self) -> Cost | None:
@@ -176,24 +179,25 @@ class Forecast(PlottableResult, SimulatedRun):
     @property
     def energy(self) -> Energy | None:
         """Joules of all GPUs, in all and a token; None where their power is not known."""
-        if "energy" not in self.kept:
-            self.kept["energy"] = energy_of(self)
-        found: Energy | None = self.kept["energy"]
-        return found
+        return self.keep("energy", lambda: energy_of(self))
 
     @property
     def intervals(self) -> Intervals:
         """80 % intervals of latencies and rates, which take a few short simulations more."""
-        if "intervals" not in self.kept:
-            self.kept["intervals"] = forecast_intervals(self)
-        found: Intervals = self.kept["intervals"]
-        return found
+        return self.keep("intervals", lambda: forecast_intervals(self))
 
     @property
     def wall(self) -> FacilityEnergy | None:
         """The same at the wall, with servers and building; None where the power of the GPUs is not known."""
         energy = self.energy
         return None if energy is None else facility_energy(energy, self.system, facility_of(self))
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns, made once for this forecast and copies of it."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        found: T = self._kept[name]
+        return found
 
     def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"

@@ -489,7 +489,9 @@ class SimulatedRun(Outcome):
             return f"{self.state.sentence}{limit}{enough}. {grow}"
         if self.state.word == OVERLOADED:
             return f"{self.state.sentence}. There are no cost and no odds."
-        cut = " The run reached its limit before its medians were known to a few per cent." if self.was_cut else ""
+        cut = ""
+        if self.steady.stopped == CUT:
+            cut = " The run reached its limit before its medians were known to a few per cent."
         if self.is_short:
             cut += f" So near to saturation {count:,} requests show too low latencies: leave --num-requests out."
         if self.window is None:
@@ -501,15 +503,8 @@ class SimulatedRun(Outcome):
     def is_short(self) -> bool:
         """Whether a longer run would show longer latencies, because a queue near saturation takes long to settle."""
         state, count = self.state, len(self.workload.requests)
-        if state.offered is None or state.capacity is None:
-            return False
-        is_near = state.offered > 0.85 * state.capacity
+        is_near = state.offered is not None and state.capacity is not None and state.offered > 0.85 * state.capacity
         return is_near and state.word == STABLE and not self.workload.open_ended and count < LONG
-
-    @property
-    def was_cut(self) -> bool:
-        """Whether the run would have gone on for better numbers, and was cut at a limit."""
-        return self.steady.stopped == CUT
 
     @property
     def window(self) -> tuple[float, float] | None:
