@@ -569,6 +569,7 @@ class Sglang(Engine):
     own_drafts = "--speculative-algorithm NEXTN"
     expert_launches = kernels.EXPERT_LAUNCHES
     tuned_since = TUNED_SINCE
+    quicker_experts_since = 0, 5, 23
     host_type = SglangHost
 
     settings_from = staticmethod(settings_of)

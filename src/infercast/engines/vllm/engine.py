@@ -335,6 +335,7 @@ class Vllm(Engine):
     oldest_gpu = OLDEST, "Volta, such as v100-sxm"
     own_drafts = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
     expert_launches = EXPERT_LAUNCHES
+    quicker_experts_since = 0, 33
     host_type = VllmHost
     settings_from = staticmethod(settings_of)
     resolve = staticmethod(_resolve)
