@@ -102,10 +102,11 @@ def _read(rows: Iterable[dict[str, Any]]) -> tuple[Option, ...]:
 
 GROUPS = tuple(_read(rows) for rows in _FILE["groups"].values())
 PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, FILES, *_others = GROUPS
-MEMORY, SWEEP, CURVE, ENERGY, DAY, FLEET, PLAN, WORK = _others
+MEMORY, SWEEP, CURVE, ENERGY, DAY, FLEET, PLAN, TIME, WORK = _others
 """`ENGINE_ARGS` are an engine as a command starts it, `DEPLOYMENT` what it runs on and how its kernels are estimated,
 `COST` what stands around the GPUs, what users are promised, and prices, `CURVE` the page's own form of
-``--num-requests``, `DAY` a day without a trace, and `WORK` what simulates the candidates of a plan.
+``--num-requests``, `DAY` a day without a trace, `TIME` how long an answer may take, and `WORK` what simulates the
+candidates of a plan.
 """
 PARALLEL = "tensor_parallel_size pipeline_parallel_size pp_layer_partition data_parallel_size"
 OPTIONS: dict[str, Option] = {option.name: option for group in reversed(GROUPS) for option in reversed(group)}

@@ -1,4 +1,8 @@
-"""Progress of a simulation or a search: one line that is rewritten, on a terminal or below the cell of a notebook."""
+"""Progress of a simulation or a search, and the time that it may take.
+
+Progress is one line that is rewritten, on a terminal or below the cell of a notebook. A time limit never changes what a
+run of some length says: it decides how long the run becomes, in steps that do not depend on the machine.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,76 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from itertools import count
+from math import inf
 from typing import Any
 
+from infercast.errors import require
 from infercast.serve.loop import Progress
 from infercast.units import format_seconds
 
 EVERY = 0.1  # Seconds between two lines
 CELLS = 24  # Of the bar
+OVER = 0.01  # A share of the time that is left in seconds, below which nothing is begun any more
+FEWEST_MORE = 0.2  # A run does not go on for a smaller share of further requests than this
+clock = time.monotonic
+_end: ContextVar[float] = ContextVar("end", default=inf)
+
+
+@contextmanager
+def time_budget(seconds: float | None) -> Iterator[None]:
+    """Within it, answers are refined for so many seconds, or for as long as it takes; never longer than around it."""
+    require(seconds is None or 0 < seconds < inf, "time_limit", "be seconds above 0", seconds)
+    before = _end.get()
+    _end.set(before if seconds is None else min(before, clock() + seconds))
+    try:
+        yield
+    finally:
+        _end.set(before)
+
+
+@contextmanager
+def share_of_time(share: float) -> Iterator[None]:
+    """Within it, answers are refined for this share of the time that is left."""
+    left = time_left()
+    with time_budget(None if left == inf else max(share * left, 1e-6)):
+        yield
+
+
+def time_left() -> float:
+    """Seconds in which an answer may still be refined; infinite without a limit."""
+    end = _end.get()
+    return inf if end == inf else end - clock()
+
+
+class Pace:
+    """How far a run may go in the time that is left, by what its requests have taken so far."""
+
+    def __init__(self) -> None:
+        self._began, self._left = clock(), time_left()
+        self.is_late = False  # Whether a run was kept shorter than it should be
+
+    def affordable(self, count: int, wanted: int, *, again: bool = False) -> int:
+        """Requests that a run of ``count`` may go on to, or ``again`` from its start; ``count`` if it is late.
+
+        If all that are wanted take too long, half of the further ones are tried, and so on: wherever it stops, it is
+        one of few lengths that are the same on every machine.
+        """
+        left = time_left()
+        if left == inf:
+            return wanted
+        each, more = (clock() - self._began) / count, wanted - count
+        while each * (more + count * again) > left:
+            self.is_late, more = True, more // 2
+            if more < FEWEST_MORE * count:
+                return count
+        return count + more
+
+    def is_hopeless(self) -> bool:
+        """Whether so much of the time has gone by that a run that has not ended should rather be a shorter one."""
+        return self._left < inf and clock() - self._began > self._left / 2
 
 
 @contextmanager

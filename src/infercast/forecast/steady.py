@@ -51,8 +51,8 @@ MOST_IN_LOOP, ROUNDS = 4_000, 50
 """Waves of a closed loop with requests of one length never even out: it is cut at these requests, or per client."""
 NEARLY, AGAIN, ONWARD = 1.2, (1.5, 6.0), (1.2, 3.0)
 """Factors on a run's length: below the first it stays; else longer within the next two, or going on, the last two."""
-ASKED, ENOUGH, OVERLOAD, CUT, MISSED = "asked", "precise", "overloaded", "limit", "missed"
-"""Why a run ends: given length, well known, no length helps, too long; or a candidate of a plan misses the SLO."""
+ASKED, ENOUGH, OVERLOAD, CUT, MISSED, LATE = "asked", "precise", "overloaded", "limit", "missed", "time"
+"""Why a run ends: given length, well known, no length helps, too long; a plan's candidate misses the SLO; no time."""
 MOST_ROUND = 1000  # Of a longer workload only this many requests are served, with the same mean lengths
 DRAWN, SEED = 10_000, 20  # Number and seed of random requests that are drawn again for it
 CHOICES = 100  # Random subsets that are compared
@@ -72,7 +72,7 @@ class SteadyState(NamedTuple):
     begin: float
     end: float  # When the last request that counts was sent; others come after it for about as long as one stays
     num_requests: int  # Sent in that part
-    num_needed: int | None = None  # Requests that would do, where these were too few; None: none would, or these do
+    num_needed: int | None = None  # Requests that would do better, where these were few; None: none would, or these do
     obstacle: str = ""  # Why it was not reached
     settled: bool = False  # Whether requests came and went evenly, however few they were
     filled: bool = False  # Whether the number in the system had stopped growing when the last request came

@@ -6,7 +6,7 @@ import shlex
 import sys
 from typing import Any
 
-from infercast.cli.options import Context, calibration_of, is_given, with_options, workload_of
+from infercast.cli.options import Context, calibration_of, is_given, time_limit_of, with_options, workload_of
 from infercast.cli.outputs import Form, print_answer, runs_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
@@ -14,10 +14,11 @@ from infercast.forecast.command.explain import explain_command, loaded_model
 from infercast.forecast.command.pasted import read_command, text_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, taken_by
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, own_options
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, TIME, WORKLOAD, own_options
+from infercast.forecast.progress import time_budget
 
 
-@with_options(own_options("explain_command"), WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="explain-command")
+@with_options(own_options("explain_command"), WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, TIME, command="explain-command")
 def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: Any) -> None:
     text = text_of(words[0], sys.stdin.read() if words == ["-"] else None) if len(words) == 1 else shlex.join(words)
     if not text.strip():
@@ -34,7 +35,7 @@ def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: An
     workload = workload_of(ctx)
     deployed = {**taken_by(deploy, given), "calibration": calibration_of(given)}
     usual_trials = 24  # for the bar: about as many settings are tried
-    with runs_bar("settings", usual_trials) as tell:
+    with runs_bar("settings", usual_trials) as tell, time_budget(time_limit_of(ctx)):
         asked: dict[str, Any] = {"like": workload, "slo": slo, "tariff": tariff, "facility": facility_of(given)}
         asked |= {"advice": given["advice"], "service": given["service"], "tell": tell or (lambda _: None)}
         asked["engine"] = asked_for
