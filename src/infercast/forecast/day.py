@@ -24,7 +24,7 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import KILO, Facility, server_around
 from infercast.forecast.option_table import OPTIONS
-from infercast.forecast.progress import stage_progress, time_budget, time_left
+from infercast.forecast.progress import cut, stage_progress, time_budget, time_left
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
@@ -301,7 +301,9 @@ def capacity(
         days = plain, day.run(SCHEDULED, autoscaling.scheduled(hours, autoscaling.STEP, lag.seconds)), scaled
         policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
         found = None
-        if check and time_left() > 0.0:
+        if check and time_left() <= 0.0:
+            cut("the busiest minutes")
+        elif check:
             say("the busiest minutes, request by request")
             found = check_busiest(deployment, traffic, slo, fleet, plain.attained)
     most_kept = curve.most_kept()

@@ -26,6 +26,7 @@ OVER = 0.01  # A share of the time that is left in seconds, below which nothing 
 FEWEST_MORE = 0.2  # A run does not go on for a smaller share of further requests than this
 clock = time.monotonic
 _end: ContextVar[float] = ContextVar("end", default=inf)
+_cuts: list[str] = []
 
 
 @contextmanager
@@ -52,6 +53,16 @@ def time_left() -> float:
     """Seconds in which an answer may still be refined; infinite without a limit."""
     end = _end.get()
     return inf if end == inf else end - clock()
+
+
+def cut(what: str) -> None:
+    """Note that the time limit ended something: with more time, or on another machine, the answer would be another."""
+    _cuts.append(what)
+
+
+def was_cut() -> bool:
+    """Whether it ended anything in this process."""
+    return bool(_cuts)
 
 
 class Pace:
