@@ -160,7 +160,7 @@ class _Copied:
 def copied() -> Iterator[list[str]]:
     """What is printed within it."""
     before = sys.stdout
-    sys.stdout = copy = _Copied(before)  # type: ignore[assignment]
+    sys.stdout = copy = _Copied(before)
     try:
         yield copy.parts
     finally:

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from infercast.forecast.progress import clock, share_of_time
 
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 PATIENCE = 1.0  # Seconds that runs take in this process before others are forked
-_work: list[Callable[[int], object]] = []  # What processes do that are forked now
+_work: list[Callable[[int], Any]] = []  # What processes do that are forked now
 
 
 def processors() -> int:
@@ -60,10 +60,10 @@ def _forked(work: Callable[[int], Answer], places: range, width: int) -> Iterato
     _work.append(work)
     try:
         with ProcessPoolExecutor(width, get_context("fork")) as pool:
-            yield from pool.map(_at, places)  # type: ignore[arg-type]
+            yield from pool.map(_at, places)
     finally:
         _work.clear()
 
 
-def _at(place: int) -> object:
+def _at(place: int) -> Any:
     return _work[0](place)

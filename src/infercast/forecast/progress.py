@@ -23,6 +23,7 @@ from infercast.units import format_seconds
 EVERY = 0.1  # Seconds between two lines
 CELLS = 24  # Of the bar
 OVER = 0.01  # A share of the time that is left in seconds, below which nothing is begun any more
+SPARE = 0.8  # Of the time that is left, what a run is planned for that is begun again with fewer requests
 FEWEST_MORE = 0.2  # A run does not go on for a smaller share of further requests than this
 clock = time.monotonic
 _end: ContextVar[float] = ContextVar("end", default=inf)
@@ -88,9 +89,15 @@ class Pace:
                 return count
         return count + more
 
-    def is_hopeless(self) -> bool:
-        """Whether so much of the time has gone by that a run that has not ended should rather be a shorter one."""
-        return self._left < inf and clock() - self._began > self._left / 2
+    def instead(self, count: int, sent: int, least: int) -> int:
+        """Requests of a run that there is time for, in place of one of ``count`` that has ``sent`` some: by halves."""
+        gone, fitting = clock() - self._began, count
+        # What has gone by is lost to a shorter run, so one that nearly fits goes on.
+        while gone * fitting > (self._left if fitting == count else SPARE * (self._left - gone)) * sent:
+            if fitting < 2 * least:
+                break
+            fitting //= 2
+        return fitting
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def forecast_of(system: System, served: Served, *, steady: bool = False) -> Fore
 
 
 class _TooSlow(Exception):  # noqa: N818 - a reason to be content with a shorter run
-    """A run that takes more of its time than it may; it says how many requests have been sent."""
+    """A run that would take more than its time; it says for how many requests there is time."""
 
 
 class _Course:
@@ -211,25 +211,24 @@ class _Course:
     def serve(
         self, watch: Callable[[Workload], Sequence[Sequence[StepObserver]]], progress: Progress | None, *, goes_on: bool
     ) -> Run:
-        """The run; of a quarter of the requests, and so on, if those of an open workload would take all of the time."""
+        """The run; of half of the requests, and so on, if there is no time for all of an open workload."""
+        least = steadiness.LEAST_REQUESTS
 
         def tell(sent: int, seconds: float) -> None:
             if progress is not None:
                 progress(sent, seconds)
-            if can_be_shorter and self.workload is workload and self._pace.is_hopeless():
-                raise _TooSlow(sent)
+            # One that goes on asks for time before it does.
+            if sent and self.workload is workload and (fewer := self._pace.instead(count, sent, least)) < count:
+                raise _TooSlow(fewer)
 
         while True:
-            workload, can_be_shorter = self.workload, self.workload.open_ended and self.workload.drawn is not None
-            can_be_shorter &= len(workload.requests) >= 4 * steadiness.LEAST_REQUESTS and time_left() < inf
+            workload, count = self.workload, len(self.workload.requests)
+            can_be_shorter = workload.open_ended and workload.drawn is not None and time_left() < inf
             told = tell if can_be_shorter else progress
             try:
                 return self._system.serve(workload, watch(workload), told, self.go_on if goes_on else None)
             except _TooSlow as slow:
-                fewer = len(workload.requests) // 4
-                while fewer > max(slow.args[0], steadiness.LEAST_REQUESTS):
-                    fewer //= 4
-                self.workload = extended(workload, fewer, longest_taken(workload, self._replica))
+                self.workload = extended(workload, slow.args[0], longest_taken(workload, self._replica))
                 self._pace = Pace()
 
     def affordable(self, count: int, wanted: int) -> int | None:
