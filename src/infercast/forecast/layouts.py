@@ -187,7 +187,7 @@ def compare(
 
 def _served(system: System, load: Workload, slo: Slo | None) -> tuple[Served, Intervals]:
     """What takes the time of a layout."""
-    of_run = 0.6  # The share of the time that is for the run itself
+    of_run = 0.5  # The share of the time that is for the run itself
     with share_of_time(of_run):
         served = serve_system(system, load, slo=slo)
     return served, forecast_of(system, served).intervals

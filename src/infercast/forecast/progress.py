@@ -89,6 +89,11 @@ class Pace:
                 return count
         return count + more
 
+    def is_late_for(self, count: int, others: int) -> bool:
+        """Whether so many other requests, by what ``count`` took, leave less than half of the time that is left."""
+        left = time_left()
+        return left < inf and (clock() - self._began) / count * others > left / 2
+
     def instead(self, count: int, sent: int, least: int) -> int:
         """Requests of a run that there is time for, in place of one of ``count`` that has ``sent`` some: by halves."""
         gone, fitting = clock() - self._began, count

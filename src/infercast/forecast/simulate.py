@@ -247,7 +247,13 @@ class _Course:
         self._check(clients)
         steady = steadiness.find_steady(clients, workload)
         state = steadiness.find_state(
-            self._first, workload, clients, steady, engines=self._engines, capacity=self._capacity
+            self._first,
+            workload,
+            clients,
+            steady,
+            engines=self._engines,
+            capacity=self._capacity,
+            is_late=partial(self._pace.is_late_for, len(workload.requests)),
         )
         steady = steadiness.judged(steady, state)
         if not workload.open_ended or workload.drawn is None:

@@ -353,12 +353,14 @@ def find_state(
     *,
     engines: int = 1,
     capacity: Callable[[], float] | None = None,
+    is_late: Callable[[int], bool] = lambda _: False,
 ) -> State:
     """How ``engines`` equal ones cope; ``capacity`` computes their joint capacity if it is not the sum.
 
     A long run decides by itself. In a shorter one a growing queue may be that of a healthy deployment, so the capacity
     decides, which is computed unless the run proves that there is room: it was steady, hardly any request waited and
-    half of the seats were free at all times.
+    half of the seats were free at all times. That will do if there is no time for the requests of a capacity, too:
+    ``is_late`` is told how many these are.
     """
     if workload.concurrency is not None:
         return State(STABLE)
@@ -368,8 +370,11 @@ def find_state(
         return State(STABLE if steady.filled else FILLING, offered=workload.rate, to_clear=to_clear)
     if workload.rate is None:
         return _state_of_trace(replica, workload, served, to_clear, engines)
-    if steady.settled and _has_room(replica, workload, served, engines):
-        return State(STABLE, offered=workload.rate)
+    has_room = _has_room(replica, workload, served, engines)
+    if has_room and (
+        steady.settled or is_late(2 * engines * num_seats(replica, workload.requests) + MOST_STEP_BY_STEP)
+    ):
+        return State(STABLE if steady.filled else FILLING, offered=workload.rate)
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
     rate, left, finished = workload.rate, *second_half(served)
     seats = engines * num_seats(replica, workload.requests)

@@ -75,7 +75,7 @@ def diagnose_run(
     sure = 0.8  # Odds with which nothing has to change
     kept = verdict is not None and verdict.holds and (verdict.odds or 0.0) >= sure
     causes = causes_of(attempt, intervals, most=3 if trials and time_left() > 0.0 else 0)
-    tried = () if kept else None
+    tried: tuple[Remedy, ...] | None = () if kept else None
     if trials and not kept:
         tried = tuple(_tried(attempt, _bounds(attempt, causes, intervals), most))
     best, ahead = best_of(tried or (), attempt), tuple(bindings(forecast))
@@ -138,7 +138,9 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) ->
     most_again = 3  # Longer trials of the best change
     before: Remedy | None = None
     for _ in range(most_again):
-        if best is None or time_left() <= 0.0 or not trials.can_grow_for(best.gains[0], before and before.gains[0]):
+        if best is None or time_left() <= 0.0:
+            break
+        if not trials.can_grow_for(best.gains[0], None if before is None else before.gains[0]):
             break
         again = try_change(trials, best.change)
         found = [each for each in found if each is not best] + ([again] if again else [])
