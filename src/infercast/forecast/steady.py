@@ -371,13 +371,11 @@ def find_state(
     if workload.rate is None:
         return _state_of_trace(replica, workload, served, to_clear, engines)
     has_room = _has_room(replica, workload, served, engines)
-    if has_room and (
-        steady.settled or is_late(2 * engines * num_seats(replica, workload.requests) + MOST_STEP_BY_STEP)
-    ):
-        return State(STABLE if steady.filled else FILLING, offered=workload.rate)
+    seats = engines * num_seats(replica, workload.requests)
+    if has_room and (steady.settled or is_late(2 * seats + MOST_STEP_BY_STEP)):
+        return State(STABLE if steady.settled or steady.filled else FILLING, offered=workload.rate)
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
     rate, left, finished = workload.rate, *second_half(served)
-    seats = engines * num_seats(replica, workload.requests)
     is_long = served.sent_at.size >= max(LONG, min(SEATS * seats, LONGER))
     if is_long and rate > most:
         is_overloaded = left > OUTGROWN
