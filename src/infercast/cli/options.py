@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -67,6 +68,17 @@ def with_options(*groups: Option | Sequence[Option] | str) -> Callable[[Command]
 def is_given(ctx: Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
     return source is not None and bool(source.name == SAID.name)
+
+
+def time_limit_of(ctx: Context) -> float | None:
+    """Seconds that an answer may take: as asked, or else as ``INFERCAST_TIME_LIMIT`` of this machine says."""
+    given, variable = ctx.params["time_limit"], "INFERCAST_TIME_LIMIT"
+    if is_given(ctx, "time_limit") or not (text := os.environ.get(variable)):
+        return None if given is None else float(given)
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{variable} must be seconds, not {text!r}") from None
 
 
 def plain_call(options: Sequence[Option], words: Sequence[str]) -> dict[str, Any] | None:

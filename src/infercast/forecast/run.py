@@ -12,7 +12,7 @@ from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.kernels import Phase, host_bound_share, summarise_phases, weakest_source
 from infercast.forecast.slo import Array, Percentiles, percentiles
-from infercast.forecast.steady import CUT, FILLING, LONG, OVERLOADED, STABLE, State, SteadyState
+from infercast.forecast.steady import CUT, FILLING, LATE, LONG, OVERLOADED, STABLE, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
 from infercast.hardware.gpu import is_left_open
 from infercast.lazy_classes import NamedTuple, dataclass
@@ -483,7 +483,7 @@ class SimulatedRun(Outcome):
         count = len(self.workload.requests)
         if self.state.word == FILLING:
             requests = format_many(count, "request")
-            limit = f"; cut at {requests}" if self.steady.stopped == CUT else f" ({requests})"
+            limit = f"; cut at {requests}" if self.steady.stopped in (CUT, LATE) else f" ({requests})"
             enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
             grow = "Latencies grow with the length of the run, so there are no cost and no odds."
             return f"{self.state.sentence}{limit}{enough}. {grow}"
@@ -492,6 +492,11 @@ class SimulatedRun(Outcome):
         cut = ""
         if self.steady.stopped == CUT:
             cut = " The run reached its limit before its medians were known to a few per cent."
+        if self.steady.stopped == LATE:
+            cut = (
+                f" The time limit ended the run: about {self.steady.num_needed:,} requests would narrow medians and "
+                "tails, which a longer --time-limit allows."
+            )
         if self.is_short:
             cut += f" So near to saturation {count:,} requests show too low latencies: leave --num-requests out."
         if self.window is None:

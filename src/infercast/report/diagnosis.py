@@ -65,7 +65,8 @@ def change_words(found: RunDiagnosis) -> str:
         if found.tried is None:
             return "not looked for"
         tried = f" of {len(found.tried)} that were tried" if found.tried else ""
-        return f"none{tried} helps by 5 % or more"
+        late = "; the time limit left no time for others, a longer --time-limit does" if found.is_late else ""
+        return f"none{tried} helps by 5 % or more{late}"
     first, *others = remedy.gains
     least = max(WORTH_WORDS, first.error)
     told = [each for each in others if abs(each.ratio - 1.0) > max(least, each.error)]

@@ -226,6 +226,8 @@ def _bends(sweep: Sweep) -> list[tuple[str, str]]:
 def _edge(edge: Edge, unit: str) -> str:
     if edge.value is None:
         return f"below the smallest number of {unit} here"
+    if edge.fails_at is not None:
+        return f"up to {edge.value:g} {unit}, not at {edge.fails_at:g}; a longer --time-limit says where between"
     return f"up to {edge.value:g} {unit}" + ("" if edge.reached else ", the largest here, or more")
 
 
