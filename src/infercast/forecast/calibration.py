@@ -218,9 +218,9 @@ def write_calibration(calibration: Calibration) -> str:
     lines += [f"{each.name} = {_text(getattr(known, each.name))}" for each in fields(known)]
     for name, learned in calibration.factors.items():
         scale = 1e3 if name == "path" else 1.0
-        told = "" if learned.is_learned else "  # not determined by the results"
+        note = "" if learned.is_learned else "  # not determined by the results"
         value, spread, before = keys_of(name)
-        lines += ["", f"[{name}]  # {TITLES[name]}", f"{value} = {scale * learned.value:.6g}{told}"]
+        lines += ["", f"[{name}]  # {TITLES[name]}", f"{value} = {scale * learned.value:.6g}{note}"]
         lines += [f"{spread} = {scale * learned.spread:.4g}", f"{before} = {scale * learned.before:.4g}"]
     seen = {name: getattr(calibration, name) for name in ("prefix_hit_rate", "acceptance_length")}
     if any(value is not None for value in seen.values()):

@@ -11,7 +11,7 @@ from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.kernels import Phase, host_bound_share, summarise_phases, weakest_source
-from infercast.forecast.slo import Array, Percentiles, percentiles
+from infercast.forecast.slo import QUANTITIES, Array, Percentiles, latency_of, percentiles
 from infercast.forecast.steady import CUT, FILLING, LONG, OVERLOADED, STABLE, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
 from infercast.hardware.gpu import is_left_open
@@ -116,9 +116,7 @@ def classes_of(workload: Workload, served: ServedRequests) -> tuple[ClassRun, ..
         return ()
     names = np.array([request.slo_class for request in workload.requests])
     priorities = np.array([request.priority for request in workload.requests])
-    tpot = np.full(names.size, np.nan)
-    tpot[served.num_output > 1] = served.tpot
-    latencies = {"ttft": served.ttft, "tpot": tpot, "e2e": served.end_to_end}
+    latencies = {quantity: latency_of(served, quantity) for quantity in QUANTITIES}
     found = []
     for each in workload.classes:
         chosen = names == each.name
@@ -127,7 +125,7 @@ def classes_of(workload: Workload, served: ServedRequests) -> tuple[ClassRun, ..
         kept = np.ones(int(chosen.sum()), dtype=bool)
         for quantity, seconds in each.limits:
             kept &= ~(latencies[quantity][chosen] >= seconds)  # an answer of one token has no TPOT and keeps any
-        several = tpot[chosen & (served.num_output > 1)]
+        several = latencies["tpot"][chosen & (served.num_output > 1)]
         found.append(
             ClassRun(
                 name=each.name,
@@ -390,7 +388,7 @@ def pool_run(
     return PoolRun(
         pool=pool,
         records=records,
-        phases=summarise_phases(pool.deployment, busiest(records), pool.timer, takes_in=pool.role == DECODE),
+        phases=summarise_phases(pool.deployment, busiest(records), pool.timer, receives=pool.role == DECODE),
         engines=tuple(loads),
         running=stays.level(served.started_at, served.last_token, seats * len(records), over),
         waiting=stays.level(served.sent_at, served.started_at, over=-over),
