@@ -254,8 +254,8 @@ def explain(
 ) -> Breakdown:
     """Simulate a workload and say where every second of it went; names do as in `simulate`."""
     found, load = resolve_run(deployment, workload, gpu, options)
-    with request_progress(progress, len(load.requests)) as tell:
-        run = step_log.watch_run(system_of(found, router), load, progress=tell)
+    with request_progress(progress, len(load.requests)) as on_progress:
+        run = step_log.watch_run(system_of(found, router), load, progress=on_progress)
     return break_down(run)
 
 
