@@ -130,7 +130,7 @@ class StepCost(PlottableResult):
 
     kernels: tuple[KernelCost, ...]
     gpu: Estimate  # All kernels together
-    gap_seconds: float  # Seconds that the GPU idles between them
+    gap_seconds: float  # Seconds that the GPU idles between them, beyond what estimates include
     host_seconds: float  # Seconds of the host, hidden where the GPU takes longer
     launch: str
     num_tokens: int  # Tokens that are computed
