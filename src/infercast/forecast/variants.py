@@ -53,9 +53,9 @@ class Variants(ResultMixin):
     def _words(self) -> str:
         return f"{np.size(self.seconds):,} variants"
 
-    def pareto(self) -> Array:
-        """Places, in flat arrays, of variants that fit and have more of the ``front`` than all that are as fast."""
-        seconds, worth = np.ravel(self.seconds), np.ravel(getattr(self, self.front)).astype(float)
+    def pareto(self, by: str = "") -> Array:
+        """Places, in flat arrays, of variants that fit and have more of ``by``, or the ``front``, than all as fast."""
+        seconds, worth = np.ravel(self.seconds), np.ravel(getattr(self, by or self.front)).astype(float)
         order = np.lexsort((-worth, seconds))
         order = order[np.ravel(self.fits)[order]]
         best = np.maximum.accumulate(np.r_[-1.0, worth[order]])
