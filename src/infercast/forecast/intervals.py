@@ -45,9 +45,9 @@ class SlowedTimer:
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
         return self._slow(self._groups.decode(count, computed, contexts, steps), self._decodes)
 
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        estimate = self._groups.compute(beside, num_first, count, computed, contexts)
-        return self._slow(estimate, self._prompts if any(new > 1 for new, _ in beside) else self._decodes)
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        estimate = self._groups.compute(prefills, num_first, count, computed, contexts)
+        return self._slow(estimate, self._prompts if any(new > 1 for new, _ in prefills) else self._decodes)
 
     @property
     def adapted(self) -> SlowedTimer | None:
@@ -230,8 +230,8 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
         forecast, widths.combined, uncertainty.Gains(*(max(each) for each in zip(*gains, strict=True))), slower
     )
     medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
-    told = {name: at for name, at in medians.items() if getattr(found, name) is not None}
-    rests = {name: _rests(widths, at, uncertainties[-1]) for name, at in told.items()}
+    known = {name: at for name, at in medians.items() if getattr(found, name) is not None}
+    rests = {name: _rests(widths, at, uncertainties[-1]) for name, at in known.items()}
     return replace(found, rests=rests, sensitivity=_sensitivity(widths, uncertainties))
 
 
