@@ -44,7 +44,18 @@ from infercast.predict.board_power import (
 )
 from infercast.predict.estimate import exposed_seconds, padded
 from infercast.predict.roofline import Predictor
-from infercast.serve.step import Contexts, DraftShape, GroupShape, HostCost, Prompts, StepEstimate, StepShape, estimated
+from infercast.serve.step import (
+    ChangedTimer,
+    Contexts,
+    DraftShape,
+    GroupShape,
+    GroupTimer,
+    HostCost,
+    Prompts,
+    StepEstimate,
+    StepShape,
+    estimated,
+)
 
 
 class TimedDeployment(Protocol):
@@ -300,9 +311,11 @@ class KernelTimer:
         return np.asarray(rows % self._decoding_row)
 
     @property
-    def adapted(self) -> Adapted | None:
+    def adapted(self) -> GroupTimer | None:
         """The timer for steps with an adapter; None without adapter slots."""
-        return None if self._adapter_table is None else Adapted(self)
+        if self._adapter_table is None:
+            return None
+        return ChangedTimer(self, lambda estimate, _: self.with_adapters(estimate))
 
     def with_adapters(self, estimate: StepEstimate) -> StepEstimate:
         """A step with an adapter: its kernels run for all tokens, including padding."""
@@ -366,20 +379,6 @@ class KernelTimer:
             )
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
-
-
-class Adapted:
-    def __init__(self, timer: KernelTimer) -> None:
-        self._timer = timer
-
-    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        return self._timer.with_adapters(self._timer(shape, steps))
-
-    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        return self._timer.with_adapters(self._timer.decode(count, computed, contexts, steps))
-
-    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        return self._timer.with_adapters(self._timer.compute(prefills, num_first, count, computed, contexts))
 
 
 class DraftingTimer(KernelTimer):

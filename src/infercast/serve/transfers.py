@@ -86,16 +86,16 @@ class BlockTransfers(Transfers):
     @property
     def is_busy(self) -> bool:
         """True while copies are in flight."""
-        return self._planned.has_moves
+        return self._planned.num_under_way > 0
 
     @property
     def may_repeat(self) -> bool:
         """Not while copies are in flight, or if every step may submit some."""
-        return self.offload.prompts_only and not self._planned.has_moves
+        return self.offload.prompts_only and not self._planned.num_under_way
 
     def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[KvTransfer]]:
         """Submit copies before the step's first kernel, and poll for completed ones after its last."""
-        if not self._planned.has_moves:
+        if not self._planned.num_under_way:
             return estimate, []
         host = estimate.host
         before = timeline.clock + host.plan + host.prepare
