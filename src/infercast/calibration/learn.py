@@ -452,7 +452,7 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     told = []
     noted = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
     for name, factor in learned.factors.items():
-        if name != "path" and factor.is_told and abs(log(factor.value)) > max(noted, factor.spread):
+        if name != "path" and factor.is_learned and abs(log(factor.value)) > max(noted, factor.spread):
             side = "above" if factor.value > 1 else "below"
             told.append(f"{TITLES[name]} is {abs(factor.value - 1):.0%} {side} the forecast: {CHANGES[name]}")
     hits_noted = 0.1  # A change of the share of prefix hits that is told

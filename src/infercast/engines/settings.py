@@ -129,15 +129,6 @@ class Fields:
         return Fields(self.path, self.get(name, dict) if name in self else {}, f"{self.place}.{name}")
 
 
-class ProfiledStep(NamedTuple):
-    """The batch of one step of a profiled engine."""
-
-    prompts: int
-    prompt_tokens: int
-    decodes: int
-    decode_tokens: int = 0  # Tokens of the decoding sequences, including drafts; 0: one each
-
-
 @dataclass(frozen=True, slots=True)
 class MeasuredSetup:
     """An engine as it was started."""

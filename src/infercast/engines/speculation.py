@@ -124,9 +124,12 @@ class Curve(NamedTuple):
 @cache
 def curves() -> dict[str, Curve]:
     data, found = read_data("acceptance.toml"), {}
-    for name, each in data["curves"].items():
-        source = data["sources"][each["source"]]
-        found[name] = Curve(name, each["model"], each["method"], each["lengths"], source["title"], source["url"])
+    for checkpoint, facts in data["curves"].items():
+        model, source = facts.get("model", checkpoint), data["sources"][facts["source"]]
+        for drafting, lengths in facts.items():
+            if isinstance(lengths, tuple):
+                name, method = f"{checkpoint}-{drafting}", drafting.partition("-")[0]
+                found[name] = Curve(name, model, method, lengths, source["title"], source["url"])
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import PurePosixPath
@@ -23,7 +22,6 @@ from infercast.engines.settings import (
     EngineNames,
     Fields,
     MeasuredSetup,
-    ProfiledStep,
     filled,
     flags_in,
     read_setting,
@@ -436,7 +434,6 @@ STATED: dict[str, tuple[str, type]] = {
 """Required settings in every file, and their names there."""
 FURTHER = ("max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "attention_backend")
 """Settings a file may contain under their own names."""
-DECODE, PROMPTS = re.compile(r"step\[DECODE bs=(\d+)"), re.compile(r"step\[EXTEND bs=(\d+) toks=(\d+)")
 """Step names in a profile: sequences, and prompt tokens."""
 
 
@@ -476,13 +473,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             "hf_overrides": arguments.inner("hf_overrides").holder,
         },
     )
-
-
-def profiled_step(name: str) -> ProfiledStep | None:
-    if (decode := DECODE.match(name)) is not None:
-        return ProfiledStep(0, 0, int(decode[1]))
-    prompts = PROMPTS.match(name)
-    return None if prompts is None else ProfiledStep(int(prompts[1]), int(prompts[2]), 0)
 
 
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
@@ -579,6 +569,7 @@ class Sglang(Engine):
     own_drafts = "--speculative-algorithm NEXTN"
     expert_launches = kernels.EXPERT_LAUNCHES
     tuned_since = TUNED_SINCE
+    quicker_experts_since = 0, 5, 23
     host_type = SglangHost
 
     settings_from = staticmethod(settings_of)
@@ -590,7 +581,6 @@ class Sglang(Engine):
     host_model = staticmethod(SglangHostModel)
     replica = staticmethod(sglang_replica)
     measured_setup = staticmethod(measured_setup)
-    profiled_step = staticmethod(profiled_step)
     before = staticmethod(before)
     known_before = staticmethod(known_before)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from functools import cache
 from math import lcm
@@ -13,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell, untuned_factors
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import EngineNames, Fields, MeasuredSetup, ProfiledStep, flags_in
+from infercast.engines.settings import EngineNames, Fields, MeasuredSetup, flags_in
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm import versions
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
@@ -74,7 +73,6 @@ STATED: dict[str, type] = {
     "block_size": int,
 }  # fmt: skip
 """Required settings in every file."""
-STEP = r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)"  # Prompts and tokens, decoding sequences and tokens
 FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
@@ -159,11 +157,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             **{name: arguments.word(name) for name in FORMATS},
         },
     )
-
-
-def profiled_step(name: str) -> ProfiledStep | None:
-    match = re.match(STEP, name)
-    return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
 
 
 @cache
@@ -342,6 +335,7 @@ class Vllm(Engine):
     oldest_gpu = OLDEST, "Volta, such as v100-sxm"
     own_drafts = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
     expert_launches = EXPERT_LAUNCHES
+    quicker_experts_since = 0, 33
     host_type = VllmHost
     settings_from = staticmethod(settings_of)
     resolve = staticmethod(_resolve)
@@ -351,7 +345,6 @@ class Vllm(Engine):
     check_memory = staticmethod(check_state_blocks)
     replica = staticmethod(vllm_replica)
     measured_setup = staticmethod(measured_setup)
-    profiled_step = staticmethod(profiled_step)
     before = staticmethod(versions.before)
     known_before = staticmethod(versions.known_before)
 
