@@ -181,14 +181,8 @@ class HostProbe(NamedTuple):
 
 
 def read_probe(path: Path) -> HostProbe:
-    try:
+    with reading(path, "JSON"):
         document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not JSON") from None
-    except (ValueError, RecursionError) as problem:
-        raise FileFormatError(path, f"is not JSON: {problem}") from None
     return probe_of(document, path)
 
 
