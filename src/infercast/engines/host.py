@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from infercast.bundled import DATA, read_data
 from infercast.engines.settings import numbers
-from infercast.errors import FileFormatError
+from infercast.errors import FileFormatError, reading
 from infercast.hardware.load import MEASURED, host_cpu, read_table
 from infercast.lazy_classes import MISSING, NamedTuple, dataclass, fields, replace
 from infercast.serve.step import HostCost
