@@ -11,13 +11,25 @@ from infercast.forecast.diagnosis.causes import (
     LARGE_STEP,
     MOST,
     Cause,
+    adding_up,
     causes_of,
     phases_of,
     responses,
     step_share,
     without,
 )
-from infercast.forecast.diagnosis.changes import ANSWERS, FREE, GPU, GPUS, MIXED, SEATS, TOKENS, Change, changes_of
+from infercast.forecast.diagnosis.changes import (
+    ANSWERS,
+    FREE,
+    GPU,
+    GPUS,
+    HOST,
+    MIXED,
+    SEATS,
+    TOKENS,
+    Change,
+    changes_of,
+)
 from infercast.forecast.diagnosis.growth import Binding, bindings
 from infercast.forecast.diagnosis.trials import CAPACITY, Aim, Gain, Trials, queued_share
 from infercast.forecast.intervals import Intervals
@@ -77,13 +89,13 @@ def diagnose_run(
     if trials and not kept:
         tried = tuple(_tried(attempt, _bounds(attempt, causes, intervals), most))
     best, ahead = best_of(tried or (), attempt), tuple(bindings(forecast))
-    return RunDiagnosis(forecast, attempt.aim, tuple(causes), best, tried, ahead, kept, attempt.count)
+    return RunDiagnosis(forecast, attempt.aim, adding_up(causes), best, tried, ahead, kept, attempt.count)
 
 
 def bottleneck(forecast: Forecast) -> str:
     """What limits a run, in words, from its own counts: nothing is simulated for it."""
     attempt = Trials(forecast)
-    causes = causes_of(attempt, None, most=0)
+    causes = adding_up(causes_of(attempt, None, most=0))
     return causes[0].words(attempt.aim) if causes else "nothing that can be told apart"
 
 
@@ -158,7 +170,8 @@ def _bounds(trials: Trials, causes: Sequence[Cause], intervals: Intervals | None
     effects = {
         kind: max(each.effect for each in causes if each.kind == kind) for kind in {each.kind for each in causes}
     }
-    response, _ = responses(trials, intervals)
+    response, host = responses(trials, intervals)
+    effects.setdefault(HOST, -log(1.0 - min(host, MOST)))
     phases = phases_of(trials)
     whole = sum(each.gpu_seconds for each in phases) or 1.0
 
