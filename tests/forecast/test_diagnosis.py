@@ -177,6 +177,20 @@ def test_shares_of_causes_add_up_to_no_more_than_the_whole() -> None:
         assert all(0.0 <= each.share <= 1.0 for each in found.causes)
 
 
+def test_what_an_answer_advises_by_itself_is_what_it_says_to_do_next() -> None:
+    found = diagnosed(system({"max_num_seqs": 4}), synthetic_workload(rate=12, count=200, **SHORT))
+    assert found.remedy is not None
+    assert next_words(found).startswith(found.remedy.words)
+    assert next_words(found, "--tensor-parallel-size 2").startswith("--tensor-parallel-size 2 ")
+    assert "--slo" in next_words(found, "")
+
+
+def test_a_pooling_model_has_one_latency() -> None:
+    forecast = simulate_system(system_of(deploy("bge-m3", "l4")), synthetic_workload(rate=5, count=60, **SHORT))
+    assert [each.name for each in Trials(forecast).numbers()] == ["end-to-end time p50", "end-to-end time p99"]
+    assert forecast.deployment.settings.max_model_len == 8192
+
+
 def test_what_trials_leave_is_divided_among_the_parts() -> None:
     causes = [Cause("seats", "seats", 0.6, tried=True), Cause("kv", "blocks", 0.5, tried=True)]
     parts = [Cause("gpu", "gemm", 1.2, family="gemm"), Cause("host", "host", 0.4)]

@@ -18,18 +18,7 @@ from infercast.forecast.diagnosis.causes import (
     step_share,
     without,
 )
-from infercast.forecast.diagnosis.changes import (
-    ANSWERS,
-    FREE,
-    GPU,
-    GPUS,
-    HOST,
-    MIXED,
-    SEATS,
-    TOKENS,
-    Change,
-    changes_of,
-)
+from infercast.forecast.diagnosis.changes import ANSWERS, FREE, GPU, GPUS, MIXED, SEATS, TOKENS, Change, changes_of
 from infercast.forecast.diagnosis.growth import Binding, bindings
 from infercast.forecast.diagnosis.trials import CAPACITY, Aim, Gain, Trials, queued_share
 from infercast.forecast.intervals import Intervals
@@ -170,8 +159,7 @@ def _bounds(trials: Trials, causes: Sequence[Cause], intervals: Intervals | None
     effects = {
         kind: max(each.effect for each in causes if each.kind == kind) for kind in {each.kind for each in causes}
     }
-    response, host = responses(trials, intervals)
-    effects.setdefault(HOST, -log(1.0 - min(host, MOST)))
+    response, _ = responses(trials, intervals)
     phases = phases_of(trials)
     whole = sum(each.gpu_seconds for each in phases) or 1.0
 
