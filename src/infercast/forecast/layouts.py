@@ -270,12 +270,17 @@ def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit."""
+    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit.
 
-    def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float]:
+    All that keep up with a rate serve the same tokens: of these the fewest GPUs come first, then the shortest answers.
+    """
+
+    def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float, float]:
         broken = cost.verdict is not None and not cost.verdict.holds
         worst = bool(cost.problem), bool(cost.saturation), cost.kind == "bound", broken
-        return *worst, -cost.output_tokens_per_second_a_gpu
+        if cost.forecast is None or cost.forecast.workload.rate is None:
+            return *worst, -cost.output_tokens_per_second_a_gpu, 0.0
+        return *worst, cost.layout.gpus, cost.forecast.end_to_end.mean
 
     return sorted(costs, key=place)
 

@@ -463,7 +463,7 @@ class SimulatedRun(Outcome):
         count = len(self.workload.requests)
         if self.state.word == FILLING:
             requests = format_many(count, "request")
-            limit = f"; cut at {requests}" if self.steady.stopped in (CUT, LATE) else f" ({requests})"
+            limit = f"; cut at {requests}" if self.steady.stopped in (CUT, LATE) else f"; the run had {requests}"
             enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
             grow = "Latencies grow with the length of the run, so there are no cost and no odds."
             return f"{self.state.sentence}{limit}{enough}. {grow}"

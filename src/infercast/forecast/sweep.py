@@ -42,7 +42,7 @@ from infercast.forecast.deploy import (
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
 from infercast.forecast.parallel import on_all_cores
 from infercast.forecast.progress import cut, share_of_time, stage_progress, time_budget, time_left
-from infercast.forecast.result import Forecast, counted, headroom, holds, judge, per_hour_of
+from infercast.forecast.result import Forecast, counted, headroom, holds, per_hour_of
 from infercast.forecast.simulate import (
     Served,
     forecast_of,
@@ -506,8 +506,9 @@ def save_energy(
         for point in found.points:
             if point.problem:  # No limit frees any memory
                 raise DoesNotFitError(point.problem)
-            judged = None if promise is None or point.forecast is None else judge(point.forecast, promise).odds
-            points[float(point.number or 0.0)] = replace(point, odds=judged)
+            known = point.forecast if promise is None or point.forecast is None else point.forecast.promised(promise)
+            odds = known and known.verdict and known.verdict.odds
+            points[float(point.number or 0.0)] = replace(point, forecast=known, odds=odds)
         return found.title
 
     title = simulate(values)

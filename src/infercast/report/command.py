@@ -13,7 +13,7 @@ from infercast.forecast.command.flags import Flag
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.report.caveats import brief_doubts
 from infercast.report.deployment import fit_dict, memory_words, render_fit
-from infercast.report.diagnosis import diagnosis_of, next_words
+from infercast.report.diagnosis import diagnosis_of, next_words, ratio_words
 from infercast.report.forecast import LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
 from infercast.report.quantities import LENGTHS, document, format_interval
 from infercast.report.terminal import (
@@ -95,12 +95,12 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
     told += [row for row in brief_rows(last.forecast, last.intervals, found) if row[0] in in_brief]
     several = len(explained.served) > 1
     if advised is not None:
-        best = sorted([*advised.ranked, *advised.other_gpus], key=lambda each: -each.gain)[:BEST]
-        changes = Facts([_brief_advice(each, several) for each in best if each.gain > 0.0])
+        best = _best_changes(advised)
+        changes = Facts([_brief_advice(each, several) for each in best])
         parts.append(
             Section("Changes, by gain", changes) if changes.rows else styled("Nothing that was tried is better.")
         )
-        as_it_is = "what helps changes answers or takes other GPUs" if best and best[0].gain > 0.0 else "good as it is"
+        as_it_is = "what helps changes answers or takes other GPUs" if best else "good as it is"
         told.append(("run it", explained.recommended or f"{explained.command}  ({as_it_is})"))
     doubts = brief_doubts(last.forecast.source, explained.engine.name, last.intervals, deployment.drafting)
     told += [*named_first("doubt", doubts), ("next", _next(explained, found))]
@@ -111,7 +111,15 @@ def _next(explained: Explained, found: RunDiagnosis) -> str:
     """The one thing to do next."""
     if explained.advised is None:
         return "without --no-advice every single change is tried"
-    return "start the command as `run it` has it" if explained.recommended else next_words(found)
+    if explained.recommended:
+        return "start the command as `run it` has it"
+    best = _best_changes(explained.advised)
+    return next_words(found, best[0].change.words(found.forecast.system) if best else "")
+
+
+def _best_changes(advised: Advised) -> list[Advice]:
+    found = sorted([*advised.ranked, *advised.other_gpus], key=lambda each: -each.gain)
+    return [each for each in found[:BEST] if each.gain > 0.0]
 
 
 def _decisions(explained: Explained) -> list[RenderableType]:
@@ -191,7 +199,7 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
 
 
 def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:
-    gain = f"{100 * (exp(advice.gain) - 1):+.1f} %"
+    gain = ratio_words(exp(advice.gain))
     shown_effects = 4  # of a change, the largest; JSON has all
     return advice.label, _effects(advice.real, several, shown_effects), gain, _caution(advice.answers, advice.gpus)
 

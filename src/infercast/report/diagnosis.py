@@ -71,13 +71,13 @@ def change_words(found: RunDiagnosis) -> str:
     least = max(WORTH_WORDS, first.error)
     told = [each for each in others if abs(each.ratio - 1.0) > max(least, each.error)]
     told.sort(key=lambda each: -abs(each.gain))
-    also = "".join(f", {each.aim.name} {_ratio_words(each.ratio)}" for each in told[:1])
+    also = "".join(f", {each.aim.name} {ratio_words(each.ratio)}" for each in told[:1])
     return f"{remedy.words}: {_gain_words(found, first)}{also}; {price_words(found, remedy)}"
 
 
 def _gain_words(found: RunDiagnosis, gain: Gain) -> str:
-    low, high = (_ratio_words(each) for each in gain.ends)
-    text = f"{gain.aim.name} {_ratio_words(gain.ratio)} ({low} to {high})"
+    low, high = (ratio_words(each) for each in gain.ends)
+    text = f"{gain.aim.name} {ratio_words(gain.ratio)} ({low} to {high})"
     now = value_before(found, gain)
     if (limit := gain.aim.limit) is not None and now is not None:
         word = "within" if now * gain.ratio < limit.seconds else "still above"
@@ -89,7 +89,7 @@ def _gain_words(found: RunDiagnosis, gain: Gain) -> str:
     return text
 
 
-def _ratio_words(ratio: float) -> str:
+def ratio_words(ratio: float) -> str:
     return f"x {ratio:.3g}" if ratio >= 3.0 else f"{100.0 * (ratio - 1.0):+.1f} %"
 
 
@@ -139,10 +139,12 @@ def serving_words(forecast: Forecast) -> str:
     return f"take {found.remedy.words} (about {(value_before(found, gain) or 0.0) * gain.ratio:.3g} requests/s), "
 
 
-def next_words(found: RunDiagnosis) -> str:
-    """The one thing to do next."""
-    if found.remedy is not None:
-        return f"{found.remedy.words} in this command shows the change in full"
+def next_words(found: RunDiagnosis, change: str | None = None) -> str:
+    """The one thing to do next; ``change``: options that an answer advises by a search of its own, if any do."""
+    if change is None and found.remedy is not None:
+        change = found.remedy.words
+    if change:
+        return f"{change} in this command shows the change in full"
     if found.is_kept:
         return "`infercast plan` finds the cheapest GPUs that keep this SLO"
     if found.forecast.verdict is None:

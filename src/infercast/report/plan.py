@@ -323,7 +323,11 @@ def choice_of(layouts: Layouts) -> tuple[Forecast | None, str]:
         return None, "more GPUs, a smaller format (--quantization fp8) or less load: none of these can serve it"
     best = served[0]
     tokens = f"{best.output_tokens_per_second_a_gpu:,.0f} output tokens/s per GPU"
-    why = f"the most of all, {tokens}" if best.verdict is None else f"it keeps the SLO with {tokens}"
+    why = "the shortest answers of the fewest GPUs"
+    if best.forecast is None or best.forecast.workload.rate is None:
+        why = f"the most of all, {tokens}"
+    if best.verdict is not None:
+        why = f"it keeps the SLO with {tokens}"
     if best.verdict is not None and not best.verdict.holds:
         why = f"none keeps the SLO, and it serves {tokens}"
     flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in

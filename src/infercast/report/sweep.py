@@ -109,7 +109,7 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
     rows = [row for row in summary_rows(sweep) if row[0] not in ("SLO", "price")]
     if runs := [point.forecast for point in points if point.forecast is not None]:
         last = next((run for run in reversed(runs) if run.state.is_steady), runs[-1])
-        found = diagnosis_of(last, None)
+        found = diagnosis_of(last if sweep.slo is None else last.promised(sweep.slo), None)
         rows += [*diagnosis_rows(found)[:2], ("next", next_words(found))]
         host_doubt = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
         rows += named_first("doubt", [*brief_doubts(last.source, "", None), host_doubt][:2])

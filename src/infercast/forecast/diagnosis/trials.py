@@ -200,7 +200,8 @@ class Trials:
             limits = [each.limit for each in verdict.limits if each.value]
             found += [Aim(each.quantity, each.percentile, each) for each in limits]
         else:
-            found += [Aim("ttft", 50), Aim("ttft", 99), Aim("tpot", 50), Aim("tpot", 99)]
+            others = ("e2e",) if self.forecast.deployment.model.pools else ("ttft", "tpot")
+            found += [Aim(each, percentile) for each in others for percentile in (50, 99)]
         return list(dict.fromkeys(found))
 
     def value(self, aim: Aim) -> float:
