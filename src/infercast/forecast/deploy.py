@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from os import PathLike
@@ -13,8 +14,9 @@ from infercast.engines.base import Deployment, Engine, engine_named, engine_of, 
 from infercast.engines.base import build_deployment as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
-from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS, THINK, TOOL_TIME, TURN_LEN
+from infercast.errors import InputError, UnknownNameError, require
+from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS
+from infercast.forecast.option_table import WORKLOAD as LOAD
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.gpu import (
     PROPERTIES,
@@ -33,9 +35,9 @@ from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
 from infercast.predict.learned import Changed, make_predictor, ordering, power_limited
 from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Workload
-from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution, parse_lengths
+from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution
 from infercast.serve.workload.request import without_too_long
-from infercast.serve.workload.synthetic import CLIPPED, ended, scaled, session_workload, synthetic_workload
+from infercast.serve.workload.synthetic import CLIPPED, as_lengths, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
     from infercast.engines.host import HostProbe
@@ -48,6 +50,8 @@ TASKS = {"auto": "", "generate": "generate"} | dict.fromkeys(
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
 HostSource: TypeAlias = "str | Path | HostCosts | HostProbe | None"
+Lengths = LengthDistribution | str | int
+RATES = ("rate", "concurrency", "session_rate")  # How much is sent, in one of three ways
 
 
 class ModelOptions(TypedDict, total=False):
@@ -459,39 +463,33 @@ def random_requests(
     given: Mapping[str, Any], longest: int, default_count: int | None = None, named: int | None = None
 ) -> Workload:
     """Requests by options of these names, with default lengths clipped to what the model allows, ``named`` so."""
-    arrival = given["arrival"]
-    rates = given["rate"], given["concurrency"], given.get("session_rate")
-    if not any(each is not None for each in rates) and arrival != "burst":
+    usual = {option.name: option.default for option in LOAD}
+    given = usual | {name: value for name, value in given.items() if value is not None}
+    if not any(given[name] is not None for name in RATES) and given["arrival"] != "burst":
         raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
-    if given.get("session_rate") is not None and given.get("turns") is None:
+    if given["session_rate"] is not None and given["turns"] is None:
         raise InputError("--session-rate needs --turns, how many turns a session has, or --trace with conversations")
     prefix_length = given["prefix_len"]
     inputs, outputs, is_clipped = lengths_within(given["input_len"], given["output_len"], longest - prefix_length)
+    count = default_count if given["num_requests"] is None else given["num_requests"]
+    require(count is None or isinstance(count, int), "num_requests", "be a whole number", count)
     common: dict[str, Any] = {
-        "count": default_count if given["num_requests"] is None else given["num_requests"],
+        "count": count,
         "input_lengths": inputs,
         "output_lengths": outputs,
         "prefix_length": prefix_length,
         **{name: given[name] for name in ("arrival", "rate", "concurrency", "burstiness", "prefix_groups", "seed")},
     }
-    in_turns = given.get("turns") is not None
-    workload = _sessions(given, common) if in_turns else synthetic_workload(**common)
+    if given["turns"] is None:
+        workload = synthetic_workload(**common)
+    else:
+        names = ("session_rate", "turns", "think", "tool_share", "tool_time")
+        of_sessions = {name: given[name] for name in names}
+        lengths = {"turn_lengths": given["turn_len"], "tool_lengths": given["tool_len"]}
+        workload = session_workload(**common, **of_sessions, **lengths)
     if is_clipped:
         workload = replace(workload, description=f"{workload.description}{CLIPPED}{named or longest:,}")
-    return without_too_long(workload, longest) if given.get("too_long") == "skip" else workload
-
-
-def _sessions(given: Mapping[str, Any], common: dict[str, Any]) -> Workload:
-    return session_workload(
-        **common,
-        session_rate=given["session_rate"],
-        turns=given["turns"],
-        turn_lengths=given.get("turn_len") or TURN_LEN,
-        think=given.get("think") or THINK,
-        tool_share=given.get("tool_share", 0.0),
-        tool_time=given.get("tool_time") or TOOL_TIME,
-        tool_lengths=given.get("tool_len"),
-    )
+    return without_too_long(workload, longest) if given["too_long"] == "skip" else workload
 
 
 def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -500,9 +498,11 @@ def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str
     return {name: value for name, value in given.items() if name in known}
 
 
-def lengths_within(input_len: str, output_len: str, room: int) -> tuple[LengthDistribution, LengthDistribution, bool]:
+def lengths_within(
+    input_len: Lengths, output_len: Lengths, room: int
+) -> tuple[LengthDistribution, LengthDistribution, bool]:
     """Lengths of prompts and answers, and whether the default ones were clipped to what the model allows."""
-    inputs, outputs = parse_lengths(input_len, "--input-len"), parse_lengths(output_len, "--output-len")
+    inputs, outputs = as_lengths(input_len, "--input-len"), as_lengths(output_len, "--output-len")
     if inputs.maximum + outputs.maximum <= room:
         return inputs, outputs, False
     asked_for = inputs, outputs
@@ -526,42 +526,63 @@ Servable = Workload | str | PathLike[str] | None
 
 
 class LoadOptions(TypedDict, total=False):
-    """What `synthetic_workload` takes, in its units: requests per second, tokens."""
+    """How requests arrive and how long they are, as on the command line: requests per second, tokens, seconds."""
 
     arrival: str
     rate: float
-    count: int
+    num_requests: int
     concurrency: int
-    input_lengths: LengthDistribution | str | int
-    output_lengths: LengthDistribution | str | int
+    input_len: Lengths
+    output_len: Lengths
     burstiness: float
-    prefix_length: int
+    prefix_len: int
     prefix_groups: int
-    declared_length: int
+    declared_output_len: int
     ignore_eos: bool
     seed: int
+    turns: Lengths
+    session_rate: float
+    turn_len: Lengths
+    think: str | float
+    tool_share: float
+    tool_time: str | float
+    tool_len: Lengths
 
 
 class RunOptions(LoadOptions, DeployOptions, total=False):
     """Options of a load and of a deployment."""
 
 
-PYTHON_NAMES = {option.spelled[2:].replace("-", "_"): option.python or option.name for option in OPTIONS.values()}
+KEYWORDS = {option.spelled[2:].replace("-", "_"): option.name for option in OPTIONS.values()}
 """Keywords by what the command line calls them."""
+RENAMED = {
+    **{"count": "num_requests", "input_lengths": "input_len", "output_lengths": "output_len"},
+    **{"prefix_length": "prefix_len", "declared_length": "declared_output_len"},
+}
+"""Keywords that 1.0 drops, and what they are now."""
 
 
 def resolve_run(
     deployment: Deployable, workload: Servable, gpu: GpuSource | None, options: Mapping[str, Any]
 ) -> tuple[Deployment, Workload]:
-    _check_options(options, RunOptions.__annotations__)
-    load = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
-    found = resolve_deployment(deployment, gpu, deploy_options(options))
+    load, others = load_options(options), deploy_options(options)
+    _check_options({**load, **others}, RunOptions.__annotations__)
+    found = resolve_deployment(deployment, gpu, others)
     return found, resolve_workload(workload, load, found.settings.max_model_len)
+
+
+def load_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the load, by their names of today."""
+    if old := [name for name in options if name in RENAMED]:
+        said = ", ".join(f"{name} is {RENAMED[name]} now" for name in old)
+        warnings.warn(f"{said}; 1.0 drops the old names", DeprecationWarning, 4)
+    known = {RENAMED.get(name, name): value for name, value in options.items()}
+    return {name: value for name, value in known.items() if name in LoadOptions.__annotations__}
 
 
 def deploy_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those that are not of the load."""
-    return {name: value for name, value in options.items() if name not in LoadOptions.__annotations__}
+    return {name: each for name, each in options.items() if RENAMED.get(name, name) not in LoadOptions.__annotations__}
 
 
 def resolve_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
@@ -599,7 +620,7 @@ def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
     own = _setting_names(engine)
     for name in strange:
         if name not in own:
-            here = PYTHON_NAMES.get(name, "")
+            here = KEYWORDS.get(name, "")
             hint = f"; settings of {engine.title} are options, too"
             raise UnknownNameError("option", name, [*known, *sorted(own)], hint, near=[here] if here in known else None)
 
@@ -607,7 +628,9 @@ def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
 def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:
     """A given workload, the requests of a trace, or random ones of at most ``longest`` tokens."""
     if workload is None:
-        return _random(dict(load), longest)
+        if all(load.get(name) is None for name in RATES) and load.get("arrival") != "burst":
+            raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
+        return ended(random_requests(load, longest), load.get("declared_output_len"), load.get("ignore_eos"))
     if isinstance(workload, (str, PathLike)):
         return _trace(workload, load)
     require_workload(workload)
@@ -626,25 +649,17 @@ def require_workload(workload: object) -> None:
         )
 
 
-def _random(load: dict[str, Any], longest: int) -> Workload:
-    if load.get("rate") is None and load.get("concurrency") is None and load.get("arrival") != "burst":
-        raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
-    asked = load.get("input_lengths", INPUT_LEN), load.get("output_lengths", OUTPUT_LEN)
-    if all(isinstance(each, (str, int)) for each in asked):
-        room = longest - load.get("prefix_length", 0)
-        load["input_lengths"], load["output_lengths"], _ = lengths_within(str(asked[0]), str(asked[1]), room)
-    return synthetic_workload(**load)
-
-
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay no trace
 
-    changeable = ("rate", "count", "declared_length", "ignore_eos")
+    changeable = ("rate", "num_requests", "declared_output_len", "ignore_eos")
     for name in load:
         if name not in changeable:
-            raise InputError(f"{name} has no meaning with a trace, which brings its own; rate and count change it")
-    workload = scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
-    return ended(workload, load.get("declared_length"), load.get("ignore_eos"))
+            raise InputError(
+                f"{name} has no meaning with a trace, which brings its own; rate and num_requests change it"
+            )
+    workload = scaled(read_trace(path), rate=load.get("rate"), limit=load.get("num_requests"))
+    return ended(workload, load.get("declared_output_len"), load.get("ignore_eos"))
 
 
 def short(value: Any) -> str:
