@@ -1,12 +1,13 @@
 """The table of options agrees with the code that takes them."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 from infercast.cli.outputs import WINDOW as TRACE_WINDOW
 from infercast.engines.base import engine_named
 from infercast.forecast.autoscaling import LOAD_BANDWIDTH, MEASURES, OTHER_SECONDS, WINDOW, Autoscaler
-from infercast.forecast.deploy import DeployOptions, LoadOptions, RunOptions, deploy, load_model, taken_by
+from infercast.forecast.deploy import OWN, DeployOptions, LoadOptions, RunOptions, deploy, taken_by
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import GROUPS, OPTIONS, PAGE_GROUPS, PLAN, WORKLOAD
 from infercast.forecast.plan.question import OBJECTIVES
@@ -37,11 +38,12 @@ def test_python_takes_the_options_of_the_table() -> None:
     assert set(LoadOptions.__annotations__) <= {option.name for option in WORKLOAD}
 
 
-def test_keywords_of_deploy_are_typed_and_have_the_defaults_of_the_table() -> None:
-    own = {**(deploy.__kwdefaults__ or {}), **(load_model.__kwdefaults__ or {})}
-    assert set(own) | {"settings"} == set(DeployOptions.__annotations__)
-    for name in set(own) - PYTHON_ONLY - {"engine"}:
-        assert own[name] == OPTIONS[name].default, name
+def test_keywords_of_deploy_are_options_with_the_defaults_of_the_table() -> None:
+    assert set(DeployOptions.__annotations__) - PYTHON_ONLY <= set(OPTIONS)
+    shown = inspect.signature(deploy).parameters
+    assert {*shown} == {"model", "gpu", "settings", "options", *OWN}
+    for name in set(OWN) - PYTHON_ONLY - {"engine"}:
+        assert shown[name].default == OPTIONS[name].default, name
 
 
 def test_every_setting_among_the_options_is_one_of_the_engine() -> None:

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
@@ -91,24 +92,13 @@ class DeployOptions(ModelOptions, total=False):
     calibration: Path | str | Calibration | None
 
 
-def load_model(
-    source: ModelSource,
-    *,
-    quantization: str | None = None,
-    dtype: str = "auto",
-    kv_cache_dtype: str = "auto",
-    moe_backend: str = "auto",
-    expert_routing: str = ROUTINGS[0],
-    sampling: str = SAMPLINGS[0],
-    language_model_only: bool = False,
-    hf_overrides: Mapping[str, Any] | str | None = None,
-    mamba_cache_dtype: str = "auto",
-    mamba_ssm_cache_dtype: str = "auto",
-    gdn_prefill_backend: str = "auto",
-    runner: str = "auto",
-    task: str = "auto",
-    engine: Engine | None = None,
-) -> ModelConfig:
+OWN = [
+    name for name in DeployOptions.__annotations__ if name not in ModelOptions.__annotations__ and name != "settings"
+]
+"""Those that are not of the model, which `load_model` takes, too."""
+
+
+def load_model(source: ModelSource, *, engine: Engine | None = None, **options: Unpack[ModelOptions]) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
 
     Formats and kernels have the names of the ``engine``. ``hf_overrides`` (a mapping or JSON) replace fields of the
@@ -117,10 +107,11 @@ def load_model(
     ``task`` that takes it, gives a vector or a score for each prompt and no tokens.
     """
     engine = engine or engine_named()
-    names = engine.names
+    names, given = engine.names, _checked(options, engine.names)
+    quantization, changes = given["quantization"], given["hf_overrides"]
     if quantization is not None and quantization in names.quantizations:
         quantization = names.quantizations[quantization] or None
-    changes = read_object(hf_overrides, "--hf-overrides") if isinstance(hf_overrides, str) else hf_overrides
+    changes = read_object(changes, "--hf-overrides") if isinstance(changes, str) else changes
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
     if isinstance(source, ModelConfig) and changes:
@@ -128,38 +119,51 @@ def load_model(
     model = (
         source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization, overrides=changes)
     )
-    if language_model_only:
+    if given["language_model_only"]:
         model = replace(model, vision=None)
-    if dtype not in names.dtypes:
-        raise InputError(f"dtype {dtype!r} is not modelled; known: {', '.join(names.dtypes)}")
-    if dtype != "auto":
+    if (dtype := given["dtype"]) != "auto":
         model = replace(model, weights=with_base(model.weights, names.dtypes[dtype]))
-    _check_known("kv_cache_dtype", kv_cache_dtype, names.kv_cache_dtypes)
-    if kv_cache_dtype != "auto":
-        model = replace(model, kv_dtype=names.kv_cache_dtypes[kv_cache_dtype])
-    model = with_states(model, mamba_cache_dtype, mamba_ssm_cache_dtype)
-    _check_known("moe_backend", moe_backend, names.moe_backends)
-    if moe_backend != "auto":
-        kernel = names.moe_kernels.get(moe_backend, moe_backend)
-        model = replace(model, weights=replace(model.weights, experts_kernel=kernel))
-    _check_known("gdn_prefill_backend", gdn_prefill_backend, names.scan_backends)
-    if gdn_prefill_backend != "auto":
-        model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
-    model = _with_runner(model, runner, task)
-    _check_known("sampling", sampling, SAMPLINGS)
-    if sampling == TOP_P:
+    model = with_states(model, given["mamba_cache_dtype"], given["mamba_ssm_cache_dtype"])
+    if (cache := given["kv_cache_dtype"]) != "auto":
+        model = replace(model, kv_dtype=names.kv_cache_dtypes[cache])
+    if (backend := given["moe_backend"]) != "auto":
+        model = replace(model, weights=replace(model.weights, experts_kernel=names.moe_kernels.get(backend, backend)))
+    if (backend := given["gdn_prefill_backend"]) != "auto":
+        model = replace(model, weights=replace(model.weights, scans_kernel=backend))
+    model = _with_runner(model, given["runner"], given["task"])
+    if (sampling := given["sampling"]) == TOP_P:
         sampling = SORTED if engine.fact("sorts_logits") else GREEDY
     if sampling != SAMPLINGS[0]:
         model = replace(model, sampling=sampling)
-    _check_known("expert_routing", expert_routing, ROUTINGS)
-    if expert_routing == ROUTINGS[0]:
+    if (routing := given["expert_routing"]) == ROUTINGS[0]:
         return model
-    return model.with_experts(lambda experts: replace(experts, routing=expert_routing))
+    return model.with_experts(lambda experts: replace(experts, routing=routing))
+
+
+def _checked(options: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    """All options of a model, those that are given among what the engine has a name for."""
+    for name in options:
+        if name not in ModelOptions.__annotations__:
+            raise UnknownNameError("option", name, ModelOptions.__annotations__)
+    given = defaults(ModelOptions.__annotations__) | {**options}
+    if given["dtype"] not in names.dtypes:
+        raise InputError(f"dtype {given['dtype']!r} is not modelled; known: {', '.join(names.dtypes)}")
+    known = {
+        "kv_cache_dtype": names.kv_cache_dtypes, "moe_backend": names.moe_backends,
+        "gdn_prefill_backend": names.scan_backends, "sampling": SAMPLINGS, "expert_routing": ROUTINGS,
+        "runner": RUNNERS, "task": TASKS,
+    }  # fmt: skip
+    for option, values in known.items():
+        _check_known(option, given[option], values)
+    return given
+
+
+def defaults(names: Iterable[str]) -> dict[str, Any]:
+    """Options of these names as they are where they are not given; an engine is that of the settings."""
+    return {name: OPTIONS[name].default if name in OPTIONS and name != "engine" else None for name in names}
 
 
 def _with_runner(model: ModelConfig, runner: str, task: str) -> ModelConfig:
-    _check_known("runner", runner, RUNNERS)
-    _check_known("task", task, TASKS)
     asked = (runner, TASKS[task])
     if model.pools and "generate" in asked:
         raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
@@ -184,28 +188,7 @@ def load_device(source: GpuSource, network: str | None) -> Gpu:
 
 
 def deploy(
-    model: ModelSource,
-    gpu: GpuSource,
-    settings: Settings | None = None,
-    *,
-    tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int = 1,
-    pp_layer_partition: str | None = None,
-    data_parallel_size: int = 1,
-    enable_expert_parallel: bool = False,
-    fuse_allreduce_rms: bool | None = None,
-    all2all_backend: str | None = None,
-    network: str | None = None,
-    pcie_topology: str | None = None,
-    power_limit_w: float | None = None,
-    gpu_clock_mhz: float | None = None,
-    api_server: bool = True,
-    chat: bool = False,
-    predictor: str | Predictor = "learned",
-    host: HostSource = None,
-    engine: str | None = None,
-    calibration: Path | str | Calibration | None = None,
-    **options: Unpack[ModelOptions],
+    model: ModelSource, gpu: GpuSource, settings: Settings | None = None, **options: Unpack[DeployOptions]
 ) -> Deployment:
     """Put a model on GPUs.
 
@@ -224,41 +207,68 @@ def deploy(
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
     for anything that an engine would refuse.
     """
-    settings, options = with_keywords(settings, engine, options)
-    asked = {name: value for name, value in locals().items() if name not in ("model", "gpu", "settings", "options")}
-    device = load_device(gpu, network)
-    if device.stages and (pcie_topology or power_limit_w or gpu_clock_mhz):
+    settings, given = with_keywords(settings, options.get("engine"), options)
+    asked = defaults(OWN) | given
+    deployment = replace(put_on(model, gpu, settings, asked), asked=partial(deploy, model, gpu, settings, **asked))
+    if asked["calibration"] is None:
+        return deployment
+    from infercast.forecast.calibration import calibrated  # noqa: PLC0415 - most runs have none
+
+    return calibrated(deployment, asked["calibration"])
+
+
+deploy.__signature__ = signature(
+    deploy
+).replace(  # type: ignore[attr-defined] # all options, for notebooks
+    parameters=[
+        *[*signature(deploy).parameters.values()][:3],
+        *(Parameter(name, Parameter.KEYWORD_ONLY, default=each) for name, each in defaults(OWN).items()),
+        Parameter("options", Parameter.VAR_KEYWORD),
+    ]
+)
+
+
+def put_on(
+    model: ModelSource, gpu: GpuSource, settings: Settings | None, asked: Mapping[str, Any], *, must_fit: bool = True
+) -> Deployment:
+    """A deployment by all options of `deploy`; one that need not fit is of its memory alone."""
+    device, data = load_device(gpu, asked["network"]), asked["data_parallel_size"]
+    limits = asked["pcie_topology"], asked["power_limit_w"], asked["gpu_clock_mhz"]
+    if device.stages and any(limits):
         raise InputError(f"pcie_topology, power_limit_w and gpu_clock_mhz are for GPUs of one kind, not {device.title}")
-    device = limited_gpu(with_topology(device, pcie_topology), power_limit_w, gpu_clock_mhz)
-    wanted, chosen = resolve_settings(settings, engine)
-    backends = chosen.names.all2all_backends
-    exchange = all2all_backend or backends[0]
+    device = limited_gpu(with_topology(device, limits[0]), *limits[1:])
+    wanted, chosen = resolve_settings(settings, asked["engine"])
+    backends, experts, norms = (
+        chosen.names.all2all_backends,
+        asked["enable_expert_parallel"],
+        asked["fuse_allreduce_rms"],
+    )
+    exchange = asked["all2all_backend"] or backends[0]
     _check_known("all2all_backend", exchange, backends)
-    if chosen.shares_copies and exchange != backends[0] and not (enable_expert_parallel and data_parallel_size > 1):
+    if chosen.shares_copies and exchange != backends[0] and not (experts and data > 1):
         raise InputError(
             f"all2all_backend {exchange} is for replicas that share experts; add enable_expert_parallel and a "
             "data_parallel_size of 2 or more, or leave it out"
         )
-    config = load_model(model, engine=chosen, **options)
+    config = load_model(model, engine=chosen, **model_options(asked)[0])
     layout = ParallelLayout(
-        tensor_parallel_size,
-        pipeline_parallel_size,
-        data_parallel_size,
-        experts=enable_expert_parallel,
-        fused_norms=chosen.fuses_norms(config, device) if fuse_allreduce_rms is None else fuse_allreduce_rms,
+        asked["tensor_parallel_size"],
+        asked["pipeline_parallel_size"],
+        data,
+        experts=experts,
+        fused_norms=chosen.fuses_norms(config, device) if norms is None else norms,
         all_to_all=exchange != backends[0],
         library=chosen.family,
     )
+    layout, cut = chosen.spread(wanted, config, layout, device), asked["pp_layer_partition"]
+    if not must_fit:
+        roofline = make_predictor("learned" if cut else "roofline")
+        return deploy_resolved(config, device, wanted, layout, roofline, partition=cut, must_fit=False)
+    predictor = asked["predictor"]
     known = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
-    layout, machine = chosen.spread(wanted, config, layout, device), host_of(chosen, host, device)
-    how: Any = {"over_http": api_server, "chat": chat, "partition": pp_layer_partition}
-    deployment = deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
-    deployment = replace(deployment, asked=partial(deploy, model, gpu, settings, **asked | {**options}))
-    if calibration is None:
-        return deployment
-    from infercast.forecast.calibration import calibrated  # noqa: PLC0415 - most runs have none
-
-    return calibrated(deployment, calibration)
+    machine = host_of(chosen, asked["host"], device)
+    how: Any = {"over_http": asked["api_server"], "chat": asked["chat"], "partition": cut}
+    return deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
 
 
 def call_of(deployment: Deployment) -> partial[Deployment]:
@@ -278,8 +288,7 @@ def redeploy(deployment: Deployment, values: Mapping[str, Any]) -> Deployment:
     others = {name: value for name, value in values.items() if name not in options}
     if "pipeline_parallel_size" in values:  # other stages need another cut
         keywords["pp_layer_partition"] = None
-    defaults = deploy.__kwdefaults__ or {}
-    options = {name: defaults.get(name) if value is None else value for name, value in options.items()}
+    options = {name: defaults([name])[name] if value is None else value for name, value in options.items()}
     return deploy(model, gpu, changed(before, **others), **{**keywords, **options})
 
 
@@ -309,10 +318,9 @@ def _of_pcie(deployment: Deployment) -> list[str]:
 
 
 def model_options(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Options of `load_model` and settings of an engine, and the other options of `deploy`."""
-    own = DeployOptions.__annotations__.keys() - ModelOptions.__annotations__
-    others = {name: value for name, value in options.items() if name in own}
-    return {name: value for name, value in options.items() if name not in own}, others
+    """Options of `load_model`, and the other options of `deploy`."""
+    of_model = {name: value for name, value in options.items() if name in ModelOptions.__annotations__}
+    return of_model, {name: value for name, value in options.items() if name not in of_model}
 
 
 def layout_arguments(engine: Engine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -331,12 +339,12 @@ def resolve_settings(settings: Settings | None, engine: str | None = None) -> tu
 
 
 def with_keywords(
-    settings: Settings | None, engine: str | None, options: ModelOptions
-) -> tuple[Settings | None, ModelOptions]:
-    """Settings, and options of `load_model` without those that are settings of the engine."""
-    own = {name: value for name, value in options.items() if name not in ModelOptions.__annotations__}
+    settings: Settings | None, engine: str | None, options: Mapping[str, Any]
+) -> tuple[Settings | None, dict[str, Any]]:
+    """Settings, and options of `deploy` without those that are settings of the engine."""
+    own = {name: value for name, value in options.items() if name not in DeployOptions.__annotations__}
     if not own:
-        return settings, options
+        return settings, {**options}
     wanted, chosen = resolve_settings(settings, engine)
     known = _setting_names(chosen)
     for name in own:
@@ -346,8 +354,7 @@ def with_keywords(
             raise InputError(
                 f"{name} is a setting of {chosen.title}, of which there are settings already; say it there"
             )
-    rest: Any = {name: value for name, value in options.items() if name not in own}
-    return changed(wanted, **own), rest
+    return changed(wanted, **own), {name: value for name, value in options.items() if name not in own}
 
 
 def _setting_names(engine: Engine) -> set[str]:
@@ -493,8 +500,10 @@ def random_requests(
 
 
 def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of these options, those that a function takes as keywords, but for the engine, which its settings name."""
-    known = {*(function.__kwdefaults__ or ()), *ModelOptions.__annotations__} - {"engine"}
+    """Of these options, those that a function takes besides those of `deploy`, but for the engine, which its settings
+    name.
+    """
+    known = {*(function.__kwdefaults__ or ()), *DeployOptions.__annotations__} - {"engine"}
     return {name: value for name, value in given.items() if name in known}
 
 
