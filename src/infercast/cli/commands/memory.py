@@ -27,7 +27,7 @@ def command(ctx: Context, *, form: Form, **given: Any) -> None:
     *(PARALLEL, ENGINE_ARGS, "network predictor"),
 )
 def partition_command(ctx: Context, *, form: Form, **given: Any) -> None:
-    from infercast.forecast.partition import estimate_partition  # noqa: PLC0415 - what fits needs none of it
+    from infercast.forecast.layouts import estimate_partition  # noqa: PLC0415 - what fits needs none of it
 
     load = {"input_len": given["input_len"], "output_len": given["output_len"], "batch": given["decode"]}
     found = estimate_partition(given["model"], given["gpu"], settings_of(ctx), **load, **taken_by(deploy, given))
