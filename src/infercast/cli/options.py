@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -337,20 +337,13 @@ def refuse_idle_options(ctx: Context, names: tuple[str, ...], replays: bool) -> 
             )
 
 
-OTHERS = frozenset({
-    "command", "deployment", "explain", "format", "full", "gpus", "json", "minutes", "no-check", "prefix-hit-rate",
-    "profile", "service", "tokens", "top", "try",
-    *(f"{pool}{part}" for pool in ("prefill", "decode") for part in ("", "-dp", "-engines", "-gpu", "-pp", "-tp")),
-})  # fmt: skip
-"""Options of single commands, which no engine is asked about."""
-
-
-def translated(arguments: list[str], own: Collection[str] = ()) -> tuple[list[str], list[str]]:
+def translated(arguments: list[str], own: Iterable[Option] = ()) -> tuple[list[str], list[str]]:
     """A command's words with the engine's spelling made ours, and remarks on flags that were left out.
 
-    As to the engines ``--max_num_seqs`` is ``--max-num-seqs``. ``own``: flags that the command takes itself.
+    As to the engines ``--max_num_seqs`` is ``--max-num-seqs``. ``own``: options of the command.
     """
     named = _named(arguments)
+    taken = {flag for option in (*own, *OF_FORM) for flag in option.spelled.split("/")}
     engine = _engine(named)
     kept: list[str] = []
     remarks: list[str] = []
@@ -364,7 +357,7 @@ def translated(arguments: list[str], own: Collection[str] = ()) -> tuple[list[st
         flag, equals, text = word.partition("=")
         name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
         ours = engine.flags.other_names.get(name, name).removeprefix("no-").replace("-", "_")
-        if ours in OPTIONS or name in OTHERS or name in own:
+        if ours in OPTIONS or f"--{name}" in taken:
             kept += _ours(name, text if equals else None, words, engine)
         elif (found := _of_engine(f"--{name}", text if equals else None, words, engine)) is None:
             _refuse_foreign(name, engine, named)

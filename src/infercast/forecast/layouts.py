@@ -150,8 +150,8 @@ def compare(
     """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     tariff, facility = Tariff.of(price), facility or Facility()
-    of_model, others = model_options(options)
-    settings, of_model = with_keywords(others.pop("settings", None), others.get("engine"), of_model)
+    settings, given = with_keywords(options.pop("settings", None), options.get("engine"), options)
+    of_model, others = model_options(given)
     wanted, engine = resolve_settings(settings, others.pop("engine", None))
     load = workload or synthetic_workload(concurrency=CONCURRENCY, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
     config = load_model(model, engine=engine, **of_model)

@@ -26,7 +26,6 @@ from infercast.forecast.cost import GpuPrice, Tariff
 from infercast.forecast.deploy import (
     Deployable,
     GpuSource,
-    LoadOptions,
     ModelSource,
     RunOptions,
     Servable,
@@ -34,6 +33,7 @@ from infercast.forecast.deploy import (
     deploy_options,
     load_device,
     load_model,
+    load_options,
     parse_changes,
     resolve_call,
     resolve_deployment,
@@ -266,8 +266,7 @@ def sweep(
     end there.
     """
     axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
-    load = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
-    others = deploy_options(options)
+    load, others = load_options(options), deploy_options(options)
     if axis.is_load and workload is None:
         load[axis.name] = axis.values[0]
     decide = partial(replace, tariff=Tariff.of(price), facility=facility or Facility())

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, Unpack
 
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
-from infercast.errors import InputError
+from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.cost import Tariff, around
-from infercast.forecast.deploy import LoadOptions, Servable, load_model, resolve_workload
+from infercast.forecast.deploy import LoadOptions, Servable, deploy_options, load_model, load_options, resolve_workload
 from infercast.forecast.energy import Facility
 from infercast.forecast.plan.candidate import Settings
 from infercast.forecast.plan.question import USUAL_ODDS, Plan, Question, length_for
@@ -133,10 +133,12 @@ def plan(
     servers and building. ``tell`` is called with each part of the work as it begins; True shows it.
     After ``time_limit`` seconds, the answer is the best so far, and `Plan.cut` says what was not looked at.
     """
+    if strange := deploy_options(load):
+        raise UnknownNameError("option", next(iter(strange)), LoadOptions.__annotations__)
     promised = parse_slo(slo) if isinstance(slo, str) else slo
     question = question_of(
         model,
-        partial(resolve_workload, workload, load),
+        partial(resolve_workload, workload, load_options(load)),
         promised,
         gpus=gpus,
         engines=engines,
