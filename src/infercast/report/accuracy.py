@@ -12,9 +12,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from infercast.lab.validate import reliability
-from infercast.lab.validate.compare import Comparison, LoadErrors, RunComparison, Validation
-from infercast.report.quantities import declared
-from infercast.report.terminal import Grid, Section, at, cells, pick, record
+from infercast.lab.validate.compare import Comparison, FileParts, LoadErrors, RunComparison, Validation
+from infercast.report.terminal import Field, Grid, Section, at, cells, pick, record
 from infercast.units import MILLI, format_percent
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
@@ -23,8 +22,22 @@ UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 JOULES = "joules_per_output_token"
 ERRORS = ("median", "mean", "p90", "bias")
 PARTS = ("idle_ttft", "decode_step", "prompts")
-ORDER_FIELDS = declared("orders", title=dict(zip(QUANTITIES, TITLES, strict=True)).__getitem__)
-SCATTER_FIELDS = declared("scatter")
+ORDER_FIELDS: tuple[Field[reliability.Order], ...] = (
+    Field("", lambda order: order.quantity, "ranked by", dict(zip(QUANTITIES, TITLES, strict=True)).__getitem__),
+    Field("of_one_load", lambda order: order.of_one_load, "engines with one load", "{:.3f}".format),
+    Field("loads", lambda order: order.loads, "loads"),
+    Field("of_all", lambda order: order.of_all, "all runs", "{:.3f}".format),
+)
+SCATTER_FIELDS: tuple[Field[RunComparison], ...] = (
+    Field("", lambda run: run.file, "file"),
+    Field("", lambda run: run.label, "run"),
+    Field("", lambda run: run.scatter.ttft_median if run.scatter else None, "TTFT median", format_percent),
+    Field("", lambda run: run.scatter.ttft_p90 if run.scatter else None, "TTFT p90", format_percent),
+    Field("", lambda run: run.scatter.tpot_median if run.scatter else None, "TPOT median", format_percent),
+    Field("", lambda run: run.scatter.tpot_p90 if run.scatter else None, "TPOT p90", format_percent),
+    Field("", lambda run: run.scatter.start_order if run.scatter else None, "start order", "{:.3f}".format),
+    Field("", lambda run: run.scatter.ttft_order if run.scatter else None, "TTFT order", "{:.3f}".format),
+)
 PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48  # pixels: the side of a panel, the space to its left, above and below
 TOLERANCE = 0.1  # the grey band: ten points to either side
 STYLE = (
@@ -114,7 +127,13 @@ def signed_percent(error: float) -> str:
     return f"{100 * error:+,.1f} %"
 
 
-FILE_FIELDS = declared("files", signed=signed_percent)
+FILE_FIELDS: tuple[Field[FileParts], ...] = (
+    Field("file", lambda found: found.file, "file"),
+    Field("idle_ttft_error", lambda found: found.idle_ttft, "idle TTFT (host)", signed_percent),
+    Field("decode_step_error", lambda found: found.decode_step, "decode step", signed_percent),
+    Field("prompts_error", lambda found: found.prompts, "prompts", signed_percent),
+    Field("loaded_ttft_p50_error", lambda found: found.loaded_ttft, "TTFT under load (queue)", signed_percent),
+)
 
 
 def render_validation(validation: Validation) -> list[RenderableType]:
