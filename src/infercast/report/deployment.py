@@ -14,6 +14,7 @@ from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.forecast.option_table import OPTIONS, OURS_ALONE
 from infercast.forecast.system import BOTH
+from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count
 from infercast.report.terminal import Facts, Grid, RenderableType, Renderers, Section, pick
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
     from infercast.forecast.run import DraftRun
 
 ASSUMED = "assumed; say what you see with --acceptance"
-LAYOUT = {
-    "pipeline_parallel_size": "layout.pipeline",
-    "data_parallel_size": "layout.data",
-    "enable_expert_parallel": "layout.experts",
-}  # What tensor parallelism alone does not say
+
+
+def layout_dict(layout: ParallelLayout) -> dict[str, Any]:
+    return {
+        "tensor_parallel_size": layout.tensor,
+        "pipeline_parallel_size": layout.pipeline,
+        "data_parallel_size": layout.data,
+        "enable_expert_parallel": layout.experts,
+    }
 
 
 def render_fit(fit: Fit) -> list[RenderableType]:
@@ -75,7 +80,7 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
     return {
         **{"engine": engine.name, "engine_rules": engine.rules_from or engine.name},
         **pick(fit, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
-        **({} if is_plain else pick(fit, **LAYOUT, weights_of_fullest_stage="most_weights")),
+        **({} if is_plain else {**layout_dict(fit.layout), "weights_of_fullest_stage": fit.most_weights}),
         **pick(fit, weights="model.weights.name", kv_cache_dtype="model.cache_dtype"),
         "parameters": parameter_count(fit.model),
         "bytes": {name.replace(" ", "_"): size for name, size in _parts(fit)},
@@ -290,7 +295,8 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "engine_note": deployment.engine.note or None,
         **pick(model, model="name", architecture="architecture", weights="weights.name", kv_cache_dtype="cache_dtype"),
         "parameters": parameter_count(model),
-        **pick(deployment, gpu="gpu.name", tensor_parallel_size="layout.tensor", **LAYOUT),
+        "gpu": deployment.gpu.name,
+        **layout_dict(deployment.layout),
         **pick(memory, weight_bytes="weights", num_gpu_blocks="num_blocks", block_size="kv.shape.block_size"),
         **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
         "speculation": drafting_dict(deployment.drafting),

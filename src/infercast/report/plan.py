@@ -15,9 +15,9 @@ from infercast.forecast.plan.question import Plan
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import NAMES
 from infercast.report.caveats import FORECASTS, SENTENCES, brief_doubts
-from infercast.report.deployment import flag_words, repository_of
+from infercast.report.deployment import flag_words, layout_dict, repository_of
 from infercast.report.diagnosis import counted_dict, counted_rows
-from infercast.report.files import csv_lines
+from infercast.report.files import csv_lines, one_level
 from infercast.report.quantities import (
     COSTS,
     ENERGIES,
@@ -46,7 +46,6 @@ from infercast.report.terminal import (
     styled,
 )
 from infercast.units import (
-    MILLI,
     format_bytes,
     format_dollars,
     format_figure,
@@ -289,7 +288,6 @@ def row_dict(row: Row) -> dict[str, Any]:
 
 
 def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
-    layout = candidate.layout
     return {
         "engine": candidate.engine,
         "gpu": candidate.gpu,
@@ -297,10 +295,7 @@ def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
         "quantization": candidate.quantization,
         "kv_cache_dtype": candidate.kv_cache_dtype,
         "power_limit_w": candidate.power_limit,
-        "tensor_parallel_size": layout.tensor,
-        "pipeline_parallel_size": layout.pipeline,
-        "data_parallel_size": layout.data,
-        "enable_expert_parallel": layout.experts,
+        **layout_dict(candidate.layout),
         "settings": dict(candidate.settings),
         "options": candidate.options(),
     }
@@ -352,46 +347,28 @@ CANDIDATE_COLUMNS: dict[str, Callable[[Row], object]] = {
     "slo_holds": lambda row: row.figures.holds if row.figures else None,
     "rate_within_slo": lambda row: row.rate,
 }
-FIGURE_COLUMNS: dict[str, Callable[[Figures], object]] = {
-    "slo_odds": lambda found: found.odds,
-    "attainment": lambda found: found.attainment,
-    "goodput": lambda found: found.goodput,
-    "tightest": lambda found: found.tightest,
-    "output_tokens_per_s": lambda found: found.output_tokens_per_second,
-    "requests_per_s": lambda found: found.requests_per_second,
-    "requests_per_s_at_most": lambda found: found.capacity,
-    "state": lambda found: found.state,
-    "busy": lambda found: found.busy,
-    "kv_peak": lambda found: found.kv_peak,
-    "bottleneck": lambda found: found.bottleneck,
-    "source": lambda found: found.source,
-    "gpu_watts": lambda found: found.drawn.gpu_watts if found.drawn else None,
-    "wall_watts": lambda found: found.drawn.wall_watts if found.drawn else None,
-    "peak_watts": lambda found: found.drawn.peak_watts if found.drawn else None,
-    "joules_per_output_token": lambda found: found.drawn.joules_per_output_token if found.drawn else None,
-    "wall_joules_per_output_token": lambda found: found.drawn.wall_joules_per_output_token if found.drawn else None,
-    "grams_co2_per_million_output_tokens": lambda found: (
-        found.drawn and found.drawn.grams_co2_per_million_output_tokens
-    ),
-}
-LATENCIES = ("ttft", "tpot", "end_to_end")
+LATENCY_COLUMNS = [f"{name}_{which}_ms" for name in ("ttft", "tpot", "end_to_end") for which in NAMES]
+FIGURE_COLUMNS = (
+    *("slo_odds", "attainment", "goodput", "tightest", "output_tokens_per_s", "requests_per_s"),
+    *("requests_per_s_at_most", "state", "busy", "kv_peak", "bottleneck", "source"),
+    *("gpu_watts", "wall_watts", "peak_watts", "joules_per_output_token", "wall_joules_per_output_token"),
+    "grams_co2_per_million_output_tokens",
+)
+"""Of figures as plain data, two of which have another name there."""
 
 
 def candidates_csv(plan: Plan) -> Iterator[str]:
-    latencies = [f"{name}_{which}_ms" for name in LATENCIES for which in NAMES]
-    names = ["rank", "on_front", *CANDIDATE_COLUMNS, *latencies, *FIGURE_COLUMNS, "reason"]
+    names = ["rank", "on_front", *CANDIDATE_COLUMNS, *LATENCY_COLUMNS, *FIGURE_COLUMNS, "reason"]
     yield from csv_lines(names, (_csv_row(plan, rank, row) for rank, row in enumerate(plan.rows, start=1)))
 
 
 def _csv_row(plan: Plan, rank: int, row: Row) -> list[object]:
+    figures = one_level(_figures_dict(row.figures)) if row.figures else {}
+    figures = {**(figures.get("energy") or {}), **figures}
+    figures |= {"slo_odds": figures.get("odds"), "requests_per_s_at_most": figures.get("capacity_requests_per_s")}
     found: list[object] = [rank, any(row.candidate == each.candidate for each in plan.front)]
     found += [of(row) for of in CANDIDATE_COLUMNS.values()]
-    if (figures := row.figures) is None:
-        found += [None] * (len(LATENCIES) * len(NAMES) + len(FIGURE_COLUMNS))
-    else:
-        for values in (figures.ttft, figures.tpot, figures.end_to_end):
-            found += [None] * len(NAMES) if values is None else [each / MILLI for each in values.values]
-        found += [of(figures) for of in FIGURE_COLUMNS.values()]
+    found += [figures.get(name) for name in (*LATENCY_COLUMNS, *FIGURE_COLUMNS)]
     return [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in (*found, row.reason)]
 
 
@@ -486,9 +463,8 @@ def choice_of(layouts: Layouts) -> tuple[Forecast | None, str]:
     why = f"the most of all, {tokens}" if best.verdict is None else f"it keeps the SLO with {tokens}"
     if best.verdict is not None and not best.verdict.holds:
         why = f"none keeps the SLO, and it serves {tokens}"
-    flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in
-                     (("tensor_parallel_size", best.layout.tensor), ("pipeline_parallel_size", best.layout.pipeline),
-                      ("data_parallel_size", best.layout.data)) if size > 1)  # fmt: skip
+    sizes = {name: size for name, size in layout_dict(best.layout).items() if name.endswith("_size") and size > 1}
+    flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items())
     says = f"take {best.layout} on {best.gpu.name} ({why}): `infercast simulate` with {flags or 'one GPU'} says more"
     return best.forecast, says
 

@@ -30,7 +30,7 @@ from infercast.forecast.sweep import (
 from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
 from infercast.report.diagnosis import counted_dict, counted_rows, diagnosis_of, diagnosis_rows, next_words
-from infercast.report.files import csv_lines
+from infercast.report.files import csv_lines, one_level
 from infercast.report.quantities import ENERGIES, LENGTHS, format_ends, milliseconds
 from infercast.report.terminal import (
     SCREEN,
@@ -71,18 +71,13 @@ MOST_POINTS, DRAWN = 20, 9  # points on one screen, and up to how many there is 
 MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has all intervals of a row"
 WORTH = 0.01  # a saving below this share is not worth a setting
 SAVINGS_LATENCIES = {"TTFT p99": "forecast.ttft.p99", "TPOT p95": "forecast.tpot.p95"}
-TTFT_P50: Field[Forecast] = Field("", lambda run: run.ttft.p50, "TTFT p50", format_seconds)
-TPOT_P50: Field[Forecast] = Field("", lambda run: run.tpot.p50 if run.tpot else None, "TPOT p50", format_seconds)
-TTFT: Field[Forecast] = Field("ttft_ms", lambda run: run.ttft, data=milliseconds)
-TPOT: Field[Forecast] = Field("tpot_ms", lambda run: run.tpot, data=milliseconds)
-STATE: Field[Forecast] = Field("state", lambda run: run.state.word)
 SPECULATION_FIELDS: tuple[Field[LoadPoint], ...] = (
     Field("", lambda point: point.clients, "clients", "{:,}".format),
     Field("", lambda point: point.plain.output_tokens_per_second, "tokens/s without", format_figure),
     Field("", lambda point: point.drafted.output_tokens_per_second, "with", format_figure),
     Field("", lambda point: point.speed_up, "times", "{:.2f}".format),
-    Field("", lambda point: TPOT_P50.of(point.plain), "TPOT p50 without", format_seconds),
-    Field("", lambda point: TPOT_P50.of(point.drafted), "with", format_seconds),
+    Field("", lambda point: point.plain.tpot.p50 if point.plain.tpot else None, "TPOT p50 without", format_seconds),
+    Field("", lambda point: point.drafted.tpot.p50 if point.drafted.tpot else None, "with", format_seconds),
     Field("", lambda point: point.plain.ttft.p50, "TTFT p50 without", format_seconds, 2),
     Field("", lambda point: point.drafted.ttft.p50, "with", format_seconds, 2),
     Field("", lambda point: _accepted(point.drafted), "accepted length", "{:.2f}".format, 3),
@@ -369,21 +364,11 @@ def sweep_rows(sweep: Sweep) -> Iterator[str]:
 
 def _csv(points: Iterable[Point], fields: list[Field[Point]], name: str) -> Iterator[str]:
     """A line for each point, percentiles of latencies in columns of their own; the first column goes by ``name``."""
-    rows = [_one_level(record(fields, point)) for point in points]
+    rows = [one_level(record(fields, point)) for point in points]
     keys = max(rows, key=len)
     yield from csv_lines(
         [name if key == "value" else key for key in keys], ([row.get(key) for key in keys] for row in rows)
     )
-
-
-def _one_level(found: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name, value in found.items():
-        if isinstance(value, dict):
-            row |= {f"{name.removesuffix('_ms')}_{which}_ms": each for which, each in value.items()}
-        elif not (value is None and name.endswith("_ms")):
-            row[name] = value
-    return row
 
 
 def unit_of(found: Savings) -> str:

@@ -468,8 +468,7 @@ class Field(Generic[T_contra]):
         *,
         data: Callable[[V], Any] | None = None,  # The value as JSON has it; None: as it is
         words: bool = False,  # Aligned to the left
-        matters: Callable[[Sequence[T_contra]], bool]
-        | None = None,  # Whether any row has something to say; None: always
+        matters: Callable[[Sequence[T_contra]], bool] | None = None,  # Whether any row needs it
     ) -> None:
         self.key, self.title, self.rank, self.words = key, title, rank, words
         self.of: Callable[[T_contra], Any] = of
