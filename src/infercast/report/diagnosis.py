@@ -12,7 +12,7 @@ from infercast.forecast.diagnosis.trials import CAPACITY, Gain
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import QUANTITIES
-from infercast.report.terminal import pick
+from infercast.report.terminal import Facts, RenderableType, Renderers, pick
 
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 POOLED = "e2e_p99<1s"
@@ -171,3 +171,10 @@ def diagnosis_dict(found: RunDiagnosis) -> dict[str, Any]:
         "simulations": found.simulations,
         "next": next_words(found),
     }
+
+
+def render_diagnosis(found: RunDiagnosis) -> list[RenderableType]:
+    return [Facts([*diagnosis_rows(found), ("next", next_words(found))])]
+
+
+RENDERERS = {"RunDiagnosis": Renderers(diagnosis_dict, render_diagnosis, rows="causes")}
