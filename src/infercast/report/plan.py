@@ -324,12 +324,10 @@ def choice_of(layouts: Layouts) -> tuple[Forecast | None, str]:
     best = served[0]
     tokens = f"{best.output_tokens_per_second_a_gpu:,.0f} output tokens/s per GPU"
     why = "the shortest answers of the fewest GPUs"
-    if best.forecast is None or best.forecast.workload.rate is None:
-        why = f"the most of all, {tokens}"
     if best.verdict is not None:
-        why = f"it keeps the SLO with {tokens}"
-    if best.verdict is not None and not best.verdict.holds:
-        why = f"none keeps the SLO, and it serves {tokens}"
+        why = f"{'it keeps the SLO with' if best.verdict.holds else 'none keeps the SLO, and it serves'} {tokens}"
+    elif best.forecast is None or best.forecast.workload.rate is None:
+        why = f"the most of all, {tokens}"
     flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in
                      (("tensor_parallel_size", best.layout.tensor), ("pipeline_parallel_size", best.layout.pipeline),
                       ("data_parallel_size", best.layout.data)) if size > 1)  # fmt: skip
