@@ -506,7 +506,7 @@ def save_energy(
             if point.problem:  # No limit frees any memory
                 raise DoesNotFitError(point.problem)
             known = point.forecast if promise is None or point.forecast is None else point.forecast.promised(promise)
-            odds = known and known.verdict and known.verdict.odds
+            odds = known.verdict.odds if known and known.verdict else None
             points[float(point.number or 0.0)] = replace(point, forecast=known, odds=odds)
         return found.title
 

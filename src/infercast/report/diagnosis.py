@@ -8,10 +8,9 @@ from infercast import units
 from infercast.forecast.diagnosis.changes import ANSWERS, GPUS
 from infercast.forecast.diagnosis.diagnose import Remedy, RunDiagnosis, diagnose_run
 from infercast.forecast.diagnosis.growth import Binding
-from infercast.forecast.diagnosis.trials import CAPACITY, Gain
+from infercast.forecast.diagnosis.trials import CAPACITY, Gain, value_in
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.result import Forecast
-from infercast.forecast.slo import QUANTITIES
 from infercast.report.terminal import Facts, RenderableType, Renderers, pick
 
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
@@ -78,7 +77,7 @@ def change_words(found: RunDiagnosis) -> str:
 def _gain_words(found: RunDiagnosis, gain: Gain) -> str:
     low, high = (ratio_words(each) for each in gain.ends)
     text = f"{gain.aim.name} {ratio_words(gain.ratio)} ({low} to {high})"
-    now = value_before(found, gain)
+    now = value_in(found.forecast, gain.aim)
     if (limit := gain.aim.limit) is not None and now is not None:
         word = "within" if now * gain.ratio < limit.seconds else "still above"
         return f"{text}: {units.format_seconds(now * gain.ratio)}, {word} its {units.format_seconds(limit.seconds)}"
@@ -91,20 +90,6 @@ def _gain_words(found: RunDiagnosis, gain: Gain) -> str:
 
 def ratio_words(ratio: float) -> str:
     return f"x {ratio:.3g}" if ratio >= 3.0 else f"{100.0 * (ratio - 1.0):+.1f} %"
-
-
-def value_before(found: RunDiagnosis, gain: Gain) -> float | None:
-    """What the run itself says of a number."""
-    aim, forecast = gain.aim, found.forecast
-    if aim.quantity == CAPACITY:
-        return forecast.state.capacity
-    if aim.quantity not in QUANTITIES:
-        return forecast.output_tokens_per_second
-    if forecast.verdict is not None and aim.limit is not None:
-        return next((each.value for each in forecast.verdict.limits if each.limit == aim.limit), None)
-    values = getattr(forecast, QUANTITIES[aim.quantity])
-    name = "mean" if aim.percentile is None else f"p{aim.percentile:g}"
-    return None if values is None else float(getattr(values, name))
 
 
 def price_words(found: RunDiagnosis, remedy: Remedy) -> str:
@@ -135,8 +120,8 @@ def serving_words(forecast: Forecast) -> str:
     found = diagnose_run(forecast, most=most_in_refusal)
     if found.remedy is None or found.aim.quantity != CAPACITY:
         return ""
-    gain = found.remedy.gains[0]
-    return f"take {found.remedy.words} (about {(value_before(found, gain) or 0.0) * gain.ratio:.3g} requests/s), "
+    most = (value_in(found.forecast, found.aim) or 0.0) * found.remedy.gains[0].ratio
+    return f"take {found.remedy.words} (about {most:.3g} requests/s), "
 
 
 def next_words(found: RunDiagnosis, change: str | None = None) -> str:
@@ -162,7 +147,7 @@ def diagnosis_dict(found: RunDiagnosis) -> dict[str, Any]:
         "causes": [pick(each, "kind name share tried", bound_by="detail") for each in found.causes],
         "change": change_words(found),
         "options": None if remedy is None else remedy.words,
-        "before": None if gain is None else value_before(found, gain),
+        "before": None if gain is None else value_in(found.forecast, gain.aim),
         "ratio": None if gain is None else gain.ratio,
         "ratio_interval": None if gain is None else list(gain.ends),
         "gpus": None if remedy is None else remedy.gpus,

@@ -461,12 +461,10 @@ def choice_of(layouts: Layouts) -> tuple[Forecast | None, str]:
     best = served[0]
     tokens = f"{best.output_tokens_per_second_a_gpu:,.0f} output tokens/s per GPU"
     why = "the shortest answers of the fewest GPUs"
-    if best.forecast is None or best.forecast.workload.rate is None:
-        why = f"the most of all, {tokens}"
     if best.verdict is not None:
-        why = f"it keeps the SLO with {tokens}"
-    if best.verdict is not None and not best.verdict.holds:
-        why = f"none keeps the SLO, and it serves {tokens}"
+        why = f"{'it keeps the SLO with' if best.verdict.holds else 'none keeps the SLO, and it serves'} {tokens}"
+    elif best.forecast is None or best.forecast.workload.rate is None:
+        why = f"the most of all, {tokens}"
     sizes = {name: size for name, size in layout_dict(best.layout).items() if name.endswith("_size") and size > 1}
     flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items())
     says = f"take {best.layout} on {best.gpu.name} ({why}): `infercast simulate` with {flags or 'one GPU'} says more"

@@ -100,7 +100,9 @@ def bindings(forecast: Forecast) -> list[Binding]:
         if not closed:
             most = NEARLY * count * growth.most
             found.append(Binding(f"{role}GPU time", most, "requests/s", min(forecast.requests_per_second / most, 1.0)))
-    found = [*_as_served(forecast, found), *_of_servers(forecast)]
+    found = _as_served(forecast, found)
+    if (busy := server_share(forecast)) > 0.01 and not closed:
+        found.append(Binding("API server", forecast.requests_per_second / busy, "requests/s", min(busy, 1.0)))
     if forecast.link is not None and forecast.link.use > 0 and not closed:
         load = forecast.requests_per_second / forecast.link.use
         found.append(Binding("link", load, "requests/s", forecast.link.use))
@@ -118,13 +120,6 @@ def _as_served(forecast: Forecast, found: list[Binding]) -> list[Binding]:
     times = most / min(each.load for each in found)
     return [each._replace(load=times * each.load, share=each.share if each.kind else min(each.share / times, 1.0))
             for each in found]  # fmt: skip
-
-
-def _of_servers(forecast: Forecast) -> list[Binding]:
-    busy = server_share(forecast)
-    if busy < 0.01 or forecast.workload.concurrency is not None:
-        return []
-    return [Binding("API server", forecast.requests_per_second / busy, "requests/s", min(busy, 1.0))]
 
 
 def most_running(pool: PoolRun) -> int:

@@ -152,6 +152,13 @@ def queued_share(forecast: Forecast) -> float:
     return float(_waits(forecast).sum() / forecast.clients.ttft[counted(forecast)].sum())
 
 
+def value_in(forecast: Forecast, aim: Aim) -> float | None:
+    """Its value in a run; None for a rate at most that the run need not tell."""
+    if aim.is_rate:
+        return forecast.state.capacity if aim.quantity == CAPACITY else forecast.output_tokens_per_second
+    return value_of(forecast, aim.limit or Limit(aim.quantity, aim.percentile, 1.0))
+
+
 class Trials:
     """Trials on the requests of one run."""
 
@@ -206,11 +213,8 @@ class Trials:
 
     def value(self, aim: Aim) -> float:
         """Its value in the run."""
-        if aim.quantity == CAPACITY:
-            return self.forecast.state.capacity or self.capacity(self.forecast.system)
-        if aim.quantity == TOKENS:
-            return self.forecast.output_tokens_per_second
-        return value_of(self.forecast, aim.limit or Limit(aim.quantity, aim.percentile, 1.0))
+        known = value_in(self.forecast, aim)
+        return self.capacity(self.forecast.system) if known is None else known
 
     def capacity(self, system: System) -> float:
         self.count += 1
