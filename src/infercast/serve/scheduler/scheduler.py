@@ -42,6 +42,8 @@ SKIPPED = -1  # Returned instead of a token count: the request stays in the queu
 
 
 class Scheduler:
+    can_retry_now = False  # It cannot plan again until a result or a request arrives
+
     def __init__(
         self,
         policy: FcfsPolicy,
@@ -143,11 +145,6 @@ class Scheduler:
 
     def _planned(self, plan: Plan) -> list[Sequence]:
         return [*(self.cohort.members if plan.decodes else ()), *plan.sequences]
-
-    @property
-    def can_retry_now(self) -> bool:
-        """Always False: it cannot plan again until a result or a request arrives."""
-        return False
 
     def most_steps(self, plan: Plan) -> int:
         """How many times the step just planned can be repeated before a known change."""
