@@ -97,9 +97,10 @@ def plain_call(options: Sequence[Option], words: Sequence[str]) -> dict[str, Any
                 given[option.name] = READERS.get(option.type, lambda value: value)(value)
     except (KeyError, IndexError, ValueError):
         return None
-    call = {option.name: given.get(option.name, _default(option)) for option in options}
+    call = {option.name: given.get(option.name, option.default) for option in options}
     if ... in call.values():
         return None
+    call |= {name: [*value] for name, value in call.items() if isinstance(value, tuple)}
     # In a context, several words are a tuple, and paths are words.
     params = call | {option.name: (*(call[option.name] or ()),) for option in options if option.type in LISTS}
     call["ctx"] = SimpleNamespace(params=params, get_parameter_source=lambda name: SAID if name in given else None)
@@ -129,12 +130,6 @@ def _pairs(options: Sequence[Option], words: Sequence[str]) -> Iterator[tuple[Op
         if (is_switch or not word.startswith("--")) if equals else value.startswith("-"):
             raise ValueError(word)
         yield option, is_on if is_switch else value
-
-
-def _default(option: Option) -> Any:
-    if isinstance(option.default, tuple):
-        return list(option.default)
-    return float(option.default) if option.type is float and isinstance(option.default, int) else option.default
 
 
 def known_names(kind: str, text: str, known: Collection[str] | None = None) -> tuple[str, ...]:

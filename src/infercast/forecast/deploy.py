@@ -71,8 +71,9 @@ class ModelOptions(TypedDict, total=False):
     task: str
 
 
-class DeployOptions(ModelOptions, total=False):
-    settings: Settings | None
+class PlaceOptions(ModelOptions, total=False):
+    """What `deploy` takes besides settings."""
+
     tensor_parallel_size: int
     pipeline_parallel_size: int
     pp_layer_partition: str | None
@@ -92,9 +93,11 @@ class DeployOptions(ModelOptions, total=False):
     calibration: Path | str | Calibration | None
 
 
-OWN = [
-    name for name in DeployOptions.__annotations__ if name not in ModelOptions.__annotations__ and name != "settings"
-]
+class DeployOptions(PlaceOptions, total=False):
+    settings: Settings | None
+
+
+OWN = [name for name in PlaceOptions.__annotations__ if name not in ModelOptions.__annotations__]
 """Those that are not of the model, which `load_model` takes, too."""
 
 
@@ -188,7 +191,7 @@ def load_device(source: GpuSource, network: str | None) -> Gpu:
 
 
 def deploy(
-    model: ModelSource, gpu: GpuSource, settings: Settings | None = None, **options: Unpack[DeployOptions]
+    model: ModelSource, gpu: GpuSource, settings: Settings | None = None, **options: Unpack[PlaceOptions]
 ) -> Deployment:
     """Put a model on GPUs.
 
@@ -217,15 +220,12 @@ def deploy(
     return calibrated(deployment, asked["calibration"])
 
 
-deploy.__signature__ = signature(
-    deploy
-).replace(  # type: ignore[attr-defined] # all options, for notebooks
-    parameters=[
-        *[*signature(deploy).parameters.values()][:3],
-        *(Parameter(name, Parameter.KEYWORD_ONLY, default=each) for name, each in defaults(OWN).items()),
-        Parameter("options", Parameter.VAR_KEYWORD),
-    ]
-)
+SHOWN = [
+    *[*signature(deploy).parameters.values()][:3],
+    *(Parameter(name, Parameter.KEYWORD_ONLY, default=each) for name, each in defaults(OWN).items()),
+    Parameter("options", Parameter.VAR_KEYWORD),
+]
+setattr(deploy, "__signature__", signature(deploy).replace(parameters=SHOWN))  # noqa: B010 - all of it, for notebooks
 
 
 def put_on(
@@ -503,7 +503,7 @@ def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str
     """Of these options, those that a function takes besides those of `deploy`, but for the engine, which its settings
     name.
     """
-    known = {*(function.__kwdefaults__ or ()), *DeployOptions.__annotations__} - {"engine"}
+    known = {*(function.__kwdefaults__ or ()), *PlaceOptions.__annotations__} - {"engine"}
     return {name: value for name, value in given.items() if name in known}
 
 

@@ -9,7 +9,7 @@ from infercast.engines.base import require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, require
-from infercast.forecast.deploy import OWN, DeployOptions, GpuSource, ModelSource, defaults, put_on, with_keywords
+from infercast.forecast.deploy import OWN, GpuSource, ModelSource, PlaceOptions, defaults, put_on, with_keywords
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, rank_weight_bytes
@@ -45,7 +45,7 @@ def fit_memory(
     settings: Settings | None = None,
     *,
     context: int = 2048,
-    **options: Unpack[DeployOptions],
+    **options: Unpack[PlaceOptions],
 ) -> Fit:
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `deploy`."""
     require(context >= 1, "context", "be at least 1 token", context)

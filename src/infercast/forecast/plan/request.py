@@ -24,6 +24,12 @@ ANY = "any"
 WEIGHTS = (None, "fp8", "int4")  # What any format of weights means: the checkpoint's, 8 bits, 4 bits
 
 
+def same_named(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options of a command or a page those that a question has by the same name."""
+    names = "max_gpus budget max_model_len disaggregate objective least_odds link pcie_topology api_server predictor"
+    return {name: given[name] for name in names.split() if name in given}
+
+
 def question_of(
     model: str,
     draw: Callable[[int], Workload],
