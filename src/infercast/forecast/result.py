@@ -211,8 +211,7 @@ class Forecast(PlottableResult, SimulatedRun):
 
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
         """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
-        write = renderers().function_of("forecast:forecast_dict")
-        written: dict[str, Any] = write(self, self.intervals if intervals else None)
+        written: dict[str, Any] = renderers().document_of(self, self.intervals if intervals else None)
         return written
 
     def per_request(self) -> dict[str, Array]:

@@ -239,8 +239,8 @@ def _kind_of(answer: Any) -> str:
     raise TypeError(f"nothing is known of how a {type(answer).__name__} is written")
 
 
-def document_of(answer: Any) -> Any:
-    return renderers_of(answer).document(answer)
+def document_of(answer: Any, *more: Any) -> Any:
+    return renderers_of(answer).document(answer, *more)
 
 
 def frame_of(answer: Any, library: str | None) -> Any:

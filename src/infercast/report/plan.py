@@ -71,7 +71,11 @@ def brief_plan(plan: Plan) -> list[RenderableType]:
         others = (plan.runner_up, *plan.front, *(row for row in plan.rows if row.stage is Stage.SIMULATED))
         rivals = {row.candidate: row for row in others if row is not None and row.candidate != winner.candidate}
         if rivals:
-            parts.append(Section("rivals", Grid(*cells(RIVAL_FIELDS, [*rivals.values()][:RIVALS]), notes_at=(0,))))
+            parts.append(
+                Section(
+                    "rivals", Grid(*cells(_row_fields((TTFT, TPOT, ODDS)), [*rivals.values()][:RIVALS]), notes_at=(0,))
+                )
+            )
         parts += _render_odds(plan)
         sentences = _short("\n".join([plan.why, *plan.changes[:CHANGES]]))
         parts.append(Section("why, and what would change it", Paragraph(sentences, WIDEST - 2)))
@@ -123,9 +127,10 @@ def _begin(plan: Plan, *, brief: bool) -> list[RenderableType]:
 
 
 def _render_odds(plan: Plan) -> list[RenderableType]:
-    rows = [(f"{format_odds(odds)} or more", *(field.cell(row) for field in ODDS_FIELDS)) for odds, row in plan.by_odds]
-    titles = [field.title or "" for field in ODDS_FIELDS]
-    return [Section("the winner by odds", Grid(("asked for", *titles), rows, text_columns=2))] if rows else []
+    found = plan.by_odds
+    titles, rows = cells(_row_fields([ODDS]), [row for _, row in found])
+    sure = [[f"{format_odds(odds)} or more", *row] for (odds, _), row in zip(found, rows, strict=True)]
+    return [Section("the winner by odds", Grid(("asked for", *titles), sure, text_columns=2))] if sure else []
 
 
 def render_plan(plan: Plan) -> list[RenderableType]:
@@ -134,7 +139,10 @@ def render_plan(plan: Plan) -> list[RenderableType]:
         spent = "energy" if question.goal.rough else "cost"
         if len(plan.front) > 1:
             parts.append(
-                Section(f"nothing beats these in {spent}, TTFT and TPOT together", Grid(*cells(FRONT, plan.front)))
+                Section(
+                    f"nothing beats these in {spent}, TTFT and TPOT together",
+                    Grid(*cells(_row_fields(FRONT), plan.front)),
+                )
             )
         parts += _render_odds(plan)
         sentences = [plan.why, *plan.changes]
@@ -142,7 +150,7 @@ def render_plan(plan: Plan) -> list[RenderableType]:
     stages = (Stage.JUDGED, Stage.SIMULATED)
     others = [row for row in plan.rows if row.stage in stages and row not in plan.front][:SHOWN]
     if others:
-        parts.append(Section("others that were simulated", Grid(*cells(OTHERS, others), notes_at=(4,))))
+        parts.append(Section("others that were simulated", Grid(*cells(_other_fields(), others), notes_at=(4,))))
     parts.append(styled(_effort(plan), style="dim"))
     parts += [Paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
     return parts
@@ -200,13 +208,10 @@ def _p99_ends(band: Band) -> str:
     return format_interval(band.low.p99, band.high.p99)
 
 
-DEPLOYMENT: Field[Row] = Field("", lambda row: row.candidate, "deployment", _short)
-GPUS: Field[Row] = Field("", lambda row: row.gpus, "GPUs")
-COST: Field[Row] = Field("", lambda row: row.cost, "$/h", "{:,.2f}".format)
 ODDS: Field[Figures] = Field("", lambda one: one.odds, "odds", format_percent)
 TTFT: Field[Figures] = Field("", lambda one: one.ttft.p99, "TTFT p99", format_seconds)
 TPOT: Field[Figures] = Field("", lambda one: one.tpot.p99 if one.tpot else None, "TPOT p99", format_seconds)
-BESIDE_FRONT: tuple[Field[Figures], ...] = (
+FRONT: tuple[Field[Figures], ...] = (
     Field("", lambda one: one.drawn.wall_joules_per_output_token if one.drawn else None, "J/output", format_joules),
     TTFT,
     Field("", lambda one: one.intervals.ttft if one.intervals else None, "80 %", _p99_ends),
@@ -215,21 +220,28 @@ BESIDE_FRONT: tuple[Field[Figures], ...] = (
     Field("", lambda one: one.headroom, "headroom", "{:.2f}".format),
     ODDS,
 )
-BEGIN = (DEPLOYMENT, GPUS, COST)
 
 
-def _figures_of(row: Row) -> Figures | None:
-    return row.figures
+def _row_fields(figures: Iterable[Field[Figures]]) -> list[Field[Row]]:
+    """What a deployment is and costs, and these of its figures."""
+
+    def figures_of(row: Row) -> Figures | None:
+        return row.figures
+
+    return [
+        Field("", lambda row: row.candidate, "deployment", _short),
+        Field("", lambda row: row.gpus, "GPUs"),
+        Field("", lambda row: row.cost, "$/h", "{:,.2f}".format),
+        *(each.within(figures_of) for each in figures),
+    ]
 
 
-def _begun(*fields: Field[Figures]) -> tuple[Field[Row], ...]:
-    return (*BEGIN, *(each.within(_figures_of) for each in fields))
-
-
-FRONT, RIVAL_FIELDS, ODDS_FIELDS = _begun(*BESIDE_FRONT), _begun(TTFT, TPOT, ODDS), _begun(ODDS)
-HEADROOM: Field[Row] = Field("", lambda row: row.headroom, "headroom", "{:.2f}".format)
-VERDICT: Field[Row] = Field("", lambda row: row.verdict, "")
-OTHERS = (*BEGIN, HEADROOM, VERDICT)
+def _other_fields() -> list[Field[Row]]:
+    return [
+        *_row_fields(()),
+        Field("", lambda row: row.headroom, "headroom", "{:.2f}".format),
+        Field("", lambda row: row.verdict, ""),
+    ]
 
 
 def _effort(plan: Plan) -> str:
@@ -376,9 +388,9 @@ def _rates(cost: LayoutCost) -> tuple[float, float] | None:
     return None if cost.problem else cost.output_tokens_per_second_interval
 
 
-JUDGED: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda cost: cost.verdict)
-PRICED: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda cost: cost.cost)
-DRAWN: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda cost: cost.energy)
+JUDGED: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda one: one.verdict)
+PRICED: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda one: one.cost)
+DRAWN: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda one: one.energy)
 LAYOUT_FIELDS: tuple[Field[LayoutCost], ...] = (
     Field("gpu", lambda one: one.gpu.name),
     Field("", lambda one: one.layout, "layout"),

@@ -137,7 +137,7 @@ COSTS = _of_part(
     Quantity("usd_per_million_tokens", "$/M tokens", lambda cost: cost.per_million_tokens, format_dollars,
              " per million tokens, input and output alike", ""),
 )  # fmt: skip
-BOARD_ENERGIES = _of_part(
+ENERGIES = _of_part(
     lambda run: run.energy,
     Quantity("watts_per_gpu", "watts per GPU", lambda energy: energy.mean_watts, format_watts,
              " per GPU on average", "GPU power"),
@@ -152,8 +152,7 @@ BOARD_ENERGIES = _of_part(
     Quantity("watt_hours_per_million_output_tokens", "Wh/M output tokens",
              lambda energy: energy.watt_hours_per_million_output_tokens, "{:,.0f}".format,
              " Wh per million output tokens", ""),
-)  # fmt: skip
-WALL_ENERGIES = _of_part(
+) + _of_part(
     lambda run: run.wall,
     Quantity("wall_watts", "watts at the wall", lambda wall: wall.watts, format_watts, " on average", "at the wall"),
     Quantity("wall_joules_per_output_token", "J/output token at the wall", lambda wall: wall.joules_per_output_token,
@@ -169,7 +168,6 @@ WALL_ENERGIES = _of_part(
              lambda wall: wall.grams_co2_per_million_output_tokens, format_grams, " CO2 per million output tokens",
              "carbon"),
 )  # fmt: skip
-ENERGIES = (*BOARD_ENERGIES, *WALL_ENERGIES)
 LOADS: tuple[Quantity[Forecast | PoolRun], ...] = (
     Quantity("running", "running", lambda run: run.running, tenths, " sequences"),
     Quantity("waiting", "waiting", lambda run: run.waiting, tenths, " requests"),

@@ -559,7 +559,7 @@ class FittingTable:
 class Renderers(NamedTuple):
     """The functions that write an answer of one kind; the module of each kind has them in its ``RENDERERS``."""
 
-    document: Callable[[Any], Any]
+    document: Callable[..., Any]
     tables: Callable[[Any], Sequence[RenderableType]]
     rows: str | None = None  # The key of the document under which the rows of a table are
     csv: Callable[[Any], Iterable[str]] | None = None  # Lines of the table that ``--csv`` writes
