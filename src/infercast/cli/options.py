@@ -36,26 +36,24 @@ READERS: dict[Any, Callable[[Any], Any]] = {
 }  # How words become values, where they do not stay words
 LISTS = (list, list[Path])
 OF_FORM = (
-    Option("format", Form, None, None, ""),
-    Option("as_json", bool, False, None, "", flag="--json"),
-    Option("in_full", bool, False, None, "", flag="--full", short="-v"),
+    Option("format", Form, ""),
+    Option("as_json", bool, "", False, flag="--json"),
+    Option("in_full", bool, "", False, flag="--full", short="-v"),
 )
-Group = Sequence[Option] | Callable[[], Sequence[Option]]
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def with_options(*groups: Group | str, command: str = "") -> Callable[[Command], Command]:
-    """Give a command the options of these groups, or of these names, in this order; it gets them as keywords.
+def with_options(*groups: Option | Sequence[Option] | str) -> Callable[[Command], Command]:
+    """Give a command these options, those of these groups, or of these names, in this order; it gets them as keywords.
 
-    Of a group in which some are for this ``command`` alone (`Option.also`), it takes those.
+    Where two have one name, it takes the first.
     """
 
     def options() -> list[Option]:
         taken: dict[str, Option] = {}
         for group in groups:
-            rows = [OPTIONS[name] for name in group.split()] if isinstance(group, str) else group
-            rows = rows() if callable(rows) else rows
-            for option in [each for each in rows if command in each.also.split()] or rows:
+            rows: Sequence[Option] = [group] if isinstance(group, Option) else group  # type: ignore[assignment]
+            for option in map(OPTIONS.__getitem__, group.split()) if isinstance(group, str) else rows:
                 taken.setdefault(option.name, option)
         return [*taken.values()]
 

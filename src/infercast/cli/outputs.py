@@ -80,7 +80,7 @@ class Outputs(NamedTuple):
             page = report_page(look_over(run, intervals), __version__, command_line(*FILES), today())
             write_whole(self.report, [page])
         if self.trace is not None:
-            from infercast.forecast.explain.timeline import lanes_of  # noqa: PLC0415
+            from infercast.forecast.explain.step_log import lanes_of  # noqa: PLC0415
             from infercast.report.trace import trace_pieces  # noqa: PLC0415
 
             lanes = lanes_of(run, *self.window)

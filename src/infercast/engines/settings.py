@@ -165,6 +165,17 @@ class EngineFlags(NamedTuple):
     called: Mapping[str, str] = {}  # This engine's names for flags of other engines
 
 
+def flags_in(data: dict[str, Any], options: Iterable[str]) -> EngineFlags:
+    """Those of a data file, with the flags of settings that are no options of ours (if it lists none: of all settings),
+    and other names of some as ``aliases``.
+    """
+    options = frozenset(options)
+    for_all = {"acceptance", "engine"}  # Options that mean the same with every engine
+    settings = data.pop("settings", [name.replace("_", "-") for name in sorted(options - for_all)])
+    found = {name: name.replace("-", "_") for name in settings} | data.pop("aliases", {})
+    return EngineFlags(options=options, settings=found, **data)
+
+
 class EngineCommands(NamedTuple):
     """How the engine is started and benchmarked: command lines, images, and names used by other systems."""
 
@@ -202,6 +213,16 @@ class EngineCommands(NamedTuple):
 def commands_in(file: str) -> EngineCommands:
     """Those of a data file; none where an engine has no such file."""
     return EngineCommands(**read_data(file)) if file else EngineCommands()
+
+
+@cache
+def metrics_of(family: str) -> dict[str, Any]:
+    """What a server's page of metrics has: each ``metric`` with its name, value, kind and words, buckets and labels."""
+    shown: dict[str, dict[str, str]] = read_data("engines/metrics.toml")
+    about = {value: {"kind": kind, "help": text} for kind, rows in shown.items() for value, text in rows.items()}
+    table = dict(read_data(f"engines/{family}/metrics.toml"))
+    rows = {name: row if isinstance(row, dict) else {"value": row} for name, row in table.pop("names").items()}
+    return {**table, "metric": [{"name": name, **row, **about[row["value"]]} for name, row in rows.items()]}
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -214,14 +214,11 @@ class PromptSurface:
         return found
 
 
-EXCHANGES = ("experts_dispatch", "experts_combine")
-
-
 def in_parts(tables: Sequence[Table], calls: Sequence[Call], number: int, *thresholds: int) -> Sequence[Table]:
     """Seconds of kernels (columns) by tokens (rows); large steps run as parts that hide each other's exchanges."""
     if number < 2:
         return tables
-    exchanges, found = np.array([call.name in EXCHANGES for call in calls]), []
+    exchanges, found = np.array([call.name in ("experts_dispatch", "experts_combine") for call in calls]), []
     for table, least in zip(tables, thresholds, strict=True):
         tokens = np.arange(len(table))
         parts = number * table[-(-tokens // number)]

@@ -103,9 +103,6 @@ class Padding(NamedTuple):
         return self.per_key * min(keys, self.window * sequences) if self.per_key else 0.0
 
 
-NOT_PADDED = Padding()
-
-
 def padded_in(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> dict[str, Padding]:
     """By kernel name (`predict.estimate.padded`); Triton's, which attention with sinks runs, packs query heads."""
     if any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.sinks for stack in config.stacks):
@@ -146,7 +143,7 @@ class KernelTimer:
         self._attention_names = {name: column for column, name in enumerate(by_sequence)}
         self._attention_launches = [launches[name] for name in by_sequence]
         found = padded_in(config, layout, gpu)
-        self._padded = [found.get(name, NOT_PADDED) for name in by_sequence]
+        self._padded = [found.get(name, Padding()) for name in by_sequence]
         self._is_padded, self._not_padded = any(each.per_key for each in self._padded), [0.0] * len(self._padded)
         tabled = self._time_table(by_tokens, token_sizes, max_tokens)
         waits = deployment.weight_waits(np.arange(max_tokens + 1), tabled.sum(axis=1))

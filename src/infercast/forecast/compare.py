@@ -219,7 +219,7 @@ class SameStep:
         gaps = [cost.gap_seconds for cost in self.costs]
         waits = [max(0.0, cost.host_seconds - float(cost.gpu.seconds) - cost.gap_seconds) for cost in self.costs]
         rows = [*ranked, ("gaps between kernels", gaps), (HOST, waits)]
-        return [(name, one, other) for name, (one, other) in rows if max(one, other) > 0]
+        return [(name, one, other) for name, (one, other) in rows if one or other]
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,13 +160,13 @@ class SteppedDay:
         weights = service.of(traffic.inputs, traffic.outputs)
         steps = replace(traffic, window=autoscaling.STEP)
         self.load = steps.load(weights / weights.mean())
-        self.replicas, self.price = autoscaling.Replicas(curves, autoscaling.STEP), price
+        self.curves, self.price = curves, price
         self._gpus, self._traffic, self._slo = gpus, traffic, curves[1].slo
         self._counts = steps.counts
         self._windows = (np.arange(steps.num_windows) * autoscaling.STEP // traffic.window).astype(np.int64)
 
     def run(self, name: str, scaler: autoscaling.Scaler) -> autoscaling.PolicyDay:
-        done = autoscaling.run_fleet(self.replicas, self.load, scaler)
+        done = autoscaling.run_fleet(self.curves, self.load, scaler)
         return autoscaling.PolicyDay(
             name,
             self._mean(done.ready),
@@ -181,7 +181,7 @@ class SteppedDay:
         )
 
     def part(self, first: int, last: int, count: int, before: float) -> autoscaling.FleetRun:
-        return autoscaling.run_fleet(self.replicas, self.load[first:last], autoscaling.fixed(count), before)
+        return autoscaling.run_fleet(self.curves, self.load[first:last], autoscaling.fixed(count), before)
 
     def share_in(self, done: autoscaling.FleetRun, first: int, goal: autoscaling.Goal) -> float:
         counts = self._counts[first : first + done.ready.size]

@@ -96,7 +96,7 @@ class Widths(NamedTuple):
     link: Array | float = 0.0
 
     @property
-    def together(self) -> Array:
+    def combined(self) -> Array:
         return np.asarray(np.sqrt(sum(np.square(each) for each in self)))
 
 
@@ -227,7 +227,7 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
     gains = [uncertainty.gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
     slower = uncertainty.slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
     found = around(
-        forecast, widths.together, uncertainty.Gains(*(max(each) for each in zip(*gains, strict=True))), slower
+        forecast, widths.combined, uncertainty.Gains(*(max(each) for each in zip(*gains, strict=True))), slower
     )
     medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
     told = {name: at for name, at in medians.items() if getattr(found, name) is not None}

@@ -27,11 +27,8 @@ from infercast.shown import ReprMixin
 from infercast.units import format_many, format_seconds
 
 SHOWN_TURNS = 10
-VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")  # Kernels of the target with a row for every draft
 FULL = 0.95  # Share of the KV cache from which on it is what limits
-NEAR = 0.85  # Share of what can be served from which on the queue takes long to settle
 WEIGHS, QUEUED = 0.05, 0.2  # Shares of time, and of clients, from which on something is worth a word
-TARGET, VERIFY, DRAFT = "target", "verify", "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,7 +489,9 @@ class SimulatedRun(Outcome):
             return f"{self.state.sentence}{limit}{enough}. {grow}"
         if self.state.word == OVERLOADED:
             return f"{self.state.sentence}. There are no cost and no odds."
-        cut = " The run reached its limit before its medians were known to a few per cent." if self.was_cut else ""
+        cut = ""
+        if self.steady.stopped == CUT:
+            cut = " The run reached its limit before its medians were known to a few per cent."
         if self.is_short:
             cut += f" So near to saturation {count:,} requests show too low latencies: leave --num-requests out."
         if self.window is None:
@@ -504,13 +503,8 @@ class SimulatedRun(Outcome):
     def is_short(self) -> bool:
         """Whether a longer run would show longer latencies, because a queue near saturation takes long to settle."""
         state, count = self.state, len(self.workload.requests)
-        near = state.offered is not None and state.capacity is not None and state.offered > NEAR * state.capacity
-        return near and state.word == STABLE and not self.workload.open_ended and count < LONG
-
-    @property
-    def was_cut(self) -> bool:
-        """Whether the run would have gone on for better numbers, and was cut at a limit."""
-        return self.steady.stopped == CUT
+        is_near = state.offered is not None and state.capacity is not None and state.offered > 0.85 * state.capacity
+        return is_near and state.word == STABLE and not self.workload.open_ended and count < LONG
 
     @property
     def window(self) -> tuple[float, float] | None:
@@ -646,13 +640,12 @@ def drafts_of(forecast: SimulatedRun) -> DraftRun | None:
 
 
 def _parts(phases: tuple[Phase, ...]) -> dict[str, float]:
-    found = {TARGET: 0.0, VERIFY: 0.0, DRAFT: 0.0}
-    for phase in phases:
-        if phase.name != "decode":
-            continue
-        for family in phase.families:
-            for kernel, seconds in family.kernels:
-                part = DRAFT if kernel.startswith(DRAFT_PREFIX) else VERIFY if kernel in VERIFYING else TARGET
-                found[part] += seconds
+    # Kernels of the target with a row for every draft
+    verifying = ("lm_head", "logits_gather", "sampling", "rejection")
+    found = {"target": 0.0, "verify": 0.0, "draft": 0.0}
+    for family in (family for phase in phases if phase.name == "decode" for family in phase.families):
+        for kernel, seconds in family.kernels:
+            part = "draft" if kernel.startswith(DRAFT_PREFIX) else "verify" if kernel in verifying else "target"
+            found[part] += seconds
     whole = sum(found.values())
     return {name: seconds / whole for name, seconds in found.items()} if whole else {}

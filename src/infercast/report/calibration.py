@@ -19,7 +19,7 @@ def calibration_dict(calibration: Calibration) -> dict[str, Any]:
         "factors": {
             name: {
                 **{key: value / scales[name] for key, value in zip(keys_of(name), learned, strict=True)},
-                "told": learned.is_told,
+                "told": learned.is_learned,
             }
             for name, learned in calibration.factors.items()
         },
@@ -67,7 +67,7 @@ def render_calibration(calibration: Calibration, written: str | None = None) -> 
 
 
 def _factor_row(name: str, learned: Learned) -> list[str]:
-    told = "" if learned.is_told else "not determined by the results"
+    told = "" if learned.is_learned else "not determined by the results"
     if name == "path":
         value, spread, before = (each / MILLI for each in (learned.value, learned.spread, learned.before))
         ends = f"{value - 1.28 * spread:+.1f} to {value + 1.28 * spread:+.1f} ms"

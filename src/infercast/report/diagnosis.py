@@ -22,10 +22,7 @@ WORTH_WORDS = 0.1  # Shares and changes of other numbers from which on they are 
 def diagnosis_of(forecast: Forecast, intervals: Intervals | None, *, trials: bool = True) -> RunDiagnosis:
     """Made once for a forecast and what it is held against."""
     key = f"diagnosis of {forecast.verdict and forecast.verdict.slo}{'' if trials else ' by its counts'}"
-    if key not in forecast.kept:
-        forecast.kept[key] = diagnose_run(forecast, intervals, trials=trials)
-    found: RunDiagnosis = forecast.kept[key]
-    return found
+    return forecast.keep(key, lambda: diagnose_run(forecast, intervals, trials=trials))
 
 
 def diagnosis_rows(found: RunDiagnosis) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from infercast.forecast.kernels import Phase
 from infercast.forecast.result import Forecast, Verdict, prices_of
 from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
+from infercast.forecast.steady import CUT
 from infercast.forecast.system import BOTH, DECODE
 from infercast.hardware.load import Server
 from infercast.report import quantities
@@ -268,7 +269,7 @@ def _diagnosed(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
     """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
     state, pools = forecast.state, forecast.deployment.model.pools
-    is_plain = state.is_steady and not (forecast.was_cut or forecast.is_short)
+    is_plain = state.is_steady and not (forecast.steady.stopped == CUT or forecast.is_short)
     told = state.sentence if is_plain else forecast.headline
     brief = ("ttft", "tpot", "end_to_end")
     rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in quantities.latencies_of(forecast)

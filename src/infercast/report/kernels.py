@@ -69,7 +69,7 @@ def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
         ("tokens", f"{cost.num_tokens:,}{padded}, launched as {cost.launch}"),
         ("all kernels", f"{seconds} (80 % interval {low} to {high})"),
         ("rest on", _sources(cost)),
-        ("between them", f"{format_seconds(cost.gap_seconds)} in which the GPU idles"),
+        ("between them", f"{format_seconds(cost.gap_seconds)} beyond what their estimates include"),
         ("host time", f"{format_seconds(cost.host_seconds)}, hidden where the GPU takes longer"),
         ("step time", format_seconds(cost.seconds)),
         ("step energy", f"{format_joules(cost.joules)} per GPU, {format_watts(cost.watts)} ({cost.board.source})"),

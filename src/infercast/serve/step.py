@@ -144,7 +144,6 @@ class HostCost(NamedTuple):
         return self.plan + self.prepare + self.launch + self.process
 
 
-NO_HOST = HostCost()  # A host that takes no time
 host_cost_of: Callable[[tuple[float, float, float, float, float]], HostCost] = partial(tuple.__new__, HostCost)
 """The same of all fields in order, in half the time: one is made in most steps."""
 
@@ -154,7 +153,7 @@ class StepEstimate(NamedTuple):
 
     gpu_seconds: list[float]
     varying: Sequence[Sequence[float]]  # Seconds in each step, for each kernel that varies between steps
-    host: HostCost = NO_HOST  # The same for all steps: it does not depend on context length
+    host: HostCost = HostCost()  # The same for all steps: it does not depend on context length
     rows: tuple[int, ...] = ()  # The kernels that are the same in all steps: a row index in each of the timer's tables
     slowed: float = 0.0  # Fractional slowdown of this step's GEMMs over the tables, because the clock was lowered
     target: float = 0.0  # The slowdown in steady state, if such steps continued ...

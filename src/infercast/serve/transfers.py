@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.serve.cache.tiers import CopyQueue, LinkTotals, Offload, TierTotals
+from infercast.serve.cache.tiers import CopyQueue, Offload, TierTotals
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.offloading import KvTransfer
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
@@ -60,8 +60,9 @@ class Transfers:
         num_loaded[[*loaded.keys()]] = [*loaded.values()]
         load_began = np.full(num_requests, np.nan)
         load_began[[*self._began.keys()]] = [*self._began.values()]
-        load, store = (LinkTotals(each.num_copies, each.num_bytes, each.seconds) for each in (self.load, self.store))
-        return TierTotals(blocks, peak, refused, queried, hit, load, store, self.waited, num_loaded, load_began)
+        return TierTotals(
+            blocks, peak, refused, queried, hit, self.load, self.store, self.waited, num_loaded, load_began
+        )
 
 
 class BlockTransfers(Transfers):

@@ -14,10 +14,17 @@ from infercast.forecast.command.explain import explain_command, loaded_model
 from infercast.forecast.command.pasted import read_command, text_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, taken_by
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, own_options
+from infercast.forecast.option_table import COST, WORKLOAD, Option
 
 
-@with_options(own_options("explain_command"), WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="explain-command")
+@with_options(
+    Option("words", list, "A command line in quotes, a file, or - for standard input.", ..., metavar="COMMAND",
+           argument=True),
+    "gpu",
+    Option("service", str, "Which of several commands in a file."),
+    Option("advice", bool, "Try settings around the command, or do not.", True, off=True),
+    *(WORKLOAD, COST, "network engine expert_routing pcie_topology api_server chat predictor host calibration"),
+)  # fmt: skip
 def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: Any) -> None:
     text = text_of(words[0], sys.stdin.read() if words == ["-"] else None) if len(words) == 1 else shlex.join(words)
     if not text.strip():

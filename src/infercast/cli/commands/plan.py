@@ -13,7 +13,7 @@ from infercast.errors import InputError
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, load_model, taken_by
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare, count_layouts
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, PLAN, WORK, WORKLOAD, own_options
+from infercast.forecast.option_table import COST, OPTIONS, PLAN, WORK, WORKLOAD, Option
 from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.question import AXES, PlanAxis, Question, setting_axis
 from infercast.forecast.plan.request import ANY, question_of
@@ -22,10 +22,20 @@ from infercast.forecast.slo import Slo
 from infercast.report.plan import brief_plan, layouts_list, plan_dict, render_layouts, render_plan
 from infercast.report.plan_folder import check_folder, write_plan
 
-LAYOUTS = own_options("layouts", clients=str(CONCURRENCY), inputs=str(NUM_INPUT), outputs=str(NUM_OUTPUT))
 
-
-@with_options("model", LAYOUTS, "router", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="layouts")
+@with_options(
+    "model",
+    OPTIONS["gpu"]._replace(
+        type=list, help="Bundled names or your own TOML files, with commas between them or one an option."
+    ),
+    Option("gpus", list, "Numbers of GPUs to fill, with commas between them.", ("1,2,4,8",), metavar="N,N"),
+    OPTIONS["concurrency"]._replace(help=f"Closed loop: clients of all GPUs together; default {CONCURRENCY}."),
+    OPTIONS["input_len"]._replace(default=str(NUM_INPUT)),
+    OPTIONS["output_len"]._replace(default=str(NUM_OUTPUT)),
+    *("router", WORKLOAD, COST),
+    "quantization kv_cache_dtype network engine max_num_batched_tokens max_num_seqs max_model_len speculative_config",
+    "acceptance setting pcie_topology api_server predictor calibration",
+)
 def layouts_command(ctx: Context, *, model: str, form: Form, **given: Any) -> None:
     said = any(given[name] is not None for name in ("concurrency", "rate", "trace"))
     if not said and given["arrival"] == "poisson":

@@ -15,7 +15,7 @@ from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy_changed, parse_changes
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, WORKLOAD, own_options
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, WORKLOAD, Option
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
@@ -171,11 +171,23 @@ def compare_engines(ctx: Context, given: dict[str, Any]) -> None:
 
 
 ROLES = ("prefill", "decode")
+pools = partial(Option, panel="Pools")
 
 
 @with_options(
     "model",
-    partial(own_options, "disaggregate", link=DEFAULT_LINK),
+    *(pools(f"{role}_gpu", str, f"GPUs of the {role} pool.", ..., metavar="GPU", catalogue="gpus") for role in ROLES),
+    *(
+        option
+        for role in ROLES
+        for option in (
+            pools(f"{role}_engines", int, f"Engines of the {role} pool, each for itself.", 1),
+            pools(f"{role}_tp", int, "Tensor parallel size of each.", 1),
+            pools(f"{role}_pp", int, "Pipeline parallel size of each.", 1),
+            pools(f"{role}_dp", int, "Data parallel size of each; replicas may share experts.", 1),
+        )
+    ),
+    pools("link", str, "Between the pools: nvlink or a network.", DEFAULT_LINK),
     *("router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT),
 )
 def disaggregate_command(ctx: Context, **given: Any) -> None:

@@ -22,7 +22,7 @@ from infercast.forecast.option_table import (
     PLACE,
     SWEEP,
     WORKLOAD,
-    own_options,
+    Option,
 )
 from infercast.report.sweep import break_even_dict, render_break_even
 from infercast.serve.workload.request import Workload
@@ -41,7 +41,13 @@ def _run(ctx: Context, run: Callable[..., Any], given: dict[str, Any], bar: str,
         return run(source, device, load, **along, **promised, **common)
 
 
-@with_options(PLACE, SWEEP, own_options("sweep"), LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT)
+@with_options(
+    *(PLACE, SWEEP),
+    Option("setting", list,
+           "Values of what --what-if can change: max_num_batched_tokens=2048,8192; with one value it is fixed.", (),
+           metavar="NAME=V,V", panel="What changes"),
+    *(LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT),
+)  # fmt: skip
 def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
     vary = _split_settings(ctx, given["setting"])
     several = {f"--{name}": given[name] for name in AXES.values()} | {"--setting": vary}
@@ -105,12 +111,9 @@ def energy_command(ctx: Context, *, csv: Path | None, form: Form, **given: Any) 
 
 @with_options(
     PLACE,
-    own_options("speculate"),
-    "tensor_parallel_size data_parallel_size plot",
-    ENGINE_ARGS,
-    DEPLOYMENT,
-    WORKLOAD,
-    command="speculate",
+    OPTIONS["concurrencies"]._replace(help="Numbers of clients: 1:256:9, or 1,8,64; default: 1, 2, 4 to 512."),
+    *("tensor_parallel_size data_parallel_size plot", ENGINE_ARGS, DEPLOYMENT),
+    "num_requests input_len output_len declared_output_len prefix_len prefix_groups too_long seed",
 )
 def speculate_command(ctx: Context, *, concurrencies: str | None, plot: Path | None, form: Form, **_: Any) -> None:
     check_files(plot)

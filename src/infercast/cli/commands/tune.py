@@ -15,7 +15,7 @@ from infercast.engines.base import Configuration, engine_named
 from infercast.errors import InputError, require
 from infercast.forecast import tune
 from infercast.forecast.deploy import load_model
-from infercast.forecast.option_table import PLACE, own_options
+from infercast.forecast.option_table import PLACE, Option
 from infercast.hardware import load_gpu
 from infercast.lab.measure.device import gpu_name
 from infercast.lab.measure.sweep import trial_cases, try_configurations
@@ -149,7 +149,17 @@ def trial_dict(trial: tune.Trial) -> dict[str, Any]:
 MOST_TOKENS = 1 << 20  # steps of a million tokens are above what any engine plans
 
 
-@with_options(PLACE, own_options("tune", tokens=",".join(map(str, tune.TOKENS))))
+@with_options(
+    PLACE,
+    Option(
+        "tokens", str, "Tokens of a step, with commas between them.", ",".join(map(str, tune.TOKENS)), metavar="N,N"
+    ),
+    Option("top", int, "Configurations to show, or to try.", 5),
+    "quantization tensor_parallel_size enable_expert_parallel engine",
+    Option("out", Path, "Write the file that the engine reads.", metavar="DIR"),
+    Option("on_gpu", bool, "Measure the default and the best on this machine's GPU.", False, flag="--try"),
+    Option("minutes", float, "Time limit of --try, in minutes.", 4.0, metavar="N"),
+)
 def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: Form, **given: Any) -> None:
     require(top >= 1, "--top", "be 1 or more", top)
     require(0 < minutes < math.inf, "--minutes", "be a number above 0", minutes)

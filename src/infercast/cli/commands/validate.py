@@ -8,9 +8,9 @@ from typing import Any
 
 from infercast.cli.options import choose_predictor, with_options
 from infercast.cli.outputs import Form, print_result, runs_bar
-from infercast.engines.base import engine_of
+from infercast.engines.base import FAMILIES, engine_of
 from infercast.errors import InputError
-from infercast.forecast.option_table import own_options
+from infercast.forecast.option_table import Option
 from infercast.hardware import gpu_from_driver_name
 from infercast.lab.validate.compare import validate
 from infercast.lab.validate.measured import MeasuredFile, read_measured, shipped_runs
@@ -29,7 +29,16 @@ def _predictor(files: Sequence[MeasuredFile], name: str, anchors: Path | None, g
     return choose_predictor(name, anchors, where, engine=engine)
 
 
-@with_options(own_options("validate"))
+@with_options(
+    Option("files", list[Path], "Measured runs, (gzipped) JSON; default: ours of an H200.", metavar="[FILE]...",
+           argument=True),
+    Option("engine", str, f"Whose runs, without a file: {' or '.join(FAMILIES)}.", "vllm"),
+    Option("model_config", Path, "Folder of <model name>.json; bundled models otherwise.", metavar="DIR"),
+    Option("gpu", str, "In place of the GPU that the file names."),
+    "predictor anchors host",
+    Option("warmed_up", bool, "The engine had served before; it starts cold otherwise.", False),
+    Option("real_weights", bool, "The engine's weights were trained; dummy ones otherwise.", False),
+)  # fmt: skip
 def command(*, files: list[Path] | None, engine: str, host: str | None, form: Form, **given: Any) -> None:
     model_config = given["model_config"]
     if model_config is not None and not model_config.is_dir():

@@ -19,11 +19,11 @@ from infercast.engines.base import Deployment, Engine, Tell, Version, engine_nam
 from infercast.engines.host import Launch
 from infercast.engines.memory import slots_of
 from infercast.engines.settings import (
-    EngineFlags,
     EngineNames,
     Fields,
     MeasuredSetup,
     filled,
+    flags_in,
     read_setting,
 )
 from infercast.engines.sglang import kernels, memory
@@ -68,9 +68,7 @@ TREE_BACKENDS = ("flashinfer", "fa3", "triton")
 LOOKED_UP, BREADTH = 12, 10  # Tokens verified and branches of n-gram lookups
 USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
 USUAL_LAYERS, USUAL_HIDDEN = 24, 1024  # Of the encoder that the factor is for (ViT-L)
-FLAGS = EngineFlags(
-    options=frozenset(field.name for field in fields(SglangSettings)), **read_data("engines/sglang/flags.toml")
-)
+FLAGS = flags_in(dict(read_data("engines/sglang/flags.toml")), [field.name for field in fields(SglangSettings)])
 FUSING_GPUS = ("hopper", "blackwell", "blackwell-ultra")
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 """Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
@@ -571,6 +569,7 @@ class Sglang(Engine):
     own_drafts = "--speculative-algorithm NEXTN"
     expert_launches = kernels.EXPERT_LAUNCHES
     tuned_since = TUNED_SINCE
+    quicker_experts_since = 0, 5, 23
     host_type = SglangHost
 
     settings_from = staticmethod(settings_of)

@@ -169,7 +169,7 @@ class Trials:
         self._size = min(self._whole, self._warm + ceil(least))
         self._memory: dict[int, tuple[Workload, Array, RequestTimes]] = {}
         name = f"trials of {self.aim} for {forecast.verdict and forecast.verdict.slo}"
-        self._tried: dict[str, tuple[System, list[Gain]]] = forecast.kept.setdefault(name, {})
+        self._tried = forecast.keep(name, dict[str, tuple[System, list[Gain]]])
 
     def can_grow_for(self, gain: Gain, before: Gain | None = None) -> bool:
         """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does.

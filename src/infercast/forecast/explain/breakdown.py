@@ -21,11 +21,6 @@ from infercast.serve.loop import Progress
 from infercast.shown import PlottableResult
 from infercast.units import format_seconds
 
-EDGES = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
-"""Tokens that a request has been given: ends of the ranges that are looked at."""
-HOST = "host"
-WAITS = ("GPU waits for host", "GPU waits for host or other stages")  # Without and with a pipeline
-
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -61,7 +56,8 @@ def compose(record: Record, log: step_log.StepLog, timer: KernelTimer) -> Compos
         spanned = np.maximum(np.searchsorted(ends, record.last_token[several], side="right") - 1 - first, tokens)
     a_token = np.minimum(spanned, ends.size - 1 - first) / tokens
     ranges = []
-    for low, high in pairwise(EDGES):
+    # Tokens that a request has been given: 1, 16, 32 and so on to 65,536
+    for low, high in pairwise((1, *(2**power for power in range(4, 17)))):
         reached = tokens >= low
         if not reached.any():
             break
@@ -81,7 +77,7 @@ def _cumulated(log: step_log.StepLog, timer: KernelTimer) -> tuple[list[str], Ar
     """Families, and their seconds in all steps up to and with each one; the wait before a step is the host's."""
     steps = log.steps
     kernels_in = step_log.kernels_of(timer)
-    names = [*dict.fromkeys(family for _, family in kernels_in), HOST]
+    names = [*dict.fromkeys(family for _, family in kernels_in), "host"]
     belongs = np.array([[family == name for name in names] for _, family in kernels_in], dtype=np.float64)
     seconds = np.concatenate([kernels @ belongs for _, kernels in steps.kernels(timer)])
     waits = np.maximum(np.diff(steps.ends, prepend=steps.ends[0] - steps.gpu_seconds[0]) - steps.gpu_seconds, 0.0)
@@ -289,7 +285,9 @@ def break_down(run: step_log.Watched) -> Breakdown:
         steps={kind: sum(int((each == number).sum()) for each in kinds) for number, kind in enumerate(step_log.KINDS)},
         kernels=_kernels(engines),
         host=KernelPart(
-            WAITS[max(stages) > 1], "host", {kind: sum(each[kind] for each in hosts) for kind in step_log.KINDS}
+            f"GPU waits for host{' or other stages' if max(stages) > 1 else ''}",
+            "host",
+            {kind: sum(each[kind] for each in hosts) for kind in step_log.KINDS},
         ),
         idle_seconds=idle_seconds,
         first_tokens=_first_tokens(run),

@@ -458,7 +458,7 @@ def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, rec
     widths = half_widths(
         replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), chance_in(record)
     )
-    return [float(widths.together[each]) for each in IN_RESULTS]
+    return [float(widths.combined[each]) for each in IN_RESULTS]
 
 
 def _compare(

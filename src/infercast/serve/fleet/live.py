@@ -19,9 +19,10 @@ import numpy as np
 
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.fleet.two_pools import Link, PoolTransfers, Wire, receiving
+from infercast.serve.loop import Replica
 from infercast.serve.record import Numbers, Record
 from infercast.serve.scheduler.base import Plan, PrefillFirstPolicy, Sequence
-from infercast.serve.simulation import AnyLoop, Replica, check_workload, loop_of
+from infercast.serve.simulation import AnyLoop, check_workload, loop_of
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.step import StepEstimate
 from infercast.serve.workload.api_server import ApiServers

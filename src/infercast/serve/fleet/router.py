@@ -22,7 +22,6 @@ PUBLISH_SECONDS = 0.1  # Interval at which counts are published (vLLM's coordina
 FULL_WEIGHT, FULL_FROM = 6.0, 0.5  # Since then: the added weight per unit of KV cache usage above this threshold
 PREFIX_WEIGHT, QUEUE_WEIGHT, CACHE_WEIGHT = 3.0, 2.0, 2.0
 SCRAPE_SECONDS = 0.05
-UNCACHED_WEIGHT = 1.0  # Cost of computing a prompt token, relative to one held in the cache (NVIDIA Dynamo's default)
 
 # A load balancer's view of each engine's prefix cache: the prompts it was sent, most recent first. Prompts are chains
 # of named segments, so the view is a tree of these with the engines that were sent each. Per engine it keeps as many
@@ -345,14 +344,15 @@ def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
     def choose(delivery: Arrival, loads: Loads) -> int:
         num_input = delivery.request.num_input
         cached = index.cached_tokens(delivery.request)
-        costs = []
+        costs: list[float] = []
         for engine, pending in enumerate(waiting):
             if pending:
                 first_token = loads.times[engine].first_token
                 for number in [number for number in pending if first_token[number] <= delivery.arrival]:
                     del pending[number]
             uncached = sum(pending.values()) + num_input - cached.get(engine, 0)
-            costs.append(UNCACHED_WEIGHT * uncached + loads.prompt_tokens[engine])
+            # A token to compute weighs as much as one in the cache (NVIDIA Dynamo's default).
+            costs.append(uncached + loads.prompt_tokens[engine])
         chosen = pick(costs)
         waiting[chosen][delivery.number] = num_input - cached.get(chosen, 0)
         index.add(chosen, delivery.number, delivery.request)

@@ -180,7 +180,7 @@ class Scheduler:
         elif not needed or cache.num_held + needed <= cache.num_blocks:
             if needed:
                 cache.take(needed)
-        elif self.offload is not None and self.offload.spares_under_way:
+        elif self.offload is not None and self.offload.rules.spares_under_way:
             return False
         else:
             self._take_in_order(plan)
@@ -329,7 +329,7 @@ class Scheduler:
 
     def _frees_nothing(self) -> bool:
         """True if an in-flight step still writes the next victim's blocks, which is then not preempted."""
-        if self.offload is None or not self.offload.spares_under_way:
+        if self.offload is None or not self.offload.rules.spares_under_way:
             return False
         return self._is_under_way(self.policy.victim(reversed(self.running)))
 
@@ -413,7 +413,7 @@ class Scheduler:
             self.adapters.begin(self.running if self.policy.counts_running else self._planned(plan))
         if self.drafts is not None:
             cast("DraftPlan", plan).num_running = len(plan.sequences)
-        if self.offload is not None and self.offload.holders_first and not self._plan_loaded(plan):
+        if self.offload is not None and self.offload.rules.holders_first and not self._plan_loaded(plan):
             return
         position, waiting, most = 0, self.waiting, self.policy.max_num_seqs
         while position < len(waiting) and plan.budget > 0 and len(self.running) < most:
@@ -554,7 +554,7 @@ class Scheduler:
         started = [each for each in self._apart if each.num_computed < each.num_input + each.num_produced]
         counted = dict.fromkeys((*started, *self.offload.loading, *self.offload.settling))
         known = [(each, each.num_input + each.num_produced) for each in counted]
-        is_ahead, blocks_for = self.drafts is not None and self.offload.reserves_drafts, self.cache.shape.blocks_for
+        is_ahead, blocks_for = self.offload.rules.reserves_drafts, self.cache.shape.blocks_for
         more = self.drafts.slots(self.drafts.width) if is_ahead and self.drafts is not None else 0
         missing = sum(max(0, blocks_for(tokens + more) - each.length) for each, tokens in known)
         return (missing + blocks_for(more)) * self._num_groups

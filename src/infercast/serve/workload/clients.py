@@ -14,8 +14,6 @@ from infercast.serve.workload.request import Request, Workload
 
 Round = tuple[float, int]  # Requests an API server takes in together: when they go on, and how many still have to
 NOBODY = -1  # in place of a following request
-NO_SERVER = ServerCosts()
-
 
 # Where an engine's requests come from.
 
@@ -110,11 +108,12 @@ class Clients:
         workload: Workload,
         path_seconds: float = 0.0,
         token_seconds: float = 0.0,
-        costs: ServerCosts = NO_SERVER,
+        costs: ServerCosts | None = None,
         servers: int = 1,
     ) -> None:
         self.requests: Sequence[Request] = workload.requests
         self._path_seconds, self._token_seconds = path_seconds, token_seconds
+        costs = ServerCosts() if costs is None else costs
         self._costs, self._in_rounds = costs, any(costs) and not costs.part
         self.servers = ApiServers(costs, servers) if costs.part else None
         self._left: deque[tuple[float, int, float]] = deque()
@@ -246,9 +245,8 @@ class Clients:
         arrivals, begun = self._arrivals, self._num_begun
         count = bisect_right(arrivals, time, lo=begun) - begun
         if self._free is not None:
-            count = min(count, _count_until(self._free, time))
-        if self._due:
-            count += _count_until(self._due, time)
+            count = min(count, sum(free <= time for free, _ in self._free))
+        count += sum(due <= time for due, _ in self._due)
         return -(-count // len(self._rounds))
 
 
@@ -267,14 +265,3 @@ def _turns_of(workload: Workload) -> tuple[list[int], dict[int, int]]:
         if request.session is not None:
             before[request.session] = index
     return starts, following
-
-
-def _count_until(heap: list[tuple[float, int]], time: float) -> int:
-    """Entries of a heap up to ``time``."""
-    count, places = 0, [0]
-    while places:
-        place = places.pop()
-        if place < len(heap) and heap[place][0] <= time:
-            count += 1
-            places += (2 * place + 1, 2 * place + 2)
-    return count
