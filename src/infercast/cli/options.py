@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, re
 from infercast.errors import InputError, UnknownNameError, need, require
 from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
+from infercast.forecast.progress import usual_limit
 from infercast.hardware import load_gpu
 from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import kernel_profile
@@ -71,14 +71,9 @@ def is_given(ctx: Context, name: str) -> bool:
 
 
 def time_limit_of(ctx: Context) -> float | None:
-    """Seconds that an answer may take: as asked, or else as ``INFERCAST_TIME_LIMIT`` of this machine says."""
-    given, variable = ctx.params["time_limit"], "INFERCAST_TIME_LIMIT"
-    if is_given(ctx, "time_limit") or not (text := os.environ.get(variable)):
-        return None if given is None else float(given)
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{variable} must be seconds, not {text!r}") from None
+    """Seconds that an answer may take: as asked, or as is usual on this machine."""
+    given: float | None = ctx.params["time_limit"]
+    return given if is_given(ctx, "time_limit") or given is None else usual_limit(given)
 
 
 def plain_call(options: Sequence[Option], words: Sequence[str]) -> dict[str, Any] | None:

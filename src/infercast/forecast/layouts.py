@@ -182,7 +182,7 @@ def compare(
             say(f"{layout} on {device.name}")
             served, intervals = next(done)
             forecast = replace(forecast_of(system, served), tariff=tariff, facility=facility)
-            forecast.keep("intervals", lambda found=intervals: found)
+            forecast.keep("intervals", partial(replace, intervals))
             if slo is not None and forecast.state.is_steady:
                 forecast = forecast.promised(slo)
             costs.append(_cost_of(forecast, layout))

@@ -6,6 +6,7 @@ run of some length says: it decides how long the run becomes, in steps that do n
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from itertools import count
 from math import inf
 from typing import Any
 
-from infercast.errors import require
+from infercast.errors import InputError, require
 from infercast.serve.loop import Progress
 from infercast.units import format_seconds
 
@@ -25,9 +26,19 @@ CELLS = 24  # Of the bar
 OVER = 0.01  # A share of the time that is left in seconds, below which nothing is begun any more
 SPARE = 0.8  # Of the time that is left, what a run is planned for that is begun again with fewer requests
 FEWEST_MORE = 0.2  # A run does not go on for a smaller share of further requests than this
+VARIABLE = "INFERCAST_TIME_LIMIT"
 clock = time.monotonic
 _end: ContextVar[float] = ContextVar("end", default=inf)
 _cuts: list[str] = []
+
+
+def usual_limit(default: float) -> float:
+    """Seconds that an answer may take for which no time is asked: another default may be set for a machine."""
+    text = os.environ.get(VARIABLE)
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise InputError(f"{VARIABLE} must be seconds, not {text!r}") from None
 
 
 @contextmanager

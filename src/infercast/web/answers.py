@@ -27,11 +27,11 @@ from infercast.forecast.explain.overview import StepRoofline, load_curves, look_
 from infercast.forecast.explain.step_log import Watched, watch_run
 from infercast.forecast.intervals import Intervals, forecast_intervals, jumps_over
 from infercast.forecast.memory import fit_memory
-from infercast.forecast.option_table import PAGE_GROUPS
+from infercast.forecast.option_table import OPTIONS, PAGE_GROUPS
 from infercast.forecast.plan.question import OBJECTIVES
 from infercast.forecast.plan.request import question_of, same_named
 from infercast.forecast.plan.search import plan
-from infercast.forecast.progress import share_of_time, time_budget
+from infercast.forecast.progress import share_of_time, time_budget, usual_limit
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import Slo
 from infercast.forecast.steady import LATE
@@ -256,7 +256,7 @@ def plan_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
         least_odds=state["odds"],
         **same_named(state),
     )
-    return plan_dict(plan(question, tell=tell, time_limit=state["time_limit"]))
+    return plan_dict(plan(question, tell=tell, time_limit=limit_of(asked)))
 
 
 def capacity_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
@@ -457,7 +457,7 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     final = document.get("intervals", True)
     if not isinstance(final, bool):
         raise InputError(f"intervals must be true or false, not {final!r}")
-    with time_budget(asked.state["time_limit"]):
+    with time_budget(limit_of(asked)):
         run = run_of(asked) if final else quick_run(asked)
         intervals = intervals_of(asked, run) if final else None
         run = decided(asked, run, intervals)
@@ -475,7 +475,7 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
 def curve(document: Mapping[str, Any], tell: Tell) -> Answer:
     """Latencies and throughput along request rates, the knee, and up to where the SLO holds."""
     asked = page.read_asked(document)
-    with time_budget(asked.state["time_limit"]):
+    with time_budget(limit_of(asked)):
         asked, found = curve_of(asked, tell)
     return {**about(asked, page.CURVE), "curve": found}
 
@@ -509,7 +509,7 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
 
 
 def _whole(asked: page.Asked) -> tuple[Watched, Intervals]:
-    with time_budget(asked.state["time_limit"]):
+    with time_budget(limit_of(asked)):
         run = run_of(asked)
         intervals = intervals_of(asked, run)
     return decided(asked, run, intervals), intervals
@@ -519,7 +519,7 @@ def _alone(question: str, work: Callable[[page.Asked, Tell], dict[str, Any]]) ->
 
     def answered(document: Mapping[str, Any], tell: Tell) -> Answer:
         asked = page.read_asked(document)
-        with time_budget(None if question == page.PLAN else asked.state["time_limit"]):  # a plan has its own
+        with time_budget(None if question == page.PLAN else limit_of(asked)):  # a plan has its own
             return {**about(asked, question), question: work(asked, tell)}
 
     return answered
@@ -560,6 +560,12 @@ def command_of(asked: page.Asked, run: Watched) -> str:
     """The command line of a run, which says so where the run is overloaded: it is refused otherwise."""
     command = page.to_command(asked.state, page.SIMULATE, config=asked.config is not None)
     return command if run.forecast.saturation is None else f"{command} --allow-overload"
+
+
+def limit_of(asked: page.Asked) -> float | None:
+    """Seconds that an answer may take."""
+    given: float | None = asked.state["time_limit"]
+    return given if given is None or given != OPTIONS["time_limit"].default else usual_limit(given)
 
 
 def quick_run(asked: page.Asked) -> Watched:
