@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from infercast.engines.vllm.versions import EngineVersion
+from infercast.serve.loop import Replica
 from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy, PrefillRules
-from infercast.serve.simulation import Replica, scheduler_of
+from infercast.serve.simulation import scheduler_of
 from infercast.serve.step import constant_timer
 
 SOURCE = Path(__file__).parents[1] / "src" / "infercast"

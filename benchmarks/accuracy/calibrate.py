@@ -122,7 +122,7 @@ def _widths(deployment: Deployment, run: Run) -> npt.NDArray[Any]:
     known = uncertainty_of(deployment, record)
     return half_widths(
         run.replica, known, lambda engine: results_of(simulate(engine, workload)), chance_in(record)
-    ).together
+    ).combined
 
 
 def main() -> None:

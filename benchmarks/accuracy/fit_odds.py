@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from infercast.forecast.uncertainty import EIGHTY, is_at_once
 from infercast.lab.validate.compare import validate
 from infercast.lab.validate.measured import read_measured, shipped_runs
-from infercast.lab.validate.reliability import LATENCIES, LIMITS, RATE, Promises, reliability, worst_of
 from published.compare import compare_published
+from published.promises import LATENCIES, LIMITS, RATE, Promises, reliability, worst_of
 from published.report import LATENCIES as PUBLISHED
 from published.table import read_published
 

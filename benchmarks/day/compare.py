@@ -15,7 +15,6 @@ import numpy as np
 import infercast
 from infercast.forecast.autoscaling import (
     LoadCurve,
-    Replicas,
     Traffic,
     fixed,
     learn_curve,
@@ -67,7 +66,7 @@ def compare(name: str, deployment, traffic: Traffic, curve: LoadCurve, slo: Slo,
     weights = service.of(traffic.inputs, traffic.outputs)
     steps = replace(traffic, window=STEP)
     began = time.process_time()
-    done = run_fleet(Replicas({1: curve}, STEP), steps.load(weights / weights.mean()), fixed(count))
+    done = run_fleet({1: curve}, steps.load(weights / weights.mean()), fixed(count))
     stepped = float((done.attained * steps.counts).sum() / steps.counts.sum())
     places = (np.arange(steps.num_windows) * STEP // 60.0).astype(int)
     beyond = [np.bincount(places, column * steps.counts) / np.maximum(1, traffic.counts) for column in done.beyond.T]

@@ -312,7 +312,7 @@ def compare_run(
         if (measured := getattr(run, name)) is None or np.isnan(value)
         else Comparison(measured, value, width, width * moved / EIGHTY)
         for name, value, width, moved in zip(
-            QUANTITIES, predicted.tolist(), widths.together.tolist(), slower_in, strict=True
+            QUANTITIES, predicted.tolist(), widths.combined.tolist(), slower_in, strict=True
         )
     )
     ttft, tpot, end_to_end, rate = pairs

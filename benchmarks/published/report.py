@@ -10,11 +10,11 @@ from rich.console import RenderableType
 
 from infercast.forecast.intervals import LEVEL
 from infercast.lab.validate.compare import Comparison
-from infercast.lab.validate.reliability import Reliability, promises_in, reliability_in
-from infercast.report.accuracy import pair_dict, reliability_dict, render_reliability
+from infercast.report.accuracy import pair_dict
 from infercast.report.terminal import Grid, Section, pick, styled
 from infercast.units import MILLI, format_percent
 from published.compare import PublishedComparison, summarise
+from published.promises import Reliability, promises_in, reliability_dict, reliability_in, render_reliability
 from published.run import PublishedRun
 
 GROUPS: dict[str, Callable[[PublishedRun], str]] = {

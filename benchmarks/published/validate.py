@@ -2,7 +2,7 @@
 
     python benchmarks/published/validate.py RUNS.csv... [--predictor learned] [--host HOST] [--plot PLOT.svg] [--json]
 
-A table has one row a run (docs/validation.md has the columns).
+A table has one row a run (README.md has the columns).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from infercast.cli.outputs import print_json, runs_bar
 from infercast.errors import InfercastError
-from infercast.report.accuracy import reliability_svg
 from infercast.report.files import write_whole
 from infercast.report.terminal import show
 from published.compare import compare_published
+from published.promises import reliability_svg
 from published.report import promised, published_dict, render_published
 from published.table import read_published
 

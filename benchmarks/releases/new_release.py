@@ -62,7 +62,10 @@ def unknown_flags(engine: str, found: list[str]) -> list[str]:
     """New flags that no class of `classes.toml` and no setting of `flags.toml` has yet."""
     known = "\n".join((DATA / engine / name).read_text("utf-8") for name in ("classes.toml", "flags.toml"))
     words = {*re.findall(r"[\w-]+", known)}
-    return [each for each in found if not {each.split()[0][2:], each.split()[0][2:].replace("-", "_")} & words]
+    beginnings = tuple(word for word in words if word.endswith("-"))
+    names = {each: each.split()[0][2:] for each in found}
+    new = {each for each, name in names.items() if not {name, name.replace("-", "_")} & words}
+    return [each for each in found if each in new and not names[each].startswith(beginnings)]
 
 
 def changed_pins(before: Path, after: Path) -> list[list[str]] | None:

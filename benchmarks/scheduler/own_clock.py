@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from infercast.engines.base import engine_named
 from infercast.forecast.deploy import deploy
-from infercast.forecast.predictor import StepPredictor
+from infercast.forecast.kernels import StepPredictor
 from infercast.serve.simulation import clients_of, simulate
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.synthetic import session_workload, synthetic_workload

@@ -71,7 +71,7 @@ def test_factors_that_were_put_in_are_found(learned: Calibration) -> None:
     assert learned.host.value == pytest.approx(1.3, rel=0.12)
     assert learned.prefill.value == pytest.approx(1.1, rel=0.08)
     assert learned.decode.value == pytest.approx(1.15, rel=0.03)
-    assert learned.decode.is_told
+    assert learned.decode.is_learned
     for name, truth in (("host", 1.3), ("prefill", 1.1), ("decode", 1.15)):
         factor = getattr(learned, name)
         assert abs(np.log(factor.value / truth)) < 3 * factor.spread

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infercast.forecast.explain import timeline as lanes
+from infercast.forecast.explain import step_log as lanes
 
 RUN = (
     "simulate",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from infercast.bundled import read_data
 from infercast.emulate.metrics import Metrics
+from infercast.engines.settings import metrics_of
 
 NAMES = json.loads((Path(__file__).parent.parent / "data" / "metric_names.json").read_text())
 """Names that the engines' own sources define: vLLM 0.32 and SGLang 0.5.23."""
@@ -15,7 +15,7 @@ NAMES = json.loads((Path(__file__).parent.parent / "data" / "metric_names.json")
 
 @pytest.mark.parametrize("family", ["vllm", "sglang"])
 def test_names_are_the_engines(family: str) -> None:
-    table = read_data(f"engines/{family}/metrics.toml")
+    table = metrics_of(family)
     assert {row["name"] for row in table["metric"]} <= {*NAMES[family]}
 
 
@@ -24,7 +24,7 @@ def test_every_line_is_of_the_format(family: str) -> None:
     metrics = Metrics(family, 'a "model"', 2, 4096)
     metrics.engines[1].observe("ttft", 0.3)
     metrics.engines[1].observe("ttft", 1e9)
-    names = {row["value"] for row in read_data(f"engines/{family}/metrics.toml")["metric"]}
+    names = {row["value"] for row in metrics_of(family)["metric"]}
     gauges = dict.fromkeys([*names, "block_size", "num_gpu_blocks"], 1.0)
     text = metrics.text([gauges, gauges], {"infercast:lag_seconds": ("Late.", 0.5)})
     line = re.compile(r'[a-z_]+:\w+\{([a-z_]+="(?:[^"\\]|\\.)*",?)+\} -?[\d.e+-]+|infercast:lag_seconds 0.5')

@@ -13,8 +13,8 @@ from infercast.engines.base import engine_named
 from infercast.engines.stages import DECODE, PROMPT, best_cut, stage_seconds, stage_shares
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.layouts import estimate_partition
 from infercast.forecast.memory import fit_memory
-from infercast.forecast.partition import estimate_partition
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
 from infercast.models.spec import stage_layers

@@ -12,8 +12,6 @@ from infercast.forecast.autoscaling import (
     Autoscaler,
     Autoscaling,
     Goal,
-    Replica,
-    Replicas,
     fixed,
     learn_curve,
     made_up_day,
@@ -71,13 +69,12 @@ def test_a_curve_rises(curve):
 
 
 def test_steps_end_where_as_many_leave_as_come(curve):
-    replica = Replica(curve, 10.0)
     number = 0.0
     for _ in range(200):
-        number = replica.after(number, 0.5 * curve.full_rate)
+        number = curve.after(number, 0.5 * curve.full_rate)
     assert curve.rate_at(number) == pytest.approx(0.5 * curve.full_rate, rel=1e-6)
     for _ in range(10):  # more than can be served: all of the rest stays
-        before, number = number, replica.after(number, 2 * curve.full_rate)
+        before, number = number, curve.after(number, 2 * curve.full_rate)
     assert number - before == pytest.approx(10.0 * curve.full_rate, rel=1e-6)
 
 
@@ -88,7 +85,7 @@ def test_steps_agree_with_a_simulation_of_every_request(deployment, curve, count
     curves = {1: curve}
     if count > 1:
         curves[count] = learn_curve(replicas_of(deployment, count), day(), parse_slo(SLO), count)
-    done = run_fleet(Replicas(curves, 10.0), steps.load(np.ones(traffic.arrivals.size)), fixed(count))
+    done = run_fleet(curves, steps.load(np.ones(traffic.arrivals.size)), fixed(count))
     stepped = float((done.attained * steps.counts).sum() / steps.counts.sum())
     served = replicas_of(deployment, count).serve(traffic.between(0.0, 3600.0)).clients
     simulated = attainment(served, parse_slo(SLO))

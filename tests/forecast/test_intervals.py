@@ -70,7 +70,7 @@ def test_without_uncertainty_there_is_no_width(forecast: Any) -> None:
         lambda engine: simulate_replica(engine, forecast.workload).ttft,
         no_luck,
     )
-    assert not widths.together.any()
+    assert not widths.combined.any()
 
 
 def test_chance_is_for_percentiles_of_few() -> None:
@@ -161,7 +161,7 @@ def test_slower_runs_are_held_against_the_run_itself(forecast: Any) -> None:
         module.system_half_widths(forecast.system, forecast.workload, about, results_of, no_luck, served)
         for served in (None, forecast.clients)
     ]
-    assert np.array_equal(widths[0].together, widths[1].together)
+    assert np.array_equal(widths[0].combined, widths[1].combined)
 
 
 def test_a_request_of_one_token_has_no_time_per_token() -> None:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.forecast.explain import timeline as module
-from infercast.forecast.explain.step_log import Watched, watch_run
-from infercast.forecast.explain.timeline import lanes_of
+from infercast.forecast.explain import step_log as module
+from infercast.forecast.explain.step_log import Watched, lanes_of, watch_run
 from infercast.forecast.system import system_of
 from infercast.serve import simulate, simulation
 from infercast.serve.timeline import Span, Timeline

@@ -61,7 +61,7 @@ def test_a_row_per_request(forecast, fleet, workload):
 
 def test_without_pandas_there_is_a_sentence(forecast, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(infercast.InputError, match=r"to_dataframe needs pandas: pip install pandas; per_request\(\)"):
+    with pytest.raises(infercast.InputError, match=r"to_frame needs pandas: pip install pandas"):
         forecast.to_dataframe()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError
-from infercast.forecast.predictor import StepPredictor
+from infercast.forecast.kernels import StepPredictor
 from infercast.serve import Workload
 from infercast.serve.simulation import clients_of, new_record, scheduler_of, simulate
 from infercast.serve.workload.synthetic import synthetic_workload

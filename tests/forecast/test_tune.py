@@ -8,10 +8,6 @@ import pytest
 from infercast.engines.vllm.kernels import (
     EXPERT_LAUNCHES,
     Configuration,
-    device_name,
-    file_name,
-    file_tokens,
-    has_tuned_file,
     rule_of_thumb,
 )
 from infercast.errors import InputError
@@ -50,13 +46,13 @@ def test_rules_of_thumb_follow_the_number_of_tokens() -> None:
 
 
 def test_files_are_named_as_vllm_looks_for_them() -> None:
-    assert file_name(128, 768, "bf16", H200) == "E=128,N=768,device_name=NVIDIA_H200.json"
+    assert EXPERT_LAUNCHES.file_name(128, 768, "bf16", H200) == "E=128,N=768,device_name=NVIDIA_H200.json"
     blocks = "E=256,N=512,device_name=NVIDIA_H100_80GB_HBM3,dtype=fp8_w8a8,block_shape=[128,128].json"
-    assert file_name(256, 512, "fp8_block", load_gpu("h100-sxm")) == blocks
-    assert has_tuned_file(128, 768, "bf16", H200)
-    assert not has_tuned_file(160, 192, "bf16", H200)
+    assert EXPERT_LAUNCHES.file_name(256, 512, "fp8_block", load_gpu("h100-sxm")) == blocks
+    assert EXPERT_LAUNCHES.has_tuned_file(128, 768, "bf16", H200)
+    assert not EXPERT_LAUNCHES.has_tuned_file(160, 192, "bf16", H200)
     with pytest.raises(InputError, match="how a driver calls"):
-        device_name(replace(H200, aliases=()))
+        EXPERT_LAUNCHES.device_name(replace(H200, aliases=()))
 
 
 def test_the_best_are_faster_than_the_default_and_say_why() -> None:
@@ -115,7 +111,9 @@ def nearest(written: dict[str, dict[str, int]], tokens: int) -> dict[str, int]:
 
 @pytest.mark.parametrize(("experts", "dtype"), [(8, "bf16"), (160, "fp8"), (256, "fp8_block")])
 def test_a_file_of_defaults_changes_nothing(experts: int, dtype: str) -> None:
-    written = {str(key): rule_of_thumb(key, experts, dtype).as_file() for key in file_tokens(experts, dtype)}
+    written = {
+        str(key): rule_of_thumb(key, experts, dtype).as_file() for key in EXPERT_LAUNCHES.file_tokens(experts, dtype)
+    }
     for tokens in (*range(1, 1200, 7), 2000, 5000, 16384):
         assert nearest(written, tokens) == rule_of_thumb(tokens, experts, dtype).as_file()
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 import infercast
-from infercast.forecast.explain.step_log import watch_run
-from infercast.forecast.explain.timeline import lanes_of
+from infercast.forecast.explain.step_log import lanes_of, watch_run
 from infercast.forecast.system import system_of
 from infercast.report.trace import ENGINE, GPU, HOST, QUEUE, REQUESTS, trace_pieces
 from infercast.serve.workload.synthetic import synthetic_workload

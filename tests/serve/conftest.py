@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from infercast.serve.fleet.pool import Pool
+from infercast.serve.loop import Replica
 from infercast.serve.record import Record
-from infercast.serve.simulation import Replica
 from infercast.serve.step import StepTimer
 from infercast.serve.workload.request import Workload
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
+from infercast.serve.loop import Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy
-from infercast.serve.simulation import Replica
 from infercast.serve.step import StepShape
 from infercast.serve.timeline import NOTHING_NEW, StagedTimeline, StepNoise, Timeline
 from infercast.serve.workload.clients import Clients, Source

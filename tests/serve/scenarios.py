@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from infercast.serve.cache.blocks import KvShape, StateRules
+from infercast.serve.loop import Replica
 from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy
-from infercast.serve.simulation import Replica
 from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 from infercast.serve.timeline import WarmupCosts
 from infercast.serve.workload.request import Request, Segment, Workload

@@ -11,9 +11,10 @@ from infercast.errors import InputError
 from infercast.serve.fleet.lockstep import in_lockstep
 from infercast.serve.fleet.pool import Pool
 from infercast.serve.fleet.two_pools import Link, simulate_disaggregated, taken_in
+from infercast.serve.loop import Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.speculation import DraftCounts, Draws, Speculation
 from infercast.serve.step import DraftShape, StepEstimate, StepShape, constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload

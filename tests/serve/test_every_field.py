@@ -19,9 +19,10 @@ from infercast.serve import plain, plain_prefill
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import LinkSpeed, Offload
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
+from infercast.serve.loop import Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy, PrefillRules, Priorities
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import WarmupCosts

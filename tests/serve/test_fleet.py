@@ -9,9 +9,10 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
+from infercast.serve.loop import Replica
 from infercast.serve.record import ServedRequests
 from infercast.serve.scheduler.base import FcfsPolicy
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
 

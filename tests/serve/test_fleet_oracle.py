@@ -12,7 +12,7 @@ import pytest
 from infercast.serve.fleet.pool import Pool, simulate_fleet
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
-from infercast.serve.simulation import Replica
+from infercast.serve.loop import Replica
 from infercast.serve.workload.request import Workload
 
 

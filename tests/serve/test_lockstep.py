@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
+from infercast.serve.loop import Replica
 from infercast.serve.record import ServedRequests
 from infercast.serve.scheduler.base import FcfsPolicy
-from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.workload.request import Request, Workload
 

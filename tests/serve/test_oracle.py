@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from infercast.serve.cache.blocks import KvShape
+from infercast.serve.loop import Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy, Plan
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.timeline import Span
 from infercast.serve.workload.request import Request, Segment, Workload

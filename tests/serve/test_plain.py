@@ -14,10 +14,10 @@ from infercast.serve import plain, plain_prefill
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.two_pools import Link, simulate_disaggregated
-from infercast.serve.loop import Loop
+from infercast.serve.loop import Loop, Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy, PrefillRules
-from infercast.serve.simulation import GoOn, Replica, clients_of, loop_of, new_record, simulate
+from infercast.serve.simulation import GoOn, clients_of, loop_of, new_record, simulate
 from infercast.serve.step import HostCost, StepEstimate, StepShape
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import continued, session_workload, synthetic_workload

@@ -10,9 +10,10 @@ import pytest
 from infercast.errors import InputError
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import RadixCache
+from infercast.serve.loop import Replica
 from infercast.serve.scheduler.base import Plan, PrefillFirstPolicy, PrefillRules, Priorities
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
 

@@ -7,8 +7,9 @@ from random import Random
 from typing import Any
 
 from infercast.serve.cache.blocks import KvShape
+from infercast.serve.loop import Replica
 from infercast.serve.scheduler.base import FcfsPolicy
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import StepTimer
 from infercast.serve.workload.request import Request, Workload
 

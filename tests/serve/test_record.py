@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from infercast.serve.cache.blocks import KvShape
+from infercast.serve.loop import Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Workload
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from infercast.serve.fleet.pool import Pool, simulate_fleet
+from infercast.serve.loop import Replica
 from infercast.serve.record import Record
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Request, Workload

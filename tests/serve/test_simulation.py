@@ -11,10 +11,10 @@ import pytest
 from infercast.errors import InputError
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
-from infercast.serve.loop import TELL_EVERY
+from infercast.serve.loop import TELL_EVERY, Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import continued, synthetic_workload

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from infercast.serve.loop import Replica
 from infercast.serve.scheduler.base import FcfsPolicy, Plan
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import HostCost, constant_timer
 from infercast.serve.timeline import StagedTimeline
 from infercast.serve.workload.request import Request, Workload

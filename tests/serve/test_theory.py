@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from infercast.serve.loop import Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy, Plan, Sequence
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.workload.distributions import arrival_times
 from infercast.serve.workload.request import Request, Workload

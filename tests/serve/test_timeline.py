@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from infercast.serve.loop import Replica
 from infercast.serve.scheduler.base import FcfsPolicy
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.timeline import Timeline, WarmupCosts, WarmupHit
 from infercast.serve.workload.request import Request, Workload

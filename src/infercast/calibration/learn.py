@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from infercast.bundled import read_data
 from infercast.calibration.readers import EDGE, Snapshot, parse_metrics, read_results, read_snapshot
 from infercast.calibration.result import QUANTITIES, RATE, Asked, Lengths, Result
 from infercast.engines.base import FAMILIES, Deployment
+from infercast.engines.settings import metrics_of
 from infercast.errors import InputError, require
 from infercast.forecast.calibration import TITLES, Calibration, Fingerprint, Learned, Pair, Source, with_acceptance
 from infercast.forecast.intervals import slowed
@@ -377,7 +377,7 @@ def fetch(url: str, path: str = "/metrics") -> str:
 
 def as_vllm(values: Snapshot) -> dict[tuple[str, str], float]:
     """SGLang's metrics under vLLM's names, by what both show."""
-    tables = {family: read_data(f"engines/{family}/metrics.toml")["metric"] for family in FAMILIES}
+    tables = {family: metrics_of(family)["metric"] for family in FAMILIES}
     names = {row["value"]: row["name"] for row in reversed(tables["vllm"])}
     others = {row["name"]: names[row["value"]] for row in tables["sglang"] if row["value"] in names}
     found = dict(values)
@@ -452,7 +452,7 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     told = []
     noted = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
     for name, factor in learned.factors.items():
-        if name != "path" and factor.is_told and abs(log(factor.value)) > max(noted, factor.spread):
+        if name != "path" and factor.is_learned and abs(log(factor.value)) > max(noted, factor.spread):
             side = "above" if factor.value > 1 else "below"
             told.append(f"{TITLES[name]} is {abs(factor.value - 1):.0%} {side} the forecast: {CHANGES[name]}")
     hits_noted = 0.1  # A change of the share of prefix hits that is told

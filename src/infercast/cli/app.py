@@ -77,7 +77,7 @@ def _parameter(option: Any) -> inspect.Parameter:
 
 def _typer_option(option: Any) -> Any:
     common: dict[str, Any] = {
-        "metavar": option.metavar,
+        "metavar": option.value_name,
         "help": option.help,
         "rich_help_panel": option.panel,
         "show_default": option.shows_default,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from infercast.bundled import read_data
+from infercast.engines.settings import metrics_of
 
 
 class Histogram:
@@ -74,7 +74,7 @@ class Metrics:
     """The metrics of all engines of one deployment."""
 
     def __init__(self, family: str, model: str, engines: int, max_model_len: int) -> None:
-        self._table = read_data(f"engines/{family}/metrics.toml")
+        self._table = metrics_of(family)
         self.engines = [EngineMetrics(self._table, max_model_len) for _ in range(engines)]
         escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         self._labels = [self._table["labels"].format(model=escaped, engine=number) for number in range(engines)]

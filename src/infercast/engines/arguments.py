@@ -67,7 +67,7 @@ def _classes(family: str) -> dict[str, Any]:
 
 @cache
 def meanings_of(family: str) -> dict[str, FlagExplanation]:
-    """Those of flags that are not read, by name."""
+    """Those of flags that are not read, by name; by the dash at its end, of all flags that begin with a name."""
     classes = _classes(family)
     found = {
         name: FlagExplanation(IGNORED, each["why"]) for each in classes.get("irrelevant", ()) for name in each["flags"]
@@ -76,6 +76,15 @@ def meanings_of(family: str) -> dict[str, FlagExplanation]:
         meaning = FlagExplanation(NOT_MODELLED, f"{each['what']}; {each['effect']}", each.get("as_forecast", ()))
         found |= dict.fromkeys(each["flags"], meaning)
     return found
+
+
+def meaning_of(family: str, names: Sequence[str], *, is_read: bool) -> FlagExplanation:
+    """That of a flag by one of its names or, unless it is one that is read, by the longest beginning of one."""
+    known = meanings_of(family)
+    beginnings = () if is_read else (each for each in known if each[-1] == "-")
+    fitting = [each for each in beginnings if any(name.startswith(each) for name in names)]
+    exact = [name for name in names if name in known]
+    return known.get(max(exact or fitting, key=len, default=""), FlagExplanation(READ, ""))
 
 
 @cache
@@ -172,10 +181,10 @@ class Arguments:
                 return Found(found, begun[0], refused=gone)
         return None
 
-    def meaning(self, found: Found, value: str) -> FlagExplanation:
-        """What a forecast makes of a flag, unless it is one that is read."""
-        known, argument, refused = meanings_of(self._family), found.argument, found.refused
-        meaning = next((known[each] for each in argument.names if each in known), FlagExplanation(READ, ""))
+    def meaning(self, found: Found, value: str, *, is_read: bool) -> FlagExplanation:
+        """What a forecast makes of a flag; ``is_read``: it is one of ours, or a setting."""
+        argument, refused = found.argument, found.refused
+        meaning = meaning_of(self._family, argument.names, is_read=is_read)
         others, choices = (row for row in self._rows if row.name == argument.name), argument.choices
         if not refused and choices and value not in choices and any(value in row.choices for row in others):
             refused = f"{self._release} has no --{argument.name} {value}; it takes {', '.join(choices)}"

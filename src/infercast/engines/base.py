@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bundled_host
 from infercast.engines.memory import Memory
 from infercast.engines.settings import (
@@ -22,7 +23,6 @@ from infercast.engines.settings import (
     EngineNames,
     Fields,
     MeasuredSetup,
-    ProfiledStep,
     Resolved,
     Settings,
     commands_in,
@@ -263,10 +263,6 @@ class Engine(ABC):
         """Its setup, from the ``config`` of a file of measured runs."""
         raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
 
-    def profiled_step(self, name: str) -> ProfiledStep | None:
-        """The batch of a step, from its name in a profile; None if it is not the name of a step."""
-        return None
-
     def before(self, version: Version, model: ModelConfig, /) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Defaults of an older release for a model: settings, and options of `build_deployment`."""
         return {}, {}
@@ -309,13 +305,47 @@ class Configuration(NamedTuple):
 class ExpertLaunches(NamedTuple):
     """How an engine selects launch configurations."""
 
-    formats: Mapping[str, str]  # Compute formats of the kernel, and their names in file names
+    family: str
     folder_variable: str  # The environment variable for the folder of a user's own files
     rule_of_thumb: Callable[[int, int, str], Configuration]  # By tokens, experts and format, without a tuned file
-    file_tokens: Callable[[int, str], tuple[int, ...]]  # Token counts a file needs, by experts and format
-    file_name: Callable[[int, int, str, Gpu], str]
-    """The path of a layer's configurations, by experts, their width, format and GPU."""
-    has_tuned_file: Callable[[int, int, str, Gpu], bool]  # True if the engine's package has a file for such a layer
+    folder: str = ""  # Of the files, below that
+    blocks: str = "[128,128]"  # As their names write blocks of fp8
+    called_alike: tuple[str, ...] = ()  # Words in names of devices that stand for the whole name
+
+    @property
+    def formats(self) -> Mapping[str, str]:
+        """Compute formats of the kernel, and their names in file names."""
+        return {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
+
+    def device_name(self, gpu: Gpu) -> str:
+        """The GPU's name in configuration file names: the driver's, which is the alias with a space in it."""
+        name = next((alias for alias in gpu.aliases if " " in alias), None)
+        if name is None:
+            raise InputError(
+                f"it is not known how a driver calls {gpu.name}; give its file an alias such as 'NVIDIA H200'"
+            )
+        alike = (f"NVIDIA {word}" for word in self.called_alike if word in name.split())
+        return next(alike, name).replace(" ", "_")
+
+    def file_name(self, experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
+        """The path of a layer's configurations, by experts, their width, format and GPU."""
+        written = f",dtype={self.formats[dtype]}" if self.formats[dtype] else ""
+        blocks = f",block_shape={self.blocks}" if dtype == "fp8_block" else ""
+        return f"{self.folder}E={experts},N={inter},device_name={self.device_name(gpu)}{written}{blocks}.json"
+
+    def has_tuned_file(self, experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
+        """True if the engine's package has a file for such a layer; never for a GPU without a known name in files."""
+        name = self.device_name(gpu) if any(" " in alias for alias in gpu.aliases) else ""
+        tuned = read_data(f"engines/{self.family}/tuned_experts.toml")
+        return inter in tuned.get(name, {}).get(dtype, {}).get(str(experts), [])
+
+    def file_tokens(self, experts: int, dtype: str) -> tuple[int, ...]:
+        """Powers of two, and both sides of each edge of the rules of thumb: engines use the nearest entry in a file."""
+        most = 16384
+        rules = [self.rule_of_thumb(tokens, experts, dtype) for tokens in range(1, most + 1)]
+        edges = {tokens for tokens in range(1, most) if rules[tokens - 1] != rules[tokens]}
+        powers = {1 << power for power in range(most.bit_length())}
+        return tuple(sorted(powers | edges | {tokens + 1 for tokens in edges}))
 
 
 QUICKER_EXPERTS = 0.94

@@ -16,7 +16,6 @@ from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import LinkSpeed
 
 LINK_SHARE = 0.86  # Share of the link's bandwidth that large copies reach
-MOST_AT_FULL_SPEED = 4  # GPUs of a server that copy at full link speed at once; more share that bandwidth. Not measured
 
 
 class KvLayout(NamedTuple):
@@ -89,7 +88,8 @@ class Memory(NamedTuple):
 
 def host_link(gpu: Gpu, gpus: int, submit_seconds: float, submit_piece_seconds: float) -> LinkSpeed:
     """The host link of each of ``gpus`` GPUs, in one direction."""
-    share = min(1.0, MOST_AT_FULL_SPEED / min(gpus, gpu.gpus_per_node))
+    at_once = 4  # GPUs of a server that copy at full link speed; more share that bandwidth. Not measured
+    share = min(1.0, at_once / min(gpus, gpu.gpus_per_node))
     latency = 10e-6
     return LinkSpeed(LINK_SHARE * share * gpu.pcie_bandwidth, latency, submit_seconds, submit_piece_seconds)
 

@@ -129,15 +129,6 @@ class Fields:
         return Fields(self.path, self.get(name, dict) if name in self else {}, f"{self.place}.{name}")
 
 
-class ProfiledStep(NamedTuple):
-    """The batch of one step of a profiled engine."""
-
-    prompts: int
-    prompt_tokens: int
-    decodes: int
-    decode_tokens: int = 0  # Tokens of the decoding sequences, including drafts; 0: one each
-
-
 @dataclass(frozen=True, slots=True)
 class MeasuredSetup:
     """An engine as it was started."""
@@ -172,6 +163,17 @@ class EngineFlags(NamedTuple):
     other_names: Mapping[str, str] = {}  # Flags that are our options under another name
     lists: Collection[str] = ()  # Our flags that the engine takes with several values
     called: Mapping[str, str] = {}  # This engine's names for flags of other engines
+
+
+def flags_in(data: dict[str, Any], options: Iterable[str]) -> EngineFlags:
+    """Those of a data file, with the flags of settings that are no options of ours (if it lists none: of all settings),
+    and other names of some as ``aliases``.
+    """
+    options = frozenset(options)
+    for_all = {"acceptance", "engine"}  # Options that mean the same with every engine
+    settings = data.pop("settings", [name.replace("_", "-") for name in sorted(options - for_all)])
+    found = {name: name.replace("-", "_") for name in settings} | data.pop("aliases", {})
+    return EngineFlags(options=options, settings=found, **data)
 
 
 class EngineCommands(NamedTuple):
@@ -211,6 +213,16 @@ class EngineCommands(NamedTuple):
 def commands_in(file: str) -> EngineCommands:
     """Those of a data file; none where an engine has no such file."""
     return EngineCommands(**read_data(file)) if file else EngineCommands()
+
+
+@cache
+def metrics_of(family: str) -> dict[str, Any]:
+    """What a server's page of metrics has: each ``metric`` with its name, value, kind and words, buckets and labels."""
+    shown: dict[str, dict[str, str]] = read_data("engines/metrics.toml")
+    about = {value: {"kind": kind, "help": text} for kind, rows in shown.items() for value, text in rows.items()}
+    table = dict(read_data(f"engines/{family}/metrics.toml"))
+    rows = {name: row if isinstance(row, dict) else {"value": row} for name, row in table.pop("names").items()}
+    return {**table, "metric": [{"name": name, **row, **about[row["value"]]} for name, row in rows.items()]}
 
 
 def numbers(version: str) -> tuple[int, ...]:

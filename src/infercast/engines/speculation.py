@@ -38,14 +38,11 @@ TITLES = {
 SCHEDULED = (
     "num_drafts", "num_verified", "match", "lookahead", "drops_block", "read_ahead", "slots_taken", "by_batch",
 )  # fmt: skip
-MATCH_SHARE = 0.5  # Default share of steps in which an n-gram lookup finds anything: between prose and code editing ...
-FOUND_RATE = 0.5  # ... and of what it finds, the share accepted at each position.
+MATCH_SHARE = 0.5  # Default share of steps in which an n-gram lookup finds anything: between prose and code editing
 FORMS = (
     "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
     "of a published curve, or a line of a log with 'Per-position acceptance rate'"
 )
-BY_POSITION = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
-MEAN_LENGTH = re.compile(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)")  # In a log line of vLLM or SGLang
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +124,12 @@ class Curve(NamedTuple):
 @cache
 def curves() -> dict[str, Curve]:
     data, found = read_data("acceptance.toml"), {}
-    for name, each in data["curves"].items():
-        source = data["sources"][each["source"]]
-        found[name] = Curve(name, each["model"], each["method"], each["lengths"], source["title"], source["url"])
+    for checkpoint, facts in data["curves"].items():
+        model, source = facts.get("model", checkpoint), data["sources"][facts["source"]]
+        for drafting, lengths in facts.items():
+            if isinstance(lengths, tuple):
+                name, method = f"{checkpoint}-{drafting}", drafting.partition("-")[0]
+                found[name] = Curve(name, model, method, lengths, source["title"], source["url"])
     return found
 
 
@@ -166,10 +166,10 @@ def by_position(rates: Sequence[float], num_drafts: int) -> tuple[float, ...]:
 def read_acceptance(text: str, num_drafts: int) -> Acceptance:
     """Parse a user's notation (`FORMS`)."""
     text = text.strip()
-    if found := BY_POSITION.search(text):
+    if found := re.search(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)", text):
         rates = [_number(part) for part in found.group(1).strip(" ,").split(",")]
         return Acceptance(by_position(rates, num_drafts), "rates by position of a log")
-    if found := MEAN_LENGTH.search(text):
+    if found := re.search(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)", text):
         return Acceptance(_from_length(_number(found.group(1)), num_drafts), "the mean length of a log")
     kind, equals, value = text.partition("=")
     if equals and kind in ("length", "rate"):
@@ -192,7 +192,7 @@ def published(curve: Curve, num_drafts: int) -> Acceptance:
 def usual(model: str, method: str, num_drafts: int) -> Acceptance:
     """The default: published for the same model, else the median over all published for a method."""
     if method in (NGRAM, NGRAM_GPU):
-        return Acceptance(by_rate(FOUND_RATE, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
+        return Acceptance(by_rate(0.5, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
     for name, curve in curves().items():
         if curve.method == method and model.startswith(curve.model):
             return published(curves()[name], num_drafts)._replace(is_assumed=True)

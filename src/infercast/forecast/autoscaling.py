@@ -21,7 +21,7 @@ from infercast.errors import InputError, require
 from infercast.forecast.cost import GpuPrice
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
-from infercast.forecast.slo import QUANTITIES, Array, Slo
+from infercast.forecast.slo import QUANTITIES, Array, Limit, Slo, latency_of
 from infercast.forecast.steady import num_seats
 from infercast.forecast.system import System
 from infercast.serve import Request, Workload
@@ -168,9 +168,6 @@ def made_up_day(
 SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)  # simulated loads, as shares of the saturated rate
 LEAST, MOST = 1500, 12_000  # requests of a simulation: `RESIDENCES` residence times, within these limits
 RESIDENCES = 20.0
-LONGER = 2  # A run that did not settle is made longer by this factor ...
-RAMP_UP = 0.4  # ... and if that does not help, this share is cut as ramp-up.
-SEED = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +179,7 @@ class Level:
     slack: Array  # Seconds that each request could wait longer and still keep every limit; ascending
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadCurve:
     levels: tuple[Level, ...]
     slo: Slo
@@ -196,36 +193,30 @@ class LoadCurve:
 
     def attained(self, in_system: float) -> float:
         wait = self.wait(in_system)
-        low, high, part = self._beside(in_system)
-        shares = [1.0 - np.searchsorted(level.slack, wait) / level.slack.size for level in (low, high)]
-        return float(shares[0] + part * (shares[1] - shares[0]))
+        return self._between(in_system, lambda level: 1.0 - np.searchsorted(level.slack, wait) / level.slack.size)
 
     def use_of_limits(self, in_system: float) -> float:
         """The largest latency over its limit: below 1 the SLO holds."""
-        wait = self.wait(in_system)
-        low, high, part = self._beside(in_system)
         uses = []
         for place, limit in enumerate(self.slo.limits):
-            ends = [_summary(level.values[place], limit.percentile) for level in (low, high)]
-            added = 0.0 if limit.quantity == "tpot" else wait
-            uses.append((ends[0] + part * (ends[1] - ends[0]) + added) / limit.seconds)
+            value = self._between(in_system, lambda level: _summary(level.values[place], limit.percentile))  # noqa: B023
+            uses.append((value + self._added(limit.quantity, in_system)) / limit.seconds)
         return max(uses)
 
     def beyond(self, in_system: float) -> list[float]:
         """For each limit, the share of requests beyond it; of a limit on a mean all or none."""
-        wait = self.wait(in_system)
-        low, high, part = self._beside(in_system)
-        shares = []
-        for place, limit in enumerate(self.slo.limits):
-            room = limit.seconds - (0.0 if limit.quantity == "tpot" else wait)
-            values = [level.values[place] for level in (low, high)]
-            if limit.percentile is None:
-                means = [_summary(each, None) for each in values]
-                shares.append(float(means[0] + part * (means[1] - means[0]) >= room))
-                continue
-            ends = [1.0 - np.searchsorted(each, room) / max(1, each.size) for each in values]
-            shares.append(float(ends[0] + part * (ends[1] - ends[0])) if values[1].size else 0.0)
-        return shares
+        return [self._beyond(place, limit, in_system) for place, limit in enumerate(self.slo.limits)]
+
+    def _beyond(self, place: int, limit: Limit, in_system: float) -> float:
+        room = limit.seconds - self._added(limit.quantity, in_system)
+
+        def share(level: Level) -> float:
+            values = level.values[place]
+            return 1.0 - np.searchsorted(values, room) / max(1, values.size)
+
+        if limit.percentile is None:
+            return float(self._between(in_system, lambda level: _summary(level.values[place], None)) >= room)
+        return self._between(in_system, share) if self._neighbours(in_system)[1].values[place].size else 0.0
 
     def most_kept(self) -> float:
         """The largest number of requests in a replica with which the SLO holds; 0 where it never does."""
@@ -242,18 +233,54 @@ class LoadCurve:
 
     def percentile(self, quantity: str, name: str, in_system: float) -> float:
         """A latency in seconds, such as ``("ttft", "p99")``."""
-        low, high, part = self._beside(in_system)
-        found = [getattr(level.forecast, QUANTITIES[quantity]) for level in (low, high)]
-        ends = [0.0 if each is None else float(getattr(each, name)) for each in found]
-        added = 0.0 if quantity == "tpot" else self.wait(in_system)
-        return ends[0] + part * (ends[1] - ends[0]) + added
+        value = self._between(
+            in_system, lambda level: getattr(getattr(level.forecast, QUANTITIES[quantity]), name, 0.0)
+        )
+        return value + self._added(quantity, in_system)
 
-    def _beside(self, in_system: float) -> tuple[Level, Level, float]:
+    def _added(self, quantity: str, in_system: float) -> float:
+        """What queueing adds to a latency."""
+        return 0.0 if quantity == "tpot" else self.wait(in_system)
+
+    def _between(self, in_system: float, value_of: Callable[[Level], float]) -> float:
+        low, high, part = self._neighbours(in_system)
+        ends = value_of(low), value_of(high)
+        return float(ends[0] + part * (ends[1] - ends[0]))
+
+    def _neighbours(self, in_system: float) -> tuple[Level, Level, float]:
         """The two neighbouring levels, and the position between them."""
         place = int(np.clip(np.searchsorted(self.in_system, in_system), 1, len(self.levels) - 1))
         low, high = self.levels[place - 1], self.levels[place]
         part = (in_system - low.in_system) / (high.in_system - low.in_system)
         return low, high, float(np.clip(part, 0.0, 1.0))
+
+    @cached_property
+    def _steps(self) -> tuple[Array, Array]:
+        """Requests in the system at the end of a step, and what was there at its beginning and came."""
+        numbers, rates = (np.concatenate([[0.0], each]) for each in (self.in_system, self.rates))
+        return numbers, numbers + STEP * rates
+
+    def after(self, in_system: float, rate: float) -> float:
+        """The number in the system a step later, at a rate of typical requests."""
+        end, (numbers, reached) = in_system + STEP * rate, self._steps
+        if end >= reached[-1]:
+            return float(numbers[-1] + end - reached[-1])
+        return float(np.interp(end, reached, numbers))
+
+    @cached_property
+    def _grid(self) -> tuple[Array, dict[str, Array]]:
+        """Numbers of requests, and what `interpolate` knows there."""
+        longest, points = max(limit.seconds for limit in self.slo.limits), 400
+        most = float(self.in_system[-1]) + 1.5 * self.full_rate * longest
+        grid = np.unique(np.concatenate([np.linspace(0.0, most, points), self.in_system]))
+        looks = {"attained": self.attained, "use_of_limits": self.use_of_limits, "beyond": self.beyond}
+        return grid, {name: np.array([*map(look, grid.tolist())]) for name, look in looks.items()}
+
+    def interpolate(self, name: str, in_system: Array) -> Array:
+        """``attained``, ``use_of_limits`` or ``beyond`` (a column per limit) at many numbers of requests."""
+        grid, values = self._grid[0], self._grid[1][name]
+        columns = [np.interp(in_system, grid, each) for each in np.atleast_2d(values.T)]
+        return np.stack(columns, axis=1) if values.ndim > 1 else np.asarray(columns[0])
 
 
 def _summary(values: Array, percentile: float | None) -> float:
@@ -265,7 +292,7 @@ def _summary(values: Array, percentile: float | None) -> float:
 
 def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -> LoadCurve:
     """Simulate a replica at several loads, alone or as one of ``replicas``, which have steadier traffic."""
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(7)
     mix = _sample(traffic, MOST if replicas == 1 else 2 * MOST, random)
     whole = traffic.workload(mix, np.zeros(mix.size))
     full = most_requests_per_second(system, whole)
@@ -304,7 +331,7 @@ def _sample(traffic: Traffic, count: int, random: np.random.Generator) -> Array:
 
 
 def _settled(system: System, load: Callable[[int], Workload], count: int, most: int) -> Forecast:
-    """A forecast of the steady part, if the run has one; a longer run where the first is too short."""
+    """A forecast of the steady part, if the run has one; one twice as long where the first is too short."""
     while True:
         workload = load(count)
         run = system.serve(workload, go_on=lambda *_: None)
@@ -313,7 +340,7 @@ def _settled(system: System, load: Callable[[int], Workload], count: int, most: 
             return simulate_system(system, workload, run=run, steady=True)
         if count >= most:
             return forecast
-        count = min(LONGER * count, most)
+        count = min(2 * count, most)
 
 
 def _at_rate(traffic: Traffic, mix: Array, gaps: Array, rate: float, count: int) -> Workload:
@@ -331,29 +358,26 @@ def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload
 def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> Level:
     """The level of a simulation, from its steady part or else without its ramp-up."""
     served, start = forecast.clients, float(forecast.clients.sent_at.min())
-    begin, end = forecast.window or (start + RAMP_UP * forecast.steady.end, start + forecast.steady.end)
+    ramp_up = 0.4  # Share of a run that never settled
+    begin, end = forecast.window or (start + ramp_up * forecast.steady.end, start + forecast.steady.end)
     kept = (served.sent_at >= begin) & (served.sent_at <= end)
     done = np.count_nonzero((served.last_token > begin) & (served.last_token <= end)) / max(end - begin, 1e-9)
     through = (rate or float(done)) / replicas
     stay = float(served.end_to_end[kept].mean())
+    latencies = {quantity: latency_of(served, quantity) for quantity in slo.of_a_request}
     several = served.num_output > 1
-    tpot = np.zeros(served.sent_at.size)
-    tpot[several] = served.tpot
-    latencies = {"ttft": served.ttft[kept], "e2e": served.end_to_end[kept], "tpot": tpot[kept & several]}
-    values = tuple(np.sort(latencies[limit.quantity]) for limit in slo.limits)
+    values = tuple(
+        np.sort(latencies[limit.quantity][kept & several if limit.quantity == "tpot" else kept]) for limit in slo.limits
+    )
     # How much longer each request could wait; minus infinity where it is too late already
     slack = np.full(served.sent_at.size, np.inf)
     for quantity, seconds in slo.of_a_request.items():
         if quantity == "tpot":
-            slack[tpot >= seconds] = -np.inf
+            slack[latencies[quantity] >= seconds] = -np.inf
         else:
-            slack = np.minimum(slack, seconds - (served.ttft if quantity == "ttft" else served.end_to_end))
+            slack = np.minimum(slack, seconds - latencies[quantity])
     slack[slack <= 0] = -np.inf
     return Level(through * stay, through, forecast, values, np.sort(slack[kept]))
-
-
-STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))  # Factors on lengths: four rates for three coefficients
-MIX = 300
 
 
 class ServiceTime(NamedTuple):
@@ -369,12 +393,11 @@ class ServiceTime(NamedTuple):
 
 def learn_service(system: System, traffic: Traffic, longest: int) -> ServiceTime:
     """From the rates of a replica that is kept full with longer and shorter requests."""
-    service_seed = 11
-    random = np.random.default_rng(service_seed)
-    size = traffic.arrivals.size
-    chosen = random.choice(size, min(size, MIX), replace=False)
+    random, size, mix = np.random.default_rng(11), traffic.arrivals.size, 300
+    chosen = random.choice(size, min(size, mix), replace=False)
     rows, seconds = [], []
-    for of_inputs, of_outputs in STRETCHES:
+    # Factors on lengths: four rates for three coefficients
+    for of_inputs, of_outputs in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5)):
         outputs = np.clip(np.rint(of_outputs * traffic.outputs[chosen]), 1, longest // 2)
         inputs = np.clip(np.rint(of_inputs * traffic.inputs[chosen]), 1, longest - outputs)
         stretched = Traffic(
@@ -399,7 +422,6 @@ def _non_negative(rows: Array, seconds: Array) -> Array:
 
 
 LOAD_BANDWIDTH = 2.0 * GIGA  # bytes of weights a second that a replica reads: a local disk or a good network volume
-CAPTURE_SECONDS = 0.35  # for each size of CUDA graph; logs of vLLM 0.8 to 0.11 that users published have 0.25 to 0.55
 OTHER_SECONDS = 45.0
 """The container and Python (30 s), compiled code from its cache and the memory profile (15 s), by the same logs."""
 
@@ -428,40 +450,12 @@ def start_up(deployment: Deployment, *, bandwidth: float = LOAD_BANDWIDTH, other
     require(bandwidth > 0, "load bandwidth", "be above 0 bytes/s", bandwidth)
     require(0 <= other < 1e6, "other start-up seconds", "be at least 0", other)
     weights = deployment.memory.weights * deployment.layout.gpus
-    return StartUp(weights / bandwidth, CAPTURE_SECONDS * len(deployment.graphs.sizes), other)
+    capture = 0.35  # for each size of CUDA graph; logs of vLLM 0.8 to 0.11 that users published have 0.25 to 0.55
+    return StartUp(weights / bandwidth, capture * len(deployment.graphs.sizes), other)
 
 
-POINTS = 400
 Scaler = Callable[[int, float, float], tuple[int, int]]
 """Given the step, the typical requests a second that arrived and the requests in the system: (ready, paid for)."""
-
-
-class Replica:
-    """A load curve made ready for many steps of one length."""
-
-    def __init__(self, curve: LoadCurve, step: float) -> None:
-        self.curve, self.step = curve, step
-        self._numbers = np.concatenate([[0.0], curve.in_system]).tolist()
-        rates = np.concatenate([[0.0], curve.rates])
-        self._reached = (np.array(self._numbers) + step * rates).tolist()
-        longest = max(limit.seconds for limit in curve.slo.limits)
-        most = self._numbers[-1] + 1.5 * curve.full_rate * longest
-        self._grid = np.unique(np.concatenate([np.linspace(0.0, most, POINTS), curve.in_system]))
-        looks = {"attained": curve.attained, "use_of_limits": curve.use_of_limits, "beyond": curve.beyond}
-        self._values = {name: np.array([*map(look, self._grid.tolist())]) for name, look in looks.items()}
-
-    def after(self, in_system: float, rate: float) -> float:
-        """The number in the system a step later, at a rate of typical requests."""
-        end = in_system + self.step * rate
-        if end >= self._reached[-1]:
-            return float(self._numbers[-1] + end - self._reached[-1])
-        return float(np.interp(end, self._reached, self._numbers))
-
-    def look(self, name: str, in_system: Array) -> Array:
-        """``attained``, ``use_of_limits`` or ``beyond`` (a column per limit) at many numbers of requests."""
-        values = self._values[name]
-        columns = [np.interp(in_system, self._grid, each) for each in np.atleast_2d(values.T)]
-        return np.stack(columns, axis=1) if values.ndim > 1 else np.asarray(columns[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,32 +468,20 @@ class FleetRun:
     beyond: Array  # Share of the requests beyond each limit (columns)
 
 
-class Replicas:
-    """Replicas of fleets of several sizes; one of many behaves as in the largest fleet that was simulated."""
+def run_fleet(curves: Mapping[int, LoadCurve], load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
+    """Step through a day; ``first`` are requests in the system at its beginning.
 
-    def __init__(self, curves: Mapping[int, LoadCurve], step: float) -> None:
-        self._by_size = [(size, Replica(curve, step)) for size, curve in sorted(curves.items())]
-
-    def of(self, count: int) -> Replica:
-        return [replica for size, replica in self._by_size if size <= count][-1]
-
-    def look(self, name: str, in_system: Array, counts: Array) -> Array:
-        """``attained``, ``use_of_limits`` or ``beyond`` of many steps, by number of replicas."""
-        (_, found), *larger = [(size, replica.look(name, in_system)) for size, replica in self._by_size]
-        for size, others in larger:
-            found[counts >= size] = others[counts >= size]
-        return np.asarray(found)
-
-
-def run_fleet(replicas: Replicas, load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
-    """Step through a day; ``first`` are requests in the system at its beginning."""
+    ``curves``: of one of so many replicas; one of more behaves as in the largest fleet that was simulated.
+    """
+    by_size = sorted(curves.items())
     ready: list[int] = []
     paid: list[int] = []
     numbers: list[float] = []
     total, arrived = first, float(load[0]) if load.size else 0.0
     for step, rate in enumerate(load.tolist()):
         serving, costing = scaler(step, arrived, total)
-        number = replicas.of(serving).after(total / serving, rate / serving)
+        curve = [curve for size, curve in by_size if size <= serving][-1]
+        number = curve.after(total / serving, rate / serving)
         total, arrived = serving * number, rate
         ready.append(serving)
         paid.append(costing)
@@ -507,8 +489,13 @@ def run_fleet(replicas: Replicas, load: Array, scaler: Scaler, first: float = 0.
     in_system, counts = np.array(numbers), np.array(ready)
     # Requests that arrive in a step meet what is there between its beginning and its end.
     met = (np.concatenate([[first / ready[0]], in_system[:-1]]) + in_system) / 2
-    attained, use, beyond = (replicas.look(name, met, counts) for name in ("attained", "use_of_limits", "beyond"))
-    return FleetRun(counts, np.array(paid), in_system, attained, use, beyond)
+    seen = []
+    for name in ("attained", "use_of_limits", "beyond"):
+        (_, found), *larger = [(size, curve.interpolate(name, met)) for size, curve in by_size]
+        for size, others in larger:
+            found[counts >= size] = others[counts >= size]
+        seen.append(np.asarray(found))
+    return FleetRun(counts, np.array(paid), in_system, *seen)
 
 
 def fixed(count: int) -> Scaler:

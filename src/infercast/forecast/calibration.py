@@ -21,21 +21,13 @@ from infercast.engines.timer import Corrections, Factor
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware.load import read_table
 from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
+from infercast.predict.learned import WITHIN
 from infercast.shown import ResultMixin
 from infercast.units import format_percent
 
-EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution
-TOLD = 0.7  # A factor is learned where results leave at most this share of the standard deviation before them
 ELSEWHERE = 0.5  # Share of the former uncertainty that returns with another model, layout or engine: an assumption
 FORM = 1
 MOST = 100.0  # No factor is larger, or smaller than one over it, and no path longer in seconds
-LATENCY_TITLES = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "itl": "time between tokens",
-    "e2e": "end to end",
-    "output": "throughput",
-}
 TAILS = ("p90", "p95", "p99")
 
 
@@ -45,12 +37,13 @@ class Learned(NamedTuple):
     before: float  # ... and before, when its value was 1, or 0 seconds.
 
     @property
-    def is_told(self) -> bool:
-        return self.spread <= TOLD * self.before
+    def is_learned(self) -> bool:
+        """Whether the results leave little of the standard deviation before them."""
+        return self.spread <= 0.7 * self.before
 
     def ends(self, side: int, *, before: bool = False) -> float:
         """What the upper (1) or the lower (-1) end of its 80 % interval is over its middle."""
-        return exp(side * EIGHTY * (self.before if before else self.spread))
+        return exp(side * WITHIN * (self.before if before else self.spread))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +109,7 @@ class Calibration(ResultMixin):
     title: str = ""
 
     def _words(self) -> str:
-        known = [name for name, learned in self.factors.items() if learned.is_told]
+        known = [name for name, learned in self.factors.items() if learned.is_learned]
         return f"of {len(self.results)} results: learned {', '.join(known) or 'nothing'}"
 
     @property
@@ -160,8 +153,8 @@ def carried(calibration: Calibration, asked: Fingerprint) -> Corrections:
     other_model = (asked.model, asked.layout, asked.kv_cache, asked.engine) != (
         known.model, known.layout, known.kv_cache, known.engine,
     )  # fmt: skip
-    on_another_gpu = 1.0  # The same of the host on another GPU, which is taken to be another machine
-    of_host = on_another_gpu if not same_gpu else 0.0 if same_engine else ELSEWHERE
+    # Another GPU is taken to be in another machine.
+    of_host = 1.0 if not same_gpu else 0.0 if same_engine else ELSEWHERE
     of_gpu = ELSEWHERE if other_model else 0.0
     return Corrections(
         host=_less_sure(calibration.host, of_host),
@@ -225,9 +218,9 @@ def write_calibration(calibration: Calibration) -> str:
     lines += [f"{each.name} = {_text(getattr(known, each.name))}" for each in fields(known)]
     for name, learned in calibration.factors.items():
         scale = 1e3 if name == "path" else 1.0
-        told = "" if learned.is_told else "  # not determined by the results"
+        note = "" if learned.is_learned else "  # not determined by the results"
         value, spread, before = keys_of(name)
-        lines += ["", f"[{name}]  # {TITLES[name]}", f"{value} = {scale * learned.value:.6g}{told}"]
+        lines += ["", f"[{name}]  # {TITLES[name]}", f"{value} = {scale * learned.value:.6g}{note}"]
         lines += [f"{spread} = {scale * learned.spread:.4g}", f"{before} = {scale * learned.before:.4g}"]
     seen = {name: getattr(calibration, name) for name in ("prefix_hit_rate", "acceptance_length")}
     if any(value is not None for value in seen.values()):
@@ -373,7 +366,9 @@ def doubts_of(calibration: Calibration) -> list[str]:
 
 def _kind(quantity: str) -> str:
     latency, _, statistic = quantity.partition("_")
-    return f"{LATENCY_TITLES.get(latency, latency)}{' ' + statistic if statistic in (*TAILS, 'p50', 'mean') else ''}"
+    titles = {"itl": "time between tokens", "e2e": "end to end", "output": "throughput"}
+    title = latency.upper() if latency in ("ttft", "tpot") else titles.get(latency, latency)
+    return f"{title} {statistic}" if statistic in (*TAILS, "p50", "mean") else title
 
 
 def _summed_up(pairs: Iterable[Pair]) -> Errors:

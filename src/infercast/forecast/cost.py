@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import inf
+from os.path import exists, getmtime
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,15 @@ from infercast.units import format_dollars
 
 HEAD: dict[str, Rule] = {"provider": TEXT, "date": TEXT, "source": TEXT, "licence": TEXT}
 PRICES = ("on_demand", "on_demand_lowest", "spot", "spot_lowest")
-AT_LEAST_ONE: Rule = ("a number of at least 1", lambda value: POSITIVE[1](value) and value >= 1)
 OF_GPU: dict[str, Rule] = {
     "catalogue_name": TEXT,
     **dict.fromkeys(PRICES, POSITIVE),
     **dict.fromkeys(("capital_cost", "watts", "electricity_price"), NOT_NEGATIVE),
     "years": POSITIVE,
-    "pue": AT_LEAST_ONE,
+    "pue": ("a number of at least 1", lambda value: POSITIVE[1](value) and value >= 1),
 }
 HOURS_A_YEAR = 365.25 * 24
 ON_DEMAND, SPOT, OWNED, GIVEN = "on-demand", "spot", "owned", "given"
-HOW_TO_GIVE = "give --price-per-gpu-hour X, or --prices FILE with your own"
 MILLION = 1e6
 
 
@@ -54,7 +53,7 @@ class PriceList:
 @cache
 def bundled_lists() -> dict[str, PriceList]:
     """Price lists by provider."""
-    return {path.stem: _list_of(read_data(path)) for path in sorted((DATA / "prices").glob("*.toml"))}
+    return {path.stem: _list_of(path, read_data(path)) for path in sorted((DATA / "prices").glob("*.toml"))}
 
 
 def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
@@ -64,17 +63,17 @@ def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
 
 
 @cache
-def _read_file(path: Path, changed: int) -> PriceList:
+def _read_file(path: Path, changed: float) -> PriceList:
     del changed
     if path.is_dir():
         raise FileFormatError(path, "is a directory, not a TOML file of prices")
     table = read_table(path, path)
     check_table({name: value for name, value in table.items() if not isinstance(value, dict)}, HEAD, path)
-    entries = {name: value for name, value in table.items() if isinstance(value, dict)}
-    if not entries:
+    found = _list_of(path, table)
+    if not found.gpus:
         raise FileFormatError(path, "has no prices; write [h100-sxm] and on_demand = 2.5 below it, say")
     owned_fields = ("capital_cost", "years", "watts", "electricity_price", "pue")
-    for name, entry in entries.items():
+    for name, entry in found.gpus.items():
         check_table(entry, OF_GPU, path, f"{name}.")
         rented, bought = "on_demand" in entry or "spot" in entry, "capital_cost" in entry
         if rented == bought:
@@ -86,8 +85,7 @@ def _read_file(path: Path, changed: int) -> PriceList:
             raise FileFormatError(path, f"{name} needs electricity_price ($ per kWh) with watts")
         if rented and (strange := [field for field in owned_fields if field in entry]):
             raise FileFormatError(path, f"{name}.{strange[0]} belongs to a GPU that was bought, with capital_cost")
-    gpus = {gpu_called(name): entry for name, entry in entries.items()}
-    return _list_of({"provider": path.stem, "date": "", "source": f"{path}", **table}, gpus)
+    return replace(found, gpus={gpu_called(name): entry for name, entry in found.gpus.items()})
 
 
 def gpu_called(name: str) -> str:
@@ -101,9 +99,9 @@ def gpu_called(name: str) -> str:
         return name
 
 
-def _list_of(table: Mapping[str, Any], gpus: Mapping[str, Mapping[str, Any]] | None = None) -> PriceList:
-    own = {name: value for name, value in table.items() if isinstance(value, dict)}
-    return PriceList(table["provider"], table["date"], table["source"], own if gpus is None else gpus)
+def _list_of(path: Path, table: Mapping[str, Any]) -> PriceList:
+    gpus = {name: value for name, value in table.items() if isinstance(value, dict)}
+    return PriceList(table.get("provider", path.stem), table.get("date", ""), table.get("source", f"{path}"), gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ class GpuPrice:
         if self.watts is None:
             return self
         pue, electricity = (1.0 if self.pue is None else self.pue), self.electricity_price or 0.0
-        known = facility.or_else(pue, electricity)
+        known = facility.or_else(pue=pue, electricity_price=electricity)
         more = (known.pue or 1.0) * (known.electricity_price or 0.0) - pue * electricity
         per_hour = self.per_hour + self.watts / 1000.0 * more
         return replace(self, per_hour=per_hour, pue=known.pue, electricity_price=known.electricity_price)
@@ -167,78 +165,67 @@ class Tariff:
         return price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
 
     def price(self, gpu: str, facility: Facility | None = None) -> GpuPrice | None:
-        """Price per hour of one GPU in a facility; None if not known."""
-        found = price_of(gpu, provider=self.provider, spot=self.spot, file=self.file, per_gpu_hour=self.per_gpu_hour)
+        """Price per hour of one GPU in a facility; None if not known.
+
+        Without a list it is the median of all providers: the cheapest is mostly a market where few GPUs are ever free.
+        """
+        found = self._found(gpu_called(gpu)) if self.per_gpu_hour is None else None
+        if self.per_gpu_hour is not None:
+            found = GpuPrice(gpu, "", self.per_gpu_hour, GIVEN, "", "given")
         return found if found is None or facility is None else found.within(facility)
+
+    def _found(self, gpu: str) -> GpuPrice | None:
+        if self.file is not None:
+            path = Path(self.file)
+            own = _read_file(path, getmtime(path) if exists(path) else 0.0)  # again when it has changed
+            if self.provider not in (None, own.provider):
+                wrong = f"provider {self.provider!r} is not that of {self.file}, which is {own.provider!r}"
+                raise InputError(f"{wrong}; leave it out")
+            return _listed(own, gpu, spot=self.spot)
+        lists = bundled_lists()
+        if self.provider is not None:
+            if self.provider.lower() not in lists:
+                raise UnknownNameError("provider", self.provider, lists, " (or give your own prices in a file)")
+            return _listed(lists[self.provider.lower()], gpu, spot=self.spot)
+        offers = [price for each in lists.values() if (price := _listed(each, gpu, spot=self.spot)) is not None]
+        if not offers:
+            return None
+        offers.sort(key=lambda price: (price.per_hour, price.provider))
+        return replace(offers[(len(offers) - 1) // 2], providers=len(offers))  # of two in the middle the lower one
 
     def unknown(self, gpu: str) -> str:
         kind, of = (f"{SPOT} " if self.spot else ""), ("" if self.provider is None else f" of {self.provider}")
         where = "" if self.file is None else f" in {self.file}"
-        return f"no {kind}price of {gpu}{of}{where} is known; {HOW_TO_GIVE}"
+        how = "give --price-per-gpu-hour X, or --prices FILE with your own"
+        return f"no {kind}price of {gpu}{of}{where} is known; {how}"
 
 
 def around(prices: Iterable[GpuPrice | None], facility: Facility) -> Facility:
     """The facility with defaults from lists of owned hardware; no price of electricity where prices include it."""
     known = [price for price in prices if price is not None]
     for price in known:
-        facility = facility.or_else(price.pue, price.electricity_price)
+        facility = facility.or_else(pue=price.pue, electricity_price=price.electricity_price)
     is_paid = any(price.watts is not None for price in known) and not any(price.metered for price in known)
     return replace(facility, electricity_price=None) if is_paid else facility
 
 
-def price_of(
-    gpu_name: str,
-    *,
-    provider: str | None = None,
-    spot: bool = False,
-    file: str | Path | None = None,
-    per_gpu_hour: float | None = None,
-) -> GpuPrice | None:
-    """Price per hour of one GPU; None if not known.
-
-    ``per_gpu_hour`` is used as given, ``file`` is a list of your own, ``provider`` a bundled one. Otherwise it is the
-    median of all providers: the cheapest is mostly a market where few GPUs are ever free.
-    """
-    if per_gpu_hour is not None:
-        return GpuPrice(gpu_name, "", per_gpu_hour, GIVEN, "", "given")
-    gpu = gpu_called(gpu_name)
-    if file is not None:
-        # A user's own file; it is read again when it has changed
-        path = Path(file)
-        try:
-            changed = path.stat().st_mtime_ns
-        except OSError:
-            changed = 0
-        own = _read_file(path, changed)
-        if provider is not None and provider != own.provider:
-            raise InputError(f"provider {provider!r} is not that of {file}, which is {own.provider!r}; leave it out")
-        return _listed(own, gpu, spot=spot)
-    if provider is not None:
-        lists = bundled_lists()
-        if provider.lower() not in lists:
-            raise UnknownNameError("provider", provider, lists, " (or give your own prices in a file)")
-        return _listed(lists[provider.lower()], gpu, spot=spot)
-    found = [price for each in bundled_lists().values() if (price := _listed(each, gpu, spot=spot)) is not None]
-    if not found:
-        return None
-    found.sort(key=lambda price: (price.per_hour, price.provider))
-    return replace(found[(len(found) - 1) // 2], providers=len(found))  # of two in the middle the lower one
+def price_of(gpu_name: str, **which: Any) -> GpuPrice | None:
+    """Price per hour of one GPU by the fields of a `Tariff`; None if not known."""
+    return Tariff(**which).price(gpu_name)
 
 
 def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
-    kind, per_hour = OWNED, prices.owned_per_hour(gpu)
-    if per_hour is None:
-        kind = SPOT if spot else ON_DEMAND
-        per_hour = prices.gpus.get(gpu, {}).get(kind.replace("-", "_"))
+    entry, owned = prices.gpus.get(gpu, {}), prices.owned_per_hour(gpu)
+    kind = OWNED if owned is not None else SPOT if spot else ON_DEMAND
+    per_hour = entry.get(kind.replace("-", "_")) if owned is None else owned
     if per_hour is None:
         return None
     price = GpuPrice(gpu, prices.provider, per_hour, kind, prices.date, prices.source)
-    entry = prices.gpus[gpu]
-    if kind != OWNED:
+    if owned is None:
         return price
     watts = entry.get("watts")
     powered = replace(price, electricity_price=entry.get("electricity_price"), pue=entry.get("pue"))
-    return replace(powered, metered=True) if watts is None else replace(powered, watts=float(watts))
+    return replace(powered, metered=watts is None, watts=None if watts is None else float(watts))
 
 
 @dataclass(frozen=True, slots=True)

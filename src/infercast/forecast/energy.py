@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import exp, hypot, log
+from typing import Any
 
 import numpy as np
 
@@ -32,13 +33,7 @@ MOST_SIZES = 48  # Table sizes at which joules are computed; in between, they ar
 Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]  # A deployment, its step timer, and what each replica did
 STATIC, IDLE = "static", "idle"  # Parts other than kernel families: power while kernels run, and while none does
 MOST_SEQUENCES = 256  # sequences of a batch that stands for others: more of them draw no more power while they run
-RUN_SPREAD = 0.045
-"""Spread of runs on one kind of board (deviation of a logarithm), on H200s (benchmarks/accuracy/energy_runs.py)."""
 KILO = 1000.0
-BOUNDS = {
-    "pue": (1.0, 10.0), "server_watts": (0.0, 1e6), "server_factor": (1.0, 10.0), "grid_carbon": (0.0, 1e5),
-    "electricity_price": (0.0, 1e3),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +56,9 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
     first, *others = [np.array([[*counts], [*counts.values()]]) for counts in totals.rows]
     numbers = first[0].astype(np.int64)
     by_row = table_joules(timer, board, 0, numbers)
-    beside = [rows[1] @ table_joules(timer, board, n, rows[0].astype(np.int64)) for n, rows in enumerate(others, 1)]
-    beside.append(np.array(totals.varying) * attention_watts(timer, board, batches, len(totals.varying)))
-    rest = np.concatenate(beside)
+    parts = [rows[1] @ table_joules(timer, board, n, rows[0].astype(np.int64)) for n, rows in enumerate(others, 1)]
+    parts.append(np.array(totals.varying) * attention_watts(timer, board, batches, len(totals.varying)))
+    rest = np.concatenate(parts)
     steps, columns = first[1].sum(), by_row.shape[1]
     # Each row as its average step: time outside the first table is spread over all steps.
     slowed = np.array([totals.slowed.get(row, 0.0) for row in totals.rows[0]]) / first[1]
@@ -150,6 +145,7 @@ def pool_energy(
     busy = 0.0
     for record in records:
         times, steps = 1.0 if record.span is None else duration / record.span, list[tuple[str, StepsEnergy]]()
+        gpus = times * layout.tensor
         for name, totals in record.phases.items():
             if not totals.steps:
                 continue
@@ -162,23 +158,22 @@ def pool_energy(
         for name, energy in within_limit(board, steps, duration / times):
             phases.setdefault(name, []).append((record.phases[name], energy))
             for family, value in energy.dynamic.items():
-                parts[family] = parts.get(family, 0.0) + times * layout.tensor * value
-            parts[STATIC] += times * layout.tensor * energy.static
-            busy += times * layout.tensor * energy.kernel_seconds
-    waiting = max(len(records) * layout.replica_gpus * duration - busy, 0.0)
-    parts[IDLE] = board.idle_watts * waiting
+                parts[family] = parts.get(family, 0.0) + gpus * value
+            parts[STATIC] += gpus * energy.static
+            busy += gpus * energy.kernel_seconds
+    gpus = len(records) * layout.replica_gpus
+    parts[IDLE] = board.idle_watts * max(gpus * duration - busy, 0.0)
     joules = sum(parts.values())
     peaks = [energy.peak_watts for several in phases.values() for _, energy in several]
-    held_back = deployment.gpu.unlimited is not None
-    held_back_spread = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
-    half = EIGHTY * hypot(board.spread, RUN_SPREAD, held_back_spread if held_back else 0.0)
+    run_spread = 0.045  # of runs on one kind of board, on H200s (benchmarks/accuracy/energy_runs.py)
+    limited_spread = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
+    half = EIGHTY * hypot(board.spread, run_spread, 0.0 if deployment.gpu.unlimited is None else limited_spread)
     busy_share = 0.2  # share of a run's joules that chips draw for being busy, whatever they do
     # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
     # of all that is drawn meanwhile.
     follows = busy_share + (parts[STATIC] / joules if workload.rate is None else 0.0)
     about = uncertainty_of(deployment, busiest(records), version)
     half = hypot(half, follows * max(about.prompts, about.decodes))
-    gpus = len(records) * layout.replica_gpus
     return PoolEnergy(board, gpus, parts, phases, layout.tensor, max(peaks, default=board.idle_watts), half)
 
 
@@ -214,16 +209,17 @@ class Facility:
     def __post_init__(self) -> None:
         if self.server is not None and self.server not in servers():
             raise UnknownNameError("server", self.server, servers())
-        for name, (least, most) in BOUNDS.items():
+        bounds = {
+            "pue": (1.0, 10.0), "server_watts": (0.0, 1e6), "server_factor": (1.0, 10.0), "grid_carbon": (0.0, 1e5),
+            "electricity_price": (0.0, 1e3),
+        }  # fmt: skip
+        for name, (least, most) in bounds.items():
             value = getattr(self, name)
             require(value is None or least <= value <= most, name, f"be a number from {least:g} to {most:g}", value)
 
-    def or_else(self, pue: float | None, electricity_price: float | None) -> Facility:
-        return replace(
-            self,
-            pue=self.pue if self.pue is not None else pue,
-            electricity_price=self.electricity_price if self.electricity_price is not None else electricity_price,
-        )
+    def or_else(self, **defaults: Any) -> Facility:
+        """The same with these where nothing was said."""
+        return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.errors import FileFormatError, InputError, UnknownNameError, require
+from infercast.errors import FileFormatError, InputError, UnknownNameError, reading, require
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.load import is_modelled, networks
 from infercast.lazy_classes import dataclass
@@ -29,7 +29,7 @@ from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Shape, Values
 from infercast.predict.identity import kernel_profile
 from infercast.predict.kernels import KernelModel
-from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor
+from infercast.predict.learned import WITHIN, KnownKernel, Learned, default_artifact, known_kernels, make_predictor
 from infercast.predict.operators import GPU, estimate_op, known
 from infercast.predict.roofline import Predictor
 
@@ -109,9 +109,6 @@ def estimate_operator(op: Any, gpu: Gpu) -> Estimate:
     return Estimate(seconds, low, high, each[0].source, np.array([str(one.bound) for one in each]))
 
 
-TABLES = {"gemm": "gemm", "prefill": "attention_prefill", "decode": "attention_decode", "moe": "moe"}
-
-
 def list_kernels() -> list[dict[str, Any]]:
     """Kernels that can be asked for: family, name, formats, rows that it was learned from, where, and its error."""
     found = []
@@ -120,7 +117,8 @@ def list_kernels() -> list[dict[str, Any]]:
         names = dict.fromkeys(kind.name for kind in kinds().values() if kind.group in groups) or (family,)
         few = ", ".join([*names][:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         found.append(_listed(family, few, _plain_rows(names)))
-    for family, table in TABLES.items():
+    tables = {"gemm": "gemm", "prefill": "attention_prefill", "decode": "attention_decode", "moe": "moe"}
+    for family, table in tables.items():
         for kernel, facts in named_kernels(family).items():
             rows = _plain_rows((facts["sdpa"],)) if "sdpa" in facts else []
             for stored, basis in facts["formats"].items():
@@ -151,9 +149,6 @@ def _listed(family: str, kernel: str, rows: list[tuple[str, str, int, float]]) -
     }
 
 
-EIGHTY = 1.2816  # Standard deviations of a normal distribution to either side that hold 80 %
-
-
 @dataclass(frozen=True, slots=True)
 class KernelPower:
     """Of one launch among many like it."""
@@ -181,7 +176,7 @@ def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | N
     """Power of a kernel that takes ``seconds``; a meter's own ``reading`` of it takes precedence."""
     dynamic = float(np.ravel(board.dynamic_joules(op, seconds))[0])
     wanted = board.idle_watts + dynamic / seconds
-    low, high = -EIGHTY * board.spread, EIGHTY * board.spread
+    low, high = -WITHIN * board.spread, WITHIN * board.spread
     held = board.held_watts
     if reading is not None and reading.own > 0.0:
         wanted = min(wanted, held) * reading.factor**reading.own
@@ -202,7 +197,6 @@ def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | N
 
 
 DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype", "state_dtype"))
-TEXTS = DTYPES | {"kernel"}
 LARGEST = 2**31 - 1  # The largest side of a tensor; products of three of them are far beyond any GPU
 LEAST = {"gpus": 2, "stride": 1, "groups": 1, "layers": 1}  # Sizes of which one is not enough, or none
 SHAPES = {name: shape for family in FAMILIES.values() for name, shape in family.shapes.items()}
@@ -211,9 +205,6 @@ SHAPES |= {
     for kind in ("reduce_scatter", "all_to_all", "send_recv")
 }
 """All but those of plain PyTorch. Engines run these collectives beside other kernels, so none is a kernel of a step."""
-
-
-PLAIN_FAMILIES = frozenset(("tensor", "product", "conv2d", "lstm", "sdpa"))  # Plain PyTorch has its own predictor
 
 
 def shape_of(family: str) -> Shape:
@@ -250,7 +241,7 @@ def build_op(family: str, values: Values) -> Op:
     # Mostly all is as it should be, which takes less time to see at once.
     if {*map(type, sizes)} != {int} or min(sizes) < 1 or max(sizes) > LARGEST or values.get("gpus", 2) < LEAST["gpus"]:
         for name, value in values.items():
-            if name not in TEXTS:
+            if name not in DTYPES | {"kernel"}:
                 _check_size(name, value, least=LEAST.get(name, int(name in shape.sizes)))
     if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
         raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
@@ -273,15 +264,8 @@ def _check_size(name: str, value: Any, least: int) -> None:
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV table by column name."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not a CSV table") from None
-    except csv.Error as problem:
-        raise FileFormatError(path, f"is not a CSV table: {problem}") from None
+    with reading(path, "a CSV table", csv.Error), path.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
     if not rows:
         raise FileFormatError(path, "has no rows below its header")
     for line, row in enumerate(rows, start=2):
@@ -301,11 +285,6 @@ ALONE, ENGINE, LASTING = CONDITIONS = ("alone", "engine", "sustained")
 """Conditions of a kernel: one launch after a pause, with cold operands, as `infercast measure` times it; among the
 other kernels of an engine; launches without a pause, at the clock that the power limit leaves."""
 ENDS = ("seconds", "low", "high")
-RESULTS = (
-    *ENDS, "source", "bound",
-    *(f"{condition}_{end}" for condition in (ENGINE, LASTING) for end in ENDS),
-    "watts", "joules", "meter_watts",
-)  # fmt: skip
 
 
 @overload
@@ -429,7 +408,7 @@ def power_of(gpu: Gpu, family: str, values: dict[str, Any], found: Estimate) -> 
 def _checked(predictor: Predictor, op: Op, variant: str, gpu: Gpu, condition: str) -> Estimate:
     if condition not in CONDITIONS:
         raise UnknownNameError("condition", condition, CONDITIONS)
-    if op.family in PLAIN_FAMILIES:
+    if op.family in ("tensor", "product", "conv2d", "lstm", "sdpa"):  # Plain PyTorch has its own predictor
         if predictor.is_bound:
             raise InputError("plain operators are estimated as learned, not by the roofline; leave out --predictor")
         found = estimate_operator(op, gpu)
@@ -472,16 +451,11 @@ def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> I
         except InputError as problem:
             raise FileFormatError(path, str(problem), line=number) from None
         power = power_of(gpu, family, values, found)
-        among = (getattr(each, end) for each in others for end in ENDS)
-        latency = (found.seconds, found.low, found.high, found.source, found.bound, *among)
-        results = (*latency, power.watts, power.joules, power.meter_watts)
-        yield {
-            **row,
-            **{
-                name: np.ravel(value)[0].item() if isinstance(value, np.ndarray) else value
-                for name, value in zip(RESULTS, results, strict=True)
-            },
-        }
+        results = {name: getattr(found, name) for name in (*ENDS, "source", "bound")}
+        results |= {f"{each.condition}_{end}": getattr(each, end) for each in others for end in ENDS}
+        results |= {name: getattr(power, name) for name in ("watts", "joules", "meter_watts")}
+        plain = {name: np.ravel(each)[0].item() for name, each in results.items() if isinstance(each, np.ndarray)}
+        yield row | results | plain
 
 
 def _value(path: Path, line: int, name: str, text: str) -> Any:

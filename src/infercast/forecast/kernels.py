@@ -1,10 +1,11 @@
-"""Kernels of a step, and of the prefill and decode phases of a run: count, time, limit and efficiency."""
+"""Kernels of a step, and of the prefill and decode phases of a run; step times for schedulers that are not ours."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Unpack
+from math import inf
+from typing import Any, Unpack
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,7 +15,7 @@ from infercast.engines.host import Launch
 from infercast.engines.speculation import Drafting
 from infercast.engines.timer import DRAFT_GAPS, GAPS, KernelTimer
 from infercast.errors import InputError
-from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, resolve_deployment
+from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, ModelSource, deploy, resolve_deployment
 from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
 from infercast.ops import Call
@@ -25,7 +26,8 @@ from infercast.predict.families import families_of
 from infercast.serve import Record
 from infercast.serve.fleet.two_pools import taken_in
 from infercast.serve.record import PhaseTotals
-from infercast.serve.step import DraftShape, StepShape
+from infercast.serve.step import DraftShape, Prompts, StepShape
+from infercast.serve.timeline import StepNoise, Timeline
 from infercast.shown import PlottableResult
 from infercast.units import format_many, format_seconds
 
@@ -332,11 +334,11 @@ def weakest_source(phases: tuple[Phase, ...]) -> str:
 
 
 def summarise_phases(
-    deployment: Deployment, record: Record, timer: KernelTimer, *, takes_in: bool = False
+    deployment: Deployment, record: Record, timer: KernelTimer, *, receives: bool = False
 ) -> tuple[Phase, ...]:
-    """Sum the kernels of all steps up by family; a decode pool ``takes_in`` prompts that are computed already."""
+    """Sum the kernels of all steps up by family; a decode pool ``receives`` prompts that are computed already."""
     return tuple(
-        _summarise(name, totals, deployment, timer, takes_in) for name, totals in record.phases.items() if totals.steps
+        _summarise(name, totals, deployment, timer, receives) for name, totals in record.phases.items() if totals.steps
     )
 
 
@@ -346,8 +348,8 @@ def host_bound_share(phases: Sequence[Phase]) -> float:
     return sum(phase.host_bound_seconds for phase in phases) / whole if whole else 0.0
 
 
-def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
-    step = average_step(deployment, totals, takes_in=takes_in)
+def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, receives: bool) -> Phase:
+    step = average_step(deployment, totals, receives=receives)
     reasons = {each.name: (str(each.estimate.bound), each.estimate.source) for each in step.kernels}
     reasons |= dict.fromkeys((GAPS[0], DRAFT_GAPS[0]), ("launch", "physics"))
     members: dict[str, dict[str, float]] = {}
@@ -376,12 +378,12 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
     )
 
 
-def average_step(deployment: Deployment, totals: PhaseTotals, *, takes_in: bool = False) -> StepCost:
+def average_step(deployment: Deployment, totals: PhaseTotals, *, receives: bool = False) -> StepCost:
     """Kernels of a step of the average size of a phase that is over; kept, because several parts of an answer ask."""
     known = _average_steps.get(totals)
-    if known is None or known[0] is not deployment or known[1] != takes_in:
+    if known is None or known[0] is not deployment or known[1] != receives:
         shape = average_shape(totals, deployment.drafting)
-        known = deployment, takes_in, estimate_shape(deployment, taken_in(shape) if takes_in else shape)
+        known = deployment, receives, estimate_shape(deployment, taken_in(shape) if receives else shape)
         _average_steps[totals] = known
     return known[2]
 
@@ -398,3 +400,76 @@ def average_shape(totals: PhaseTotals, drafting: Drafting | None = None) -> Step
     verifying = sequences if new_tokens <= drafting.width else 0
     drafts = verifying * (new_tokens - 1)
     return DraftShape(*sizes, verifying, drafts, drafting.width, sequences, drafting.num_drafts)
+
+
+class StepTime(NamedTuple):
+    """One step."""
+
+    gpu: float  # Seconds on the GPU
+    host: float  # Seconds of the engine's thread for it
+    start: float  # Seconds on the clock at which the GPU begins ...
+    end: float  # ... and the seconds at which it ends.
+    ready: float  # Seconds on the clock at which its tokens leave the engine
+
+
+class StepPredictor:
+    """The time of each batch of a deployment, as a scheduler plans them one after the other.
+
+    >>> predictor = StepPredictor.of("llama-3.1-8b", "h200-sxm")
+    >>> step = predictor.step(prompts=[(512, 0)], decodes=[1000, 2000])
+    >>> step.gpu > 0 and predictor.num_blocks > 0
+    True
+    """
+
+    def __init__(self, deployment: Deployment) -> None:
+        if deployment.stages is not None:
+            raise InputError("a StepPredictor has one clock for all GPUs; pipeline_parallel_size must be 1")
+        self.deployment = deployment
+        self.replica = replica = deployment.replica()
+        self.num_blocks: int = replica.num_blocks
+        self.block_size: int = replica.kv_shape.block_size
+        self.max_model_len: int | None = replica.max_model_len
+        self.steps_under_way: int = replica.steps_under_way  # 2: a step is launched before the one before has ended
+        self.clock = Timeline()
+        self._noise = StepNoise(replica.settle_seconds, replica.launch_spread)
+        self._under_way: deque[tuple[float, float]] = deque()  # When steps end, and what their results take
+
+    @staticmethod
+    def of(model: ModelSource, gpu: GpuSource, **options: Any) -> StepPredictor:
+        """Of a deployment with the options of `deploy`."""
+        return StepPredictor(deploy(model, gpu, **options))
+
+    def seconds(self, prompts: Prompts = (), decodes: Sequence[int] = ()) -> tuple[float, float]:
+        """GPU and host seconds of a batch: (new, computed) tokens of each prompt, contexts of decoding sequences."""
+        estimate = self.replica.timer(_batch_shape(prompts, decodes))
+        return estimate.gpu_seconds[0], estimate.host.total
+
+    def launch(
+        self, prompts: Prompts = (), decodes: Sequence[int] = (), at: float | None = None, *, unfinished: int = 0
+    ) -> StepTime:
+        """Launch a batch on the clock, not before ``at``; its ``ready`` is for `take_in` to tell.
+
+        ``unfinished``: prompts of it that have tokens left, and sample none.
+        """
+        if at is not None and at > self.clock.clock:
+            self.clock.sleep_until(at)
+        shape = _batch_shape(prompts, decodes, unfinished)
+        estimate = self.replica.timer(shape)
+        if not shape.is_decode:
+            estimate = self._noise.meet(estimate, self.clock.clock, self.clock.gpu_free)
+        span = self.clock.launch(estimate.host, estimate.gpu_seconds[0])
+        self._under_way.append((span.end, estimate.host.process))
+        return StepTime(estimate.gpu_seconds[0], estimate.host.total, span.start, span.end, inf)
+
+    def take_in(self) -> float:
+        """Wait for the oldest batch that was launched; returns when its tokens leave the engine."""
+        return self.clock.take_in(*self._under_way.popleft())
+
+    def step(self, prompts: Prompts = (), decodes: Sequence[int] = (), at: float | None = None) -> StepTime:
+        """Launch a batch and wait for its result."""
+        return self.launch(prompts, decodes, at)._replace(ready=self.take_in())
+
+
+def _batch_shape(prompts: Prompts, decodes: Sequence[int], unfinished: int = 0) -> StepShape:
+    new, computed = [1] * len(decodes) + [each for each, _ in prompts], [*decodes, *(each for _, each in prompts)]
+    return StepShape(new, computed, len(new) - unfinished)

@@ -1,14 +1,18 @@
-"""Every parallel layout of a model on a number of GPUs, compared: memory, latency and cost, as `simulate` has them."""
+"""Every parallel layout of a model on a number of GPUs, compared as `simulate` has them; and cuts of a pipeline.
+
+A cut gives each stage its layers: as the engine does, or by estimated time, and what the better one saves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 from infercast.engines.base import Deployment, check_nodes
-from infercast.engines.settings import changed
-from infercast.errors import DoesNotFitError, InputError
+from infercast.engines.settings import Settings, changed
+from infercast.engines.stages import StepKind, cut_layout, request_steps, stage_seconds
+from infercast.errors import DoesNotFitError, InputError, require
 from infercast.forecast.cost import Cost, GpuPrice, Tariff
 from infercast.forecast.deploy import (
     DeployOptions,
@@ -24,23 +28,24 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
 from infercast.forecast.intervals import Intervals
-from infercast.forecast.progress import stage_progress
+from infercast.forecast.parallel import on_all_cores
+from infercast.forecast.progress import share_of_time, stage_progress, time_budget
 from infercast.forecast.result import Forecast, Verdict
-from infercast.forecast.simulate import simulate_system
+from infercast.forecast.simulate import Served, forecast_of, serve_system
 from infercast.forecast.slo import Percentiles, Slo, parse_slo
 from infercast.forecast.steady import State
-from infercast.forecast.system import system_of
+from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import with_topology
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.models.layout import ParallelLayout
-from infercast.models.spec import ModelConfig, check_layout
+from infercast.models.spec import ModelConfig, check_layout, stage_layers
 from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.learned import make_predictor, ordering
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.synthetic import synthetic_workload
-from infercast.shown import PlottableResult, ReprMixin
+from infercast.shown import PlottableResult, ReprMixin, ResultMixin
 from infercast.units import format_figure, format_seconds
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256  # The default load: clients of a closed loop, and tokens of requests
@@ -132,6 +137,7 @@ def compare(
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     tell: Callable[[str], None] | bool | None = None,
+    time_limit: float | None = None,
     **options: Unpack[DeployOptions],
 ) -> Layouts:
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
@@ -139,12 +145,13 @@ def compare(
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is called with each layout as it begins.
     An ``slo`` is judged for every layout that keeps up, which takes the full intervals of each. ``price`` is in dollars
     per GPU and hour, or a `Tariff`; ``facility`` describes servers and building. ``options`` are those of `deploy`; GPU
-    factors of a ``calibration`` hold for layouts of the GPU that was measured.
+    factors of a ``calibration`` hold for layouts of the GPU that was measured. Runs that are not precise when their
+    part of ``time_limit`` seconds is over end there.
     """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     tariff, facility = Tariff.of(price), facility or Facility()
-    of_model, others = model_options(options)
-    settings, of_model = with_keywords(others.pop("settings", None), others.get("engine"), of_model)
+    settings, given = with_keywords(options.pop("settings", None), options.get("engine"), options)
+    of_model, others = model_options(given)
     wanted, engine = resolve_settings(settings, others.pop("engine", None))
     load = workload or synthetic_workload(concurrency=CONCURRENCY, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
     config = load_model(model, engine=engine, **of_model)
@@ -153,24 +160,41 @@ def compare(
     predictor = others.pop("predictor", "learned")
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
     start: Callable[..., Deployment] = partial(deploy, config, predictor=chosen, **others)
-    costs: list[LayoutCost] = []
-    with stage_progress(tell) as say:
+    found: list[tuple[Gpu, ParallelLayout, System | str]] = []
+    with stage_progress(tell) as say, time_budget(time_limit):
         for device, layout in layouts_of(config, devices, num_gpus):
             if layout.pipeline > 1 and engine.drafts(wanted):
                 continue  # not modelled
-            say(f"{layout} on {device.name}")
             sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
             try:
                 deployment = start(device, changed(wanted, **further), **sizes)
             except DoesNotFitError as problem:
-                costs.append(LayoutCost(device, layout, problem=str(problem)))
+                found.append((device, layout, str(problem)))
                 continue
-            system = system_of(deployment, router if layout.data > 1 else None)
-            forecast = replace(simulate_system(system, load, slo=slo), tariff=tariff, facility=facility)
+            found.append((device, layout, system_of(deployment, router if layout.data > 1 else None)))
+        serve = partial(_served, load=load, slo=slo)
+        done = on_all_cores(serve, [each for _, _, each in found if isinstance(each, System)])
+        costs: list[LayoutCost] = []
+        for device, layout, system in found:
+            if isinstance(system, str):
+                costs.append(LayoutCost(device, layout, problem=system))
+                continue
+            say(f"{layout} on {device.name}")
+            served, intervals = next(done)
+            forecast = replace(forecast_of(system, served), tariff=tariff, facility=facility)
+            forecast.keep("intervals", partial(replace, intervals))
             if slo is not None and forecast.state.is_steady:
                 forecast = forecast.promised(slo)
             costs.append(_cost_of(forecast, layout))
     return Layouts.of(costs, config.name, load, tariff)
+
+
+def _served(system: System, load: Workload, slo: Slo | None) -> tuple[Served, Intervals]:
+    """What takes the time of a layout."""
+    of_run = 0.5  # The share of the time that is for the run itself
+    with share_of_time(of_run):
+        served = serve_system(system, load, slo=slo)
+    return served, forecast_of(system, served).intervals
 
 
 def count_layouts(
@@ -246,11 +270,114 @@ def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit."""
+    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit.
 
-    def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float]:
+    All that keep up with a rate serve the same tokens: of these the fewest GPUs come first, then the shortest answers.
+    """
+
+    def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float, float]:
         broken = cost.verdict is not None and not cost.verdict.holds
         worst = bool(cost.problem), bool(cost.saturation), cost.kind == "bound", broken
-        return *worst, -cost.output_tokens_per_second_a_gpu
+        if cost.forecast is None or cost.forecast.workload.rate is None:
+            return *worst, -cost.output_tokens_per_second_a_gpu, 0.0
+        return *worst, cost.layout.gpus, cost.forecast.end_to_end.mean
 
     return sorted(costs, key=place)
+
+
+class Cut(NamedTuple):
+    """By stage; times are of its GPU, in seconds, without the host."""
+
+    layers: tuple[int, ...]
+    request_seconds: list[float]  # Both steps below, decode steps by the request's share of the batch
+    prefill_seconds: list[float]  # The step of a prompt
+    decode_seconds: list[float]  # A decode step
+    weight_bytes: list[float]
+    kv_tokens: list[int]  # Room of the KV cache; an engine takes that of the stage with least
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Partition(ResultMixin):
+    """A pipeline under the engine's own cut and another one."""
+
+    deployment: Deployment
+    usual: Cut  # The engine's own
+    cut: Cut  # The one that was asked for, or the best
+    num_input: int  # Tokens of a prompt
+    num_output: int  # Tokens of an answer
+    batch: int  # Sequences of a decode step
+
+    @property
+    def saved_share(self) -> float:
+        """Share of the slowest stage's time, which paces a full pipeline, that the cut saves."""
+        return 1.0 - max(self.cut.request_seconds) / max(self.usual.request_seconds)
+
+    def _words(self) -> str:
+        cuts = [",".join(map(str, each.layers)) for each in (self.cut, self.usual)]
+        where = f"{self.deployment.model.name} on {self.deployment.gpu.title}, {self.deployment.layout}"
+        return f"{where}: {cuts[0]} saves {self.saved_share:.1%} against {cuts[1]}"
+
+    def document(self) -> dict[str, Any]:
+        deployment, about, found = self.deployment, dict[str, Any](), dict[str, Any]()
+        stages: list[dict[str, Any]] = [{"gpu": deployment.gpu.at(at).name} for at in range(len(self.cut.layers))]
+        for of, cut in (("default_", self.usual), ("", self.cut)):
+            slowest, busy = max(cut.request_seconds), sum(cut.request_seconds) / len(stages)
+            found |= {
+                f"{of}partition": ",".join(map(str, cut.layers)), f"{of}slowest_stage_seconds": slowest,
+                f"{of}requests_per_second": 1.0 / slowest, f"{of}output_tokens_per_second": self.num_output / slowest,
+                f"{of}bubble_share": 1.0 - busy / slowest, f"{of}kv_tokens": min(cut.kv_tokens), f"{of}fits": cut.fits,
+            }  # fmt: skip
+            for name in Cut._fields[: 2 if of else -1]:
+                for stage, value in zip(stages, getattr(cut, name), strict=True):
+                    stage[f"{of}{name}"] = value
+        about |= {"model": deployment.model.name, "engine": deployment.engine.name, "layout": str(deployment.layout)}
+        about |= {"input_len": self.num_input, "output_len": self.num_output, "batch": self.batch}
+        setting = f"{deployment.engine.commands.layer_partition}={found['partition']}"
+        return about | found | {"saved_time_share": self.saved_share, "set": setting, "stages": stages}
+
+
+def estimate_partition(
+    model: ModelSource,
+    gpu: GpuSource,
+    settings: Settings | None = None,
+    *,
+    input_len: int = 1024,
+    output_len: int = 256,
+    batch: int = 32,
+    pp_layer_partition: str | None = None,
+    **options: Any,
+) -> Partition:
+    """Cut a model into pipeline stages so that the slowest is quickest, or as ``pp_layer_partition`` says.
+
+    What counts is the time that a stage spends on a request: its prompt of ``input_len`` tokens, and ``output_len``
+    decode steps that it shares with a ``batch``; 0 leaves one of both out. ``options`` are those of `deploy`.
+    """
+    for name, value, least in (("input_len", input_len, 0), ("output_len", output_len, 0), ("batch", batch, 1)):
+        require(least <= value <= 1 << 20, name, f"be from {least} to {1 << 20:,}", value)
+    if not input_len + output_len or options.get("pipeline_parallel_size", 1) < 2:
+        raise InputError("a partition needs tokens of requests, and a pipeline_parallel_size of 2 or more")
+    asked = "auto" if pp_layer_partition is None else pp_layer_partition
+    try:
+        found = deploy(model, gpu, settings, **options)
+    except DoesNotFitError:  # perhaps cut otherwise
+        found = deploy(model, gpu, settings, pp_layer_partition=asked, **options)
+    longest, most = found.settings.max_model_len, found.settings.max_num_seqs
+    if input_len + output_len > longest or batch > most:
+        asked_for = f"input_len {input_len}, output_len {output_len} or batch {batch}"
+        raise InputError(f"{asked_for} is above what the engine takes, {longest} tokens and {most} sequences")
+    work = request_steps(input_len, output_len, batch)
+    layouts = replace(found.layout, cut=()), cut_layout(found, asked, work)
+    usual, cut = (_cut(replace(found, layout=layout), work) for layout in layouts)
+    return Partition(found, usual, cut, input_len, output_len, batch)
+
+
+def _cut(deployment: Deployment, work: tuple[StepKind, StepKind]) -> Cut:
+    engine, settings, layout, model = deployment.engine, deployment.settings, deployment.layout, deployment.model
+    prompt, decode = (stage_seconds(deployment, kind) for kind in work)
+    whole = [work[0].times * one + work[1].times * other for one, other in zip(prompt, decode, strict=True)]
+    memories = [engine.plan_memory(model, layout, deployment.gpu, settings, at) for at in range(layout.pipeline)]
+    held = [each.weights for each in memories], [each.num_tokens for each in memories]
+    chunk = engine.tokens_under_way(settings, layout)
+    fits = all(each.most_sequences(settings.max_model_len, chunk) for each in memories)
+    return Cut(stage_layers(model.layers, layout), whole, prompt, decode, *held, fits)

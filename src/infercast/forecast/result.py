@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, isfinite, log, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from infercast.errors import InputError
 from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
@@ -22,6 +22,7 @@ from infercast.forecast.slo import (
     Slo,
     attainment,
     keeps,
+    latency_of,
     parse_slo,
     quantile,
 )
@@ -30,8 +31,7 @@ from infercast.lazy_classes import dataclass, field, replace
 from infercast.shown import PlottableResult, ResultMixin, renderers
 from infercast.units import MILLI, format_figure, format_many, format_odds, format_percent, format_seconds
 
-if TYPE_CHECKING:
-    import pandas
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +71,24 @@ def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = 
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     intervals = intervals or forecast_intervals(forecast)
     share, least = attainment(forecast.clients, slo, counted(forecast)), headroom(forecast, slo)
+    limits = tuple(_judged(forecast, limit, intervals) for limit in slo.limits)
     return Verdict(
         slo=slo,
-        limits=tuple(
-            JudgedLimit(
-                limit,
-                value_of(forecast, limit) or None,
-                interval_of(forecast, limit, intervals),
-                limit_odds(forecast, limit, intervals),
-            )
-            for limit in slo.limits
-        ),
-        holds=holds(forecast, slo),
-        odds=odds(forecast, slo, intervals),
+        limits=limits,
+        holds=forecast.state.is_steady and least > 1.0,
+        odds=min(each.odds or 0.0 for each in limits) if forecast.state.is_steady else None,
         headroom=least if isfinite(least) else None,
         attainment=share,
         goodput=share * forecast.requests_per_second,
     )
+
+
+def _judged(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> JudgedLimit:
+    value, ends = value_of(forecast, limit), interval_of(forecast, limit, intervals)
+    if not forecast.state.is_steady or ends is None:
+        return JudgedLimit(limit, value or None, ends, 1.0 if forecast.state.is_steady else None)
+    slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
+    return JudgedLimit(limit, value or None, ends, chance_below(limit.seconds, value, *ends, slower=slower))
 
 
 def holds(forecast: SimulatedRun, slo: Slo) -> bool:
@@ -109,19 +110,7 @@ def odds(forecast: SimulatedRun, slo: Slo, intervals: Intervals | None = None) -
     if not forecast.state.is_steady:
         return None
     intervals = intervals or forecast_intervals(forecast)
-    return min(limit_odds(forecast, limit, intervals) or 0.0 for limit in slo.limits)
-
-
-def limit_odds(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> float | None:
-    """The probability that one limit holds; None as for all of them."""
-    if not forecast.state.is_steady:
-        return None
-    value = value_of(forecast, limit)
-    ends = interval_of(forecast, limit, intervals)
-    if ends is None:
-        return 1.0
-    slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
-    return chance_below(limit.seconds, value, *ends, slower=slower)
+    return min(_judged(forecast, limit, intervals).odds or 0.0 for limit in slo.limits)
 
 
 def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
@@ -140,10 +129,8 @@ def value_of(forecast: SimulatedRun, limit: Limit) -> float:
     name = limit.name.partition("_")[2]
     if name in NAMES:
         return float(getattr(summary, name))
-    served, inside = forecast.clients, counted(forecast)
-    values: Array = getattr(served, QUANTITIES[limit.quantity])
-    chosen = inside[served.num_output > 1] if limit.quantity == "tpot" else inside
-    return quantile(values[chosen], (limit.percentile or 0.0) / 100)
+    values = latency_of(forecast.clients, limit.quantity)[counted(forecast)]
+    return quantile(values[~np.isnan(values)], (limit.percentile or 0.0) / 100)
 
 
 def counted(forecast: SimulatedRun) -> Array:
@@ -176,7 +163,7 @@ class Forecast(PlottableResult, SimulatedRun):
     verdict: Verdict | None = None  # The verdict on its SLO, if it has one (`promised`)
     tariff: Tariff = field(default_factory=Tariff)  # Prices of its cost
     facility: Facility = field(default_factory=Facility)  # Servers, building and grid
-    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # Cached results
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # What `keep` made
 
     @property
     def cost(self) -> Cost | None:
@@ -191,24 +178,25 @@ class Forecast(PlottableResult, SimulatedRun):
     @property
     def energy(self) -> Energy | None:
         """Joules of all GPUs, in all and a token; None where their power is not known."""
-        if "energy" not in self.kept:
-            self.kept["energy"] = energy_of(self)
-        found: Energy | None = self.kept["energy"]
-        return found
+        return self.keep("energy", lambda: energy_of(self))
 
     @property
     def intervals(self) -> Intervals:
         """80 % intervals of latencies and rates, which take a few short simulations more."""
-        if "intervals" not in self.kept:
-            self.kept["intervals"] = forecast_intervals(self)
-        found: Intervals = self.kept["intervals"]
-        return found
+        return self.keep("intervals", lambda: forecast_intervals(self))
 
     @property
     def wall(self) -> FacilityEnergy | None:
         """The same at the wall, with servers and building; None where the power of the GPUs is not known."""
         energy = self.energy
         return None if energy is None else facility_energy(energy, self.system, facility_of(self))
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns, made once for this forecast and copies of it."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        found: T = self._kept[name]
+        return found
 
     def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
@@ -223,8 +211,7 @@ class Forecast(PlottableResult, SimulatedRun):
 
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
         """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
-        write = renderers().function_of("forecast:forecast_dict")
-        written: dict[str, Any] = write(self, self.intervals if intervals else None)
+        written: dict[str, Any] = renderers().document_of(self, self.intervals if intervals else None)
         return written
 
     def per_request(self) -> dict[str, Array]:
@@ -235,9 +222,6 @@ class Forecast(PlottableResult, SimulatedRun):
         memory, one for the tokens that came from there.
         """
         served, requests = self.clients, self.workload.requests
-        num_output = np.array([request.num_output for request in requests])
-        tpot = np.full(num_output.size, np.nan)
-        tpot[num_output > 1] = served.tpot
         tiers = [record.tier for record in self.records if record.tier is not None]
         # Sessions, classes and adapters of requests, as far as any have them; -1 where one has none
         found = {}
@@ -252,24 +236,18 @@ class Forecast(PlottableResult, SimulatedRun):
             "input_tokens": np.array([request.num_input for request in requests]),
             "cached_tokens": np.sum([record.num_cached for record in self.records], axis=0),
             **({} if not tiers else {"loaded_tokens": np.sum([tier.num_loaded for tier in tiers], axis=0)}),
-            "output_tokens": num_output,
+            "output_tokens": np.array([request.num_output for request in requests]),
             "ttft_ms": served.ttft / MILLI,
-            "tpot_ms": tpot / MILLI,
+            "tpot_ms": latency_of(served, "tpot") / MILLI,
             "end_to_end_ms": served.end_to_end / MILLI,
             "replica": served.engine,
             **found,
             **({} if self.verdict is None else {"keeps_slo": keeps(served, self.verdict.slo).astype(np.int64)}),
         }
 
-    def to_dataframe(self) -> pandas.DataFrame:
-        """The same as a table of pandas, which is not one of our dependencies."""
-        try:
-            import pandas  # noqa: PLC0415 - most simulations do without
-        except ImportError:
-            raise InputError(
-                "to_dataframe needs pandas: pip install pandas; per_request() gives arrays without"
-            ) from None
-        return pandas.DataFrame(self.per_request())
+    def to_dataframe(self) -> Any:
+        """The same as `to_frame` with pandas has."""
+        return self.to_frame("pandas")
 
 
 def prices_of(forecast: Forecast) -> list[tuple[int, str, GpuPrice | None]]:

@@ -21,7 +21,6 @@ from infercast.predict.expert_launch import ALIGNED, ExpertTiles, Times, all_til
 TOKENS = (1, 16, 64, 256, 512, 1024, 2048, 4096)
 RELIABLE = 1.2  # Gain from which a change is recommended untried: four of five held-out gains were off by less
 PROVED_ON = "hopper"  # the architecture that the constants were fitted and the ranking was tried on
-CLEAR = 0.03  # a measured gain below this is chance: two runs of one configuration lay up to 2.6 % apart in our trial
 Row = Mapping[str, Any]  # A measured run: sizes, ``configuration`` (None: the engine's), ``ran`` and ``latency_us``
 TunedFile = dict[str, dict[str, int]]  # a configuration by number of tokens, in the words of its file
 PIPES = {
@@ -239,7 +238,8 @@ class Trial:
     @property
     def recommended(self) -> Tried:
         """The fastest that was proposed, if it is clearly faster than the default."""
-        return self.fastest if self.speedup > 1.0 + max(self.noise, CLEAR) else self.default
+        clear = 0.03  # a gain below this is chance: two runs of one configuration lay up to 2.6 % apart in our trial
+        return self.fastest if self.speedup > 1.0 + max(self.noise, clear) else self.default
 
     @property
     def speedup(self) -> float:

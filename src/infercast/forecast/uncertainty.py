@@ -26,6 +26,7 @@ import numpy as np
 from infercast.engines.base import Deployment, Engine, Version
 from infercast.engines.timer import Corrections, Factor
 from infercast.forecast.kernels import StepCost, average_step
+from infercast.forecast.progress import cut, time_left
 from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles, quantile
 from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import NamedTuple
@@ -47,14 +48,14 @@ HOST_SPREAD = 0.16  # Standard deviation of the logarithm of host times of machi
 PROBED_HOST = 0.14
 """... and of one that was probed: 78 % of an engine's medians on three machines lie inside, 48 without a probe."""
 Summary = Callable[[Array, Array | None], Sequence[float]]
-AROUND = 0.5  # How far around a percentile others are looked at, as a share of what is left on its shorter side
-NINETY = 0.8 / sqrt(2 * 0.9 * 0.1)
-"""Where Student's t with two degrees of freedom has nine tenths of its values below: the upper end of 80 %."""
 SLOWER_UNDER_LOAD = 0.3
 """How much slower than its forecast the middle of a result under load is, in standard deviations of a normal
 distribution with its interval: of an engine like those that were measured ..."""
 SLOWER_ELSEWHERE = 0.15  # ... of any other, under load or not; its intervals are wider ...
 SLOWER_BEFORE = 0.64  # ... and of an old release: three of four published runs of these are slower than forecast.
+
+
+FEWEST_DRAWS = 2  # Of further workloads, if there is no time for twice as many
 
 
 class Spread(NamedTuple):
@@ -65,28 +66,19 @@ class Spread(NamedTuple):
     host: float = 0.0
 
 
-SEEN_IN_ONE_SPREAD = 0.3
-"""Standard deviation of the logarithm of host times that were seen in one other model only: an assumption."""
 NEW_RUNNER_SPREAD = 0.08  # The same of a model that a release launches by other code than measured (benchmarks/LOG.md)
 ELSEWHERE = Spread(prompts=0.04, decodes=0.02)
 """What steps on several GPUs or behind a server have beyond those of measured engines, which have neither."""
 CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.03)
 """Added in squares for a release close to a measured one: vLLM 0.22 is 4 % off in TTFT and 2 % in TPOT."""
-UNKNOWN_RELEASE = Spread(prompts=0.08, decodes=0.05, host=0.06)  # The same where not even its rules are known
 OLDER_RELEASE = Spread(prompts=0.6, decodes=0.15, host=0.47)
 """The same for an old release (vLLM up to 0.19, SGLang up to 0.5.15): its prompts are slower in published runs."""
-OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
-"""The same without CUDA: SGLang's TTFT on AMD's GPUs is off by 13 to 30 %, TPOT by 9 to 18 % in published medians."""
 RUN_TO_RUN = Spread(prompts=0.03, decodes=0.02, host=0.08)
 RUN_TO_RUN_PATH = 0.0005
 """Two equal runs of one deployment: deviations of logarithms and seconds (benchmarks/accuracy/calibrate.py)."""
-ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)  # The same for a GPU that was announced, not measured: a guess
-DRAFTING = Spread(prompts=0.05, decodes=0.07, host=0.15)
-"""The same with speculative decoding: few host times are known, and acceptance varies by 5 to 10 % per request."""
 NEW_KERNEL_SPREAD = 0.25
 """Of a kernel that is estimated as another one: two engines' experts on Hopper are 2 to 23 % apart in the median."""
-NETWORK_SPREAD = 0.3  # The same of collectives between nodes, of which none was measured: an assumption ...
-LINK_SPREAD = 0.2  # ... and of what a link between two pools carries.
+LINK_SPREAD = 0.2  # The same of what a link between two pools carries: an assumption
 
 
 class Uncertainty(NamedTuple):
@@ -104,7 +96,7 @@ def release_spread(engine: Engine, version: Version = ()) -> Spread:
     if (version or engine.version) < engine.close_since:
         return OLDER_RELEASE
     if engine.rules_from and not version:
-        return UNKNOWN_RELEASE
+        return Spread(prompts=0.08, decodes=0.05, host=0.06)  # not even its rules are known
     is_another = bool(version) and version[: len(engine.version)] != engine.version
     return CLOSE_RELEASE if is_another or not engine.is_measured else Spread()
 
@@ -120,14 +112,17 @@ def spread_of(deployment: Deployment) -> Spread:
     if deployment.layout.gpus > 1 or deployment.over_http:
         spreads.append(ELSEWHERE)
     if not is_modelled(deployment.gpu):
-        spreads.append(OTHER_VENDOR)
+        # Without CUDA: SGLang's TTFT on AMD's GPUs is off by 13 to 30 %, TPOT by 9 to 18 % in published medians.
+        spreads.append(Spread(prompts=0.2, decodes=0.0, host=0.3))
     if deployment.gpu.announced:
-        spreads.append(ANNOUNCED)
+        spreads.append(Spread(prompts=0.3, decodes=0.3, host=0.0))  # not measured: a guess
     if deployment.drafting is not None:
-        spreads.append(DRAFTING)
+        # Few host times are known, and acceptance varies by 5 to 10 % per request.
+        spreads.append(Spread(prompts=0.05, decodes=0.07, host=0.15))
     # Both are about what its layers cost to launch.
+    seen_in_one = 0.3  # of host times that were seen in one other model only: an assumption
     new_runner = NEW_RUNNER_SPREAD if deployment.engine.has_new_runner(deployment.model) else 0.0
-    spreads.append(Spread(host=max(new_runner, SEEN_IN_ONE_SPREAD * borrowed_share(deployment))))
+    spreads.append(Spread(host=max(new_runner, seen_in_one * borrowed_share(deployment))))
     return Spread(*(hypot(*parts) for parts in zip(*spreads, strict=True)))
 
 
@@ -231,14 +226,24 @@ def step_uncertainty(step: StepCost, *, across_nodes: bool = False, most: float 
     known = min(float(np.sqrt(own + shared)), most)
     wires = sum(kernel.seconds for kernel in step.kernels if across_nodes and kernel.family == "collective")
     new = sum(kernel.seconds for kernel in step.kernels if kernel.is_new)
-    unknown = EIGHTY * np.array([NETWORK_SPREAD * wires, NEW_KERNEL_SPREAD * new]) / seconds.sum()
+    network_spread = 0.3  # of collectives between nodes, of which none was measured: an assumption
+    unknown = EIGHTY * np.array([network_spread * wires, NEW_KERNEL_SPREAD * new]) / seconds.sum()
     return float(np.hypot(known, np.hypot(*unknown)))
 
 
 def redraw(workload: Workload, replica: Replica, *, seed: int, count: int) -> Workload | None:
     """What another seed would have drawn, cut to what the engine takes; None where chance made none of it."""
     other = redrawn(workload, seed=seed, count=count)
-    return None if other is None else _shortened(other, longest_taken(workload, replica))
+    if other is None:
+        return None
+    longest = longest_taken(workload, replica)
+    requests = tuple(
+        request
+        if request.num_input + request.num_output <= longest
+        else replace(request, num_input=(kept := min(request.num_input, longest - 1)), num_output=longest - kept)
+        for request in other.requests
+    )
+    return replace(other, requests=requests)
 
 
 def longest_taken(workload: Workload, replica: Replica) -> int:
@@ -250,22 +255,14 @@ def longest_taken(workload: Workload, replica: Replica) -> int:
     return max(request.num_input + request.num_output for request in workload.requests)
 
 
-def _shortened(workload: Workload, longest: int) -> Workload:
-    requests = tuple(
-        request
-        if request.num_input + request.num_output <= longest
-        else replace(request, num_input=(kept := min(request.num_input, longest - 1)), num_output=longest - kept)
-        for request in workload.requests
-    )
-    return replace(workload, requests=requests)
-
-
 def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> Array:
     """The probability that a latency is at most ``exp(room)`` times its forecast, or a rate at least ``exp(-room)``."""
     room = np.asarray(room, dtype=float)
     if half_width <= 0:
         return np.where(room >= 0, 1.0, 0.0)
-    deviations = NINETY * (room / half_width - slower / EIGHTY)
+    # Where Student's t with two degrees of freedom has nine tenths of its values below: the upper end of 80 %
+    ninety = 0.8 / sqrt(2 * 0.9 * 0.1)
+    deviations = ninety * (room / half_width - slower / EIGHTY)
     return np.asarray(0.5 + deviations / (2 * np.sqrt(2 + deviations**2)))
 
 
@@ -304,13 +301,13 @@ def smoothed_of(served: Record | ServedRequests) -> Array:
 
 
 def _smoothed(values: Array, counts: Array | None) -> Sequence[float]:
-    """The mean, and geometric means of quantiles around each percentile."""
+    """The mean, and geometric means of quantiles around each percentile, up to half way to the end."""
     order = np.argsort(values)
     ranked, weights = values[order], np.ones(values.size) if counts is None else counts[order]
     reached = np.cumsum(weights) / weights.sum()
     found = [float((ranked * weights).sum() / weights.sum())]
     for fraction in FRACTIONS:
-        around = fraction + AROUND * min(fraction, 1 - fraction) * np.linspace(-1, 1, 15)
+        around = fraction + 0.5 * min(fraction, 1 - fraction) * np.linspace(-1, 1, 15)
         places = np.minimum(np.searchsorted(reached, around), ranked.size - 1)
         found.append(float(np.exp(np.log(np.maximum(ranked[places], 1e-12)).mean())))
     return found
@@ -497,14 +494,19 @@ def luck_of(
         return both * shown
     length = min(count, most, needed)
     seed = 0 if workload.drawn is None else workload.drawn.seed
-    draws = 4
+    draws = 2 * FEWEST_DRAWS
     apart = 1_000_003  # Between the seeds of two draws, far from consecutive seeds
     seeds = (seed + apart * number for number in range(1, draws + 1))
     found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
     drawn = [other for other in found if other is not None]
     if not drawn:
         return None
-    others = [serve(other) for other in drawn]
+    others: list[Record | ServedRequests] = []
+    for other in drawn:
+        if len(others) == FEWEST_DRAWS and time_left() <= 0.0:
+            cut("draws")
+            break
+        others.append(serve(other))
     scale = length / count
     latencies = [
         _of_latency([getattr(run, name) for run in (served, *others)], length, count)

@@ -28,7 +28,6 @@ from infercast.predict.roofline import Predictor
 from infercast.serve.step import StepShape
 from infercast.shown import ResultMixin
 
-LIKE = {False: "llama-3.1-8b", True: "mixtral-8x7b"}  # Dense and with experts: everything but the sizes is theirs
 NEEDED = ("layers", "hidden", "heads", "kv_heads", "inter")
 NAMES = (*NEEDED, "head_dim", "vocabulary", "experts", "topk", "quantization")
 DEFAULTS = {"head_dim": 128, "vocabulary": 128_256, "experts": 0, "topk": 2, "quantization": "bf16"}
@@ -49,16 +48,13 @@ class Variants(ResultMixin):
     weight_bytes: Array  # Bytes of all weights
     kv_bytes_per_token: Array  # Bytes of keys and values of a token
     fits: Array  # Whether weights and the tokens of the step fit in one GPU
-    front: str = FRONTS[0]
+    front: str = FRONTS[0]  # What stands for quality at a given latency
 
     def _words(self) -> str:
         return f"{np.size(self.seconds):,} variants"
 
     def pareto(self, by: str = "") -> Array:
-        """Places, in flat arrays, of variants that fit and have more of ``by`` than all that are as fast.
-
-        ``by`` is ``parameters`` or ``flops``: what stands for quality at a given latency; empty: what ``front`` says.
-        """
+        """Places, in flat arrays, of variants that fit and have more of ``by``, or the ``front``, than all as fast."""
         seconds, worth = np.ravel(self.seconds), np.ravel(getattr(self, by or self.front)).astype(float)
         order = np.lexsort((-worth, seconds))
         order = order[np.ravel(self.fits)[order]]
@@ -129,11 +125,12 @@ def estimate_variants(
     shape = decode_shape(batch, context) if prompt is None else prefill_shape(prompt)
     flat = {name: each.ravel() for name, each in columns.items()}
     found = np.zeros((len(RESULTS), columns["layers"].size))
-    for name, routed in product(np.unique(flat["quantization"]).tolist(), (False, True)):
+    like = {False: "llama-3.1-8b", True: "mixtral-8x7b"}  # Dense and with experts: everything but the sizes is theirs
+    for name, routed in product(np.unique(flat["quantization"]).tolist(), like):
         which = np.flatnonzero((flat["quantization"] == name) & ((flat["experts"] > 0) == routed))
         if which.size:
             group = {key: each[which] for key, each in flat.items()}
-            found[:, which] = _estimate_group(device, chosen, shape, LIKE[routed], name, group)
+            found[:, which] = _estimate_group(device, chosen, shape, like[routed], name, group)
     results = {name: each.reshape(columns["layers"].shape) for name, each in zip(RESULTS, found, strict=True)}
     return Variants(columns, **results | {"fits": results["fits"] > 0}, front=front)
 

@@ -53,7 +53,7 @@ def kinds() -> dict[str, Kind]:
     """All kinds by name; one that was not measured is that which it is like."""
     facts = read_data("operators.toml")
     found = {name: Kind(name, **values) for name, values in facts["kinds"].items()}
-    return found | {name: found[other] for name, other in facts["like"].items()}
+    return found | {name: found[known] for known, names in facts["like"].items() for name in names.split()}
 
 
 def kind_named(name: str) -> Kind:

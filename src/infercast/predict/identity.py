@@ -60,16 +60,10 @@ def kernel_of(op: Op, gpu: Gpu, engine: str, version: str = "") -> str:
 @lru_cache
 def picked(engine: str, operator: str, architecture: str, stored: str, head_dim: int = 0, version: str = "") -> str:
     """The kernel by the first row of kernels.toml that fits."""
-    asked = {"engine": (engine,), "operator": (operator,)}
-    among = {"architectures": architecture, "formats": stored, "head_dims": head_dim}
-    for row in _facts()["picks"]:
-        if version not in row.get("versions", (version,)):
-            continue
-        if all(row[name] in values for name, values in asked.items()) and all(
-            value in row.get(name, (value,)) for name, value in among.items()
-        ):
-            return str(row["kernel"])
-    return ""
+    asked = {"architectures": architecture, "formats": stored, "head_dims": head_dim, "versions": version}
+    rows = _facts()["picks"].get(engine, {}).get(operator, ())
+    fitting = (row for row in rows if all(value in row.get(name, (value,)) for name, value in asked.items()))
+    return str(next(fitting, {"kernel": ""})["kernel"])
 
 
 @lru_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infercast.forecast.calibration import TITLES, Calibration, Learned, doubts_of, errors_of, keys_of
-from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick, styled
+from infercast.report.terminal import Facts, Grid, RenderableType, Renderers, Section, pick, styled
 from infercast.units import MILLI, format_percent
 
 
@@ -19,7 +19,7 @@ def calibration_dict(calibration: Calibration) -> dict[str, Any]:
         "factors": {
             name: {
                 **{key: value / scales[name] for key, value in zip(keys_of(name), learned, strict=True)},
-                "told": learned.is_told,
+                "told": learned.is_learned,
             }
             for name, learned in calibration.factors.items()
         },
@@ -67,7 +67,7 @@ def render_calibration(calibration: Calibration, written: str | None = None) -> 
 
 
 def _factor_row(name: str, learned: Learned) -> list[str]:
-    told = "" if learned.is_told else "not determined by the results"
+    told = "" if learned.is_learned else "not determined by the results"
     if name == "path":
         value, spread, before = (each / MILLI for each in (learned.value, learned.spread, learned.before))
         ends = f"{value - 1.28 * spread:+.1f} to {value + 1.28 * spread:+.1f} ms"
@@ -99,3 +99,6 @@ def _errors(calibration: Calibration) -> list[RenderableType]:
     if len(calibration.results) == 1:
         parts.append(styled("One result only shows how well it is matched itself; give results of other loads, too."))
     return parts
+
+
+RENDERERS = {"Calibration": Renderers(calibration_dict, render_calibration, rows="factors")}

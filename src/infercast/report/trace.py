@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from infercast.forecast.explain.timeline import EngineLanes, Lanes, RequestSlice, Slice
+from infercast.forecast.explain.step_log import EngineLanes, Lanes, RequestSlice, Slice
 from infercast.units import MICRO, json_text
 
 ENGINE, REQUESTS, QUEUE = 1, 2, 3  # processes of the first engine; those of the others follow

@@ -1,4 +1,4 @@
-"""The engine core's host loop: admit requests, schedule and launch a step, process a result."""
+"""One engine as it is set up, and its host loop: admit requests, schedule and launch a step, process a result."""
 
 from __future__ import annotations
 
@@ -8,19 +8,66 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from infercast.lazy_classes import dataclass
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.record import Numbers, Record
-from infercast.serve.scheduler.base import Plan
+from infercast.serve.scheduler.base import Plan, Policy
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
-from infercast.serve.timeline import NOTHING_NEW, Repetitions, Span, StepNoise, Timeline, WarmupCosts
+from infercast.serve.timeline import (
+    NOTHING_NEW,
+    Repetitions,
+    Span,
+    StagedTimeline,
+    StepNoise,
+    Timeline,
+    WarmupCosts,
+)
+from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Source
 from infercast.serve.workload.request import Request
 
 if TYPE_CHECKING:
+    from infercast.serve.cache.tiers import Offload
     from infercast.serve.scheduler.drafts import DraftPlan
     from infercast.serve.scheduler.offloading import KvTransfer
     from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+    from infercast.serve.speculation import Speculation
     from infercast.serve.transfers import BlockTransfers, Transfers
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Replica:
+    """One engine: step costs, scheduling limits and KV cache size."""
+
+    timer: StepTimer
+    policy: Policy
+    num_blocks: int
+    kv_shape: KvShape = KvShape()
+    prefix_caching: bool = True
+    sparse_windows: bool = False
+    retained_every: int = 0  # Both as in `KvCache`
+    steps_under_way: int = 2  # 2: the next step is scheduled while one runs (asynchronous); 1: strictly one at a time
+    request_path_seconds: float = 0.0  # From the client's call to the engine's queue
+    request_token_seconds: float = 0.0  # Added to that for each prompt token
+    server: ServerCosts = ServerCosts()  # Of the thread that takes requests in and sends tokens ...
+    num_servers: int = 1  # ... of so many processes
+    token_path_seconds: float = 0.0  # From a processed result to the client ...
+    token_turn_seconds: float = 0.0  # ... and the time added for each token of the step.
+    wake_up_seconds: float = 0.0  # Until an idle engine notices a request; those that arrive meanwhile come with it
+    poll_interval: int = 1  # Decode steps between two polls for requests; it polls after every step with prefill, too
+    first_uses: WarmupCosts | None = None  # What the engine has warmed up so far, which a run adds to; None: everything
+    max_model_len: int | None = None
+    max_output: int | None = None  # Tokens of the longest answer; None: as many as requests ask for
+    stages: tuple[float, ...] | None = None  # A pipeline: each stage's share of a step's GPU time
+    launch_spread: float = 0.0  # Launch-time variation of steps with prefill, as `serve.timeline.LAUNCH_SPREAD`
+    settle_seconds: float = 0.0  # Time constant of the GPU clock's response to power; 0: each step is like the first
+    stages_in_turn: bool = False  # True if the stages of a pipeline never overlap two steps
+    max_adapters: int | None = None  # Distinct LoRA adapters allowed in a step; None: LoRA is off
+    speculation: Speculation | None = None  # Speculative decoding; None: off
+    offload: Offload | None = None  # The KV cache's host memory tier, if any
+    tells_load: bool = False  # True if the load balancer sees queue and KV cache usage for every model (vLLM 0.27)
+
 
 # How often an engine looks for new requests: after every step, or after so many steps of decoding.
 
@@ -59,7 +106,7 @@ class AdmissionPoll:
 
 Progress = Callable[[int, float], None]  # Called with the number of requests sent and the simulated time in seconds
 PlanObserver = Callable[[Any, Plan], None]  # Called with the scheduler and the plan it just made
-TELL_EVERY = 1024  # Requests between two progress callbacks
+TELL_EVERY = 64  # Requests between two progress callbacks
 
 
 class StepObserver(Protocol):
@@ -108,44 +155,32 @@ class Loop:
 
     def __init__(
         self,
+        replica: Replica,
         scheduler: Scheduler | PrefillScheduler,
         clients: Source,
         record: Record,
-        timer: StepTimer,
-        steps_under_way: int,
-        *,
-        timeline: Timeline | None = None,
-        conditions: StepNoise | None = None,
-        first_uses: WarmupCosts | None = None,
-        wake_up_seconds: float = 0.0,
-        jump: bool = True,
-        empty_steps_while_waiting: bool = False,
-        poll_interval: int = 1,
         transfers: Transfers | None = None,
+        *,
+        jump: bool = True,
         observe: PlanObserver | None = None,
         progress: Progress | None = None,
         watch: StepObserver | None = None,
     ) -> None:
-        """``empty_steps_while_waiting``: run an empty step if requests wait but none can be scheduled (pipelines).
-        ``poll_interval``: decode steps between two polls for requests. ``transfers``: KV copies to host memory and
-        back.
-        """
-        self.scheduler, self.clients, self.record = scheduler, clients, record
-        self.timer, self.steps_under_way = groups_of(timer), steps_under_way
+        """``transfers``: KV copies to host memory and back; the others as in `simulation.simulate`."""
+        timer, stages = replica.timer, replica.stages
+        self.scheduler, self.clients, self.record, self.transfers = scheduler, clients, record, transfers
+        self.timer, self.steps_under_way = groups_of(timer), replica.steps_under_way
         adapted = getattr(timer, "adapted", None) or timer
         self.adapted = groups_of(adapted)  # The timer for steps with a LoRA adapter, where it differs
         self.time_drafts: tuple[StepTimer, StepTimer] = timer, adapted
         """For steps with drafts: without adapters, and with."""
         self._has_drafts = scheduler.drafts is not None
-        self.transfers = transfers
-        self.timeline, self.conditions = timeline or Timeline(), conditions or StepNoise()
-        self.first_uses, self.wake_up_seconds = first_uses, wake_up_seconds
-        self.jump, self.empty_steps_while_waiting, self.poll = (
-            jump,
-            empty_steps_while_waiting,
-            AdmissionPoll(poll_interval),
-        )
-        self.observe, self.progress, self.watch = observe, progress, watch
+        self.timeline = Timeline() if stages is None else StagedTimeline(stages, in_turn=replica.stages_in_turn)
+        self.conditions = StepNoise(replica.settle_seconds, replica.launch_spread)
+        self.first_uses, self.wake_up_seconds = replica.first_uses, replica.wake_up_seconds
+        self.empty_steps_while_waiting = stages is not None  # If requests wait but none can be scheduled
+        self.poll = AdmissionPoll(replica.poll_interval)
+        self.jump, self.observe, self.progress, self.watch = jump, observe, progress, watch
         self.under_way: deque[Step] = deque()
         self._step_seconds = 1e-6  # Duration of the last decode step
 

@@ -10,61 +10,20 @@ from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from infercast.errors import InputError
-from infercast.lazy_classes import dataclass, field, fields
-from infercast.serve.cache.blocks import KvShape
+from infercast.lazy_classes import fields
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
+from infercast.serve.loop import Loop, PlanObserver, Progress, Replica, StepObserver
 from infercast.serve.plain import OBEYED_HERE, NotPlain, PlainLoop
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import Policy, PrefillFirstPolicy
+from infercast.serve.scheduler.base import PrefillFirstPolicy
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.step import StepTimer
-from infercast.serve.timeline import StagedTimeline, StepNoise, Timeline, WarmupCosts
-from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Request, Workload
 
 if TYPE_CHECKING:
-    from infercast.serve.cache.tiers import Offload
     from infercast.serve.plain_prefill import PlainPrefillLoop
     from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
-    from infercast.serve.speculation import Speculation
     from infercast.serve.transfers import Transfers
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Replica:
-    """One engine: step costs, scheduling limits and KV cache size."""
-
-    timer: StepTimer
-    policy: Policy
-    num_blocks: int
-    kv_shape: KvShape = field(default_factory=KvShape)
-    prefix_caching: bool = True
-    sparse_windows: bool = False
-    retained_every: int = 0  # Both as in `KvCache`
-    steps_under_way: int = 2  # 2: the next step is scheduled while one runs (asynchronous); 1: strictly one at a time
-    request_path_seconds: float = 0.0  # From the client's call to the engine's queue
-    request_token_seconds: float = 0.0  # Added to that for each prompt token
-    server: ServerCosts = field(
-        default_factory=ServerCosts
-    )  # Of the thread that takes requests in and sends tokens ...
-    num_servers: int = 1  # ... of so many processes
-    token_path_seconds: float = 0.0  # From a processed result to the client ...
-    token_turn_seconds: float = 0.0  # ... and the time added for each token of the step.
-    wake_up_seconds: float = 0.0  # Until an idle engine notices a request; those that arrive meanwhile come with it
-    poll_interval: int = 1  # Decode steps between two polls for requests; it polls after every step with prefill, too
-    first_uses: WarmupCosts | None = None  # What the engine has warmed up so far, which a run adds to; None: everything
-    max_model_len: int | None = None
-    max_output: int | None = None  # Tokens of the longest answer; None: as many as requests ask for
-    stages: tuple[float, ...] | None = None  # A pipeline: each stage's share of a step's GPU time
-    launch_spread: float = 0.0  # Launch-time variation of steps with prefill, as `serve.timeline.LAUNCH_SPREAD`
-    settle_seconds: float = 0.0  # Time constant of the GPU clock's response to power; 0: each step is like the first
-    stages_in_turn: bool = False  # True if the stages of a pipeline never overlap two steps
-    max_adapters: int | None = None  # Distinct LoRA adapters allowed in a step; None: LoRA is off
-    speculation: Speculation | None = None  # Speculative decoding; None: off
-    offload: Offload | None = None  # The KV cache's host memory tier, if any
-    tells_load: bool = False  # True if the load balancer sees queue and KV cache usage for every model (vLLM 0.27)
 
 
 AnyLoop = Union[Loop, PlainLoop, "PlainPrefillLoop"]
@@ -235,22 +194,7 @@ def loop_of(
 
         transfers = transfers_of(replica.offload, scheduler)
     loop = Loop(
-        scheduler,
-        clients,
-        record,
-        replica.timer,
-        replica.steps_under_way,
-        timeline=_timeline_of(replica),
-        conditions=StepNoise(replica.settle_seconds, replica.launch_spread),
-        first_uses=replica.first_uses,
-        wake_up_seconds=replica.wake_up_seconds,
-        jump=jump,
-        empty_steps_while_waiting=replica.stages is not None,
-        poll_interval=replica.poll_interval,
-        transfers=transfers,
-        observe=observe,
-        progress=progress,
-        watch=watch,
+        replica, scheduler, clients, record, transfers, jump=jump, observe=observe, progress=progress, watch=watch
     )
     if not is_plain or not jump or observe is not None or watch is not None:
         return loop
@@ -277,10 +221,6 @@ def _not_obeyed(replica: Replica, obeyed: frozenset[str]) -> list[str]:
     ]
     defaults = {} if rules is None else rules._field_defaults
     return found + [name for name in defaults if name not in obeyed and getattr(rules, name) != defaults[name]]
-
-
-def _timeline_of(replica: Replica) -> Timeline:
-    return Timeline() if replica.stages is None else StagedTimeline(replica.stages, in_turn=replica.stages_in_turn)
 
 
 @contextmanager

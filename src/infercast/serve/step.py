@@ -144,7 +144,6 @@ class HostCost(NamedTuple):
         return self.plan + self.prepare + self.launch + self.process
 
 
-NO_HOST = HostCost()  # A host that takes no time
 host_cost_of: Callable[[tuple[float, float, float, float, float]], HostCost] = partial(tuple.__new__, HostCost)
 """The same of all fields in order, in half the time: one is made in most steps."""
 
@@ -154,7 +153,7 @@ class StepEstimate(NamedTuple):
 
     gpu_seconds: list[float]
     varying: Sequence[Sequence[float]]  # Seconds in each step, for each kernel that varies between steps
-    host: HostCost = NO_HOST  # The same for all steps: it does not depend on context length
+    host: HostCost = HostCost()  # The same for all steps: it does not depend on context length
     rows: tuple[int, ...] = ()  # The kernels that are the same in all steps: a row index in each of the timer's tables
     slowed: float = 0.0  # Fractional slowdown of this step's GEMMs over the tables, because the clock was lowered
     target: float = 0.0  # The slowdown in steady state, if such steps continued ...
@@ -199,6 +198,29 @@ class _ByShape:
 def groups_of(timer: StepTimer) -> GroupTimer:
     """The timer itself if it supports groups, otherwise an adapter."""
     return timer if isinstance(timer, GroupTimer) else _ByShape(timer)
+
+
+class ChangedTimer:
+    """A timer that says what another one does, changed: ``change`` is told whether a step has prompts."""
+
+    def __init__(self, timer: StepTimer, change: Callable[[StepEstimate, bool], StepEstimate]) -> None:
+        self._timer, self._groups, self._change = timer, groups_of(timer), change
+
+    @property
+    def adapted(self) -> ChangedTimer | None:
+        """For steps with a LoRA adapter, where those have a timer of their own."""
+        adapted = getattr(self._timer, "adapted", None)
+        return adapted and ChangedTimer(adapted, self._change)
+
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        return self._change(self._timer(shape, steps), bool(shape.prompts))
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        return self._change(self._groups.decode(count, computed, contexts, steps), False)
+
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        estimate = self._groups.compute(prefills, num_first, count, computed, contexts)
+        return self._change(estimate, any(new > 1 for new, _ in prefills))
 
 
 def constant_timer(seconds: float) -> StepTimer:

@@ -151,8 +151,14 @@ class Rules(NamedTuple):
 
 @cache
 def tables() -> dict[str, Any]:
-    facts = read_data("aten.toml")
-    return facts | {name: frozenset(facts[name].split()) for name in ("none", "lookup", "pools")}
+    """By group: names of operators, or the kind of each."""
+    groups = read_data("aten.toml").items()
+    return {
+        group: frozenset(found.split())
+        if isinstance(found, str)
+        else {name: kind for kind, names in found.items() for name in names.split()}
+        for group, found in groups
+    }
 
 
 def kernels_of(call: AtenCall, rules: Rules) -> list[Kernel]:

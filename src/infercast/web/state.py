@@ -68,7 +68,7 @@ class Field(NamedTuple):
             label=page.label,
             group=page.group,
             help=page.help or option.help,
-            questions=tuple(page.questions.split()),
+            questions=tuple((page.questions or PAGE_GROUPS[page.group]).split()),
             option="" if option.argument else option.spelled,
             default=None if setting else default,
             low=low,
@@ -82,7 +82,7 @@ class Field(NamedTuple):
 FIELDS = tuple(
     sorted(
         (Field.of(option, option.page) for group in OPTION_GROUPS for option in group if option.page is not None),
-        key=lambda field: PAGE_GROUPS.index(field.group),
+        key=lambda field: [*PAGE_GROUPS].index(field.group),
     )
 )
 BY_NAME = {field.name: field for field in FIELDS}

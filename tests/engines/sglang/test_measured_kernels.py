@@ -8,7 +8,7 @@ import pytest
 from infercast.engines.base import engine_named
 from infercast.engines.host import Launch
 from infercast.engines.sglang.host import launch_work
-from infercast.engines.sglang.kernels import choose_kernels, experts_kernel, has_tuned_file, untuned_factors
+from infercast.engines.sglang.kernels import EXPERT_LAUNCHES, choose_kernels, experts_kernel, untuned_factors
 from infercast.forecast.deploy import deploy
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -59,8 +59,8 @@ def test_flashinfers_products_in_fp8_are_those_without_packed_scales() -> None:
 
 
 def test_experts_without_a_tuned_file_take_longer_beyond_as_many_tokens_as_experts() -> None:
-    assert has_tuned_file(128, 768, "bf16", H200)
-    assert not has_tuned_file(64, 1408, "bf16", H200)
+    assert EXPERT_LAUNCHES.has_tuned_file(128, 768, "bf16", H200)
+    assert not EXPERT_LAUNCHES.has_tuned_file(64, 1408, "bf16", H200)
     model = read_model("deepseek-v2-lite")
     (spec,) = {stack.feed_forward for stack in model.stacks if stack.feed_forward.experts}
     factors = dict(untuned_factors(model, spec, H200, ONE))

@@ -17,12 +17,29 @@ from infercast.forecast.calibration import doubts_of, write_calibration
 from infercast.forecast.command.flags import FlagPoint
 from infercast.forecast.command.pasted import read_command, text_of
 from infercast.forecast.deploy import load_device
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, own_options
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, Option
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
 
 
-@with_options(own_options("calibrate"), PARALLEL, own_options("calibrate_measured"), ENGINE_ARGS, DEPLOYMENT)
+@with_options(
+    Option("results", list[Path], "Files of a load generator, folders of a sweep, /metrics snapshots.", ...,
+           metavar="RESULT...", argument=True),
+    "gpu",
+    Option("model", str, "What was served, as `simulate` takes it.", metavar="MODEL", catalogue="models"),
+    Option("deployment", str,
+           "In place of --model and options: the command that started the engine, or a file with it.", metavar="TEXT",
+           flag="--command", short="--deployment"),
+    Option("service", str, "Which of several commands in a file."),
+    PARALLEL,
+    "rate concurrency num_requests",
+    Option("input_len", str, "Prompt tokens, where results do not list them.", metavar="LENGTH", panel="Workload"),
+    Option("output_len", str, "Output tokens, likewise.", metavar="LENGTH", panel="Workload"),
+    Option("prefix_hit_rate", float, "Share of prompt tokens found in the prefix cache.", panel="Workload"),
+    Option("out", Path, "The calibration, for --calibration of others.", "calibration.toml", panel="Files", short="-o"),
+    ENGINE_ARGS,
+    DEPLOYMENT,
+)  # fmt: skip
 def command(ctx: Context, *, out: Path, form: Form, **given: Any) -> None:
     if given["calibration"] is not None:
         raise InputError("--calibration is what this command writes; give results alone")

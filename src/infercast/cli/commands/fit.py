@@ -9,14 +9,20 @@ from infercast.bundled import read_data
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError, need
-from infercast.forecast.option_table import own_options
+from infercast.forecast.option_table import Option
 from infercast.hardware import load_gpu
 from infercast.report.terminal import styled
 
 FAMILIES = tuple(read_data("lab/fit.toml")["columns"])
 
 
-@with_options(own_options("fit", families=", ".join(FAMILIES)))
+@with_options(
+    Option("data", Path, "Folder of parquet files, one per kernel family.", ..., metavar="DATA", argument=True),
+    Option("out", Path, "Artefact to write (.npz).", ...),
+    Option("gpus", str, "Only these GPUs.", metavar="A,B"),
+    Option("families", str, f"Of {', '.join(FAMILIES)}.", metavar="A,B"),
+    Option("measurements", Path, "Also tables of `infercast measure`.", metavar="DIR"),
+)
 def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given: Any) -> None:
     need("fitting", "fit")
     from infercast.lab.fit import train  # noqa: PLC0415 - only this command needs it

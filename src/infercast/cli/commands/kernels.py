@@ -27,7 +27,7 @@ from infercast.forecast.estimate import (
 )
 from infercast.forecast.explain.diagnose import diagnose, diagnose_profile
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape, verify_shape
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PLACE, WORKLOAD, Option, own_options
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, OPTIONS, PLACE, WORKLOAD, Option
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
@@ -38,7 +38,20 @@ from infercast.report.terminal import Facts, Grid, Section
 from infercast.units import format_many, format_seconds
 
 
-@with_options(PLACE, own_options("kernels"), ENGINE_ARGS, DEPLOYMENT, command="kernels")
+@with_options(
+    PLACE,
+    Option("prefill", int, "Tokens of one prompt, in one step."),
+    Option("decode", int, "Sequences that each compute one new token."),
+    Option("context", int, "Tokens before the new ones, of each sequence."),
+    "tensor_parallel_size data_parallel_size",
+    OPTIONS["max_num_batched_tokens"]._replace(
+        type=int, help="Most tokens in one step; default: 8192, or this step's."
+    ),
+    Option("explain", bool, "Show the terms that each estimate is made of.", False),
+    "what_if quantization dtype kv_cache_dtype enable_expert_parallel moe_backend runner network engine",
+    "speculative_config acceptance enforce_eager setting all2all_backend expert_routing pcie_topology predictor",
+    "anchors measurements kernel_file",
+)
 def command(ctx: Context, *, prefill: int | None, decode: int | None, explain: bool, form: Form, **given: Any) -> None:
     if (prefill is None) == (decode is None):
         raise InputError("say which step: either --prefill TOKENS, or --decode SEQUENCES with --context TOKENS")
@@ -88,7 +101,14 @@ def _at_least(least: int, name: str, value: int) -> int:
 DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
 
-@with_options(own_options("diagnose"), WORKLOAD, ENGINE_ARGS, DEPLOYMENT)
+@with_options(
+    OPTIONS["model"]._replace(default=None),
+    "gpu",
+    Option("profile", Path, "In place of a model: torch.profiler's trace, CSV of nsys stats or ncu."),
+    "tensor_parallel_size pipeline_parallel_size pp_layer_partition",
+    Option("what_if", str, "Diagnose it with changes: sms=160,gpu=...", metavar="CHANGES"),
+    *(WORKLOAD, ENGINE_ARGS, DEPLOYMENT),
+)
 def diagnose_command(ctx: Context, *, what_if: str | None, profile: Path | None, form: Form, **given: Any) -> None:
     if (given["model"] is None) == (profile is None):
         raise InputError("say what to diagnose: a MODEL to simulate, or --profile FILE of kernels that ran")
@@ -117,14 +137,18 @@ def _refuse_idle(ctx: Context, names: Iterable[str], beside: str) -> None:
 INTERVAL = "{} (80 % interval {} to {})"
 WORDS = {ALONE: "latency, alone", ENGINE: "inside an engine", LASTING: "sustained, at the power limit"}
 _TABLES = read_data("kernel_options.toml")
-KERNEL_SIZES, KERNEL_FORMATS = _TABLES["sizes"], _TABLES["formats"]
-SIZES = {*KERNEL_SIZES, *KERNEL_FORMATS, "kernel"}
+SIZES = {*_TABLES["sizes"], *_TABLES["formats"], "kernel"}
 KERNEL = (
-    *own_options("estimate", families=", ".join((*SHAPES, *_TABLES["operators"]))),
-    *(Option(*(name, int, None, "N", what), "Sizes", shows_default=False) for name, what in KERNEL_SIZES.items()),
-    *(Option(*(name, str, None, "T", what), "Formats", shows_default=False) for name, what in KERNEL_FORMATS.items()),
-    *own_options("estimate_files"),
-)
+    Option("family", list, f"One of {', '.join((*SHAPES, *_TABLES['operators']))}; DIMENSION=N of your own.", (),
+           metavar="FAMILY", argument=True),
+    OPTIONS["gpu"]._replace(default=None),
+    Option("kernel", str, "The kernel, where it is not the usual one: fa2, triton, cudnn, cutlass, gelu."),
+    Option("list_kernels", bool, "List the kernels that can be named, and what they rest on.", False),
+    *(Option(name, int, what, panel="Sizes") for name, what in _TABLES["sizes"].items()),
+    *(Option(name, str, what, metavar="T", panel="Formats") for name, what in _TABLES["formats"].items()),
+    Option("table", Path, "A CSV of shapes; prints CSV.", flag="--csv"),
+    Option("kernel_file", Path, "A kernel of your own, of `infercast kernel fit`."),
+)  # fmt: skip
 
 
 @with_options(KERNEL, "network predictor anchors measurements")
@@ -173,7 +197,15 @@ def _estimate_own(path: Path, gpu: str, words: list[str], form: Form) -> None:
     print_result(form, lambda: {**numbers, **facts}, lambda: [Section(title, Facts(rows))])
 
 
-@with_options(own_options("kernel"))
+@with_options(
+    Option("action", str, "What to do: fit.", ..., metavar="fit", argument=True),
+    Option("rows", Path, "A CSV: whole-number dimensions, and microseconds.", ..., argument=True),
+    Option("gpu", str, "Where it was measured.", ..., metavar="GPU", catalogue="gpus"),
+    Option("work", str, "What a launch does: bytes=...; flops=...; tiles=...", "", metavar="FORMULAS",
+           shows_default=False),
+    Option("dtype", str, "The format that its FLOP are computed in.", "bf16", metavar="T"),
+    Option("out", Path, "The predictor.", "kernel.json", short="-o"),
+)  # fmt: skip
 def fit_command(*, action: str, rows: Path, gpu: str, out: Path, form: Form, **given: Any) -> None:
     from infercast.forecast.own_kernel import fit_kernel  # noqa: PLC0415 - few ask for it
 

@@ -16,7 +16,7 @@ from infercast.engines.base import engine_named
 from infercast.engines.host import HostProbe, read_probe
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.deploy import deploy
-from infercast.forecast.option_table import own_options
+from infercast.forecast.option_table import Option
 from infercast.hardware.load import MEASURED
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
@@ -31,7 +31,14 @@ from infercast.units import json_text
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
 
 
-@with_options(own_options("measure", families=", ".join(NAMES)))
+@with_options(
+    Option("out", Path, "Where to write; tables go to DIR/<gpu>/, --host to a file (host.json).", metavar="DIR"),
+    Option("minutes", float, "Time limit, default 10, anchors 1; the most useful shapes come first.", metavar="N"),
+    Option("families", str, f"Only these of {', '.join(NAMES)}.", metavar="A,B"),
+    Option("engine", str, "vllm or torch: whose kernels; default: vLLM's if installed."),
+    Option("host", bool, "Time this machine's CPU instead, in ten seconds, for --host of other commands.", False),
+    Option("anchors", int, f"N shapes ({ANCHORS} at most) of each kernel: for --anchors of other commands."),
+)
 def command(
     *, out: Path | None, minutes: float | None, engine: str | None, anchors: int | None, form: Form, **given: Any
 ) -> None:

@@ -9,12 +9,16 @@ from infercast import __version__
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, command_line, print_result
 from infercast.errors import InputError, need
-from infercast.forecast.option_table import own_options
+from infercast.forecast.option_table import Option
 from infercast.report.files import check_writable, today, write_whole
 from infercast.report.saved_runs import read_runs, render_several, several_dict
 
 
-@with_options(own_options("report"))
+@with_options(
+    Option("runs", list[Path], "Runs saved with --json; the others are compared with the first.", ...,
+           metavar="RUN.json ...", argument=True),
+    Option("out", Path, "Also write the comparison as one HTML page.", panel="Files"),
+)  # fmt: skip
 def command(*, runs: list[Path], out: Path | None, form: Form, **_: Any) -> None:
     if out is not None:
         check_writable(out, "--out", (".html", ".htm"))

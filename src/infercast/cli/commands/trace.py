@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, need
-from infercast.forecast.option_table import own_options
+from infercast.forecast.option_table import Option
 from infercast.report.terminal import Facts, Grid, RenderableType, Section
 from infercast.units import format_bytes, format_joules, format_percent, format_rate, format_seconds
 
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 BOUND = "of GPU time, a lower bound: its tensors are moved once"
 
 
-@with_options(own_options("trace"))
+@with_options(
+    Option("module", str, "package.module:name, file.py:name or hf:config.json.", ..., metavar="MODULE", argument=True),
+    Option("input", list, "Like 8x3x224x224 or input_ids:int64:8x128; repeatable.", ..., metavar="[NAME:][TYPE:]SHAPE"),
+    "gpu",
+    Option("dtype", str, "fp32, tf32, bf16 or fp16: of weights and inputs.", "fp32"),
+    Option("execution", str, "eager, graph (CUDA graph) or compiled (torch.compile).", "eager"),
+)
 def command(*, module: str, form: Form, ctx: Any, **given: Any) -> None:
     need("tracing a module", "trace")
     from infercast.torch_modules.capture import load_module, read_inputs  # noqa: PLC0415

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,28 @@ from infercast.bundled import read_data
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_answer
 from infercast.errors import InputError, require
-from infercast.forecast.option_table import OPTIONS, Option, own_options
+from infercast.forecast.option_table import Option
 from infercast.forecast.variants import DEFAULTS, FRONTS, estimate_variants, variant_grid
 from infercast.report.files import check_writable, csv_lines, write_whole
 
 SIZES = read_data("kernel_options.toml")["variants"]
-CHANGES = "What changes"
-SEARCH = (
-    OPTIONS["gpu"],
+axis = partial(Option, panel="What changes")
+
+
+@with_options(
+    "gpu",
     *(
-        Option(name, str, str(DEFAULTS[name]) if name in DEFAULTS else ..., "VALUES", what, CHANGES)
+        axis(name, str, what, str(DEFAULTS[name]) if name in DEFAULTS else ..., metavar="VALUES")
         for name, what in SIZES.items()
     ),
-    *own_options("variants", fronts=" or ".join(FRONTS)),
+    axis("samples", int, "So many drawn at random, in place of all combinations."),
+    "seed",
+    Option("decode", int, "Sequences that each compute one new token ...", 1),
+    Option("context", int, "... after so many.", 1024),
+    Option("prefill", int, "In place of decoding: tokens of one prompt."),
+    Option("front", str, f"What latency is weighed against: {' or '.join(FRONTS)}.", "parameters"),
+    Option("table", Path, "Write every variant to a CSV file.", flag="--csv"),
 )
-
-
-@with_options(SEARCH)
 def command(*, gpu: str, table: Path | None, form: Form, **given: Any) -> None:
     if table is not None:
         check_writable(table, "--csv", (".csv",))

@@ -13,14 +13,21 @@ from infercast.cli.options import Context, deployment_of, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError
 from infercast.forecast.calibration import write_calibration
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, own_options
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, Option
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
 from infercast.report.terminal import Facts
 from infercast.units import format_many
 
 
-@with_options(own_options("watch"), PARALLEL, ENGINE_ARGS, DEPLOYMENT)
+@with_options(
+    Option("url", str, "Of a running engine, such as http://localhost:8000.", ..., metavar="URL", argument=True),
+    Option("model", str, "What it serves; default: what its /v1/models says.", metavar="MODEL", catalogue="models"),
+    "gpu",
+    Option("seconds", float, "How long to watch.", 30.0),
+    Option("out", Path, "Where to write a calibration, for --calibration of others.", panel="Files", short="-o"),
+    *(PARALLEL, ENGINE_ARGS, DEPLOYMENT),
+)
 def command(ctx: Context, *, out: Path | None, form: Form, **given: Any) -> None:
     if out is not None:
         check_writable(out, "--out", (".toml",))

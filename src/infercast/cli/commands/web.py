@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from infercast.cli.options import Context, deployment_of, with_options
 from infercast.cli.outputs import Form, note, print_json
 from infercast.errors import InputError, need, require
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, LAYOUT, PLACE, own_options
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, LAYOUT, PLACE, Option
 from infercast.forecast.system import PROXY_ROUTER, System, system_of, two_pools
 from infercast.serve.workload.distributions import parse_lengths
 
 MOST_WORKERS = 64
 
 
-@with_options(own_options("web"))
+@with_options(
+    Option("host", str, "Where to listen; 0.0.0.0: on all networks.", "127.0.0.1", metavar="ADDRESS"),
+    Option("port", int, "The port; 0: any that is free.", 8000),
+    Option("workers", int, "Processes that answer; default: one per processor, at most 4."),
+    Option("allow_host", list, "A further name that the server goes by; again for each.", (), metavar="NAME"),
+    Option("static", Path, "Write the page as a folder to host anywhere: Python runs in the browser.", metavar="DIR"),
+)
 def command(
     *, host: str, port: int, workers: int | None, allow_host: list[str], static: Path | None, form: Form, **_: Any
 ) -> None:
@@ -53,7 +60,22 @@ def write_static(folder: Path, form: Form) -> None:
         note(f"{folder} holds the page, {size / 1e6:.1f} MB; try it with: python -m http.server -d {folder}")
 
 
-@with_options(PLACE, LAYOUT, own_options("emulate"), ENGINE_ARGS, DEPLOYMENT)
+endpoint = partial(Option, panel="Endpoint")
+
+
+@with_options(
+    *(PLACE, LAYOUT),
+    endpoint("listen", str, "Where to listen; 0.0.0.0: on all networks.", "127.0.0.1", metavar="ADDRESS"),
+    endpoint("port", int, "The port; 0: any that is free.", 8000),
+    endpoint("speed", float, "Seconds of the deployment in a second of the wall.", 1.0),
+    endpoint("answer_len", str, "Tokens after which answers end that may; those with ignore_eos have max_tokens.",
+             "lognormal:180:0.8:4:1000", metavar="LENGTH"),
+    endpoint("replicas", int, "Copies of the deployment behind one load balancer.", 1),
+    endpoint("prefill_replicas", int, "As many more for prompts alone: two pools.", 0),
+    endpoint("served_model_name", str, "Names that clients may ask for; default: the model's.", metavar="NAME,NAME"),
+    endpoint("seed", int, "Of the lengths and words of answers.", 0),
+    *(ENGINE_ARGS, DEPLOYMENT),
+)  # fmt: skip
 def emulate_command(ctx: Context, **given: Any) -> None:
     need("infercast emulate", "web")
     require(0 <= given["port"] <= 65535, "--port", "be from 0 to 65535", given["port"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import PurePosixPath
@@ -20,12 +19,11 @@ from infercast.engines.base import Deployment, Engine, Tell, Version, engine_nam
 from infercast.engines.host import Launch
 from infercast.engines.memory import slots_of
 from infercast.engines.settings import (
-    EngineFlags,
     EngineNames,
     Fields,
     MeasuredSetup,
-    ProfiledStep,
     filled,
+    flags_in,
     read_setting,
 )
 from infercast.engines.sglang import kernels, memory
@@ -70,9 +68,7 @@ TREE_BACKENDS = ("flashinfer", "fa3", "triton")
 LOOKED_UP, BREADTH = 12, 10  # Tokens verified and branches of n-gram lookups
 USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
 USUAL_LAYERS, USUAL_HIDDEN = 24, 1024  # Of the encoder that the factor is for (ViT-L)
-FLAGS = EngineFlags(
-    options=frozenset(field.name for field in fields(SglangSettings)), **read_data("engines/sglang/flags.toml")
-)
+FLAGS = flags_in(dict(read_data("engines/sglang/flags.toml")), [field.name for field in fields(SglangSettings)])
 FUSING_GPUS = ("hopper", "blackwell", "blackwell-ultra")
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 """Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
@@ -438,7 +434,6 @@ STATED: dict[str, tuple[str, type]] = {
 """Required settings in every file, and their names there."""
 FURTHER = ("max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "attention_backend")
 """Settings a file may contain under their own names."""
-DECODE, PROMPTS = re.compile(r"step\[DECODE bs=(\d+)"), re.compile(r"step\[EXTEND bs=(\d+) toks=(\d+)")
 """Step names in a profile: sequences, and prompt tokens."""
 
 
@@ -478,13 +473,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             "hf_overrides": arguments.inner("hf_overrides").holder,
         },
     )
-
-
-def profiled_step(name: str) -> ProfiledStep | None:
-    if (decode := DECODE.match(name)) is not None:
-        return ProfiledStep(0, 0, int(decode[1]))
-    prompts = PROMPTS.match(name)
-    return None if prompts is None else ProfiledStep(int(prompts[1]), int(prompts[2]), 0)
 
 
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
@@ -593,7 +581,6 @@ class Sglang(Engine):
     host_model = staticmethod(SglangHostModel)
     replica = staticmethod(sglang_replica)
     measured_setup = staticmethod(measured_setup)
-    profiled_step = staticmethod(profiled_step)
     before = staticmethod(before)
     known_before = staticmethod(known_before)
 

@@ -20,7 +20,6 @@ from infercast.ops import Gemm
 from infercast.serve.step import HostCost, host_cost_of
 
 PROMPT = np.array([2])
-SMALL_SECONDS = 45e-6  # Around a pass: tree, mask, slots and accepted tokens (EAGLE-3 of llama-3.1-8b on an H200)
 SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "deepseek-v2-lite"}
 LAYERS = {
     "composed_layer": "latent attention, which stands for all layers of many small operations,",
@@ -167,7 +166,8 @@ class SglangPasses:
 
     @property
     def gap_seconds(self) -> float:
-        return SMALL_SECONDS + self._host.kernel_gap * self._kernels if self._kernels else 0.0
+        around = 45e-6  # Tree, mask, slots and accepted tokens (EAGLE-3 of llama-3.1-8b on an H200)
+        return around + self._host.kernel_gap * self._kernels if self._kernels else 0.0
 
     def padded(self, num_sequences: int) -> int:
         place = bisect_left(self._sizes, num_sequences)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from infercast.bundled import read_data
 from infercast.engines import base
 from infercast.engines.base import Configuration, ExpertLaunches
 from infercast.engines.sglang.settings import ARCHITECTURES
@@ -29,16 +28,6 @@ DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 PAGES: Mapping[str, list[int]] = ARCHITECTURES["pages"]
 RENAMED = {"nsa": "dsa"}
 EAGER_BACKENDS = ("torch_native", "flex_attention")
-BY_KERNELS: dict[str, Multiples] = {"blackwell": (256, 256), "blackwell-rtx": (256, 128)}
-"""TensorRT-LLM's on Blackwell, Marlin's on its RTX chips (``layers/quantization/mxfp4.py``)."""
-AMD: Multiples = (256, 256)
-NEMOTRON = ARCHITECTURES["flashinfer_on_blackwell"]
-APART = ("trtllm", "cutlass")
-FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
-FOLDER = "configs/triton_3_6_0"
-TRITON, GRAPHED = "triton", 512  # Tokens of the largest graph of decoding
-ROUTER = tuple(map(tuple, ARCHITECTURES["router_rows"]))
-_tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
@@ -92,12 +81,6 @@ def check_backend(backend: str, gpu: Gpu) -> None:
         raise InputError(f"attention_backend {backend} needs a Hopper GPU in this release, which {gpu.name} is not")
 
 
-def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
-    """True if the package has a configuration for this layer; never for a GPU whose name in files is unknown."""
-    name = next((alias.replace(" ", "_") for alias in gpu.aliases if " " in alias), "")
-    return inter in _tuned().get(name, {}).get(dtype, {}).get(str(experts), [])
-
-
 untuned_factors = partial(base.untuned_factors, family="sglang")
 
 
@@ -105,8 +88,11 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
     """Multiples to which the hidden size and the width of a model's experts are padded on a GPU."""
     if model.weights.experts != "mxfp4":
         return UNPADDED
-    triton_multiples: Multiples = (1, 64)
-    return BY_KERNELS.get(gpu.kernels, triton_multiples) if gpu.vendor.lower() == "nvidia" else AMD
+    if gpu.vendor.lower() != "nvidia":
+        return 256, 256
+    # TensorRT-LLM's on Blackwell, Marlin's on its RTX chips (layers/quantization/mxfp4.py), Triton's elsewhere
+    by_kernels: dict[str, Multiples] = {"blackwell": (256, 256), "blackwell-rtx": (256, 128)}
+    return by_kernels.get(gpu.kernels, (1, 64))
 
 
 def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
@@ -115,20 +101,21 @@ def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
     if weights.experts_kernel or layout.all_to_all:
         return weights.experts_kernel
     if gpu.architecture not in DATACENTER_BLACKWELL:
-        return "cutlass" if model.architecture in NEMOTRON and weights.experts in ("bf16", "fp8") else ""
+        is_nemotron = model.architecture in ARCHITECTURES["flashinfer_on_blackwell"]
+        return "cutlass" if is_nemotron and weights.experts in ("bf16", "fp8") else ""
     known = (row["formats"] for row in ARCHITECTURES["trtllm_experts"] if model.architecture in row["models"])
     if weights.experts in next(known, ()):
         return "trtllm"
     # DeepGEMM's multiply what all-to-all dispatches; of Hopper tables hold them in place of Triton's, as long as those.
-    return TRITON if layout.experts and weights.experts == "fp8_block" else ""
+    return "triton" if layout.experts and weights.experts == "fp8_block" else ""
 
 
 def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout) -> int:
     """Shared experts fused with the routed ones: none if these are distributed, or use other kernels."""
     weights = model.weights
-    apart = layout.experts or layout.all_to_all or weights.experts_kernel in APART or weights.experts == "int4"
+    apart = weights.experts_kernel in ("trtllm", "cutlass") or weights.experts == "int4"
     wanted = ARCHITECTURES["joining"].get(model.architecture)
-    if apart or wanted is None or spec.experts != (wanted or spec.experts):
+    if layout.experts or layout.all_to_all or apart or wanted is None or spec.experts != (wanted or spec.experts):
         return 0
     return 1 if spec.shared_inter == spec.inter and weights.experts == weights.feed_forward else 0
 
@@ -144,24 +131,6 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
     return few if tokens <= experts else many
 
 
-def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
-    """Powers of two, and both sides of where the rule changes: the nearest entry in a file is used."""
-    most_tokens = 16384
-    powers = {1 << power for power in range(most_tokens.bit_length())}
-    edges = set() if dtype == "fp8_block" else {experts, experts + 1}
-    return tuple(sorted(powers | edges))
-
-
-def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
-    """The path of a layer's configurations, below the folder named by SGLang's variable."""
-    name = next((alias for alias in gpu.aliases if " " in alias), None)
-    if name is None:
-        raise InputError(f"it is not known how a driver calls {gpu.name}; give its file an alias such as 'NVIDIA H200'")
-    written = f",dtype={FORMATS[dtype]}" if FORMATS[dtype] else ""
-    blocks = ",block_shape=[128, 128]" if dtype == "fp8_block" else ""
-    return f"{FOLDER}/E={experts},N={inter},device_name={name.replace(' ', '_')}{written}{blocks}.json"
-
-
 def with_products(model: ModelConfig, backend: str) -> ModelConfig:
     """FlashInfer's products in blocks are as quick as with one scale: tables hold DeepGEMM's, which pack scales."""
     names = ("attention", "feed_forward", "activation_attention", "activation_feed_forward")
@@ -170,25 +139,22 @@ def with_products(model: ModelConfig, backend: str) -> ModelConfig:
 
 
 EXPERT_LAUNCHES = ExpertLaunches(
-    formats=FORMATS,
+    "sglang",
     folder_variable="SGLANG_MOE_CONFIG_DIR",
     rule_of_thumb=rule_of_thumb,
-    file_tokens=file_tokens,
-    file_name=file_name,
-    has_tuned_file=has_tuned_file,
+    folder="configs/triton_3_6_0/",
+    blocks="[128, 128]",
 )
 
 
-FLASH_ATTENTION_3 = (2.0e-6, 1.08)
-"""On Hopper: seconds saved by decode attention over one-token pages, whose splits are combined by a smaller grid (1.4
-us instead of vLLM's 2.7), and the slowdown factor of prompts. From profiles of engines on an H200."""
-
-FP8_TILES = (16, 32, 0.8)
-"""On Hopper: rows of fp8 GEMMs with a tile of 32 rows (sgl-kernel) where vLLM's has 64, and their relative time: 34.1
-us instead of 41.2, 12.2 instead of 16.0 and 9.3 instead of 11.2 in Llama 3.1 8B."""
-
-
 def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:
+    # On Hopper: seconds saved by decode attention over one-token pages, whose splits are combined by a smaller grid
+    # (1.4 us instead of 2.7 in vLLM), and the slowdown factor of prompts, from profiles of engines on an H200; rows
+    # of fp8 GEMMs with a tile of 32 rows (sgl-kernel) where vLLM has 64, and their relative time: 34.1 us instead of
+    # 41.2, 12.2 instead of 16.0 and 9.3 instead of 11.2 in Llama 3.1 8B.
+    is_hopper = gpu.kernels == "hopper"
+    saved, slower = (2.0e-6, 1.08) if is_hopper else (0.0, 1.0)
+    quicker_rows = (16, 32, 0.8) if is_hopper else (0, 0, 1.0)
     has_windows = any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.window for stack in model.stacks)
     stores = model.architecture in ARCHITECTURES["storing"] and model.cache_dtype == "bf16" and not has_windows
 
@@ -197,7 +163,6 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
             return replace(mixer, head_multiple=64)  # as models/deepseek_v4.py pads queries
         if not isinstance(mixer, GroupedAttention):
             return mixer
-        saved, slower = FLASH_ATTENTION_3 if gpu.kernels == "hopper" else (0.0, 1.0)
         return replace(mixer, by_hand=True, stores_rotated=stores, decode_saved=saved, prompts_slower=slower)
 
     if gpu.architecture in DATACENTER_BLACKWELL and model.kv_dtype == "auto":
@@ -207,13 +172,15 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
     weights = replace(
         model.weights,
         quantised_apart=True,
-        quicker_rows=FP8_TILES if gpu.kernels == "hopper" else (0, 0, 1.0),
+        quicker_rows=quicker_rows,
         experts_kernel=experts_kernel(model, gpu, layout),
     )
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
     model = replace(model, stacks=stacks, weights=weights)
-    beside = GRAPHED if weights.experts_kernel == "trtllm" else 0  # forward_normal_dual_stream, in graphs alone
+    largest_graph = 512  # Tokens of decoding
+    beside = largest_graph if weights.experts_kernel == "trtllm" else 0  # forward_normal_dual_stream, in graphs alone
+    of_router = tuple(map(tuple, ARCHITECTURES["router_rows"]))
     wide = gpu.vendor.lower() == "nvidia" and model.architecture in ARCHITECTURES["wide_routers"]
-    changed: dict[str, Any] = {"beside": beside, **({"wide_router": True, "router_slower": ROUTER} if wide else {})}
+    changed: dict[str, Any] = {"beside": beside, **({"wide_router": True, "router_slower": of_router} if wide else {})}
     model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout), **changed))
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

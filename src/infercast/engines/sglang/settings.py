@@ -23,7 +23,6 @@ ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
 ORDERS = ("fcfs", "lpm")  # Queue order: by arrival, or longest cached prefix first
 EARLY_GRAPHS = "tc_piecewise@0.5.12"  # what 0.5.10 to 0.5.12 captured, by rules of their own
 PREFILL_GRAPHS = ("breakable", EARLY_GRAPHS, "disabled")
-DEEPEP_MODES = ("auto", "normal", "low_latency")
 STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")  # How recurrent states are kept for prefixes
 
 USUAL = {"cuda_graph_backend_prefill": PREFILL_GRAPHS[0], "mamba_radix_cache_strategy": STRATEGIES[0]}
@@ -167,7 +166,7 @@ NAMES = {
     "schedule_policy": ORDERS,
     "cuda_graph_backend_prefill": PREFILL_GRAPHS,
     "mamba_radix_cache_strategy": STRATEGIES,
-    "deepep_mode": DEEPEP_MODES,
+    "deepep_mode": ("auto", "normal", "low_latency"),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from functools import cache
 from math import lcm
@@ -13,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell, untuned_factors
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import EngineFlags, EngineNames, Fields, MeasuredSetup, ProfiledStep
+from infercast.engines.settings import EngineNames, Fields, MeasuredSetup, flags_in
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm import versions
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
@@ -64,18 +63,16 @@ from infercast.units import AUTO, GIB, format_many
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Fields read from ``--compilation-config``."""
 READ = frozenset({"compilation_config", "decode_context_parallel_size"})  # Flags that are no settings but decide some
-_DATA = read_data("engines/vllm/flags.toml")
+_DATA = dict(read_data("engines/vllm/flags.toml"))
 TOLD: dict[str, str] = _DATA.pop("told")  # What is left out where a setting is given
-FLAGS = EngineFlags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
+FLAGS = flags_in(_DATA, READ | {field.name for field in fields(EngineSettings)})
 OLDEST = (7, 0)  # Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta
-FUSING_KERNELS = ("hopper", "blackwell")  # With FlashInfer's fused all-reduce and norm kernel, which vLLM then uses
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 STATED: dict[str, type] = {
     "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
     "block_size": int,
 }  # fmt: skip
 """Required settings in every file."""
-STEP = r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)"  # Prompts and tokens, decoding sequences and tokens
 FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
@@ -160,11 +157,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             **{name: arguments.word(name) for name in FORMATS},
         },
     )
-
-
-def profiled_step(name: str) -> ProfiledStep | None:
-    match = re.match(STEP, name)
-    return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
 
 
 @cache
@@ -353,7 +345,6 @@ class Vllm(Engine):
     check_memory = staticmethod(check_state_blocks)
     replica = staticmethod(vllm_replica)
     measured_setup = staticmethod(measured_setup)
-    profiled_step = staticmethod(profiled_step)
     before = staticmethod(versions.before)
     known_before = staticmethod(versions.known_before)
 
@@ -373,7 +364,8 @@ class Vllm(Engine):
         return with_adapters(asked, unquantised_in(model, asked.kv_cache_dtype_skip_layers))
 
     def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
-        return gpu.kernels in FUSING_KERNELS and self.before(self.version, model)[1].get("fuse_allreduce_rms", True)
+        has_kernel = gpu.kernels in ("hopper", "blackwell")  # FlashInfer's, for an all-reduce and the norm behind it
+        return has_kernel and self.before(self.version, model)[1].get("fuse_allreduce_rms", True)
 
     @property
     def tied_routers(self) -> tuple[str, ...]:

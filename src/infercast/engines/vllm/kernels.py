@@ -18,9 +18,8 @@ Facts of vLLM 0.25 (``platforms/cuda.py``, ``v1/attention/backends``, ``fused_mo
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
-from infercast.bundled import read_data
 from infercast.engines.base import Configuration, ExpertLaunches
 from infercast.engines.vllm.versions import EngineVersion, Rule
 from infercast.errors import InputError
@@ -35,12 +34,7 @@ from infercast.predict.families.moe import expert_kernel
 from infercast.predict.identity import kernel_profile
 
 UNIT, INDEXED, COMPRESSED = 16, 64, 256
-FLASHINFER_HEADS = (64, 128, 192)  # Query head dimensions without rotation of FlashInfer's latent attention kernel
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
-FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}  # Compute formats and their names in file names
-MOST_TOKENS = 16384
-_tuned = cache(partial(read_data, "engines/vllm/tuned_experts.toml"))
-REDUCED_BY_FLASHINFER = {"10.3": (4, 8)}  # By compute capability, numbers of GPUs in FlashInfer's table
 WITHOUT_KERNELS = ("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada")
 OTHER_BLACKWELL = ("blackwell-rtx",)
 PADDED_HEADS, BLACKWELL_HEADS, FEW_HEADS = 64, 128, 16
@@ -58,7 +52,8 @@ def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
     if gpu.architecture == "hopper":
         return 64 if model.cache_dtype == "fp8" else UNIT
     if gpu.architecture in DATACENTER_BLACKWELL:
-        return 32 if latent[0].nope_dim in FLASHINFER_HEADS else 128
+        heads = (64, 128, 192)  # Query head dimensions without rotation of FlashInfer's latent attention kernel
+        return 32 if latent[0].nope_dim in heads else 128
     return UNIT
 
 
@@ -88,47 +83,13 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
     )
 
 
-def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
-    """Powers of two, and both sides of each edge of the rules of thumb: vLLM uses the nearest entry in a file."""
-    rules = [rule_of_thumb(tokens, experts, dtype) for tokens in range(1, MOST_TOKENS + 1)]
-    edges = {tokens for tokens in range(1, MOST_TOKENS) if rules[tokens - 1] != rules[tokens]}
-    powers = {1 << power for power in range(MOST_TOKENS.bit_length())}
-    return tuple(sorted(powers | edges | {tokens + 1 for tokens in edges}))
-
-
-def device_name(gpu: Gpu) -> str:
-    """The GPU's name in configuration file names: the driver's, which is the alias with a space in it."""
-    name = next((alias for alias in gpu.aliases if " " in alias), None)
-    if name is None:
-        raise InputError(f"it is not known how a driver calls {gpu.name}; give its file an alias such as 'NVIDIA H200'")
-    return "NVIDIA_H200" if "H200" in name.split() else name.replace(" ", "_")
-
-
-def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
-    written = f",dtype={FORMATS[dtype]}" if FORMATS[dtype] else ""
-    blocks = ",block_shape=[128,128]" if dtype == "fp8_block" else ""
-    return f"E={experts},N={inter},device_name={device_name(gpu)}{written}{blocks}.json"
-
-
-def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
-    """Never for a GPU without a known name in files."""
-    name = device_name(gpu) if any(" " in alias for alias in gpu.aliases) else ""
-    return inter in _tuned().get(name, {}).get(dtype, {}).get(str(experts), [])
-
-
 EXPERT_LAUNCHES = ExpertLaunches(
-    formats=FORMATS,
-    folder_variable="VLLM_TUNED_CONFIG_FOLDER",
-    rule_of_thumb=rule_of_thumb,
-    file_tokens=file_tokens,
-    file_name=file_name,
-    has_tuned_file=has_tuned_file,
+    "vllm", folder_variable="VLLM_TUNED_CONFIG_FOLDER", rule_of_thumb=rule_of_thumb, called_alike=("H200",)
 )
 
 
 # Multiples of the hidden size and of the width of each expert on one GPU.
 BY_KERNEL: dict[str, Multiples] = {"trtllm": (256, 256), "triton": (1, 64), "cutlass": (128, 128), "marlin": (256, 128)}
-AUTOMATIC = {"hopper": "triton", "blackwell": "trtllm", "blackwell-ultra": "trtllm"}
 
 
 def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
@@ -137,7 +98,8 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
         return UNPADDED
     if gpu.vendor.lower() != "nvidia":
         return 256, 256
-    return BY_KERNEL[model.weights.experts_kernel or AUTOMATIC.get(gpu.architecture, "marlin")]
+    automatic = {"hopper": "triton", "blackwell": "trtllm", "blackwell-ultra": "trtllm"}
+    return BY_KERNEL[model.weights.experts_kernel or automatic.get(gpu.architecture, "marlin")]
 
 
 def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
@@ -150,20 +112,19 @@ def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
         on_hopper = ("nvfp4", "mxfp4")  # Dense weight formats that Marlin multiplied there
         return humming and (op.weight_dtype or op.dtype) in on_hopper
     if isinstance(op, Collective):
-        tabled = REDUCED_BY_FLASHINFER.get(gpu.compute_capability, ())
+        tabled = (4, 8) if gpu.compute_capability == "10.3" else ()  # GPUs in FlashInfer's table
         return version.has(Rule.FLASHINFER_ALL_REDUCE) and op.kind == "all_reduce" and op.gpus in tabled
     return False
 
 
-PACKED_EXPERTS = ("GptOssForCausalLM",)
-"""Architectures whose 4-bit experts run OpenAI's Triton kernels on Hopper; those of others run Marlin's."""
 PACKED_ROUTING = ((1.0, 5.4), (32.0, 9.0))
 """Tokens, and how many times as long those kernels choose experts as one of vLLM's: top-k, sums of bit matrices,
 clearing and sorting are launches of their own. From decode steps of gpt-oss-20b on an H200: a sixth of their time."""
 
 
 def packs_experts(model: ModelConfig, gpu: Gpu) -> bool:
-    is_packed = model.architecture in PACKED_EXPERTS and model.weights.experts == "mxfp4"
+    """True if 4-bit experts run OpenAI's Triton kernels: on Hopper those of gpt-oss, where others run Marlin's."""
+    is_packed = model.architecture == "GptOssForCausalLM" and model.weights.experts == "mxfp4"
     return is_packed and not model.weights.experts_kernel and gpu.kernels == "hopper"
 
 

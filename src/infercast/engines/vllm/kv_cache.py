@@ -37,7 +37,6 @@ ALIGNMENT = 576  # Blocks are padded to a multiple of this many bytes: what Flas
 Group = list[tuple[int, int]]  # A layer's index in the model, and its bytes per block
 WINDOWED = "sliding_window"  # All layers with windows, where layers are named
 SMALLEST_BLOCK = 16  # Tokens per block of sliding window layers, whatever was requested: the least of attention kernels
-UNCHUNKED = 2048  # Block size is a multiple of this when each block end stores a state and no chunks are scanned
 NONE, ALIGN, ALL = "none", "align", "all"
 MODES = (NONE, ALIGN, ALL)
 WRITE_EVERY_BLOCK = (
@@ -51,7 +50,6 @@ MOST_GIB = 1_000_000
 READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
 SUBMIT = 0.4e-3  # Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ...
 SUBMIT_PIECE = 1.0e-6  # ... and per piece, in one driver call (measured on an H200's host).
-SMALL_PIECE = 28 * 1024  # Smaller pieces are loaded to the GPU by a dedicated kernel, which takes their list as it is
 
 
 class Kind(NamedTuple):
@@ -214,7 +212,7 @@ def offload_of(
     if num_blocks < 1:
         raise InputError(f"kv_offloading_size of {asked.num_bytes / GIB:.3g} GiB holds no block of {size} tokens")
     pieces = 1 if whole else -(-layers // (len(shape.windows) * layout.pipeline))
-    is_small = block_bytes // pieces < SMALL_PIECE
+    is_small = block_bytes // pieces < 28 * 1024  # loaded by a kernel that takes their list as it is
     submit_small_piece = 0.1e-6
     empty_step = 1.2e-3  # A turn of the engine's loop without a step: it sleeps a millisecond
     return Offload(
@@ -385,7 +383,8 @@ def hybrid_block_size(
     if not state or not token:
         return block_size
     if states.mode == ALL:
-        block_size = lcm(block_size, states.multiple or max(cache.chunk for cache in caches) or UNCHUNKED)
+        unchunked = 2048  # Where no chunks are scanned
+        block_size = lcm(block_size, states.multiple or max(cache.chunk for cache in caches) or unchunked)
     return block_size * ceil(state / (block_size * token))
 
 

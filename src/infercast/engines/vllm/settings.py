@@ -193,14 +193,6 @@ def _check_new(settings: EngineSettings) -> None:
         raise InputError(f"prefix_cache_retention_interval must be {DENSE} or a number of tokens, not {interval!r}")
 
 
-# vLLM gives an API server larger batches on GPUs with at least this much memory, except the A100.
-LARGE_GPU_BYTES = 70 * GIB
-# Newer versions have even larger ones on these.
-LARGEST_GPU_BYTES = 160 * GIB
-LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
-"""Largest graph in tokens by architecture, where it exceeds vLLM's usual limit of twice the sequences or 512."""
-
-
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class EngineSettings(SettingsRepr):
     """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
@@ -401,12 +393,13 @@ def resolve(
     settings = with_defaults(settings)
     check_settings(settings, max_positions)
     version = engine_version(settings.engine)
-    large = gpu.driver_bytes >= LARGE_GPU_BYTES and not _is_small(gpu.name, settings.engine)
+    # An API server has larger batches on GPUs with 70 GiB, except the A100; newer releases even larger ones with 160.
+    large = gpu.driver_bytes >= 70 * GIB and not _is_small(gpu.name, settings.engine)
     max_model_len = settings.max_model_len or max_positions
     max_num_seqs = settings.max_num_seqs or (1024 if large else 256)
     tokens = settings.max_num_batched_tokens
     if tokens is None:
-        usual = version.largest_step if gpu.driver_bytes >= LARGEST_GPU_BYTES else 8192
+        usual = version.largest_step if gpu.driver_bytes >= 160 * GIB else 8192
         usual = fact_before("step_tokens", version_of(settings.engine), usual)
         tokens = min(usual if large else 2048, max_num_seqs * max_model_len)
         if not settings.enable_chunked_prefill:
@@ -427,12 +420,13 @@ def resolve(
     states = states or States()
     caching = states.caches_prefixes(settings.enable_prefix_caching, version)
     has_large_graphs = version.has(Rule.LARGE_GRAPHS) and gpu.architecture in DATACENTER_BLACKWELL
+    largest_graphs = {"GptOssForCausalLM": 1024}  # Tokens, beyond the usual limit of twice the sequences or 512
     filled_in: dict[str, Any] = {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": max_num_seqs,
         "max_model_len": max_model_len,
         "block_size": settings.block_size or block_size,
-        "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or LARGEST_GRAPHS.get(architecture),
+        "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or largest_graphs.get(architecture),
         "most_graph_tokens": 1024 if has_large_graphs else 512,
         "cudagraph_capture_sizes": None if sizes is None else tuple(sorted(set(sizes))),
         "enable_prefix_caching": caching,

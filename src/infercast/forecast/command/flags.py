@@ -139,13 +139,14 @@ def read_flag(
     if argument.takes == "value" and not any(words):
         raise InputError(f"--{argument.name} has no value")
     name = f"no-{argument.name}" if found.is_negated else argument.name
-    meaning = known.meaning(found, " ".join(words))
+    types = _types(engine)
+    fields = (_field(each, engine) for each in argument.names)
+    field = next((each for each in fields if each in types or each == "model"), None)
+    meaning = known.meaning(found, " ".join(words), is_read=field is not None)
     if meaning.status == REFUSED and strict:
         raise InputError(meaning.note)
-    if meaning.status != READ:
+    if field is None or meaning.status != READ:
         return Flag(name, words, meaning.status, meaning.note)
-    types = _types(engine)
-    field = next(field for each in argument.names if (field := _field(each, engine)) in types or field == "model")
     if field == "model":
         return Flag(name, words, READ, field=field)
     if types[field] is bool:

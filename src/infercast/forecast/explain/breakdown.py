@@ -21,11 +21,6 @@ from infercast.serve.loop import Progress
 from infercast.shown import PlottableResult
 from infercast.units import format_seconds
 
-EDGES = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
-"""Tokens that a request has been given: ends of the ranges that are looked at."""
-HOST = "host"
-WAITS = ("GPU waits for host", "GPU waits for host or other stages")  # Without and with a pipeline
-
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -61,7 +56,8 @@ def compose(record: Record, log: step_log.StepLog, timer: KernelTimer) -> Compos
         spanned = np.maximum(np.searchsorted(ends, record.last_token[several], side="right") - 1 - first, tokens)
     a_token = np.minimum(spanned, ends.size - 1 - first) / tokens
     ranges = []
-    for low, high in pairwise(EDGES):
+    # Tokens that a request has been given: 1, 16, 32 and so on to 65,536
+    for low, high in pairwise((1, *(2**power for power in range(4, 17)))):
         reached = tokens >= low
         if not reached.any():
             break
@@ -81,7 +77,7 @@ def _cumulated(log: step_log.StepLog, timer: KernelTimer) -> tuple[list[str], Ar
     """Families, and their seconds in all steps up to and with each one; the wait before a step is the host's."""
     steps = log.steps
     kernels_in = step_log.kernels_of(timer)
-    names = [*dict.fromkeys(family for _, family in kernels_in), HOST]
+    names = [*dict.fromkeys(family for _, family in kernels_in), "host"]
     belongs = np.array([[family == name for name in names] for _, family in kernels_in], dtype=np.float64)
     seconds = np.concatenate([kernels @ belongs for _, kernels in steps.kernels(timer)])
     waits = np.maximum(np.diff(steps.ends, prepend=steps.ends[0] - steps.gpu_seconds[0]) - steps.gpu_seconds, 0.0)
@@ -155,7 +151,7 @@ def first_token_parts(engine: step_log.EngineRun, workload: Workload) -> Request
     return RequestParts(served, sent_at, first_token - sent_at, parts)
 
 
-def taken_in_parts(engine: step_log.EngineRun) -> RequestParts:
+def received_parts(engine: step_log.EngineRun) -> RequestParts:
     """From the arrival of keys and values on a decode pool to the first token: queued, computed, on its way back."""
     record, served = engine.record, np.flatnonzero(~np.isnan(engine.record.last_token))
     sent_at, first_token, prompt_end = record.sent_at[served], record.first_token[served], engine.log.prompt_end[served]
@@ -258,16 +254,15 @@ def explain(
 ) -> Breakdown:
     """Simulate a workload and say where every second of it went; names do as in `simulate`."""
     found, load = resolve_run(deployment, workload, gpu, options)
-    with request_progress(progress, len(load.requests)) as tell:
-        run = step_log.watch_run(system_of(found, router), load, progress=tell)
+    with request_progress(progress, len(load.requests)) as on_progress:
+        run = step_log.watch_run(system_of(found, router), load, progress=on_progress)
     return break_down(run)
 
 
 def break_down(run: step_log.Watched) -> Breakdown:
     forecast, engines = run.forecast, run.engines
     stages = [pool.deployment.layout.pipeline for pool in forecast.pools]
-    start = min(float(np.nanmin(engine.record.sent_at)) for engine in engines)
-    end = max(float(np.nanmax(engine.record.last_token)) for engine in engines)
+    start, end = run.start, max(float(np.nanmax(engine.record.last_token)) for engine in engines)
     idle = [_idle_spans(engine.record, start, end) for engine in engines]
     idle_seconds = 0.0
     for pool, count in zip(forecast.pools, stages, strict=True):
@@ -289,7 +284,9 @@ def break_down(run: step_log.Watched) -> Breakdown:
         steps={kind: sum(int((each == number).sum()) for each in kinds) for number, kind in enumerate(step_log.KINDS)},
         kernels=_kernels(engines),
         host=KernelPart(
-            WAITS[max(stages) > 1], "host", {kind: sum(each[kind] for each in hosts) for kind in step_log.KINDS}
+            f"GPU waits for host{' or other stages' if max(stages) > 1 else ''}",
+            "host",
+            {kind: sum(each[kind] for each in hosts) for kind in step_log.KINDS},
         ),
         idle_seconds=idle_seconds,
         first_tokens=_first_tokens(run),
@@ -303,12 +300,12 @@ def _first_tokens(run: step_log.Watched) -> RequestParts:
     parts = joined([first_token_parts(engine, workload) for engine in run.engines if engine.pool.role != DECODE])
     if link is None:
         return parts
-    taken_in = joined([taken_in_parts(engine) for engine in run.engines if engine.pool.role == DECODE])
+    received = joined([received_parts(engine) for engine in run.engines if engine.pool.role == DECODE])
     # The whole way to the first token: the prefill pool, the link and the decode pool
     done = link.handover
     hops = {"link: waiting": done.began - done.ready, "link: transfer": done.received - done.began}
-    total = parts.total + sum(hops.values()) + taken_in.total
-    return RequestParts(parts.requests, parts.sent_at, total, {**parts.parts, **hops, **taken_in.parts})
+    total = parts.total + sum(hops.values()) + received.total
+    return RequestParts(parts.requests, parts.sent_at, total, {**parts.parts, **hops, **received.parts})
 
 
 def _kernels(engines: Iterable[step_log.EngineRun]) -> tuple[KernelPart, ...]:

@@ -38,8 +38,6 @@ EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)  # A prompt and a decoding sequence:
 MOST_BYTES = 2**30  # Of a file, unpacked
 UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter: exports write ns, nsecond and so on
 FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "c10::Float8_e4m3fn": "fp8"}
-SELECTIVE = ("conv", "embedding", "index", "gather", "scatter", "sort", "topk", "lstm", "attention")
-"""In names of operators that do more or less than move their inputs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +288,9 @@ def _op_of(kernel: Kernel) -> Op | None:
             (batch, heads, queries, width), (_, kv_heads, keys, _) = dims[:2]
             lengths = np.full(batch, queries), np.full(batch, max(keys, queries))
             return Attention(*lengths, heads, kv_heads, width, width, dtype=kernel.dtype, kv_dtype=kernel.dtype)
-        if not name.startswith("aten::") or any(each in name for each in SELECTIVE):
+        # In names of operators that do more or less than move their inputs once
+        selective = ("conv", "embedding", "index", "gather", "scatter", "sort", "topk", "lstm", "attention")
+        if not name.startswith("aten::") or any(each in name for each in selective):
             return None
         rows, sizes_of = max(prod(dims[0][:-1]), 1), [prod(each) * BYTES[kernel.dtype] for each in dims]
         return copy(rows, sum(sizes_of) / rows, max(sizes_of) / rows)

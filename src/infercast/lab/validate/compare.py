@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp, inf, log
@@ -18,7 +18,7 @@ from infercast.engines.timer import KernelTimer
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import ModelOptions, deploy, load_model
 from infercast.forecast.energy import Energy, energy_of_pools
-from infercast.forecast.intervals import half_widths, slowed
+from infercast.forecast.intervals import half_widths
 from infercast.forecast.slo import FRACTIONS, NAMES
 from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower_by, smoothed_of, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
@@ -219,18 +219,12 @@ def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None
     return Comparison(run.joules / tokens, predicted, log((energy.high + before) / tokens / predicted))
 
 
-# Errors by how much was asked of an engine, and what of them is the machine's.
-#
-# Machines of one kind differ in how fast the thread is that plans steps. So the speed that the lightest load of a file
-# shows is also tried on its other loads: what is left then is not the machine's.
+# Errors by how much was asked of an engine.
 
 CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, "above 30/s"))
 """Arrivals a second up to which a run belongs to a class."""
 STATIC, PREFIX = "static", "prefix"
 """Batches sent at once are no load over time; runs with shared prefixes are a class of their own at any rate."""
-FACTORS: tuple[float, ...] = tuple(np.geomspace(0.6, 1.8, 12).tolist())
-"""How many times longer than on the bundled host everything may take on a machine; ours differ by less."""
-TTFT_P50, TPOT_P50 = 0, 3
 
 
 class Errors(NamedTuple):
@@ -243,22 +237,11 @@ class Errors(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class OnOwnHost:
-    """A run where the host's speed is known from another run of its file."""
-
-    ttft_p50: Comparison
-    tpot_p50: Comparison
-
-
-@dataclass(frozen=True, slots=True)
 class LoadErrors:
     name: str
     num_runs: int
     ttft_p50: Errors | None
     tpot_p50: Errors | None
-    num_known: int  # Runs of files with a lighter load to take the host's speed from ...
-    ttft_p50_known: Errors | None  # ... and their errors with that speed.
-    tpot_p50_known: Errors | None
 
 
 def load_class(run: MeasuredRun) -> str | None:
@@ -275,30 +258,6 @@ def errors_of(pairs: Iterable[Comparison | None]) -> Errors | None:
         return None
     sizes = np.abs(errors)
     return Errors(*map(float, (np.median(sizes), sizes.mean(), np.quantile(sizes, 0.9), np.median(errors))))
-
-
-def on_own_host(runs: Sequence[tuple[Replica, MeasuredRun]]) -> list[OnOwnHost | None]:
-    """Loaded runs of one file, each with its engine as it was before, at the host's speed that the lightest shows."""
-    if len(runs) < 2:
-        return [None] * len(runs)
-    lightest = min(range(len(runs)), key=lambda index: (runs[index][1].kind == PREFIX, runs[index][1].rate))
-    factor = _host_factor(*runs[lightest])
-    return [None if index == lightest else _compare_at_load(factor, *each) for index, each in enumerate(runs)]
-
-
-def _host_factor(replica: Replica, run: MeasuredRun) -> float:
-    """How many times longer the host takes for the medians of a run to come out as they were measured."""
-
-    def distance(factor: float) -> float:
-        pair = _compare_at_load(factor, replica, run)
-        return abs(float(np.log1p(pair.ttft_p50.error))) + abs(float(np.log1p(pair.tpot_p50.error)))
-
-    return min(FACTORS, key=distance)
-
-
-def _compare_at_load(factor: float, replica: Replica, run: MeasuredRun) -> OnOwnHost:
-    measured, predicted = measured_summary(run), summary_of(simulate(slowed(replica, host=factor), run.workload))
-    return OnOwnHost(*(Comparison(float(measured[at]), float(predicted[at])) for at in (TTFT_P50, TPOT_P50)))
 
 
 SET_BELOW = 0.8  # An engine with fewer KV blocks than this share of what fits had them set, though its file may not say
@@ -323,8 +282,7 @@ class RunComparison:
     cached_tokens: Comparison | None = None  # Prompt tokens that were found in a cache, where the file has them ...
     loaded_tokens: Comparison | None = None  # ... and those of them from the host's memory, where there is such a tier
     joules_per_output_token: Comparison | None = None
-    load: str | None = None  # The class of load, where requests arrive over time ...
-    own_host: OnOwnHost | None = None  # ... and the same run at the host's speed of the lightest load of its file
+    load: str | None = None  # The class of load, where requests arrive over time
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +318,13 @@ class Validation:
     def by_load(self) -> tuple[LoadErrors, ...]:
         """Errors under load, from light to heavy, and of shared prefixes."""
         classes = [*(name for _, name in CLASSES), PREFIX]
-        return tuple(_load_errors(name, [run for run in self.runs if run.load == name]) for name in classes)
+        of_class = {name: [run for run in self.runs if run.load == name] for name in classes}
+        return tuple(
+            LoadErrors(
+                name, len(runs), errors_of(run.ttft_p50 for run in runs), errors_of(run.tpot_p50 for run in runs)
+            )
+            for name, runs in of_class.items()
+        )
 
     def median_part(self, part: str) -> float | None:
         return _median("ape", (getattr(run.parts, part) for run in self.runs if run.parts is not None))
@@ -371,19 +335,6 @@ class Validation:
     @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(run.kind for run in self.runs))
-
-
-def _load_errors(name: str, runs: list[RunComparison]) -> LoadErrors:
-    known = [run.own_host for run in runs if run.own_host is not None]
-    return LoadErrors(
-        name=name,
-        num_runs=len(runs),
-        ttft_p50=errors_of(run.ttft_p50 for run in runs),
-        tpot_p50=errors_of(run.tpot_p50 for run in runs),
-        num_known=len(known),
-        ttft_p50_known=errors_of(each.ttft_p50 for each in known),
-        tpot_p50_known=errors_of(each.tpot_p50 for each in known),
-    )
 
 
 def _file_parts(name: str, runs: list[RunComparison]) -> FileParts:
@@ -433,8 +384,6 @@ def validate(
         if deployment.host.is_measured:
             hosts[measured.path.name] = deployment.host.title
         replica = deployment.replica(warmed_up=warmed_up or measured.is_warm)
-        loaded: list[tuple[Replica, MeasuredRun]] = []
-        first = len(runs)
         for run in measured.runs:
             if progress is not None:
                 progress(f"{measured.path.name}: {run.label}")
@@ -446,10 +395,6 @@ def validate(
             joules = _joules(deployment, replica, run, record)
             slower = slower_by([deployment], run.workload)
             runs.append(_compare(measured.path.name, run, record, widths, slower, joules))
-            if runs[-1].load is not None:
-                loaded.append((before, run))
-        own_hosts = iter(on_own_host(loaded))
-        runs[first:] = [run if run.load is None else replace(run, own_host=next(own_hosts)) for run in runs[first:]]
     return Validation(tuple(runs), tuple(kv_blocks), num_stalled, hosts)
 
 
@@ -513,7 +458,7 @@ def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, rec
     widths = half_widths(
         replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), chance_in(record)
     )
-    return [float(widths.together[each]) for each in IN_RESULTS]
+    return [float(widths.combined[each]) for each in IN_RESULTS]
 
 
 def _compare(

@@ -44,8 +44,9 @@ class VisionFamily(NamedTuple):
 
 
 VISION = {name: VisionFamily(text, getattr(vision, read)) for name, (text, read) in _TABLE["encoders"].items()}
-FAMILIES: dict[str, Any] = _TABLE["rows"]
-"""A family or its row by architecture: fields of `Family`, options of `read_layers`, or a ``reader`` of its own."""
+FAMILIES: dict[str, Any] = _TABLE["rows"] | {name: known for known, names in _TABLE["same"].items() for name in names}
+"""A family or its row by architecture: fields of `Family`, options of `read_layers`, or a ``reader`` of its own; or the
+name of one that is the same."""
 KEYS: Mapping[str, list[str]] = _TABLE["keys"]
 """What families call a usual key: the first of these that a config has; ``4*hidden_size`` is worked out."""
 NOT_MODELLED: Mapping[str, str] = _TABLE["not_modelled"]  # What fields ask for unless false or the hidden size

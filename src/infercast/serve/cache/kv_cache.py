@@ -54,31 +54,18 @@ class Lookup:
         if not line.spans:
             del self.lines[line.edge, line.group]
 
-    def __call__(self, holding: BlockAllocation, most: int) -> tuple[int, int]:
-        """The longest prefix, up to ``most`` blocks, that all groups can continue from, and that of any one kind."""
-        # Full attention needs every block from the start; windows need only the last few before the end.
-        hit = most
-        for groups in self._everywhere:
-            count = self._in_common[groups[0]]
-            hit = self._onward(holding, groups, 0, hit * count) // count
-        longest = hit if self._everywhere else 0
-        while True:
-            before = hit
-            for groups in self._windowed:
-                count = self._in_common[groups[0]]
-                hit = self._in_window(holding, groups, hit * count) // count
-                longest = max(longest, hit)
-            if hit == before or len(self._windowed) <= 1:
-                return hit, longest
+    def __call__(
+        self, holding: BlockAllocation, most: int, last: int | None = None, *, past_states: bool = False
+    ) -> tuple[int, int]:
+        """The longest prefix, up to ``most`` blocks, that all groups can continue from, and that of any one kind.
 
-    def dropping(self, holding: BlockAllocation, most: int, last: int, *, past_states: bool) -> tuple[int, int]:
-        """The same with one block more of each kind that drafts, within ``last`` tokens; ``past_states``: and a state
-        further.
+        Full attention needs every block from the start, windows only the last few before the end. With ``last``, kinds
+        that draft find a block more, within so many tokens, and drop it again; ``past_states``: and a state further.
         """
         kinds = [*self._everywhere, *self._windowed]
-        others = {number for number, groups in enumerate(kinds) if not self._shape.drops(groups[0])}
+        others = {number for number, groups in enumerate(kinds) if last is None or not self._shape.drops(groups[0])}
         dropped = {*others}
-        hit, longest, is_first = most, 0, True
+        hit, longest, is_first, holding.whole = most, 0, True, most
         while True:
             before = hit
             for number, groups in enumerate(kinds):
@@ -86,11 +73,13 @@ class Lookup:
                 if is_whole and not is_first:
                     continue  # it has found all up to here
                 drops, count = number not in dropped, self._in_common[groups[0]]
-                reach = min(hit * count + 1, last // self._shape.sizes[groups[0]]) if drops else hit * count
+                reach = hit * count
+                if drops and last is not None:
+                    reach = min(reach + 1, last // self._shape.sizes[groups[0]])
                 if is_whole:
                     found = holding.whole = max(0, self._onward(holding, groups, 0, reach) - drops) // count
-                elif groups[0] in self._shape.states:
-                    found = self._in_window(holding, groups, min(hit + 1, most) if past_states and drops else hit)
+                elif drops and groups[0] in self._shape.states:
+                    found = self._in_window(holding, groups, min(hit + 1, most) if past_states else hit)
                 else:
                     found = self._in_window(holding, groups, reach, drops=drops) // count
                 if not drops and found < hit:
@@ -98,9 +87,10 @@ class Lookup:
                 elif drops:
                     dropped.add(number)
                 hit = found
-                longest = max(longest, hit)
+                longest = hit if is_whole and last is None else max(longest, hit)
             is_first = False
-            if hit >= before or (len(kinds) == 2 and self._everywhere):
+            is_alone = len(self._windowed) <= 1 if last is None else len(kinds) == 2 and bool(self._everywhere)
+            if hit >= before or is_alone:
                 return hit, longest
 
     def found(self, holding: BlockAllocation, group: int, count: int) -> list[Part]:
@@ -200,21 +190,56 @@ class Lookup:
 # finished request are never looked up again, so they wait for reallocation as one anonymous *run*.
 
 
-class BlockPool:
-    """``num_blocks`` blocks shared by all layer groups."""
+class KvCache:
+    """``num_blocks`` blocks shared by all layer groups.
 
-    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool) -> None:
-        self.num_blocks = num_blocks
+    With ``sparse_windows``, a sliding window group caches only those blocks from which the same prompt, or one seen to
+    begin like it, can continue, and those before every multiple of ``retained_every`` tokens, if any. With
+    ``drops_last``, the last block of a prefix hit is recomputed; ``ahead``: tokens after a block belong to its key.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        shape: KvShape,
+        *,
+        caching: bool = True,
+        sparse_windows: bool = False,
+        retained_every: int = 0,
+        drops_last: bool = False,
+        ahead: int = 0,
+    ) -> None:
+        self.num_blocks, self.shape, self.caching, self.sparse_windows = num_blocks, shape, caching, sparse_windows
         self.num_held = 0  # Blocks held by sequences
-        self.caching = caching
         self.num_groups = len(shape.windows)
         self._num_blank = num_blocks
         # Blocks freed together, and runs (integers) with their number of blocks.
         self._unused: OrderedDict[BlockRun | int, int] = OrderedDict()
         self._num_runs = 0
         self._lookup = Lookup(shape)
+        self._sizes, self._common = shape.sizes, shape.common_size
         self._ratios = tuple(size // shape.block_size for size in shape.sizes)
         """Block size of each group relative to the smallest."""
+        self._is_uneven = len({*shape.sizes}) > 1
+        self._peeking = tuple(
+            group for group, size in enumerate(self._sizes) if drops_last and size < self._common and shape.drops(group)
+        )
+        """Groups that also keep the first block beyond a common end, which is dropped again."""
+        self._segment = retained_every // self._common
+        self._drops_last = drops_last
+        self._ahead = max(1, ahead)  # Tokens after a prefix hit, at least
+        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports, self._ahead)  # Of reusable aligned states
+        self._block_size = shape.block_size
+        self._groups = tuple(map(shape.group, range(self.num_groups)))
+        self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
+        self._sparse = tuple(group for group in self._windowed if sparse_windows and not shape.chunked)
+        self._is_aligned = shape.aligned and bool(shape.states)
+        self.is_plain = self.num_groups == 1 and not (self._windowed or shape.states or shape.state_blocks)
+        """Whether every sequence has one table of blocks, and keeps all of them while it runs."""
+        self._in_common = self._common // shape.block_size
+        self.renews = self._is_aligned and shape.rules.renews
+        self._new_states: set[tuple[int, int]] = set()  # Edges and positions of states cached by the step being planned
+        self._paths = PrefixPaths(shape.block_size, ahead)
 
     @property
     def num_free(self) -> int:
@@ -326,51 +351,6 @@ class BlockPool:
         span.holders.add(holding)
         return span
 
-
-class KvCache(BlockPool):
-    """``num_blocks`` blocks shared by all layer groups.
-
-    With ``sparse_windows``, a sliding window group caches only those blocks from which the same prompt, or one seen to
-    begin like it, can continue, and those before every multiple of ``retained_every`` tokens, if any. With
-    ``drops_last``, the last block of a prefix hit is recomputed; ``ahead``: tokens after a block belong to its key.
-    """
-
-    def __init__(
-        self,
-        num_blocks: int,
-        shape: KvShape,
-        *,
-        caching: bool = True,
-        sparse_windows: bool = False,
-        retained_every: int = 0,
-        drops_last: bool = False,
-        ahead: int = 0,
-    ) -> None:
-        super().__init__(num_blocks, shape, caching=caching)
-        self.shape = shape
-        self.sparse_windows = sparse_windows
-        self._sizes, self._common = shape.sizes, shape.common_size
-        self._is_uneven = len({*shape.sizes}) > 1
-        self._peeking = tuple(
-            group for group, size in enumerate(self._sizes) if drops_last and size < self._common and shape.drops(group)
-        )
-        """Groups that also keep the first block beyond a common end, which is dropped again."""
-        self._segment = retained_every // self._common
-        self._drops_last = drops_last
-        self._ahead = max(1, ahead)  # Tokens after a prefix hit, at least
-        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports, self._ahead)  # Of reusable aligned states
-        self._block_size = shape.block_size
-        self._groups = tuple(map(shape.group, range(self.num_groups)))
-        self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
-        self._sparse = tuple(group for group in self._windowed if sparse_windows and not shape.chunked)
-        self._is_aligned = shape.aligned and bool(shape.states)
-        self.is_plain = self.num_groups == 1 and not (self._windowed or shape.states or shape.state_blocks)
-        """Whether every sequence has one table of blocks, and keeps all of them while it runs."""
-        self._in_common = self._common // shape.block_size
-        self.renews = self._is_aligned and shape.rules.renews
-        self._new_states: set[tuple[int, int]] = set()  # Edges and positions of states cached by the step being planned
-        self._paths = PrefixPaths(shape.block_size, ahead)
-
     def path(self, request: Request) -> Path:
         return self._paths.path(request) if self.caching and request.prefix else ()
 
@@ -385,11 +365,9 @@ class KvCache(BlockPool):
             last = num_tokens if self.shape.rules.matches_all and self.num_groups > 1 else num_tokens - 1
             if not holding.left_behind:
                 last = min(last, holding.shared * self._block_size)
-            holding.whole = most
-            hit, longest = self._lookup.dropping(holding, most, last, past_states=self.shape.rules.past_attention)
+            hit, longest = self._lookup(holding, most, last, past_states=self.shape.rules.past_attention)
         else:
             hit, longest = self._lookup(holding, most) if most else (0, 0)
-            holding.whole = hit
         holding.junction = longest if longest > hit else 0
         if self._sparse or self._is_uneven:
             self._mark_tails(holding)

@@ -42,8 +42,8 @@ class CopyQueue:
         self.speed = speed
         self.free_at = 0.0  # When the last copy ends
         self.num_copies = 0
-        self.num_bytes = 0
-        self.seconds = 0.0  # Copy time, each from when its predecessors were done
+        self.num_bytes = 0  # Per GPU
+        self.seconds = 0.0  # Copy time with submission, each from when its predecessors were done
 
     def copy(self, now: float, num_bytes: int, num_pieces: int = 1, after: float = 0.0) -> tuple[float, float]:
         """Submit a copy that waits until ``after``; returns when the thread is free, and when the copy ends."""
@@ -277,13 +277,6 @@ class HostTier:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkTotals:
-    num_copies: int
-    num_bytes: int  # Per GPU
-    seconds: float  # Copy time, excluding queueing but including submission
-
-
-@dataclass(frozen=True, slots=True)
 class TierTotals:
     """Totals over a run, in the terms of vLLM's counters where it has them."""
 
@@ -292,8 +285,8 @@ class TierTotals:
     num_refused: int  # Times new blocks did not fit, because all others had copies in flight
     num_queried: int  # Tokens missing on the GPU when requests started, or restarted after preemption ...
     num_hit: int  # ... and those found in the tier (``external_prefix_cache_queries`` and ``_hits``).
-    load: LinkTotals
-    store: LinkTotals
+    load: CopyQueue
+    store: CopyQueue
     waited: float  # Seconds that steps waited for blocks to be copied to the host before reuse
     num_loaded: npt.NDArray[Any]  # Per request: prompt tokens loaded from the tier at its first start
     load_began: npt.NDArray[Any]  # When each request's first copy from the tier was submitted; NaN for those without

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from infercast.lazy_classes import NamedTuple
-from infercast.serve.simulation import Replica
+from infercast.serve.loop import Replica
 from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
 
 Shared = Callable[[float], float]  # Seconds of shared work, by tokens per engine if all have the same number

@@ -17,7 +17,7 @@ from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import simulation
 from infercast.serve.fleet.lockstep import DpBarrier, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
-from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
+from infercast.serve.loop import TELL_EVERY, Progress, Replica, StepObserver
 from infercast.serve.record import Record
 from infercast.serve.workload.clients import Arrival, ArrivalQueue, Arrivals
 from infercast.serve.workload.request import Request, Workload
@@ -30,7 +30,7 @@ MOST_RECORDED = 50_000_000  # Engines times requests: each engine keeps 48 bytes
 class Pool:
     """Equal engines behind one router."""
 
-    replicas: tuple[simulation.Replica, ...]
+    replicas: tuple[Replica, ...]
     router: str = "least_loaded"
     lockstep: bool = False  # True if the engines share experts, so that every step is synchronous across all ...
     shared: Shared | None = None  # ... and the cost of what they do together in it.
@@ -75,8 +75,8 @@ class RunningPool:
         num_requests: int,
         arrivals: Arrivals,
         watch: Sequence[StepObserver] = (),
-        turned_into: Callable[[simulation.Replica], simulation.Replica] = lambda replica: replica,
-        loop_for: Callable[[simulation.Replica, ArrivalQueue], simulation.AnyLoop] | None = None,
+        turned_into: Callable[[Replica], Replica] = lambda replica: replica,
+        loop_for: Callable[[Replica, ArrivalQueue], simulation.AnyLoop] | None = None,
         is_plain: bool = False,
         shares: bool = False,
     ) -> None:
@@ -272,6 +272,6 @@ def check_size(engines: int, requests: int) -> None:
         )
 
 
-def same_engines(replica: simulation.Replica, count: int) -> tuple[simulation.Replica, ...]:
+def same_engines(replica: Replica, count: int) -> tuple[Replica, ...]:
     """Equal engines, each with its own warm-up state."""
     return tuple(replace(replica) for _ in range(count))

@@ -19,11 +19,10 @@ import numpy.typing as npt
 from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.serve import step
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
-from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
+from infercast.serve.loop import TELL_EVERY, Progress, Replica, StepObserver
 from infercast.serve.record import Record
 from infercast.serve.simulation import (
     GoOn,
-    Replica,
     check_workload,
     clients_of,
     further_from,

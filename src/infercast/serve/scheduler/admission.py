@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from math import fsum, inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from infercast.serve.cache.radix_cache import RadixCache, RadixTree, content_of
 from infercast.serve.scheduler.base import APART, Group, PrefillFirstPolicy, Sequence
@@ -195,9 +196,10 @@ class EosFreeForecast:
         state = state_of(sequence, sequence.num_produced, self._ratio)
         if self._states is None:
             states = [state, *self._running(), *(state_of(each, each.num_produced, self._ratio) for each in prefills)]
-            self._states = sorted([each for each in states if each[0] > 0], key=lambda each: each[0])
-        elif state[0] > 0:
-            self._insert(state)
+            self._states = sorted([each for each in states if each[0] > 0], key=itemgetter(0))
+        elif state[0] > 0:  # before the first with at least as much left; one with the most left, before the last
+            place = bisect_left(self._states, state[0], key=itemgetter(0))
+            self._states.insert(min(place, max(len(self._states) - 1, 0)), state)
         given_back = 0
         reserve = 1  # Free tokens required per continuing sequence, beyond what it needs
         for number, (left, held) in enumerate(self._states):
@@ -206,16 +208,6 @@ class EosFreeForecast:
                 return False
             given_back += held
         return True
-
-    def _insert(self, state: State) -> None:
-        """Insert before the first with at least as much left; one with the most left goes before the last."""
-        assert self._states is not None
-        place = max(len(self._states) - 1, 0)
-        for number, (left, _) in enumerate(self._states):
-            if state[0] <= left:
-                place = number
-                break
-        self._states.insert(place, state)
 
 
 def state_of(sequence: DeclaredSequence, num_produced: int, ratio: float) -> State:

@@ -51,7 +51,7 @@ class HostOffload:
     ) -> None:
         """``drops_last``: drafts may still change a request's last block, which is then neither stored nor loaded."""
         groups = len(shape.windows)
-        self.offload = offload
+        self.rules = offload
         self.tier = HostTier(
             offload.num_blocks // groups,
             offload.store_threshold,
@@ -75,55 +75,28 @@ class HostOffload:
         self._unstored: dict[Sequence, None] = {}  # Running requests with blocks that did not fit in the tier
         self._leaving: dict[BlockAllocation, tuple[Plan, bool]] = {}
         """Blocks of preempted or finished requests: the last step in flight then, and which of the two."""
-        self._ended: list[Sequence] = []
+        self.ended: list[Sequence] = []
         """Requests that finished since the last step was planned, where the tier learns of them with the next one."""
         self._unknown, self._drops_last = steps_under_way - 1, drops_last and not offload.keeps_last
         self.loaded: dict[int, int] = {}  # Tokens each request loaded from the tier at its first start, if any
 
     @property
-    def holders_first(self) -> bool:
-        return self.offload.holders_first
-
-    @property
-    def spares_under_way(self) -> bool:
-        return self.offload.spares_under_way
-
-    @property
-    def reserves_drafts(self) -> bool:
-        return self.offload.reserves_drafts
-
-    @property
-    def has_moves(self) -> bool:
-        """True while copies are in flight or about to be submitted."""
-        return self.num_under_way > 0
-
-    @property
-    def has_ended(self) -> bool:
-        """True if finished requests are to be reported to the tier with the next step."""
-        return bool(self._ended)
-
-    @property
     def is_quiet(self) -> bool:
         """True if another lookup would change nothing."""
-        return not self.has_moves and not self.tier.counts_lookups
+        return not (self.num_under_way or self.tier.counts_lookups)
 
     # Starting requests.
-
-    @property
-    def arrived(self) -> list[Sequence]:
-        """Waiting requests with all blocks loaded."""
-        return [each for each, has_arrived in self.loading.items() if has_arrived]
 
     def look_up(self, sequence: Sequence, computed: int, known: int) -> int | None:
         """Tokens in the tier after the ``computed`` ones; None: retry in the next step."""
         books = self._books.setdefault(sequence, _Books())
-        if self.offload.offers_again:
+        if self.rules.offers_again:
             books.stored = 0
         if books.moves:
             return None
         keys = self._keys_of(sequence, books, known)
         found = self._find(keys, computed, known)
-        if not self.offload.by_request:
+        if not self.rules.by_request:
             self.tier.touch(keys)
         return found
 
@@ -174,7 +147,7 @@ class HostOffload:
 
     def store(self, plan: Plan, cohort: DecodeBatch) -> None:
         """Store blocks filled by the planned step, and the unstored rest of finished requests."""
-        prompts_only = self.offload.prompts_only
+        prompts_only = self.rules.prompts_only
         if plan.decodes and prompts_only:
             for sequence in [each for each in self._unstored if each.joined >= 0]:
                 self._store(sequence, sequence.num_input)
@@ -184,12 +157,12 @@ class HostOffload:
         for sequence, new_tokens, computed in zip(plan.sequences, plan.new_tokens, plan.computed, strict=True):
             reached = min(computed + new_tokens, sequence.num_input + sequence.num_produced)
             self._store(sequence, min(reached, sequence.num_input) if prompts_only else reached)
-        for sequence in self._ended:
+        for sequence in self.ended:
             reached = sequence.num_input + max(sequence.num_output - 1, 0)  # the last token is never computed on
             self._begin_store(sequence, sequence.num_input if prompts_only else reached, has_ended=True)
-        for sequence in self._ended:
+        for sequence in self.ended:
             self._forget(sequence)
-        self._ended.clear()
+        self.ended.clear()
 
     def _store(self, sequence: Sequence, num_tokens: int) -> None:
         if self._begin_store(sequence, num_tokens):
@@ -204,12 +177,12 @@ class HostOffload:
             return True
         keys = self._keys_of(sequence, books, num_tokens)
         end = last = num_tokens // self._size
-        if self._drops_last and not self.offload.stores_ends:
+        if self._drops_last and not self.rules.stores_ends:
             last = max(0, end - 1)  # not tried again
         elif self._drops_last and num_tokens > sequence.num_input and not has_ended:
             end = last = max(0, end - 1)
         if last <= books.stored:
-            if not self.offload.stores_ends:
+            if not self.rules.stores_ends:
                 books.stored = end  # a preempted request starts over and submits what follows again
             return True
         new = self.tier.begin_store(keys[books.stored : last], books.use)
@@ -217,9 +190,9 @@ class HostOffload:
             return False
         books.stored = end
         if new:
-            if not self.offload.by_request:
+            if not self.rules.by_request:
                 self.tier.touch(keys)
-            count = len(new) * self.offload.factor * (self._full + len(self._windows))
+            count = len(new) * self.rules.factor * (self._full + len(self._windows))
             self.stores.append(self._move(sequence, new, count, is_store=True))
         return True
 
@@ -247,10 +220,10 @@ class HostOffload:
         """Requests are finished; their stores may continue."""
         for sequence in done:
             self._unstored.pop(sequence, None)
-            if not self.offload.stores_ends:
+            if not self.rules.stores_ends:
                 self._forget(sequence)
-        if self.offload.stores_ends:
-            self._ended += done
+        if self.rules.stores_ends:
+            self.ended += done
 
     def end_moves(self, moves: list[KvTransfer]) -> None:
         """Copies have completed."""
@@ -270,11 +243,11 @@ class HostOffload:
         books = self._books.pop(sequence, None)
         if books is not None:
             self._outlived.update(dict.fromkeys(books.moves))
-            if self.offload.by_request:
+            if self.rules.by_request:
                 self.tier.touch([key for key in books.keys if key in books.use.met])
 
     def _move(self, sequence: Sequence, keys: list[int], count: int, *, is_store: bool) -> KvTransfer:
-        offload = self.offload
+        offload = self.rules
         move = KvTransfer(sequence, keys, count * offload.block_bytes, count * offload.block_pieces, is_store=is_store)
         self._books[sequence].moves.append(move)
         self.num_under_way += 1
@@ -282,7 +255,7 @@ class HostOffload:
 
     def _keys_of(self, sequence: Sequence, books: _Books, num_tokens: int) -> list[int]:
         """Keys of a request's full blocks up to this many tokens, or more if computed earlier."""
-        keys, factor = books.keys, self.offload.factor
+        keys, factor = books.keys, self.rules.factor
         start, end = len(keys) * factor, num_tokens // self._size * factor
         if start < end:
             for edge, first, stop in (*sequence.path, (sequence.own_edge, sequence.shared, end)):

@@ -42,6 +42,8 @@ SKIPPED = -1  # Returned instead of a token count: the request stays in the queu
 
 
 class Scheduler:
+    can_retry_now = False  # It cannot plan again until a result or a request arrives
+
     def __init__(
         self,
         policy: FcfsPolicy,
@@ -144,11 +146,6 @@ class Scheduler:
     def _planned(self, plan: Plan) -> list[Sequence]:
         return [*(self.cohort.members if plan.decodes else ()), *plan.sequences]
 
-    @property
-    def can_retry_now(self) -> bool:
-        """Always False: it cannot plan again until a result or a request arrives."""
-        return False
-
     def most_steps(self, plan: Plan) -> int:
         """How many times the step just planned can be repeated before a known change."""
         if plan.sequences or plan.num_preempted or plan.wasted or self._apart:
@@ -180,7 +177,7 @@ class Scheduler:
         elif not needed or cache.num_held + needed <= cache.num_blocks:
             if needed:
                 cache.take(needed)
-        elif self.offload is not None and self.offload.spares_under_way:
+        elif self.offload is not None and self.offload.rules.spares_under_way:
             return False
         else:
             self._take_in_order(plan)
@@ -258,7 +255,9 @@ class Scheduler:
                 if sequence not in self.running:
                     continue  # the next one has taken its place
                 if drafts is not None and cast("DraftSequence", sequence).in_prompt:
-                    self._go_on_with_prompt(plan, sequence)
+                    cast("DraftPlan", plan).has_prompts = True
+                    if self.offload is not None:
+                        self.offload.settling.append(sequence)
                 self._schedule(plan, sequence, new_tokens)
             position += 1
 
@@ -282,12 +281,6 @@ class Scheduler:
             if victim is sequence:
                 return position if by_priority and self.policy.goes_on else -1
         return position
-
-    def _go_on_with_prompt(self, plan: Plan, sequence: Sequence) -> None:
-        """With drafts: a running sequence in the middle of its prompt is in the step."""
-        cast("DraftPlan", plan).has_prompts = True
-        if self.offload is not None:
-            self.offload.settling.append(sequence)
 
     def _next_tokens(self, plan: Plan, sequence: Sequence) -> int:
         """Tokens a running sequence computes in the step being planned; 0: none."""
@@ -329,7 +322,7 @@ class Scheduler:
 
     def _frees_nothing(self) -> bool:
         """True if an in-flight step still writes the next victim's blocks, which is then not preempted."""
-        if self.offload is None or not self.offload.spares_under_way:
+        if self.offload is None or not self.offload.rules.spares_under_way:
             return False
         return self._is_under_way(self.policy.victim(reversed(self.running)))
 
@@ -413,10 +406,12 @@ class Scheduler:
             self.adapters.begin(self.running if self.policy.counts_running else self._planned(plan))
         if self.drafts is not None:
             cast("DraftPlan", plan).num_running = len(plan.sequences)
-        if self.offload is not None and self.offload.holders_first and not self._plan_loaded(plan):
+        if self.offload is not None and self.offload.rules.holders_first and not self._plan_loaded(plan):
             return
         position, waiting, most = 0, self.waiting, self.policy.max_num_seqs
         while position < len(waiting) and plan.budget > 0 and len(self.running) < most:
+            if self.adapters is not None and (position := self.adapters.first(waiting, position)) == len(waiting):
+                break
             sequence = waiting[position]
             new_tokens = SKIPPED if self._is_skipped(sequence) else self._start(plan, sequence)
             if new_tokens > 0:
@@ -432,14 +427,14 @@ class Scheduler:
     def _plan_loaded(self, plan: Plan) -> bool:
         """Admit requests loaded from host memory; False if one of them does not fit."""
         assert self.offload is not None
-        for sequence in self.offload.arrived:
+        for sequence in [each for each, has_arrived in self.offload.loading.items() if has_arrived]:
             if plan.budget <= 0 or len(self.running) >= self.policy.max_num_seqs:
                 return False
             if self._is_skipped(sequence):
                 continue
             new_tokens = self._start(plan, sequence)
             if not new_tokens:
-                self._is_blocked = not self.offload.has_moves
+                self._is_blocked = not self.offload.num_under_way
                 return False
             self._begin(plan, self.waiting.index(sequence), sequence, new_tokens)
         return True
@@ -554,7 +549,7 @@ class Scheduler:
         started = [each for each in self._apart if each.num_computed < each.num_input + each.num_produced]
         counted = dict.fromkeys((*started, *self.offload.loading, *self.offload.settling))
         known = [(each, each.num_input + each.num_produced) for each in counted]
-        is_ahead, blocks_for = self.drafts is not None and self.offload.reserves_drafts, self.cache.shape.blocks_for
+        is_ahead, blocks_for = self.offload.rules.reserves_drafts, self.cache.shape.blocks_for
         more = self.drafts.slots(self.drafts.width) if is_ahead and self.drafts is not None else 0
         missing = sum(max(0, blocks_for(tokens + more) - each.length) for each, tokens in known)
         return (missing + blocks_for(more)) * self._num_groups

@@ -21,7 +21,6 @@ from typing import Protocol
 from infercast.lazy_classes import NamedTuple
 
 TURNS = 12  # Of the event loop, from a connection to the engine: from the log of a server of vLLM 0.33
-KEPT_STEPS = 16  # Before a request came: what the loop was busy with before these is over, or was sent as one part
 
 
 class ServerCosts(NamedTuple):
@@ -62,7 +61,8 @@ class Steps:
             at, stretch, taken = self._places[number]
             ends, stretches, last = log.ends, log.stretches, self._last[number]
             end = len(ends)
-            first = max(bisect_right(ends, last, at), bisect_left(ends, since, at) - KEPT_STEPS) if at < end else at
+            kept = 16  # What the loop was busy with before these is over, or was sent as one part
+            first = max(bisect_right(ends, last, at), bisect_left(ends, since, at) - kept) if at < end else at
             while at < end:
                 stop = min(at - taken + stretches[stretch], end)
                 if stop > first:

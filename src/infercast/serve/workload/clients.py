@@ -14,8 +14,6 @@ from infercast.serve.workload.request import Request, Workload
 
 Round = tuple[float, int]  # Requests an API server takes in together: when they go on, and how many still have to
 NOBODY = -1  # in place of a following request
-NO_SERVER = ServerCosts()
-
 
 # Where an engine's requests come from.
 
@@ -110,11 +108,13 @@ class Clients:
         workload: Workload,
         path_seconds: float = 0.0,
         token_seconds: float = 0.0,
-        costs: ServerCosts = NO_SERVER,
+        costs: ServerCosts | None = None,
         servers: int = 1,
     ) -> None:
-        self.requests: Sequence[Request] = workload.requests
+        self.requests = dict(enumerate(workload.requests))  # That have not reached an engine
+        self._num_known = len(workload.requests)
         self._path_seconds, self._token_seconds = path_seconds, token_seconds
+        costs = ServerCosts() if costs is None else costs
         self._costs, self._in_rounds = costs, any(costs) and not costs.part
         self.servers = ApiServers(costs, servers) if costs.part else None
         self._left: deque[tuple[float, int, float]] = deque()
@@ -150,7 +150,28 @@ class Clients:
         else:
             _, index, sent = self._left.popleft()
             self._see_next()
-        return index, self.requests[index], sent
+        return index, self.requests.pop(index), sent
+
+    def put(self, index: int, request: Request, now: float) -> None:
+        """A request that was not known before, which a client sends now."""
+        self.requests[index] = request
+        self._starts.append(index)
+        self._arrivals.append(now)
+        self._look_ahead()
+        self.move_to(now)
+
+    def drop(self, index: int) -> bool:
+        """The client of such a request leaves; False if an engine has it already."""
+        if self.requests.pop(index, None) is None:
+            return False
+        if self.servers is None:
+            place = self._starts.index(index, self._num_begun)
+            del self._starts[place], self._arrivals[place]
+            self._look_ahead()
+        else:
+            self._left = deque(each for each in self._left if each[1] != index)
+            self._see_next()
+        return True
 
     def move_to(self, time: float) -> None:
         """Let the API servers work up to a time of which all steps are known."""
@@ -160,7 +181,8 @@ class Clients:
             servers.put(self._sent_at, self._next)
             self._send()
         for end, index, sent in servers.move_to(time):
-            self._left.append((end + self._path(index), index, sent))
+            if index in self.requests:  # else its client has left
+                self._left.append((end + self._path(index), index, sent))
         self._see_next()
 
     def _send(self) -> tuple[int, float]:
@@ -207,9 +229,10 @@ class Clients:
         if self.further is not None and self._num_begun == len(self._starts):
             # All requests are sent; perhaps others follow
             assert self.further is not None
-            requests, count = self.further(), len(self.requests)
-            self.requests = (*self.requests, *requests)
-            self._starts += range(count, len(self.requests))
+            requests, count = self.further(), self._num_known
+            self._num_known += len(requests)
+            self.requests |= enumerate(requests, count)
+            self._starts += range(count, self._num_known)
             self._arrivals += [request.arrival for request in requests]
             if not requests:
                 self.further = None
@@ -246,9 +269,8 @@ class Clients:
         arrivals, begun = self._arrivals, self._num_begun
         count = bisect_right(arrivals, time, lo=begun) - begun
         if self._free is not None:
-            count = min(count, _count_until(self._free, time))
-        if self._due:
-            count += _count_until(self._due, time)
+            count = min(count, sum(free <= time for free, _ in self._free))
+        count += sum(due <= time for due, _ in self._due)
         return -(-count // len(self._rounds))
 
 
@@ -267,14 +289,3 @@ def _turns_of(workload: Workload) -> tuple[list[int], dict[int, int]]:
         if request.session is not None:
             before[request.session] = index
     return starts, following
-
-
-def _count_until(heap: list[tuple[float, int]], time: float) -> int:
-    """Entries of a heap up to ``time``."""
-    count, places = 0, [0]
-    while places:
-        place = places.pop()
-        if place < len(heap) and heap[place][0] <= time:
-            count += 1
-            places += (2 * place + 1, 2 * place + 2)
-    return count

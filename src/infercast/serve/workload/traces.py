@@ -35,13 +35,9 @@ PLAIN_FIELDS = (
     ("input", "num_input", "input_tokens"),
     ("output", "num_output", "output_tokens"),
 )
-_EPOCH = datetime(1970, 1, 1)
-_MICROSECOND = timedelta(microseconds=1)
-CHARACTERS = 4  # characters per token where tokens were not counted: English has four to five with today's tokenizers
 CONVERSATION_FIELDS = ("turns", "messages", "conversations")
 Turn = tuple[list[Segment], int, float]  # new segments of a prompt, output tokens, and think time in seconds
 MOONCAKE = "Mooncake trace"
-A_DATE = 1e8  # seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start
 Records = Iterator[tuple[int, Record]]  # each record with its line number
 _segment_of: Callable[[tuple[int, int]], Segment] = partial(tuple.__new__, Segment)  # in half the time
 
@@ -101,7 +97,7 @@ def azure_row(record: Record, _: Segments) -> list[Row]:
             moment = moment.astimezone(UTC).replace(tzinfo=None)
     except (ValueError, OverflowError):
         raise InputError(f"TIMESTAMP must be a time like '2023-11-16 18:17:03.9799600', not {text[:80]!r}") from None
-    ticks = (moment - _EPOCH) // _MICROSECOND
+    ticks = (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1)
     return [Row(ticks, whole_of(record, "ContextTokens", 1), whole_of(record, "GeneratedTokens", 0))]
 
 
@@ -269,7 +265,7 @@ def _tokens(message: Record, text: Any) -> int:
         return whole_of(message, "tokens", 0)
     if not isinstance(text, str):
         raise InputError(f"a message must have a text as content, or tokens, not {str(message)[:80]!r}")
-    return -(-len(text) // CHARACTERS)
+    return -(-len(text) // 4)  # characters of a token: English has four to five with today's tokenizers
 
 
 def with_sessions(rows: Sequence[Row]) -> list[Row]:
@@ -366,7 +362,8 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
         rows = with_sessions(rows)
     elif not trace_format.in_turns and any(row.session is not None for row in rows):
         rows = with_histories(rows, segments)
-    origin = rows[0].arrival if trace_format.starts_at_zero or rows[0].arrival >= A_DATE else 0.0
+    is_date = rows[0].arrival >= 1e8  # three years: seconds since 1970 and not since the start
+    origin = rows[0].arrival if trace_format.starts_at_zero or is_date else 0.0
     in_turns = trace_format.in_turns or follow
     if follow and not trace_format.in_turns and all(row.session is None for row in rows):
         no_sessions = "give it a column session, or blocks as Mooncake's traces have them"

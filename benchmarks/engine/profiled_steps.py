@@ -1,31 +1,61 @@
-"""Predicted kernels held against an engine's profile, family by family."""
+"""Kernels of profiled steps held against their estimates, family by family.
+
+    python benchmarks/engine/profiled_steps.py RUNS.json.gz [RUNS.json.gz ...]
+
+Files are of run_engine.py's format with `profiles`: `tag` (with `ctx~1100` or `8x2048` in it), `annots` of (name,
+category, duration) with names that say what each step held, `n_annot`, `kernels` with `name`, `n`, `mean_us` and
+`sum_us`, and `busy_us`.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from infercast.engines.base import Deployment, Engine
-from infercast.engines.settings import ProfiledStep
+from infercast.engines.base import Deployment
 from infercast.errors import FileFormatError
 from infercast.forecast.kernels import estimate_shape
 from infercast.lab.validate.compare import Comparison, deployment_of
-from infercast.lab.validate.measured import MeasuredFile, load_document
+from infercast.lab.validate.measured import MeasuredFile, load_document, read_measured
 from infercast.predict.identity import OTHER, family_of_kernel
-from infercast.predict.roofline import Predictor
 from infercast.serve.step import DraftShape, StepShape
 
 GEMM = "gemm"
 CONTEXT = re.compile(r"ctx~(\d+)")
 PROMPT = re.compile(r"\d+x(\d+)")
 LM_HEAD = "lm_head"
+STEPS = {
+    "vllm": (
+        r"execute_context_(?P<prompts>\d+)\((?P<prompt_tokens>\d+)\)_generation_(?P<decodes>\d+)\((?P<decode_tokens>\d+)\)",
+    ),
+    "sglang": (
+        r"step\[DECODE bs=(?P<decodes>\d+)",
+        r"step\[EXTEND bs=(?P<prompts>\d+) toks=(?P<prompt_tokens>\d+)",
+    ),
+}  # What names of steps look like, by engine
 FIRST_PIECE = 8  # Prompt tokens that the step before left unfinished: each step of a full queue leaves a few more
+
+
+class ProfiledStep(NamedTuple):
+    """The batch of one step."""
+
+    prompts: int = 0
+    prompt_tokens: int = 0
+    decodes: int = 0
+    decode_tokens: int = 0  # Tokens of the decoding sequences, including drafts; 0: one each
+
+
+def profiled_step(engine: str, name: str) -> ProfiledStep | None:
+    """The batch of a step, from its name in a profile; None if it is not the name of a step."""
+    match = next(filter(None, (re.match(pattern, name) for pattern in STEPS[engine])), None)
+    return None if match is None else ProfiledStep(**{field: int(text) for field, text in match.groupdict().items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +87,8 @@ class Profile:
         return queries, keys
 
 
-def read_profiles(path: Path, document: Mapping[str, Any], engine: Engine, *, has_experts: bool) -> Iterator[Profile]:
-    """All profiles of a measured file; the engine knows how it names its steps."""
+def read_profiles(path: Path, document: Mapping[str, Any], engine: str, *, has_experts: bool) -> Iterator[Profile]:
+    """All profiles of a measured file."""
     for position, profile in enumerate(document.get("profiles", ())):
         where = f"profiles[{position}]"
         try:
@@ -73,11 +103,11 @@ def read_profiles(path: Path, document: Mapping[str, Any], engine: Engine, *, ha
             raise FileFormatError(path, f"{where} cannot be read: {type(problem).__name__} {problem}") from None
 
 
-def _steps(profile: Mapping[str, Any], engine: Engine) -> tuple[tuple[ProfiledStep, float], ...]:
+def _steps(profile: Mapping[str, Any], engine: str) -> tuple[tuple[ProfiledStep, float], ...]:
     """Kinds of steps and how often each ran; a long list is cut off in the file, its total is not."""
     listed = profile["annots"]
     host_side = "user_annotation"
-    found = [engine.profiled_step(name) for name, category, _ in listed if category == host_side]
+    found = [profiled_step(engine, name) for name, category, _ in listed if category == host_side]
     kinds = Counter(step for step in found if step is not None)
     if not kinds:
         raise ValueError("no step is named in it")
@@ -136,19 +166,12 @@ class ProfileComparison:
         return known / self.busy.measured
 
 
-def compare_profiles(
-    files: Iterable[MeasuredFile],
-    *,
-    model_config: Path | None = None,
-    gpu: str | None = None,
-    predictor: str | Predictor = "learned",
-    real_weights: bool = False,
-) -> list[ProfileComparison]:
+def compare_profiles(files: Iterable[MeasuredFile]) -> list[ProfileComparison]:
     compared = []
     for measured in files:
-        deployment = deployment_of(measured, model_config, gpu, predictor, real_weights=real_weights)
+        deployment = deployment_of(measured, None, None)
         document, has_experts = load_document(measured.path), deployment.model.has_experts
-        profiles = read_profiles(measured.path, document, deployment.engine, has_experts=has_experts)
+        profiles = read_profiles(measured.path, document, deployment.engine.family, has_experts=has_experts)
         compared += [compare_profile(measured.path.name, deployment, profile) for profile in profiles]
     return compared
 
@@ -194,3 +217,28 @@ def summarise(profiles: Sequence[ProfileComparison]) -> dict[str, Any]:
         "busy_ape_median": float(np.median([profile.busy.ape for profile in profiles])),
         "kernel_time_covered": covered / sum(profile.busy.measured for profile in profiles),
     }
+
+
+def percent(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:.1f} %"
+
+
+def main(paths: list[Path]) -> None:
+    profiles = compare_profiles(read_measured(path) for path in paths)
+    for profile in profiles:
+        print(f"\n**{profile.file}: {profile.tag}**\n")
+        print("| family | measured ms | predicted ms | error |\n| --- | --: | --: | --: |")
+        for name, each in {**profile.families, "all kernels": profile.busy}.items():
+            if each.measured > 0:
+                small = "" if name in profile.scored or each is profile.busy else " (below 1 %)"
+                times = f"{each.measured / 1e3:,.2f} | {each.predicted / 1e3:,.2f} | {100 * each.error:+.1f} %"
+                print(f"| {name}{small} | {times} |")
+    summary = {name: percent(value) for name, value in summarise(profiles).items()}
+    print(
+        "\nMedian errors: families with 1 % of a profile or more {kernel_ape_median}, GPU time of a step "
+        "{busy_ape_median}; {kernel_time_covered} of the profiled time is estimated".format(**summary)
+    )
+
+
+if __name__ == "__main__":
+    main([Path(word) for word in sys.argv[1:]])

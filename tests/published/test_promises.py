@@ -1,7 +1,6 @@
 """Promises: the odds are those of the shape, buckets count right, and those of the measured runs mean what they say."""
 
 import json
-import sys
 from math import exp
 from typing import Any
 from xml.etree import ElementTree
@@ -9,22 +8,22 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from infercast.cli import main
 from infercast.forecast.uncertainty import SLOWER_UNDER_LOAD
 from infercast.lab.validate.compare import Comparison, Parts, RunComparison, validate
 from infercast.lab.validate.measured import read_measured, shipped_runs
-from infercast.lab.validate.reliability import (
+from published.promises import (
     BUCKETS,
     LIMITS,
     Promises,
     both,
+    main,
     orders_of,
     promises_of,
     reliability,
     reliability_of,
+    reliability_svg,
     worst_of,
 )
-from infercast.report.accuracy import reliability_svg
 
 
 def test_a_promise_holds_where_the_measured_value_keeps_the_limit() -> None:
@@ -90,7 +89,7 @@ def test_right_odds_are_found_to_be_right_and_wrong_ones_wrong() -> None:
 
 
 def test_promises_about_measured_runs_hold_as_often_as_they_say() -> None:
-    """Four engines of different kinds; all of them are counted by the command (docs/odds.md)."""
+    """Four engines of different kinds; all of them are counted in docs/odds.md."""
     names = ("llama-3.1-8b.", "qwen3-30b-a3b.", "gemma-2-9b.", "llama-3.1-8b__small.")
     files = [read_measured(path) for path in shipped_runs("vllm@0.25") if path.name.startswith(names)]
     runs = validate(files).runs
@@ -102,16 +101,16 @@ def test_promises_about_measured_runs_hold_as_often_as_they_say() -> None:
     assert least.held == pytest.approx(least.odds, abs=0.05)
 
 
-def test_the_picture_is_drawn(document: Any, write: Any, tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
-    picture = tmp_path / "promises.svg"
-    words = ["infercast", "validate", str(write(document)), "--plot", str(picture), "--json"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as end:
-        main.run()
-    assert not end.value.code
+def test_the_picture_is_drawn(tmp_path: Any, capsys: Any) -> None:
+    measured, picture = (
+        next(path for path in shipped_runs("vllm@0.25") if "small" in path.name),
+        tmp_path / "promises.svg",
+    )
+    main([str(measured), "--plot", str(picture), "--json"])
     groups = json.loads(capsys.readouterr().out)["reliability"]
     assert set(groups) == {"all", "static", "under_load", "two_limits"}
-    assert sum(bucket["count"] for bucket in groups["all"]["buckets"]) == 2 * 6 * LIMITS.size
+    count = 6 * len([run for run in read_measured(measured).runs if run.kind != "warmup"])
+    assert sum(bucket["count"] for bucket in groups["all"]["buckets"]) == count * LIMITS.size
     text = picture.read_text("utf-8")
     assert ElementTree.fromstring(text).tag.endswith("svg")
     assert "under load" in text
