@@ -11,7 +11,7 @@ from infercast.forecast.diagnosis.growth import Binding
 from infercast.forecast.diagnosis.trials import CAPACITY, Gain, value_in
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.result import Forecast
-from infercast.report.terminal import pick
+from infercast.report.terminal import Facts, RenderableType, Renderers, pick
 
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 POOLED = "e2e_p99<1s"
@@ -64,7 +64,8 @@ def change_words(found: RunDiagnosis) -> str:
         if found.tried is None:
             return "not looked for"
         tried = f" of {len(found.tried)} that were tried" if found.tried else ""
-        return f"none{tried} helps by 5 % or more"
+        late = "; the time limit left no time for others, a longer --time-limit does" if found.is_late else ""
+        return f"none{tried} helps by 5 % or more{late}"
     first, *others = remedy.gains
     least = max(WORTH_WORDS, first.error)
     told = [each for each in others if abs(each.ratio - 1.0) > max(least, each.error)]
@@ -155,3 +156,10 @@ def diagnosis_dict(found: RunDiagnosis) -> dict[str, Any]:
         "simulations": found.simulations,
         "next": next_words(found),
     }
+
+
+def render_diagnosis(found: RunDiagnosis) -> list[RenderableType]:
+    return [Facts([*diagnosis_rows(found), ("next", next_words(found))])]
+
+
+RENDERERS = {"RunDiagnosis": Renderers(diagnosis_dict, render_diagnosis, rows="causes")}
