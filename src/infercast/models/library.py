@@ -157,7 +157,7 @@ def checkpoint(name: str) -> Checkpoint | None:
     if not (found := _bases_of(words) or _written_together(words)) and len(parts) > 1:  # .../Qwen3-32B/FP8
         words = _take_apart("-".join(parts[-2:]))
         found = _bases_of(words)
-    found = found or _without_size(words)
+    found = found or _without_size(_take_apart(parts[-1]))
     words = words._replace(format=next(filter(None, map(_rules()["stored"].get, parts[-2:])), words.format))
     if reason := _rules()["formats"].get(words.format, {}).get("refused"):
         hint = f"; {found[0]} with --quantization int4 comes nearest" if found else ""
