@@ -113,6 +113,13 @@ def test_more_than_can_be_served_asks_for_the_rate_at_most() -> None:
     assert found.remedy.change.cost == GPUS or most > 400
 
 
+def test_few_seats_may_become_as_many_as_an_engine_has_by_default() -> None:
+    forecast = simulate_system(system({"max_num_seqs": 4}), synthetic_workload(rate=50, count=300, **SHORT))
+    found = diagnose_run(forecast)
+    assert found.remedy is not None
+    assert (found.remedy.words, found.remedy.change.cost) == ("--max-num-seqs 256", FREE)
+
+
 def test_limits_bind_in_order_and_near_what_can_be_served() -> None:
     of = system({"max_num_seqs": 8})
     forecast = simulate_system(of, synthetic_workload(rate=6, count=200, **SHORT))

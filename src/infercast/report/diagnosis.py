@@ -84,7 +84,7 @@ def _gain_words(found: RunDiagnosis, gain: Gain) -> str:
     if gain.aim.quantity == CAPACITY and now is not None:
         offered = found.forecast.workload.rate or 0.0
         still = f", still less than the {offered:,.3g} that arrive" if now * gain.ratio < offered else ""
-        return f"{text}: {now * gain.ratio:,.3g}{still}"
+        return f"{text}: {now * gain.ratio:,.3g} requests/s{still}"
     return text
 
 

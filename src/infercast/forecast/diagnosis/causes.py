@@ -26,6 +26,7 @@ from infercast.forecast.diagnosis.changes import (
     SERVERS,
     SLOTS,
     STAGES,
+    USUAL_SEATS,
     WITH_PREFIXES,
     Change,
 )
@@ -198,7 +199,7 @@ def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]
         yield KV, name, lambda: relaxed(num_blocks=8 * replica.num_blocks)
     seats, name = most_running(pool), deployment.engine.bounds[1]
     if waits and deployment.asked is not None and max(each.running.peak for each in pool.records) >= FULL * seats:
-        more = Change((SEATS,), {name: 4 * seats})
+        more = Change((SEATS,), {name: max(4 * seats, USUAL_SEATS)})
         yield SEATS, f"{name} {seats}, all in use", lambda: gained(more.applied(system))
     if (stages := replica.stages) is not None:
         yield STAGES, "other pipeline stages", lambda: gained(_with(system, lambda each: _at_once(each, len(stages))))

@@ -43,7 +43,7 @@ class Aim(NamedTuple):
     @property
     def name(self) -> str:
         if self.quantity == CAPACITY:
-            return "requests/s at most"
+            return "serving capacity"
         if self.quantity == TOKENS:
             return TITLES[TOKENS]
         return f"{TITLES[self.quantity]} {'mean' if self.percentile is None else f'p{self.percentile:g}'}"
