@@ -645,21 +645,18 @@ class CorrectedTimer(KernelTimer):
         return factor * self._own.kernel_seconds(rows, [each / factor for each in varying], slowed)
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        factors = np.where(rows[0] >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
+        factors = self._factors_of(rows[0])[:, None]
         return np.asarray(factors * self._own.step_kernels(rows, varying / factors, slowed))
 
     def row_seconds(self, table: int, rows: Table) -> Table:
         each = self._own.row_seconds(table, rows)
-        return (
-            each if table else each * np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
-        )
+        return each if table else each * self._factors_of(rows)[:, None]
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
         return self._own.row_calls(table, rows)
 
     def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
-        factors = np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])
-        return np.asarray(factors * self._own.slowed_seconds(rows, slowed))
+        return np.asarray(self._factors_of(rows) * self._own.slowed_seconds(rows, slowed))
 
     def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
         return self._own.limit_felt(rows, slowed, seconds)
@@ -675,6 +672,9 @@ class CorrectedTimer(KernelTimer):
         found = self._own.with_adapters(estimate)
         pairs = zip(plain, found.gpu_seconds, strict=True)
         return found._replace(gpu_seconds=[before + factor * (after - before) for before, after in pairs])
+
+    def _factors_of(self, rows: Table) -> Table:
+        return np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])
 
     def _longer(self, estimate: StepEstimate) -> StepEstimate:
         factor = self._factors[estimate.rows[0] >= self._decoding_row]
