@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from infercast.bundled import DATA, read_data
 from infercast.engines.settings import numbers
-from infercast.errors import FileFormatError
+from infercast.errors import FileFormatError, reading
 from infercast.hardware.load import MEASURED, host_cpu, read_table
 from infercast.lazy_classes import MISSING, NamedTuple, dataclass, fields, replace
 from infercast.serve.step import HostCost
@@ -185,14 +185,8 @@ class HostProbe(NamedTuple):
 
 
 def read_probe(path: Path) -> HostProbe:
-    try:
+    with reading(path, "JSON"):
         document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not JSON") from None
-    except (ValueError, RecursionError) as problem:
-        raise FileFormatError(path, f"is not JSON: {problem}") from None
     return probe_of(document, path)
 
 

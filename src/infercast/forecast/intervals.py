@@ -213,8 +213,8 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
         forecast, widths.combined, uncertainty.Gains(*(max(each) for each in zip(*gains, strict=True))), slower
     )
     medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
-    told = {name: at for name, at in medians.items() if getattr(found, name) is not None}
-    rests = {name: _rests(widths, at, uncertainties[-1]) for name, at in told.items()}
+    known = {name: at for name, at in medians.items() if getattr(found, name) is not None}
+    rests = {name: _rests(widths, at, uncertainties[-1]) for name, at in known.items()}
     return replace(found, rests=rests, sensitivity=_sensitivity(widths, uncertainties))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import attrgetter
 from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -477,6 +478,14 @@ class AdapterLimit:
     def has_slot(self, sequence: Sequence) -> bool:
         adapter, taken = sequence.adapter, self._in_step
         return adapter in self._free or adapter in taken or len(taken) < self._max_adapters
+
+    def first(self, waiting: deque[Sequence], position: int) -> int:
+        """The first place from there on whose request has a slot; their number if none has."""
+        if len(self._in_step) < self._max_adapters:
+            return position
+        able = self._in_step | self._free
+        later = enumerate(islice(waiting, position, None), position)
+        return next((place for place, each in later if each.adapter in able), len(waiting))
 
     def add(self, sequence: Sequence) -> None:
         self._in_step |= {sequence.adapter} - self._free

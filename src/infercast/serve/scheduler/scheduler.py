@@ -410,6 +410,8 @@ class Scheduler:
             return
         position, waiting, most = 0, self.waiting, self.policy.max_num_seqs
         while position < len(waiting) and plan.budget > 0 and len(self.running) < most:
+            if self.adapters is not None and (position := self.adapters.first(waiting, position)) == len(waiting):
+                break
             sequence = waiting[position]
             new_tokens = SKIPPED if self._is_skipped(sequence) else self._start(plan, sequence)
             if new_tokens > 0:
