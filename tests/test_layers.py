@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab.measure": BASE | {"hardware", "ops.op"},
     "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "lab.validate"},
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
-    "emulate": BASE | {"", "engines.settings", "serve", "forecast", "report", "web"},
+    "emulate": BASE | {"", "serve", "forecast", "report", "web"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.base", "engines.host", "engines.settings", "serve"}
     | {"forecast", "calibration", "lab.validate", "lab.fit", "lab.measure", "torch_modules"}
