@@ -20,7 +20,8 @@ from infercast.forecast.memory import fit_memory
 from infercast.forecast.result import judge
 from infercast.forecast.slo import parse_slo
 from infercast.old_names import HOMES
-from infercast.report.formats import RENDERERS, frame_of_rows
+from infercast.report.formats import HOMES as RENDERER_HOMES
+from infercast.report.formats import frame_of_rows
 from infercast.shown import PlottableResult, ReprMixin, ResultMixin
 
 LONGEST = 300
@@ -157,13 +158,18 @@ def test_polars_is_asked_where_there_is_no_pandas(monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_answer_has_its_renderers() -> None:
-    for name, each in RENDERERS.items():
-        for where in (each.document, each.tables, each.picture, each.csv, each.page):
-            if where is not None:
-                module, _, function = where.partition(":")
-                assert hasattr(import_module(f"infercast.report.{module}"), function), name
     known = {kind.__name__ for kind in subclasses(ResultMixin)} - {"PlottableResult"}
-    assert known == set(RENDERERS)
+    assert known == set(RENDERER_HOMES)
+    for name, module in RENDERER_HOMES.items():
+        assert name in import_module(f"infercast.report.{module}").RENDERERS
+
+
+def test_every_picture_is_one_of_an_answer() -> None:
+    pytest.importorskip("matplotlib")
+    plotted = {kind.__name__ for kind in subclasses(PlottableResult)}
+    assert plotted == {*import_module("infercast.report.plots").PICTURES} | {
+        *import_module("infercast.report.page.figures").PLOTS
+    }
 
 
 def subclasses(kind: type) -> Iterator[type]:

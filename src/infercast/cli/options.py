@@ -16,6 +16,7 @@ from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, re
 from infercast.errors import InputError, UnknownNameError, need, require
 from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
+from infercast.forecast.progress import usual_limit
 from infercast.hardware import load_gpu
 from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import kernel_profile
@@ -67,6 +68,12 @@ def with_options(*groups: Option | Sequence[Option] | str) -> Callable[[Command]
 def is_given(ctx: Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
     return source is not None and bool(source.name == SAID.name)
+
+
+def time_limit_of(ctx: Context) -> float | None:
+    """Seconds that an answer may take: as asked, or as is usual on this machine."""
+    given: float | None = ctx.params["time_limit"]
+    return given if is_given(ctx, "time_limit") or given is None else usual_limit(given)
 
 
 def plain_call(options: Sequence[Option], words: Sequence[str]) -> dict[str, Any] | None:

@@ -391,8 +391,12 @@ PLAN = (
            page=Page("Disaggregated pools", "plan")),
     Option("network", str, "Between nodes; none: no engine spans two.", "infiniband-ndr"),
     Option("link", str, "Between two pools.", "infiniband-ndr"),
-    work("time_limit", float, "Seconds after which the best so far is the answer; so it is after Ctrl-C.", metavar="S",
-         page=Page("Time limit", "plan", "Seconds after which the best so far is the answer.", (0.1, 86400), "s")),
+)
+TIME = (
+    Option("time_limit", float, "Seconds for which the answer is refined; it is then what is known so far.", 10.0,
+           metavar="S",
+           page=Page("Time limit", "traffic", bounds=(0.1, 86400), unit="s", questions=f"{RUNS} plan")),
+    Option("no_cache", bool, "Compute again what was asked before on this machine.", False),
 )
 WORK = (
     work("workers", int, "Worker processes; default: one per processor for long searches."),
@@ -402,7 +406,7 @@ WORK = (
 # fmt: on
 GROUPS = (
     *(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, FILES),
-    *(MEMORY, SWEEP, CURVE, ENERGY, DAY, FLEET, PLAN, WORK),
+    *(MEMORY, SWEEP, CURVE, ENERGY, DAY, FLEET, PLAN, TIME, WORK),
 )
 PARALLEL = "tensor_parallel_size pipeline_parallel_size pp_layer_partition data_parallel_size"
 OPTIONS: dict[str, Option] = {option.name: option for group in reversed(GROUPS) for option in reversed(group)}

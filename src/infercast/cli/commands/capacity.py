@@ -12,6 +12,7 @@ from infercast.cli.options import (
     longest_asked,
     refuse_idle_options,
     replayed,
+    time_limit_of,
     with_options,
 )
 from infercast.cli.outputs import Form, check_files, print_answer, runs_bar
@@ -20,7 +21,7 @@ from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, start_up, 
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.day import capacity, day_within
 from infercast.forecast.deploy import load_model
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PARALLEL, PLACE
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PARALLEL, PLACE, TIME
 from infercast.report.files import write_whole
 from infercast.report.sweep import autoscaler_rows
 from infercast.serve.workload.request import check_too_long, refuse_too_long, truncated
@@ -71,6 +72,7 @@ RULES = {
     FLEET,
     ENGINE_ARGS,
     DEPLOYMENT,
+    TIME,
 )
 def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
     slo = slo_of(given)
@@ -85,6 +87,7 @@ def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **
     start = start_up(deployment, bandwidth=given["load_bandwidth"] * GIGA, other=given["start_seconds"])
     with runs_bar("day", 5) as tell:
         asked = paid | {"goal": goal, "autoscaler": rules, "start": start, "check": given["check"], "tell": tell}
+        asked |= {"time_limit": time_limit_of(ctx)}
         plan = capacity(deployment, traffic, slo, **asked)
     if export is not None:
         write_whole(export, autoscaler_rows(plan))
