@@ -74,6 +74,7 @@ class FileFormatError(InputError):
 @contextmanager
 def reading(path: object, kind: str, *others: type[Exception]) -> Iterator[None]:
     """What goes wrong while a file of a ``kind`` is read, and ``others`` that its reader raises, in one sentence."""
+    kinds: tuple[type[Exception], ...] = (ValueError, *others)
     try:
         yield
     except InputError:
@@ -84,7 +85,7 @@ def reading(path: object, kind: str, *others: type[Exception]) -> Iterator[None]
         raise FileFormatError(path, f"is not UTF-8 text, so not {kind}") from None
     except RecursionError:
         raise FileFormatError(path, f"is not {kind}: nested too deeply") from None
-    except (ValueError, *others) as problem:
+    except kinds as problem:
         what, line = getattr(problem, "msg", problem), getattr(problem, "lineno", None)
         raise FileFormatError(path, f"is not {kind}: {what}", line) from None
 

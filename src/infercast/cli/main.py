@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from infercast import __version__
+from infercast.cli import kept
 from infercast.errors import InfercastError
 from infercast.units import json_text
 
@@ -77,6 +78,12 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 
 
 def _answer(arguments: list[str]) -> None:
+    place = kept.place_of(arguments)
+    if place is not None and (known := kept.find(place)) is not None:
+        for remark in known.notes:
+            print(f"infercast: {remark}", file=sys.stderr)
+        sys.stdout.write(known.text)
+        return
     # At once: a plan takes a second to load, and minutes to search.
     if arguments[:1] == ["plan"]:
         import signal  # noqa: PLC0415 - others do without
@@ -93,11 +100,11 @@ def _answer(arguments: list[str]) -> None:
         print(f"infercast: the command {first} is {new} now; 1.0 drops the old name", file=sys.stderr)
         arguments = [new if word == first else word for word in arguments]
         first = new
-    about = COMMANDS.get(first)
+    about, remarks = COMMANDS.get(first), list[str]()
     if about is not None and about.engine_flags:
         from infercast.cli.options import translated  # noqa: PLC0415 - other commands need no engine
 
-        arguments, remarks = translated(arguments, about.own)
+        arguments, remarks = translated(arguments, about.load().options())
         for remark in remarks:
             print(f"infercast: {remark}", file=sys.stderr)
     call = None if about is None or VARIABLE in os.environ or arguments[0] != first else _plain(about.load(), arguments)
@@ -111,7 +118,18 @@ def _answer(arguments: list[str]) -> None:
     gc.freeze()
     gc.set_threshold(500_000)  # a simulation, or a trace that is read, makes much and hardly any cycles
     gc.enable()
-    sys.exit(call() or 0)
+    if place is None:
+        sys.exit(call() or 0)
+    with kept.copied() as printed:
+        try:
+            code = call() or 0
+        except SystemExit as end:
+            code = end.code or 0
+    from infercast.forecast.progress import was_cut  # noqa: PLC0415 - loaded by now
+
+    if code == 0 and not was_cut():
+        kept.keep(place, remarks, "".join(printed))
+    sys.exit(code)
 
 
 def _plain(command: Callable[..., Any], arguments: Sequence[str]) -> Callable[[], Any] | None:

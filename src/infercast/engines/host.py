@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, TypeVar
 from infercast.bundled import DATA, read_data
 from infercast.engines.settings import numbers
 from infercast.errors import FileFormatError, reading
-from infercast.hardware.load import MEASURED, host_cpu
+from infercast.hardware.load import MEASURED, host_cpu, read_table
 from infercast.lazy_classes import MISSING, NamedTuple, dataclass, fields, replace
 from infercast.serve.step import HostCost
 from infercast.serve.workload.api_server import ServerCosts
@@ -96,12 +96,10 @@ def _of_release(values: dict[str, Any], version: tuple[int, ...]) -> dict[str, A
 
 
 def read_host(path: Path, kind: type[Costs], version: tuple[int, ...] = ()) -> Costs:
-    import tomllib  # noqa: PLC0415 - most runs are on the bundled host
-
+    table = read_table(path, path)
     try:
-        with reading(path, "TOML"):
-            values = _of_release(tomllib.loads(path.read_text(encoding="utf-8")), version)
-    except (AttributeError, TypeError):
+        values = _of_release(table, version)
+    except (AttributeError, TypeError, ValueError):
         raise FileFormatError(path, "has no tables of releases under since") from None
     words = ("title", "source", "cpu")
     for name, value in values.items():

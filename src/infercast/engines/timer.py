@@ -44,7 +44,18 @@ from infercast.predict.board_power import (
 )
 from infercast.predict.estimate import exposed_seconds, padded
 from infercast.predict.roofline import Predictor
-from infercast.serve.step import Contexts, DraftShape, GroupShape, HostCost, Prompts, StepEstimate, StepShape, estimated
+from infercast.serve.step import (
+    ChangedTimer,
+    Contexts,
+    DraftShape,
+    GroupShape,
+    GroupTimer,
+    HostCost,
+    Prompts,
+    StepEstimate,
+    StepShape,
+    estimated,
+)
 
 
 class TimedDeployment(Protocol):
@@ -215,7 +226,8 @@ class KernelTimer:
             tokens += new
         if count:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            decodes, keys = time_decoding.next_step(count, computed + count), computed + count
+            keys = computed + count
+            decodes = [each for (each,) in time_decoding(count, keys)]
             padded = [each.seconds(count, keys) for each in self._padded] if self._is_padded else self._not_padded
             attention = [*map(fuse_prefill_decode, attention, decodes, self._attention_launches, padded)]
         return self._put_together(tokens, len(prefills) + count, len(prefills), count + num_first, attention)
@@ -300,9 +312,11 @@ class KernelTimer:
         return np.asarray(rows % self._decoding_row)
 
     @property
-    def adapted(self) -> Adapted | None:
+    def adapted(self) -> GroupTimer | None:
         """The timer for steps with an adapter; None without adapter slots."""
-        return None if self._adapter_table is None else Adapted(self)
+        if self._adapter_table is None:
+            return None
+        return ChangedTimer(self, lambda estimate, _: self.with_adapters(estimate))
 
     def with_adapters(self, estimate: StepEstimate) -> StepEstimate:
         """A step with an adapter: its kernels run for all tokens, including padding."""
@@ -368,20 +382,6 @@ class KernelTimer:
         return table
 
 
-class Adapted:
-    def __init__(self, timer: KernelTimer) -> None:
-        self._timer = timer
-
-    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        return self._timer.with_adapters(self._timer(shape, steps))
-
-    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        return self._timer.with_adapters(self._timer.decode(count, computed, contexts, steps))
-
-    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        return self._timer.with_adapters(self._timer.compute(prefills, num_first, count, computed, contexts))
-
-
 class DraftingTimer(KernelTimer):
     """A timer of steps that verify and draft, with a table of passes by number of drafts and sequences."""
 
@@ -417,8 +417,8 @@ class DraftingTimer(KernelTimer):
         # The drafter runs for every sequence in the step; for unfinished prompts the result is not used.
         number = shape.num_sequences
         if passes > 1:
-            again = self._single.next_step(number, shape.total_computed + shape.num_tokens)
-            attention = [each + (passes - 1) * more for each, more in zip(attention, again, strict=True)]
+            again = self._single(number, shape.total_computed + shape.num_tokens)
+            attention = [each + (passes - 1) * more for each, (more,) in zip(attention, again, strict=True)]
         row = passes * (self._most_sequences + 1) + number
         drafts = self._draft_seconds[row]
         if shape.prompts:
@@ -470,17 +470,18 @@ class DraftingTimer(KernelTimer):
         """Sequences with drafts, mixed with those without."""
         most = self._drafting.num_drafts
         if not num_drafts:
-            return of_single.next_step(count, computed + count)
+            return [each for (each,) in of_single(count, computed + count)]
         with_drafts = min(count, -(-num_drafts // most))
         if self._drafting.by_batch:
             with_drafts = count
         width = 1 + max(1, round(num_drafts / with_drafts))
         share = with_drafts / count
-        seconds = self._verifying(width).next_step(with_drafts, int(share * computed) + with_drafts * width)
+        verified = self._verifying(width)(with_drafts, int(share * computed) + with_drafts * width)
+        seconds = [each for (each,) in verified]
         if with_drafts == count:
             return seconds
-        others = of_single.next_step(count - with_drafts, computed - int(share * computed) + count - with_drafts)
-        return [*map(fuse_prefill_decode, seconds, others, self._attention_launches, repeat(0.0))]
+        others = of_single(count - with_drafts, computed - int(share * computed) + count - with_drafts)
+        return [*map(fuse_prefill_decode, seconds, [each for (each,) in others], self._attention_launches, repeat(0.0))]
 
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float], verifying: int = 0

@@ -24,7 +24,7 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import KILO, Facility, server_around
 from infercast.forecast.option_table import OPTIONS
-from infercast.forecast.progress import stage_progress
+from infercast.forecast.progress import cut, stage_progress, time_budget, time_left
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
@@ -255,6 +255,7 @@ def capacity(
     facility: Facility | None = None,
     check: bool = True,
     tell: Callable[[str], None] | bool | None = None,
+    time_limit: float | None = None,
     rate: float | None = None,
     profile: str = OPTIONS["day_profile"].default,
     **options: Unpack[DeployOptions],
@@ -267,7 +268,8 @@ def capacity(
     One replica is simulated at several loads; then the day is stepped through. With ``check`` the busiest minutes are
     simulated request by request on the smallest fixed fleet, for comparison. ``facility`` (servers, building, grid) is
     for the kWh of the day. A model's name needs ``gpu`` and takes ``options`` of `deploy`; a day may be the file of a
-    trace. ``tell`` is called with each part as it begins; True shows it.
+    trace. ``tell`` is called with each part as it begins; True shows it. After ``time_limit`` seconds no minutes are
+    simulated.
     """
     deployment = resolve_deployment(deployment, gpu, options)
     traffic = _day_of(deployment, traffic, rate, profile)
@@ -276,7 +278,7 @@ def capacity(
     slo, goal = parse_slo(slo) if isinstance(slo, str) else slo, goal or autoscaling.Goal()
     tariff = Tariff.of(price)
     system, lag = system_of(deployment), start or autoscaling.start_up(deployment)
-    with stage_progress(tell) as say:
+    with stage_progress(tell) as say, time_budget(time_limit):
         say("one replica at several loads")
         lone = autoscaling.learn_curve(system, traffic, slo)
         if lone.most_kept() <= 0.0:
@@ -298,8 +300,12 @@ def capacity(
         rules, scaled = _autoscaled(day, autoscaler or autoscaling.Autoscaler(), goal, curve, lag.seconds)
         days = plain, day.run(SCHEDULED, autoscaling.scheduled(hours, autoscaling.STEP, lag.seconds)), scaled
         policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
-        say("the busiest minutes, request by request")
-        found = check_busiest(deployment, traffic, slo, fleet, plain.attained) if check else None
+        found = None
+        if check and time_left() <= 0.0:
+            cut("the busiest minutes")
+        elif check:
+            say("the busiest minutes, request by request")
+            found = check_busiest(deployment, traffic, slo, fleet, plain.attained)
     most_kept = curve.most_kept()
     return DayPlan(
         deployment, traffic, slo, goal, curve, service, lag, rules, policies, hours, gpu_price, most_kept, found
@@ -314,7 +320,19 @@ def _day_of(deployment: Deployment, traffic: Any, rate: float | None, profile: s
     longest = deployment.settings.max_model_len
     if rate is None:
         return autoscaling.traffic_of(resolve_workload(traffic, {}, longest))
-    return autoscaling.made_up_day(rate, profile, *lengths_within(INPUT_LEN, OUTPUT_LEN, longest)[:2])
+    return day_within({"rate": rate, "day_profile": profile}, longest)
+
+
+def day_within(given: Mapping[str, Any], longest: int, window: float = autoscaling.WINDOW) -> autoscaling.Traffic:
+    """The day that options of these names describe, of requests of at most ``longest`` tokens."""
+    inputs, outputs, _ = lengths_within(given.get("input_len", INPUT_LEN), given.get("output_len", OUTPUT_LEN), longest)
+    if (most := inputs.maximum + outputs.maximum) > longest:
+        raise InputError(
+            f"input_len and output_len give up to {most:,} tokens, above max_model_len {longest:,}; shorten them or "
+            "raise it"
+        )
+    asked = given["rate"], given["day_profile"], inputs, outputs
+    return autoscaling.made_up_day(*asked, seed=given.get("seed", 0), window=window)
 
 
 def _beside_others(

@@ -28,12 +28,13 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
 from infercast.forecast.intervals import Intervals
-from infercast.forecast.progress import stage_progress
+from infercast.forecast.parallel import on_all_cores
+from infercast.forecast.progress import share_of_time, stage_progress, time_budget
 from infercast.forecast.result import Forecast, Verdict
-from infercast.forecast.simulate import simulate_system
+from infercast.forecast.simulate import Served, forecast_of, serve_system
 from infercast.forecast.slo import Percentiles, Slo, parse_slo
 from infercast.forecast.steady import State
-from infercast.forecast.system import system_of
+from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import with_topology
 from infercast.lazy_classes import NamedTuple, dataclass, replace
@@ -136,6 +137,7 @@ def compare(
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     tell: Callable[[str], None] | bool | None = None,
+    time_limit: float | None = None,
     **options: Unpack[DeployOptions],
 ) -> Layouts:
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
@@ -143,12 +145,13 @@ def compare(
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is called with each layout as it begins.
     An ``slo`` is judged for every layout that keeps up, which takes the full intervals of each. ``price`` is in dollars
     per GPU and hour, or a `Tariff`; ``facility`` describes servers and building. ``options`` are those of `deploy`; GPU
-    factors of a ``calibration`` hold for layouts of the GPU that was measured.
+    factors of a ``calibration`` hold for layouts of the GPU that was measured. Runs that are not precise when their
+    part of ``time_limit`` seconds is over end there.
     """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     tariff, facility = Tariff.of(price), facility or Facility()
-    of_model, others = model_options(options)
-    settings, of_model = with_keywords(others.pop("settings", None), others.get("engine"), of_model)
+    settings, given = with_keywords(options.pop("settings", None), options.get("engine"), options)
+    of_model, others = model_options(given)
     wanted, engine = resolve_settings(settings, others.pop("engine", None))
     load = workload or synthetic_workload(concurrency=CONCURRENCY, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
     config = load_model(model, engine=engine, **of_model)
@@ -157,24 +160,41 @@ def compare(
     predictor = others.pop("predictor", "learned")
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
     start: Callable[..., Deployment] = partial(deploy, config, predictor=chosen, **others)
-    costs: list[LayoutCost] = []
-    with stage_progress(tell) as say:
+    found: list[tuple[Gpu, ParallelLayout, System | str]] = []
+    with stage_progress(tell) as say, time_budget(time_limit):
         for device, layout in layouts_of(config, devices, num_gpus):
             if layout.pipeline > 1 and engine.drafts(wanted):
                 continue  # not modelled
-            say(f"{layout} on {device.name}")
             sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
             try:
                 deployment = start(device, changed(wanted, **further), **sizes)
             except DoesNotFitError as problem:
-                costs.append(LayoutCost(device, layout, problem=str(problem)))
+                found.append((device, layout, str(problem)))
                 continue
-            system = system_of(deployment, router if layout.data > 1 else None)
-            forecast = replace(simulate_system(system, load, slo=slo), tariff=tariff, facility=facility)
+            found.append((device, layout, system_of(deployment, router if layout.data > 1 else None)))
+        serve = partial(_served, load=load, slo=slo)
+        done = on_all_cores(serve, [each for _, _, each in found if isinstance(each, System)])
+        costs: list[LayoutCost] = []
+        for device, layout, system in found:
+            if isinstance(system, str):
+                costs.append(LayoutCost(device, layout, problem=system))
+                continue
+            say(f"{layout} on {device.name}")
+            served, intervals = next(done)
+            forecast = replace(forecast_of(system, served), tariff=tariff, facility=facility)
+            forecast.keep("intervals", partial(replace, intervals))
             if slo is not None and forecast.state.is_steady:
                 forecast = forecast.promised(slo)
             costs.append(_cost_of(forecast, layout))
     return Layouts.of(costs, config.name, load, tariff)
+
+
+def _served(system: System, load: Workload, slo: Slo | None) -> tuple[Served, Intervals]:
+    """What takes the time of a layout."""
+    of_run = 0.5  # The share of the time that is for the run itself
+    with share_of_time(of_run):
+        served = serve_system(system, load, slo=slo)
+    return served, forecast_of(system, served).intervals
 
 
 def count_layouts(
@@ -250,12 +270,17 @@ def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit."""
+    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit.
 
-    def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float]:
+    All that keep up with a rate serve the same tokens: of these the fewest GPUs come first, then the shortest answers.
+    """
+
+    def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float, float]:
         broken = cost.verdict is not None and not cost.verdict.holds
         worst = bool(cost.problem), bool(cost.saturation), cost.kind == "bound", broken
-        return *worst, -cost.output_tokens_per_second_a_gpu
+        if cost.forecast is None or cost.forecast.workload.rate is None:
+            return *worst, -cost.output_tokens_per_second_a_gpu, 0.0
+        return *worst, cost.layout.gpus, cost.forecast.end_to_end.mean
 
     return sorted(costs, key=place)
 

@@ -61,7 +61,6 @@ class Option(NamedTuple):
     argument: bool = False  # A word without a flag
     shows_default: bool = True
     catalogue: str = ""  # The list that values come from: for the page, and for completion in a shell
-    python: str = ""  # The keyword in Python, where it is another one
     what_if: bool = False  # Whether ``--what-if`` can change it
     page: Page | None = None
 
@@ -123,24 +122,22 @@ WORKLOAD = (
     workload("concurrency", int, "Closed loop: clients that each wait for their answer before they send again.",
              page=Page("Clients", "traffic", bounds=(1, 4096), unit="clients", questions="simulate energy")),
     workload("num_requests", int, "Requests in all; default: as many as a steady result takes, or the whole trace.",
-             short="-n", python="count",
+             short="-n",
              page=Page("Requests", "traffic", "Requests in all; as many as a steady result takes if left empty.",
                        (1, 5000), "requests", questions="simulate energy plan")),
     workload("input_len", str, "Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].", INPUT_LEN,
-             metavar="LENGTH", python="input_lengths",
+             metavar="LENGTH",
              page=Page("Prompt tokens", "traffic", "512, uniform:MIN:MAX or lognormal:MEAN:SIGMA[:MIN:MAX].",
                        unit="tokens", questions=f"{RUNS} plan")),
     workload("output_len", str, "Output tokens, in the same forms.", OUTPUT_LEN, metavar="LENGTH",
-             python="output_lengths",
              page=Page("Output tokens", "traffic", "In the same forms as prompt tokens.", unit="tokens",
                        questions=f"{RUNS} plan")),
     workload("declared_output_len", int,
-             "Longest answer that clients ask for (max_tokens); shorter ones end by EOS. Default: the answer.",
-             python="declared_length"),
+             "Longest answer that clients ask for (max_tokens); shorter ones end by EOS. Default: the answer."),
     workload("ignore_eos", bool,
              "Answers end at max_tokens, as in benchmarks, or by EOS; default: a trace's by EOS, random ones do not.",
              off=True),
-    workload("prefix_len", int, "Tokens that prompts share at their start.", 0, python="prefix_length",
+    workload("prefix_len", int, "Tokens that prompts share at their start.", 0,
              page=Page("Shared prefix", "traffic", bounds=(0, 1000000), unit="tokens")),
     workload("prefix_groups", int, "Number of different shared starts.", 1,
              page=Page("Shared prefixes", "traffic", bounds=(1, 100000))),
@@ -411,8 +408,12 @@ PLAN = (
            page=Page("Disaggregated pools", "plan")),
     Option("network", str, "Between nodes; none: no engine spans two.", "infiniband-ndr"),
     Option("link", str, "Between two pools.", "infiniband-ndr"),
-    work("time_limit", float, "Seconds after which the best so far is the answer; so it is after Ctrl-C.", metavar="S",
-         page=Page("Time limit", "plan", "Seconds after which the best so far is the answer.", (0.1, 86400), "s")),
+)
+TIME = (
+    Option("time_limit", float, "Seconds for which the answer is refined; it is then what is known so far.", 10.0,
+           metavar="S",
+           page=Page("Time limit", "traffic", bounds=(0.1, 86400), unit="s", questions=f"{RUNS} plan")),
+    Option("no_cache", bool, "Compute again what was asked before on this machine.", False),
 )
 WORK = (
     work("workers", int, "Worker processes; default: one per processor for long searches."),
@@ -422,7 +423,7 @@ WORK = (
 # fmt: on
 GROUPS = (
     *(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, FILES),
-    *(MEMORY, SWEEP, CURVE, ENERGY, DAY, FLEET, PLAN, WORK),
+    *(MEMORY, SWEEP, CURVE, ENERGY, DAY, FLEET, PLAN, TIME, WORK),
 )
 PARALLEL = "tensor_parallel_size pipeline_parallel_size pp_layer_partition data_parallel_size"
 OPTIONS: dict[str, Option] = {option.name: option for group in reversed(GROUPS) for option in reversed(group)}

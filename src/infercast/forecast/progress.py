@@ -1,20 +1,119 @@
-"""Progress of a simulation or a search: one line that is rewritten, on a terminal or below the cell of a notebook."""
+"""Progress of a simulation or a search, and the time that it may take.
+
+Progress is one line that is rewritten, on a terminal or below the cell of a notebook. A time limit never changes what a
+run of some length says: it decides how long the run becomes, in steps that do not depend on the machine.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from itertools import count
+from math import inf
 from typing import Any
 
+from infercast.errors import InputError, require
 from infercast.serve.loop import Progress
 from infercast.units import format_seconds
 
 EVERY = 0.1  # Seconds between two lines
 CELLS = 24  # Of the bar
+OVER = 0.01  # A share of the time that is left in seconds, below which nothing is begun any more
+SPARE = 0.8  # Of the time that is left, what a run is planned for that is begun again with fewer requests
+FEWEST_MORE = 0.2  # A run does not go on for a smaller share of further requests than this
+VARIABLE = "INFERCAST_TIME_LIMIT"
+clock = time.monotonic
+_end: ContextVar[float] = ContextVar("end", default=inf)
+_cuts: list[str] = []
+
+
+def usual_limit(default: float) -> float:
+    """Seconds that an answer may take for which no time is asked: another default may be set for a machine."""
+    text = os.environ.get(VARIABLE)
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise InputError(f"{VARIABLE} must be seconds, not {text!r}") from None
+
+
+@contextmanager
+def time_budget(seconds: float | None) -> Iterator[None]:
+    """Within it, answers are refined for so many seconds, or for as long as it takes; never longer than around it."""
+    require(seconds is None or 0 < seconds < inf, "time_limit", "be seconds above 0", seconds)
+    before = _end.get()
+    _end.set(before if seconds is None else min(before, clock() + seconds))
+    try:
+        yield
+    finally:
+        _end.set(before)
+
+
+@contextmanager
+def share_of_time(share: float) -> Iterator[None]:
+    """Within it, answers are refined for this share of the time that is left."""
+    left = time_left()
+    with time_budget(None if left == inf else max(share * left, 1e-6)):
+        yield
+
+
+def time_left() -> float:
+    """Seconds in which an answer may still be refined; infinite without a limit."""
+    end = _end.get()
+    return inf if end == inf else end - clock()
+
+
+def cut(what: str) -> None:
+    """Note that the time limit ended something: with more time, or on another machine, the answer would be another."""
+    _cuts.append(what)
+
+
+def was_cut() -> bool:
+    """Whether it ended anything in this process."""
+    return bool(_cuts)
+
+
+class Pace:
+    """How far a run may go in the time that is left, by what its requests have taken so far."""
+
+    def __init__(self) -> None:
+        self._began, self._left = clock(), time_left()
+        self.is_late = False  # Whether a run was kept shorter than it should be
+
+    def affordable(self, count: int, wanted: int, *, again: bool = False) -> int:
+        """Requests that a run of ``count`` may go on to, or ``again`` from its start; ``count`` if it is late.
+
+        If all that are wanted take too long, half of the further ones are tried, and so on: wherever it stops, it is
+        one of few lengths that are the same on every machine.
+        """
+        left = time_left()
+        if left == inf:
+            return wanted
+        each, more = (clock() - self._began) / count, wanted - count
+        while each * (more + count * again) > left:
+            self.is_late, more = True, more // 2
+            if more < FEWEST_MORE * count:
+                return count
+        return count + more
+
+    def is_late_for(self, count: int, others: int) -> bool:
+        """Whether so many other requests, by what ``count`` took, leave less than half of the time that is left."""
+        left = time_left()
+        return left < inf and (clock() - self._began) / count * others > left / 2
+
+    def instead(self, count: int, sent: int, least: int) -> int:
+        """Requests of a run that there is time for, in place of one of ``count`` that has ``sent`` some: by halves."""
+        gone, fitting = clock() - self._began, count
+        # What has gone by is lost to a shorter run, so one that nearly fits goes on.
+        while gone * fitting > (self._left if fitting == count else SPARE * (self._left - gone)) * sent:
+            if fitting < 2 * least:
+                break
+            fitting //= 2
+        return fitting
 
 
 @contextmanager

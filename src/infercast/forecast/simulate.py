@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from math import inf
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -26,12 +26,13 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import jumps_over
-from infercast.forecast.progress import request_progress
+from infercast.forecast.progress import Pace, cut, request_progress, time_budget, time_left
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome_of, part_of, pool_run, queue_of
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.uncertainty import longest_taken
+from infercast.lazy_classes import NamedTuple
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import prompts_of, receiving
 from infercast.serve.loop import Progress, StepObserver
@@ -53,6 +54,7 @@ def simulate(
     decode_instances: int | None = None,
     link: str | None = None,
     progress: Progress | bool | None = None,
+    time_limit: float | None = None,
     steady: bool = False,
     slo: Slo | str | None = None,
     price: Tariff | float | None = None,
@@ -70,6 +72,7 @@ def simulate(
 
     ``router`` names the load balancer of several replicas; that of the engine if none is named.
     ``progress`` is called with the number of requests served and the simulated seconds; True shows a bar.
+    A run of open length that is not precise after ``time_limit`` seconds ends there, and its state says so.
     With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     A run of open length goes on until an ``slo`` is decided; the forecast then has a verdict. ``price`` is in dollars
     per GPU and hour, or a `Tariff`, and ``facility`` describes servers and building.
@@ -86,13 +89,31 @@ def simulate(
         instances = prefill_instances or 1, decode_instances or 1
         system = two_pools(first, found, instances=instances, link=link or DEFAULT_LINK, router=router or PROXY_ROUTER)
     promise = parse_slo(slo) if isinstance(slo, str) else slo
-    with request_progress(progress, len(load.requests)) as tell:
+    with request_progress(progress, len(load.requests)) as tell, time_budget(time_limit):
         made = simulate_system(system, load, slo=promise, progress=tell, steady=steady)
     forecast = replace(made, tariff=Tariff.of(price), facility=facility or Facility())
     return forecast if promise is None else forecast.promised(promise)
 
 
-def simulate_system(
+class Served(NamedTuple):
+    """What takes the time of a simulation: the requests in the end, what became of them, and how the system copes."""
+
+    workload: Workload
+    run: Run
+    steady: steadiness.SteadyState
+    state: steadiness.State
+
+    def part(self, *, asked: bool = False) -> steadiness.SteadyState | None:
+        """What results are of, if not of the whole run; a steady part that is ``asked`` for must be there."""
+        return part_of(self.steady, self.state, asked, self.workload.open_ended)
+
+
+def simulate_system(system: System, workload: Workload, *, steady: bool = False, **how: Any) -> Forecast:
+    """Simulate a workload, of an open-ended one as much as a steady result takes; ``how`` is for `serve_system`."""
+    return forecast_of(system, serve_system(system, workload, steady=steady, **how), steady=steady)
+
+
+def serve_system(
     system: System,
     workload: Workload,
     *,
@@ -105,14 +126,15 @@ def simulate_system(
     medians: Callable[[], bool] = lambda: True,
     rejects: float = inf,
     check: Callable[[ServedRequests], None] = lambda _: None,
-) -> Forecast:
-    """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
+) -> Served:
+    """Serve a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
     ``watch`` returns for each pool one step observer a replica, which may see more requests than the workload has.
     ``run`` is a run of the workload that was made before. ``capacity`` is the request rate of the system at saturation,
     for callers that simulate many rates and compute it once. The run goes on until ``slo`` and, with ``medians``, the
     median latencies are known well, no longer than until it misses the SLO by ``rejects`` standard errors. ``check`` is
-    given what clients saw whenever the run is judged, before ``medians`` is asked, and may raise.
+    given what clients saw whenever the run is judged, before ``medians`` is asked, and may raise. Within a
+    `time_budget` a run of open length goes on for as long as that allows.
     """
     require_workload(workload)
     workload = system.as_served(workload)
@@ -123,8 +145,7 @@ def simulate_system(
     while True:
         course = _Course(system, workload, most, ask, check)
         if run is None:
-            go_on = course.go_on if workload.open_ended or steady else None
-            run = system.serve(workload, watch(workload), progress, go_on)
+            run = course.serve(watch, progress, goes_on=workload.open_ended or steady)
         workload = course.workload
         records = [record for records in run.records for record in records]
         steady_state, state, count = course.judge(run.clients, workload, records)
@@ -132,8 +153,20 @@ def simulate_system(
             steady_state, count = steady_state._replace(stopped=steadiness.ENOUGH), None
         if count is None:
             break
-        workload, run = extended(workload, count, longest_taken(workload, system.pools[-1].replica)), None
-    part = part_of(steady_state, state, steady, workload.open_ended)
+        longer = course.affordable(len(workload.requests), count)
+        if longer is None:
+            steady_state = steady_state._replace(stopped=steadiness.LATE, num_needed=count)
+            break
+        workload, run = extended(workload, longer, longest_taken(workload, system.pools[-1].replica)), None
+    return Served(workload, run, steady_state, state)
+
+
+def forecast_of(system: System, served: Served, *, steady: bool = False) -> Forecast:
+    """What users see of it."""
+    workload, run, steady_state, state = served
+    if steady_state.stopped == steadiness.LATE:
+        cut("a run")
+    part = served.part(asked=steady)
     seen = outcome_of(run.clients, part, workload)
     start = float(run.clients.sent_at.min())
     window = (start, start + seen.duration) if part is None else (start + part.begin, start + part.end)
@@ -155,6 +188,10 @@ def simulate_system(
     )
 
 
+class _TooSlow(Exception):  # noqa: N818 - a reason to be content with a shorter run
+    """A run that would take more than its time; it says for how many requests there is time."""
+
+
 class _Course:
     """A run that may go on: its requests so far, and what is asked of it."""
 
@@ -169,7 +206,35 @@ class _Course:
         self.workload, self.is_precise = workload, False
         self._replica, self._engines = system.pools[-1].replica, len(system.pools[-1].engines.replicas)
         self._first = self._replica if system.wire is None else receiving(self._replica)
-        self._capacity, self._ask, self._check = capacity, ask, check
+        self._capacity, self._ask, self._check, self._pace, self._system = capacity, ask, check, Pace(), system
+
+    def serve(
+        self, watch: Callable[[Workload], Sequence[Sequence[StepObserver]]], progress: Progress | None, *, goes_on: bool
+    ) -> Run:
+        """The run; of half of the requests, and so on, if there is no time for all of an open workload."""
+        least = steadiness.LEAST_REQUESTS
+
+        def tell(sent: int, seconds: float) -> None:
+            if progress is not None:
+                progress(sent, seconds)
+            # One that goes on asks for time before it does.
+            if sent and self.workload is workload and (fewer := self._pace.instead(count, sent, least)) < count:
+                raise _TooSlow(fewer)
+
+        while True:
+            workload, count = self.workload, len(self.workload.requests)
+            can_be_shorter = workload.open_ended and workload.drawn is not None and time_left() < inf
+            told = tell if can_be_shorter else progress
+            try:
+                return self._system.serve(workload, watch(workload), told, self.go_on if goes_on else None)
+            except _TooSlow as slow:
+                self.workload = extended(workload, slow.args[0], longest_taken(workload, self._replica))
+                self._pace = Pace()
+
+    def affordable(self, count: int, wanted: int) -> int | None:
+        """How many of the requests that are wanted there is time for, in a run of its own; None: for no more."""
+        longer = count if self._pace.is_late else self._pace.affordable(count, wanted, again=True)
+        return longer if longer > count else None
 
     def judge(
         self,
@@ -182,7 +247,13 @@ class _Course:
         self._check(clients)
         steady = steadiness.find_steady(clients, workload)
         state = steadiness.find_state(
-            self._first, workload, clients, steady, engines=self._engines, capacity=self._capacity
+            self._first,
+            workload,
+            clients,
+            steady,
+            engines=self._engines,
+            capacity=self._capacity,
+            is_late=partial(self._pace.is_late_for, len(workload.requests)),
         )
         steady = steadiness.judged(steady, state)
         if not workload.open_ended or workload.drawn is None:
@@ -205,6 +276,7 @@ class _Course:
         # Those that have not ended would not have either at the end of the longer run.
         most = steadiness.MOST_FOR_PRECISION if steady.reached else steadiness.MOST_REQUESTS
         wanted = min(steadiness.two_digits(needed + count - done), most)
+        wanted = wanted if wanted <= count else self._pace.affordable(count, wanted)
         if wanted <= count:
             return None
         longer = continued(self.workload, wanted, longest_taken(self.workload, self._replica))

@@ -26,7 +26,6 @@ from infercast.forecast.cost import GpuPrice, Tariff
 from infercast.forecast.deploy import (
     Deployable,
     GpuSource,
-    LoadOptions,
     ModelSource,
     RunOptions,
     Servable,
@@ -34,15 +33,23 @@ from infercast.forecast.deploy import (
     deploy_options,
     load_device,
     load_model,
+    load_options,
     parse_changes,
     resolve_call,
     resolve_deployment,
     resolve_workload,
 )
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
-from infercast.forecast.progress import stage_progress
-from infercast.forecast.result import Forecast, counted, headroom, holds, judge, per_hour_of
-from infercast.forecast.simulate import most_requests_per_second, simulate, simulate_system
+from infercast.forecast.parallel import on_all_cores
+from infercast.forecast.progress import cut, share_of_time, stage_progress, time_budget, time_left
+from infercast.forecast.result import Forecast, counted, headroom, holds, per_hour_of
+from infercast.forecast.simulate import (
+    Served,
+    forecast_of,
+    most_requests_per_second,
+    serve_system,
+    simulate_system,
+)
 from infercast.forecast.slo import Limit, Slo, attainment, parse_slo
 from infercast.forecast.system import System, system_of
 from infercast.hardware.gpu import MEGA
@@ -205,6 +212,7 @@ class Edge:
 
     value: float | None  # The largest value at which it does; None where it does at none of them
     reached: bool  # Whether it fails further on; if not, it holds at the last value, too
+    fails_at: float | None = None  # Where it is known to fail, if the time limit ended the search between the two
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -246,6 +254,7 @@ def sweep(
     facility: Facility | None = None,
     router: str | None = None,
     tell: Tell | bool | None = None,
+    time_limit: float | None = None,
     **options: Unpack[RunOptions],
 ) -> Sweep:
     """Simulate a workload at several rates, numbers of clients, or values of a setting; names do as in `simulate`.
@@ -253,15 +262,15 @@ def sweep(
     ``vary`` names a what-if change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in dollars per GPU
     and hour, or a `Tariff`; the default is the median of the bundled lists. ``facility`` describes servers and
     building. ``options`` are those of `deploy`, and of `synthetic_workload` without a workload. ``tell`` is called with
-    each point as it begins; True shows it.
+    each point as it begins; True shows it. Runs that are not precise when their part of ``time_limit`` seconds is over
+    end there.
     """
     axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
-    load = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
-    others = deploy_options(options)
+    load, others = load_options(options), deploy_options(options)
     if axis.is_load and workload is None:
         load[axis.name] = axis.values[0]
     decide = partial(replace, tariff=Tariff.of(price), facility=facility or Facility())
-    with stage_progress(tell) as say:
+    with stage_progress(tell) as say, time_budget(time_limit):
         if axis.is_load:
             found = resolve_deployment(deployment, gpu, others)
             requests = resolve_workload(workload, load, found.settings.max_model_len)
@@ -290,20 +299,37 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 
-    @cache
-    def run(value: float) -> Forecast:
-        return decide(simulate_system(system, at_load(workload, axis.name, value), capacity=capacity, slo=slo))
+    def serve(value: float) -> Served:
+        return serve_system(system, at_load(workload, axis.name, value), capacity=capacity, slo=slo)
 
+    if len(axis.values) > 1:
+        capacity()  # before processes are forked that would each compute it
+    edges = 3  # Parts of the time for the light load and both edges, as each point has one
     points: list[Point] = []
-    for value, label in zip(axis.values, axis.labels, strict=True):
-        tell(f"{axis.name} {label}")
-        points.append(point_of(label, value, run(value), slo))
+    tell(f"{axis.name} {axis.labels[0]}")
+    for place, served in enumerate(on_all_cores(serve, axis.values, later=edges)):
+        value, label = axis.values[place], axis.labels[place]
+        points.append(point_of(label, value, decide(forecast_of(system, served)), slo))
+        tell(f"{axis.name} {axis.labels[min(place + 1, len(axis.labels) - 1)]}")
     known = [point.forecast.state.capacity for point in points if point.forecast and point.forecast.state.capacity]
     most = known[0] if known else capacity()
     light, whole = _light_ttft(system, workload, most), axis.name == CONCURRENCY
     times_light = 2.0  # The knee is where the median TTFT is this multiple of that of a light load
-    bend = Slo((Limit("ttft", 50.0, times_light * light),))
-    knee, promise = _edge(points, bend, run, whole), None if slo is None else _edge(points, slo, run, whole)
+
+    def edge(limits: Slo) -> Edge:
+        """Between points only the limits matter, so a run ends when it is clear on which side of them it lies."""
+
+        @cache
+        def keeps(value: float) -> bool:
+            load = at_load(workload, axis.name, value)
+            with share_of_time(0.5):
+                run = simulate_system(system, load, capacity=capacity, slo=limits, medians=lambda: False)
+            return holds(run, limits)
+
+        return _edge(points, limits, keeps, whole)
+
+    knee = edge(Slo((Limit("ttft", 50.0, times_light * light),)))
+    promise = None if slo is None else edge(slo)
     parts = workload.description.split(", ")  # the rate varies, so it is left out
     return Sweep(
         title=_title(points),
@@ -331,19 +357,27 @@ def _along_setting(
     tell: Tell,
 ) -> Sweep:
     """The same workload on one deployment after the other; what does not fit says so."""
-    points: list[Point] = []
-    prices: list[GpuPrice | None] = []
-    for place, label in enumerate(axis.labels):
-        tell(f"{axis.name} {label}")
+    systems: list[System | str] = []
+    for place in range(len(axis.values)):
         changes = parse_changes(axis.changes(place))
-        number = axis.number(place)
         try:
             deployment = deploy_changed(asked, changes)
         except DoesNotFitError as problem:
-            points.append(Point(label, number, problem=str(problem)))
+            systems.append(str(problem))
             continue
-        system = system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None)
-        points.append(point_of(label, number, decide(simulate_system(system, workload, slo=slo)), slo))
+        systems.append(system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None))
+    serve = partial(serve_system, workload=workload, slo=slo)
+    fitting = [each for each in systems if isinstance(each, System)]
+    done = on_all_cores(serve, fitting)
+    points: list[Point] = []
+    prices: list[GpuPrice | None] = []
+    for place, (label, system) in enumerate(zip(axis.labels, systems, strict=True)):
+        number = axis.number(place)
+        if isinstance(system, str):
+            points.append(Point(label, number, problem=system))
+            continue
+        tell(f"{axis.name} {label}")
+        points.append(point_of(label, number, decide(forecast_of(system, next(done))), slo))
         prices.append(_price(points[-1]))
     # Where the GPU itself changes there is not one price.
     common = prices[0] if len(set(prices)) == 1 else None
@@ -371,7 +405,7 @@ def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
     return simulate_system(system, Workload(light, rate=rate)).ttft.p50
 
 
-def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float], Forecast], whole: bool) -> Edge:
+def _edge(points: Sequence[Point], slo: Slo, keeps: Callable[[float], bool], whole: bool) -> Edge:
     """The largest value up to which an SLO holds, without a gap, within 3 %; between two points by halving."""
     good: float | None = None
     edge = 1.03  # Factor between a load at which something still holds and one at which it does not
@@ -383,10 +417,13 @@ def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float], Forecast], w
             continue
         bad = point.number
         while good is not None and bad > edge * good:
+            if time_left() <= 0.0:
+                cut("an edge")
+                return Edge(good, reached=True, fails_at=bad)
             middle = round((good * bad) ** 0.5) if whole else float(f"{(good * bad) ** 0.5:.3g}")
             if middle in (good, bad):
                 break
-            good, bad = (middle, bad) if holds(run(middle), slo) else (good, middle)
+            good, bad = (middle, bad) if keeps(middle) else (good, middle)
         return Edge(good, reached=True)
     return Edge(good, reached=False)
 
@@ -468,8 +505,9 @@ def save_energy(
         for point in found.points:
             if point.problem:  # No limit frees any memory
                 raise DoesNotFitError(point.problem)
-            judged = None if promise is None or point.forecast is None else judge(point.forecast, promise).odds
-            points[float(point.number or 0.0)] = replace(point, odds=judged)
+            known = point.forecast if promise is None or point.forecast is None else point.forecast.promised(promise)
+            odds = known.verdict.odds if known and known.verdict else None
+            points[float(point.number or 0.0)] = replace(point, forecast=known, odds=odds)
         return found.title
 
     title = simulate(values)
@@ -600,20 +638,28 @@ def break_even(
     plain = partial(asked.func, model, gpu, changed(settings, **dict.fromkeys(flags)), **asked.keywords)()
     if clients is None:
         clients = [each for each in USUAL_CLIENTS if each <= drafted.settings.max_num_seqs]
-    points = []
-    for number in clients:
+    loads = [workload(number) for number in clients]
+    systems, points = (system_of(plain), system_of(drafted)), []
+    both = on_all_cores(partial(_serve_both, systems), loads)
+    for number, (without, drafting, is_steady) in zip(clients, both, strict=True):
         if tell is not None:
             tell(format_many(number, "client"))
-        points.append(_point(number, plain, drafted, workload(number)))
+        before, after = forecast_of(systems[0], without, steady=is_steady), forecast_of(systems[1], drafting)
+        points.append(LoadPoint(number, before, after))
     first = points[0].drafted
     words = first.workload.description
     return BreakEven(drafted.drafting, first.title, words.partition(" clients, ")[2] or words, tuple(points))
 
 
-def _point(clients: int, plain: Deployment, drafted: Deployment, load: Workload) -> LoadPoint:
-    """Both with the same requests, as many as the longer of the two runs takes."""
-    without = simulate(plain, load)
-    drafting = simulate(drafted, without.workload)
-    if len(drafting.workload.requests) > len(without.workload.requests):
-        without = simulate(plain, replace(drafting.workload, open_ended=False), steady=drafting.steady_only)
-    return LoadPoint(clients, without, drafting)
+def _serve_both(systems: tuple[System, System], load: Workload) -> tuple[Served, Served, bool]:
+    """Both with the same requests, as many as the longer takes; and whether a steady part of the first counts alone."""
+    plain, drafted = systems
+    with share_of_time(0.4):
+        without = serve_system(plain, load)
+    with share_of_time(0.6):
+        drafting = serve_system(drafted, without.workload)
+    if len(drafting.workload.requests) <= len(without.workload.requests):
+        return without, drafting, False
+    is_steady = drafting.part() is not None
+    longer = replace(drafting.workload, open_ended=False)
+    return serve_system(plain, longer, steady=is_steady), drafting, is_steady

@@ -26,6 +26,7 @@ import numpy as np
 from infercast.engines.base import Deployment, Engine, Version
 from infercast.engines.timer import Corrections, Factor
 from infercast.forecast.kernels import StepCost, average_step
+from infercast.forecast.progress import cut, time_left
 from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles, quantile
 from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import NamedTuple
@@ -52,6 +53,9 @@ SLOWER_UNDER_LOAD = 0.3
 distribution with its interval: of an engine like those that were measured ..."""
 SLOWER_ELSEWHERE = 0.15  # ... of any other, under load or not; its intervals are wider ...
 SLOWER_BEFORE = 0.64  # ... and of an old release: three of four published runs of these are slower than forecast.
+
+
+FEWEST_DRAWS = 2  # Of further workloads, if there is no time for twice as many
 
 
 class Spread(NamedTuple):
@@ -230,7 +234,16 @@ def step_uncertainty(step: StepCost, *, across_nodes: bool = False, most: float 
 def redraw(workload: Workload, replica: Replica, *, seed: int, count: int) -> Workload | None:
     """What another seed would have drawn, cut to what the engine takes; None where chance made none of it."""
     other = redrawn(workload, seed=seed, count=count)
-    return None if other is None else _shortened(other, longest_taken(workload, replica))
+    if other is None:
+        return None
+    longest = longest_taken(workload, replica)
+    requests = tuple(
+        request
+        if request.num_input + request.num_output <= longest
+        else replace(request, num_input=(kept := min(request.num_input, longest - 1)), num_output=longest - kept)
+        for request in other.requests
+    )
+    return replace(other, requests=requests)
 
 
 def longest_taken(workload: Workload, replica: Replica) -> int:
@@ -240,16 +253,6 @@ def longest_taken(workload: Workload, replica: Replica) -> int:
         if blocks <= replica.num_blocks:
             return replica.max_model_len
     return max(request.num_input + request.num_output for request in workload.requests)
-
-
-def _shortened(workload: Workload, longest: int) -> Workload:
-    requests = tuple(
-        request
-        if request.num_input + request.num_output <= longest
-        else replace(request, num_input=(kept := min(request.num_input, longest - 1)), num_output=longest - kept)
-        for request in workload.requests
-    )
-    return replace(workload, requests=requests)
 
 
 def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> Array:
@@ -491,14 +494,19 @@ def luck_of(
         return both * shown
     length = min(count, most, needed)
     seed = 0 if workload.drawn is None else workload.drawn.seed
-    draws = 4
+    draws = 2 * FEWEST_DRAWS
     apart = 1_000_003  # Between the seeds of two draws, far from consecutive seeds
     seeds = (seed + apart * number for number in range(1, draws + 1))
     found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
     drawn = [other for other in found if other is not None]
     if not drawn:
         return None
-    others = [serve(other) for other in drawn]
+    others: list[Record | ServedRequests] = []
+    for other in drawn:
+        if len(others) == FEWEST_DRAWS and time_left() <= 0.0:
+            cut("draws")
+            break
+        others.append(serve(other))
     scale = length / count
     latencies = [
         _of_latency([getattr(run, name) for run in (served, *others)], length, count)

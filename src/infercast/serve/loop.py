@@ -106,7 +106,7 @@ class AdmissionPoll:
 
 Progress = Callable[[int, float], None]  # Called with the number of requests sent and the simulated time in seconds
 PlanObserver = Callable[[Any, Plan], None]  # Called with the scheduler and the plan it just made
-TELL_EVERY = 1024  # Requests between two progress callbacks
+TELL_EVERY = 64  # Requests between two progress callbacks
 
 
 class StepObserver(Protocol):

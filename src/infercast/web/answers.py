@@ -18,21 +18,23 @@ from infercast import __version__
 from infercast.bundled import DATA, read_data
 from infercast.engines.base import Engine, engines
 from infercast.errors import InputError, UnknownNameError, need
-from infercast.forecast.autoscaling import Goal, made_up_day
+from infercast.forecast.autoscaling import Goal
 from infercast.forecast.cost import bundled_lists, price_of
-from infercast.forecast.day import capacity
-from infercast.forecast.deploy import lengths_within, taken_by
+from infercast.forecast.day import capacity, day_within
+from infercast.forecast.deploy import taken_by
 from infercast.forecast.estimate import kernel_basis
 from infercast.forecast.explain.overview import StepRoofline, load_curves, look_over, step_rooflines
 from infercast.forecast.explain.step_log import Watched, watch_run
 from infercast.forecast.intervals import Intervals, forecast_intervals, jumps_over
 from infercast.forecast.memory import fit_memory
-from infercast.forecast.option_table import PAGE_GROUPS
+from infercast.forecast.option_table import OPTIONS, PAGE_GROUPS
 from infercast.forecast.plan.question import OBJECTIVES
-from infercast.forecast.plan.request import question_of
+from infercast.forecast.plan.request import question_of, same_named
 from infercast.forecast.plan.search import plan
+from infercast.forecast.progress import share_of_time, time_budget, usual_limit
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import Slo
+from infercast.forecast.steady import LATE
 from infercast.forecast.sweep import MOST_VALUES, parse_numbers, save_energy, sweep_rates
 from infercast.glossary import glossary
 from infercast.hardware import Gpu, gpu_names, load_gpu
@@ -58,13 +60,12 @@ WORDS, HEAD = "web/api.toml", DATA / "web/api_head.html"
 COPIED = ("summary", "description", "operationId", "parameters")
 QUESTION, ERROR = ({"$ref": f"#/components/schemas/{name}"} for name in ("Question", "Error"))
 Tell = Callable[[str], None]
-PLANNED = ("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "pcie_topology", "api_server")
-"""Fields that a plan's question has by the same name."""
 KINDS = ("html", "csv", "json")
 QUANTILES = np.linspace(0.0, 1.0, 201)
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)  # Of the saturating rate, where none are given
 Answer = dict[str, Any]
 Handler = Callable[[Mapping[str, Any], Tell], Answer]
+OF_RUN = 0.5  # The share of the time of an answer that its run may take; intervals and changes take the rest
 QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
 MOST_COMPARED = 4
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions", "promise")
@@ -253,9 +254,9 @@ def plan_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
         drafts=drafts,
         power_budget=None if state["power_budget"] is None else 1000.0 * state["power_budget"],
         least_odds=state["odds"],
-        **{name: state[name] for name in PLANNED},
+        **same_named(state),
     )
-    return plan_dict(plan(question, tell=tell, time_limit=state["time_limit"]))
+    return plan_dict(plan(question, tell=tell, time_limit=limit_of(asked)))
 
 
 def capacity_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
@@ -263,13 +264,7 @@ def capacity_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     state, slo, longest = asked.state, _needed(asked), page.longest_of(asked)
     if state["rate"] is None:
         raise InputError("capacity needs the mean rate of the day; give rate, and leave out concurrency and sessions")
-    inputs, outputs, _ = lengths_within(state["input_len"], state["output_len"], longest)
-    if inputs.maximum + outputs.maximum > longest:
-        raise InputError(
-            f"input_len and output_len give up to {inputs.maximum + outputs.maximum:,} tokens, above the longest "
-            f"sequence of {longest:,}; shorten them or raise max_model_len"
-        )
-    traffic = made_up_day(state["rate"], state["day_profile"], inputs, outputs, seed=state["seed"])
+    traffic = day_within(state, longest)
     goal = Goal() if state["goal_minutes"] is None else Goal(state["goal_minutes"])
     deployment = page.deployment_of(asked)()
     found = capacity(deployment, traffic, slo, goal=goal, price=asked.tariff, facility=asked.facility, tell=tell)
@@ -462,23 +457,26 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     final = document.get("intervals", True)
     if not isinstance(final, bool):
         raise InputError(f"intervals must be true or false, not {final!r}")
-    run = run_of(asked) if final else quick_run(asked)
-    intervals = intervals_of(asked, run) if final else None
-    run = decided(asked, run, intervals)
-    return {
-        **about(asked, page.SIMULATE),
-        "command": command_of(asked, run),
-        "final": final,
-        "requests": len(run.forecast.workload.requests),
-        "forecast": forecast_dict(run.forecast, intervals),
-        "memory": memory_of(asked),
-        **charts_of(run),
-    }
+    with time_budget(limit_of(asked)):
+        run = run_of(asked) if final else quick_run(asked)
+        intervals = intervals_of(asked, run) if final else None
+        run = decided(asked, run, intervals)
+        return {
+            **about(asked, page.SIMULATE),
+            "command": command_of(asked, run),
+            "final": final,
+            "requests": len(run.forecast.workload.requests),
+            "forecast": forecast_dict(run.forecast, intervals),
+            "memory": memory_of(asked),
+            **charts_of(run),
+        }
 
 
 def curve(document: Mapping[str, Any], tell: Tell) -> Answer:
     """Latencies and throughput along request rates, the knee, and up to where the SLO holds."""
-    asked, found = curve_of(page.read_asked(document), tell)
+    asked = page.read_asked(document)
+    with time_budget(limit_of(asked)):
+        asked, found = curve_of(asked, tell)
     return {**about(asked, page.CURVE), "curve": found}
 
 
@@ -511,8 +509,9 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
 
 
 def _whole(asked: page.Asked) -> tuple[Watched, Intervals]:
-    run = run_of(asked)
-    intervals = intervals_of(asked, run)
+    with time_budget(limit_of(asked)):
+        run = run_of(asked)
+        intervals = intervals_of(asked, run)
     return decided(asked, run, intervals), intervals
 
 
@@ -520,7 +519,8 @@ def _alone(question: str, work: Callable[[page.Asked, Tell], dict[str, Any]]) ->
 
     def answered(document: Mapping[str, Any], tell: Tell) -> Answer:
         asked = page.read_asked(document)
-        return {**about(asked, question), question: work(asked, tell)}
+        with time_budget(None if question == page.PLAN else limit_of(asked)):  # a plan has its own
+            return {**about(asked, question), question: work(asked, tell)}
 
     return answered
 
@@ -562,10 +562,18 @@ def command_of(asked: page.Asked, run: Watched) -> str:
     return command if run.forecast.saturation is None else f"{command} --allow-overload"
 
 
+def limit_of(asked: page.Asked) -> float | None:
+    """Seconds that an answer may take."""
+    given: float | None = asked.state["time_limit"]
+    return given if given is None or given != OPTIONS["time_limit"].default else usual_limit(given)
+
+
 def quick_run(asked: page.Asked) -> Watched:
     """A run for an answer that must come soon: of few requests where a simulation goes step by step."""
     if run_key(asked) in _runs or jumps_over(page.system_asked(asked)):
-        return run_of(asked)
+        soon = 1.0  # Seconds of a run that is shown until the whole one is there
+        with time_budget(soon):
+            return run_of(asked)
     number = min(asked.state["num_requests"] or QUICK_REQUESTS, QUICK_REQUESTS)
     few = asked._replace(state={**asked.state, "num_requests": number})
     return watch_run(page.system_asked(few), page.workload_of(few), steady=few.state["steady"], capacity=lambda: inf)
@@ -578,8 +586,9 @@ def run_of(asked: page.Asked) -> Watched:
         return _runs[key]
     system, workload = page.system_asked(asked), page.workload_of(asked)
     capacity = page.capacity_known(asked, system, workload)
-    run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity, slo=asked.slo)
-    if key is not None:
+    with share_of_time(OF_RUN):
+        run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity, slo=asked.slo)
+    if key is not None and run.forecast.steady.stopped != LATE:
         _runs[key] = run
         kept_runs = 4  # runs that are kept, since their intervals, files or details may be asked for next
         while len(_runs) > kept_runs:

@@ -6,7 +6,7 @@ import shlex
 import sys
 from typing import Any
 
-from infercast.cli.options import Context, calibration_of, is_given, with_options, workload_of
+from infercast.cli.options import Context, calibration_of, is_given, time_limit_of, with_options, workload_of
 from infercast.cli.outputs import Form, print_answer, runs_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
@@ -14,7 +14,8 @@ from infercast.forecast.command.explain import explain_command, loaded_model
 from infercast.forecast.command.pasted import read_command, text_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, taken_by
-from infercast.forecast.option_table import COST, WORKLOAD, Option
+from infercast.forecast.option_table import COST, TIME, WORKLOAD, Option
+from infercast.forecast.progress import time_budget
 
 
 @with_options(
@@ -23,7 +24,7 @@ from infercast.forecast.option_table import COST, WORKLOAD, Option
     "gpu",
     Option("service", str, "Which of several commands in a file."),
     Option("advice", bool, "Try settings around the command, or do not.", True, off=True),
-    *(WORKLOAD, COST, "network engine expert_routing pcie_topology api_server chat predictor host calibration"),
+    *(WORKLOAD, COST, "network engine expert_routing pcie_topology api_server chat predictor host calibration", TIME),
 )  # fmt: skip
 def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: Any) -> None:
     text = text_of(words[0], sys.stdin.read() if words == ["-"] else None) if len(words) == 1 else shlex.join(words)
@@ -41,7 +42,7 @@ def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: An
     workload = workload_of(ctx)
     deployed = {**taken_by(deploy, given), "calibration": calibration_of(given)}
     usual_trials = 24  # for the bar: about as many settings are tried
-    with runs_bar("settings", usual_trials) as tell:
+    with runs_bar("settings", usual_trials) as tell, time_budget(time_limit_of(ctx)):
         asked: dict[str, Any] = {"like": workload, "slo": slo, "tariff": tariff, "facility": facility_of(given)}
         asked |= {"advice": given["advice"], "service": given["service"], "tell": tell or (lambda _: None)}
         asked["engine"] = asked_for

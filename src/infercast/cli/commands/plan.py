@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from infercast.cli.options import Context, calibration_of, comma_list, settings_of, with_options, workload_of
+from infercast.cli.options import (
+    Context,
+    calibration_of,
+    comma_list,
+    is_given,
+    settings_of,
+    time_limit_of,
+    with_options,
+    workload_of,
+)
 from infercast.cli.outputs import Form, command_line, note, print_result, runs_bar, stages_bar, with_counts
 from infercast.engines.base import engines
 from infercast.engines.settings import read_setting
@@ -13,10 +22,10 @@ from infercast.errors import InputError
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, load_model, taken_by
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare, count_layouts
-from infercast.forecast.option_table import COST, OPTIONS, PLAN, WORK, WORKLOAD, Option
+from infercast.forecast.option_table import COST, OPTIONS, PLAN, TIME, WORK, WORKLOAD, Option
 from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.question import AXES, PlanAxis, Question, setting_axis
-from infercast.forecast.plan.request import ANY, question_of
+from infercast.forecast.plan.request import ANY, question_of, same_named
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
 from infercast.report.plan import brief_plan, layouts_list, plan_dict, render_layouts, render_plan
@@ -35,6 +44,7 @@ from infercast.report.plan_folder import check_folder, write_plan
     *("router", WORKLOAD, COST),
     "quantization kv_cache_dtype network engine max_num_batched_tokens max_num_seqs max_model_len speculative_config",
     "acceptance setting pcie_topology api_server predictor calibration",
+    TIME,
 )
 def layouts_command(ctx: Context, *, model: str, form: Form, **given: Any) -> None:
     said = any(given[name] is not None for name in ("concurrency", "rate", "trace"))
@@ -44,7 +54,7 @@ def layouts_command(ctx: Context, *, model: str, form: Form, **given: Any) -> No
     slo, tariff = slo_of(given), tariff_of(given)
     names, counts = comma_list("--gpu", given["gpu"]), _counts(given["gpus"])
     others = {"num_gpus": counts, "workload": load, "settings": settings_of(ctx), "slo": slo, "price": tariff}
-    others |= {"facility": facility_of(given), "calibration": calibration_of(given)}
+    others |= {"facility": facility_of(given), "calibration": calibration_of(given), "time_limit": time_limit_of(ctx)}
     with runs_bar("layouts", count_layouts(model, names, counts, given["network"])) as tell:
         costs = compare(model, names, **{**taken_by(deploy, given), **taken_by(compare, given), **others, "tell": tell})
     print_result(form, layouts_list, render_layouts, costs)
@@ -66,6 +76,7 @@ MOST_KILOWATTS = 1e6
     "speculative_config acceptance max_model_len pcie_topology api_server predictor calibration out force",
     WORKLOAD,
     COST,
+    TIME,
     WORK,
 )
 def command(ctx: Context, *, out: Path | None, force: bool, form: Form, **given: Any) -> None:
@@ -79,7 +90,8 @@ def command(ctx: Context, *, out: Path | None, force: bool, form: Form, **given:
         question = _question(ctx, slo, given)
         work = {name: given[name] for name in ("workers", "ray", "resume")}
         with executor_for(**work, progress=count) as workers:
-            found = plan(question, workers, say, given["time_limit"])
+            is_long = any(work.values()) and not is_given(ctx, "time_limit")  # more machines, or a search that goes on
+            found = plan(question, workers, say, None if is_long else time_limit_of(ctx))
     if out is not None:
         again = command_line("--out").replace(" --force", "")
         written = write_plan(found, out, again, force=force)
@@ -87,12 +99,6 @@ def command(ctx: Context, *, out: Path | None, force: bool, form: Form, **given:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
     rows = "simulated" if found.winner is not None else "nearest"
     print_result(form, plan_dict, render_plan, found, rows=rows, brief=brief_plan)
-
-
-AS_THEY_ARE = (
-    *("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "least_odds", "link", "pcie_topology"),
-    *("api_server", "predictor"),
-)  # Options that are fields of a question by the same name
 
 
 def _question(ctx: Context, slo: Slo, given: dict[str, Any]) -> Question:
@@ -105,7 +111,7 @@ def _question(ctx: Context, slo: Slo, given: dict[str, Any]) -> Question:
         power_budget=_watts(given["power_budget"]), power_limits=_power_limits(given["power_limit"]),
         kv_cache_dtypes=_caches(model, given["kv_cache_dtype"]), network=None if network == "none" else network,
         calibration=calibration_of(given), axes=(*AXES, *_axes(given["vary"])),
-        **{name: given[name] for name in AS_THEY_ARE},
+        **same_named(given),
     )  # fmt: skip
 
 

@@ -8,14 +8,25 @@ from functools import partial
 from typing import Any
 
 from infercast import Deployment, Workload
-from infercast.cli.options import Context, deployment_of, refuse_idle_router, with_options, workload_of
+from infercast.cli.options import Context, deployment_of, refuse_idle_router, time_limit_of, with_options, workload_of
 from infercast.cli.outputs import Form, Outputs, outputs_of, print_result, simulation_bar
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy_changed, parse_changes
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, WORKLOAD, Option
+from infercast.forecast.option_table import (
+    COST,
+    DEPLOYMENT,
+    ENGINE_ARGS,
+    LAYOUT,
+    OUTPUT,
+    PLACE,
+    TIME,
+    WORKLOAD,
+    Option,
+)
+from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
@@ -25,6 +36,7 @@ from infercast.report.diagnosis import serving_words
 from infercast.report.forecast import brief_forecast, forecast_dict, render_forecast
 from infercast.serve.fleet.pool import MOST_ENGINES
 
+RUN = 0.5  # Share of the time that the run itself may take; intervals and changes take the rest
 Build = Callable[[Sequence[Deployment], str | None], System]  # A system of deployments, perhaps behind another router
 
 
@@ -80,7 +92,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
     if question.breakdown or question.files.need_steps:
         _explain(question, system)
         return
-    with simulation_bar(len(question.workload.requests)) as progress:
+    with simulation_bar(len(question.workload.requests)) as progress, share_of_time(RUN):
         forecast = simulate_system(system, question.workload, progress=progress, **question.asked)
     question.refuse_overload(forecast)
     intervals = forecast_intervals(forecast)
@@ -97,11 +109,12 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
     assert question.what_if is not None
     changes = parse_changes(question.what_if)
     runs = []
-    for system in (
+    systems = (
         build([each() for each in asked], None),
         build([deploy_changed(each, changes) for each in asked], changes.router),
-    ):
-        with simulation_bar(len(question.workload.requests)) as progress:
+    )
+    for share, system in zip((0.4, 0.6), systems, strict=True):
+        with simulation_bar(len(question.workload.requests)) as progress, share_of_time(share):
             runs.append(watch_run(system, question.workload, progress=progress, **question.asked))
         question.refuse_overload(runs[-1].forecast, ("as asked it is ", f"with {changes.text} it is ")[len(runs) - 1])
         runs[-1] = replace(runs[-1], forecast=question.decide(runs[-1].forecast))
@@ -119,7 +132,7 @@ def _explain(question: Question, system: System) -> None:
     from infercast.forecast.explain.step_log import watch_run  # noqa: PLC0415
     from infercast.report.kernels import breakdown_dict, render_breakdown, render_parts  # noqa: PLC0415
 
-    with simulation_bar(len(question.workload.requests)) as progress:
+    with simulation_bar(len(question.workload.requests)) as progress, share_of_time(RUN):
         run = watch_run(system, question.workload, progress=progress, **question.asked)
     question.refuse_overload(run.forecast)
     intervals = forecast_intervals(run.forecast)
@@ -143,7 +156,7 @@ def _explain(question: Question, system: System) -> None:
     print_result(question.form, document, tables, brief=brief)
 
 
-@with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)
+@with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, TIME)
 def command(ctx: Context, **given: Any) -> None:
     compare_engines(ctx, given)
     question = Question.of(given, workload_of(ctx))
@@ -156,7 +169,8 @@ def command(ctx: Context, **given: Any) -> None:
         (deployment,) = deployments
         return system_of(deployment, (other_router or given["router"]) if deployment.layout.data > 1 else None)
 
-    answer(question, [asked], build)
+    with time_budget(time_limit_of(ctx)):
+        answer(question, [asked], build)
 
 
 def compare_engines(ctx: Context, given: dict[str, Any]) -> None:
@@ -188,7 +202,7 @@ pools = partial(Option, panel="Pools")
         )
     ),
     pools("link", str, "Between the pools: nvlink or a network.", DEFAULT_LINK),
-    *("router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT),
+    *("router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, TIME),
 )
 def disaggregate_command(ctx: Context, **given: Any) -> None:
     sizes = ("engines", "tp", "pp", "dp")
@@ -217,4 +231,5 @@ def disaggregate_command(ctx: Context, **given: Any) -> None:
         router = other_router or given["router"] or PROXY_ROUTER
         return two_pools(*deployments, instances=instances, link=given["link"], router=router)
 
-    answer(question, asked, build)
+    with time_budget(time_limit_of(ctx)):
+        answer(question, asked, build)

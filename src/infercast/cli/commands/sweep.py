@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from infercast import __version__
-from infercast.cli.options import Context, deployment_of, is_given, refuse_idle_router, with_options, workload_of
+from infercast.cli.options import (
+    Context,
+    deployment_of,
+    is_given,
+    refuse_idle_router,
+    time_limit_of,
+    with_options,
+    workload_of,
+)
 from infercast.cli.outputs import Form, check_files, print_answer, print_result, runs_bar, write_plot
 from infercast.errors import InputError
 from infercast.forecast import sweep as sweeps
@@ -21,9 +29,11 @@ from infercast.forecast.option_table import (
     OPTIONS,
     PLACE,
     SWEEP,
+    TIME,
     WORKLOAD,
     Option,
 )
+from infercast.forecast.progress import time_budget
 from infercast.report.sweep import break_even_dict, render_break_even
 from infercast.serve.workload.request import Workload
 
@@ -35,7 +45,7 @@ def _run(ctx: Context, run: Callable[..., Any], given: dict[str, Any], bar: str,
     if not along.get("vary"):
         refuse_idle_router(ctx)
     source, device, settings = asked.args
-    with runs_bar(bar, total) as tell:
+    with runs_bar(bar, total) as tell, time_budget(time_limit_of(ctx)):
         promised = {"slo": slo_of(given), "price": tariff_of(given), "facility": facility_of(given)}
         common = {"settings": settings, "router": given["router"], "tell": tell, **asked.keywords}
         return run(source, device, load, **along, **promised, **common)
@@ -46,7 +56,7 @@ def _run(ctx: Context, run: Callable[..., Any], given: dict[str, Any], bar: str,
     Option("setting", list,
            "Values of what --what-if can change: max_num_batched_tokens=2048,8192; with one value it is fixed.", (),
            metavar="NAME=V,V", panel="What changes"),
-    *(LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT),
+    *(LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, TIME),
 )  # fmt: skip
 def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
     vary = _split_settings(ctx, given["setting"])
@@ -92,7 +102,7 @@ def _loads(ctx: Context, load: str, text: str) -> list[Any]:
     return values
 
 
-@with_options(PLACE, ENERGY, LAYOUT, "csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT)
+@with_options(PLACE, ENERGY, LAYOUT, "csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, TIME)
 def energy_command(ctx: Context, *, csv: Path | None, form: Form, **given: Any) -> None:
     power_limits, gpu_clocks = given["power_limits"], given["gpu_clocks"]
     if power_limits is not None and gpu_clocks is not None:
@@ -114,6 +124,7 @@ def energy_command(ctx: Context, *, csv: Path | None, form: Form, **given: Any) 
     OPTIONS["concurrencies"]._replace(help="Numbers of clients: 1:256:9, or 1,8,64; default: 1, 2, 4 to 512."),
     *("tensor_parallel_size data_parallel_size plot", ENGINE_ARGS, DEPLOYMENT),
     "num_requests input_len output_len declared_output_len prefix_len prefix_groups too_long seed",
+    TIME,
 )
 def speculate_command(ctx: Context, *, concurrencies: str | None, plot: Path | None, form: Form, **_: Any) -> None:
     check_files(plot)
@@ -121,7 +132,7 @@ def speculate_command(ctx: Context, *, concurrencies: str | None, plot: Path | N
     if concurrencies is not None:
         numbers = [int(each) for each in sweeps.parse_numbers(concurrencies, "--concurrencies", whole=True)]
     asked = deployment_of(ctx)
-    with runs_bar("loads", len(numbers or sweeps.USUAL_CLIENTS)) as tell:
+    with runs_bar("loads", len(numbers or sweeps.USUAL_CLIENTS)) as tell, time_budget(time_limit_of(ctx)):
         found = sweeps.break_even(asked, _clients(ctx), numbers, tell)
     if plot is not None:
         from infercast.report.page.figures import break_even_plot  # noqa: PLC0415 - only where it is asked for

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp
 from typing import Any, NamedTuple
 
 from infercast.errors import InfercastError
 from infercast.forecast.diagnosis.changes import ANSWERS, FREE, GPUS, Change, changes_of
 from infercast.forecast.diagnosis.trials import Gain, Trials
+from infercast.forecast.parallel import on_all_cores
+from infercast.forecast.progress import OVER, cut, time_left
 from infercast.forecast.result import Forecast
 
 LEAST = 0.02  # Smaller changes of a number are not worth a setting ...
@@ -91,6 +94,7 @@ class Advised:
     refused: tuple[tuple[str, str], ...]  # What the engine would not start with, and why
     applied: dict[str, Any]  # The values of the recommended command that differ from the given one ...
     together: Advice | None  # ... and what they do together.
+    untried: tuple[str, ...] = ()  # What the time limit left no time for
 
 
 def advise(loads: Sequence[tuple[str, Forecast]], tell: Callable[[str], None] = lambda _: None) -> Advised:
@@ -100,14 +104,16 @@ def advise(loads: Sequence[tuple[str, Forecast]], tell: Callable[[str], None] = 
     quiet: list[str] = []
     refused: list[tuple[str, str]] = []
     # A balancer of its own is nothing that a command starts.
-    for change in (each for each in changes_of(loads[-1][1]) if each.router is None):
+    changes = [each for each in changes_of(loads[-1][1]) if each.router is None]
+    untried: list[str] = []
+    for change, advice in zip(changes, on_all_cores(partial(_tried, trials=trials), changes, later=1.0), strict=True):
         tell(change.label)
-        try:
-            advice = _try(change, trials)
-        except InfercastError as problem:
-            refused.append((change.label, str(problem)))
-            continue
-        if advice.real:
+        if advice is None:
+            untried.append(change.label)
+            cut("advice")
+        elif isinstance(advice, InfercastError):
+            refused.append((change.label, str(advice)))
+        elif advice.real:
             found.append(advice)
         else:
             quiet.append(change.label)
@@ -123,7 +129,18 @@ def advise(loads: Sequence[tuple[str, Forecast]], tell: Callable[[str], None] = 
         refused=tuple(refused),
         applied={} if together is None else dict(together.change.values),
         together=together,
+        untried=tuple(untried),
     )
+
+
+def _tried(change: Change, trials: Sequence[tuple[str, Trials]]) -> Advice | InfercastError | None:
+    """What a change does, why the engine refuses it, or None if the time is over."""
+    if time_left() <= OVER:
+        return None
+    try:
+        return _try(change, trials)
+    except InfercastError as problem:
+        return problem
 
 
 def _try(change: Change, trials: Sequence[tuple[str, Trials]]) -> Advice:
@@ -141,6 +158,8 @@ def _combine(ranked: Sequence[Advice], trials: Sequence[tuple[str, Trials]]) -> 
     trade = 0.05  # The recommended command makes no number worse by more than this, or than what is gained on average
     for advice in ranked:
         change = advice.change
+        if time_left() <= 0.0:
+            break
         taken = {} if best is None else best.change.values
         if change.cost != FREE or {*change.values} & {*taken}:
             continue

@@ -24,6 +24,7 @@ from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.kernels import decode_shape, estimate_shape, prefill_shape
 from infercast.forecast.memory import Fit
+from infercast.forecast.progress import share_of_time
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import Slo
@@ -409,9 +410,11 @@ def explain_command(
     capacity = most_requests_per_second(system, load)
     loads = light_and_heavy(load, capacity) if workload is None else {"as asked": workload}
     served = []
-    for name, requests in loads.items():
+    later = 2.0 if advice else 0.5  # Times as much as a load takes that is for what comes after them
+    for number, (name, requests) in enumerate(loads.items()):
         tell(f"{name} load")
-        forecast = simulate_system(system, requests, capacity=lambda: capacity, slo=slo)
+        with share_of_time(1.0 / (len(loads) - number + later)):
+            forecast = simulate_system(system, requests, capacity=lambda: capacity, slo=slo)
         forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
         served.append(ServedLoad(name, forecast if slo is None else forecast.promised(slo, intervals), intervals))

@@ -11,6 +11,7 @@ from infercast.forecast.diagnosis.causes import (
     LARGE_STEP,
     MOST,
     Cause,
+    adding_up,
     causes_of,
     phases_of,
     responses,
@@ -21,6 +22,7 @@ from infercast.forecast.diagnosis.changes import ANSWERS, FREE, GPU, GPUS, MIXED
 from infercast.forecast.diagnosis.growth import Binding, bindings
 from infercast.forecast.diagnosis.trials import CAPACITY, Aim, Gain, Trials, queued_share
 from infercast.forecast.intervals import Intervals
+from infercast.forecast.progress import cut, time_left
 from infercast.forecast.result import Forecast, prices_of
 from infercast.forecast.system import System
 from infercast.lazy_classes import dataclass
@@ -58,6 +60,7 @@ class RunDiagnosis(ResultMixin):
     breaks: tuple[Binding, ...]
     is_kept: bool  # Whether the SLO holds, so that nothing needs to change
     simulations: int
+    is_late: bool = False  # Whether the time limit may have kept changes from being tried
 
     def _words(self) -> str:
         first = self.causes[0].name if self.causes else "nothing"
@@ -72,18 +75,21 @@ def diagnose_run(
     verdict = forecast.verdict
     sure = 0.8  # Odds with which nothing has to change
     kept = verdict is not None and verdict.holds and (verdict.odds or 0.0) >= sure
-    causes = causes_of(attempt, intervals, most=3 if trials else 0)
-    tried = () if kept else None
+    causes = causes_of(attempt, intervals, most=3 if trials and time_left() > 0.0 else 0)
+    tried: tuple[Remedy, ...] | None = () if kept else None
     if trials and not kept:
         tried = tuple(_tried(attempt, _bounds(attempt, causes, intervals), most))
     best, ahead = best_of(tried or (), attempt), tuple(bindings(forecast))
-    return RunDiagnosis(forecast, attempt.aim, tuple(causes), best, tried, ahead, kept, attempt.count)
+    is_late = trials and not kept and time_left() <= 0.0
+    if is_late:
+        cut("changes")
+    return RunDiagnosis(forecast, attempt.aim, adding_up(causes), best, tried, ahead, kept, attempt.count, is_late)
 
 
 def bottleneck(forecast: Forecast) -> str:
     """What limits a run, in words, from its own counts: nothing is simulated for it."""
     attempt = Trials(forecast)
-    causes = causes_of(attempt, None, most=0)
+    causes = adding_up(causes_of(attempt, None, most=0))
     return causes[0].words(attempt.aim) if causes else "nothing that can be told apart"
 
 
@@ -123,7 +129,7 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) ->
     for cost in (FREE, ANSWERS, GPUS):
         left = sorted((each for each in bounds if each[1].cost == cost), key=lambda pair: -pair[0])
         for bound, change in left[:most]:
-            if best is not None and best.gain > nearly * bound:
+            if time_left() <= 0.0 or (best is not None and best.gain > nearly * bound):
                 break
             if (remedy := try_change(trials, change)) is not None:
                 found.append(remedy)
@@ -133,7 +139,9 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) ->
     most_again = 3  # Longer trials of the best change
     before: Remedy | None = None
     for _ in range(most_again):
-        if best is None or not trials.can_grow_for(best.gains[0], before and before.gains[0]):
+        if best is None or time_left() <= 0.0:
+            break
+        if not trials.can_grow_for(best.gains[0], None if before is None else before.gains[0]):
             break
         again = try_change(trials, best.change)
         found = [each for each in found if each is not best] + ([again] if again else [])

@@ -33,6 +33,7 @@ import numpy as np
 
 from infercast.bundled import DATA
 from infercast.errors import InfercastError, InputError, missing, require
+from infercast.forecast.parallel import processors
 from infercast.lazy_classes import fields, is_dataclass
 
 Item = TypeVar("Item")
@@ -77,10 +78,6 @@ def seconds_left() -> float | None:
     """None where there is no limit."""
     longest_wait = 1e6  # Seconds that a lock can be waited for on every system
     return None if _deadline.get() == inf else min(max(0.0, _deadline.get() - time.monotonic()), longest_wait)
-
-
-def processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Processes:

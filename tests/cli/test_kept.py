@@ -1,0 +1,126 @@
+"""A question that is asked again is answered from the disk, and only then."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infercast.cli import kept
+from infercast.cli.commands import COMMANDS
+from infercast.forecast import progress
+from infercast.forecast.system import System
+
+ASKED = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "--rate", "2", "-n", "120", "--json")
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """The requests of every simulation that is run, with answers kept in a folder of this test."""
+    monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "answers"))
+    monkeypatch.setattr(progress, "_cuts", [])
+    found: list[int] = []
+    serve = System.serve
+
+    def counted(self: System, workload: Any, *others: Any) -> Any:
+        found.append(len(workload.requests))
+        return serve(self, workload, *others)
+
+    monkeypatch.setattr(System, "serve", counted)
+    return found
+
+
+def entries(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "answers").iterdir())
+
+
+def test_the_second_time_nothing_is_simulated(infercast: Callable[..., Any], runs: list[int], tmp_path: Path) -> None:
+    first = infercast(*ASKED)
+    assert runs
+    assert first.code == 0
+    runs.clear()
+    assert infercast(*ASKED) == first
+    assert not runs
+    assert len(entries(tmp_path)) == 1
+    assert infercast(*ASKED[:-1], "--seed", "3", "--json").out != first.out
+    assert runs
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x80\x04N.", b'{"text": "nonsense"}', b'{"notes": [], "text": "x", "digest": 1}']
+)
+def test_what_is_damaged_is_written_anew(
+    infercast: Callable[..., Any], runs: list[int], tmp_path: Path, content: bytes
+) -> None:
+    first = infercast(*ASKED)
+    (place,) = entries(tmp_path)
+    good = place.read_bytes()
+    place.write_bytes(content)
+    runs.clear()
+    assert infercast(*ASKED) == first
+    assert runs
+    assert place.read_bytes() == good
+
+
+def test_it_can_be_left_out(
+    infercast: Callable[..., Any], runs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = infercast(*ASKED, "--no-cache")
+    assert first.code == 0
+    monkeypatch.setenv(kept.VARIABLE, "off")
+    assert infercast(*ASKED) == first
+    assert not (tmp_path / "answers").exists()
+
+
+def test_a_file_that_is_named_counts_with_its_content(
+    infercast: Callable[..., Any], runs: list[int], tmp_path: Path
+) -> None:
+    trace = tmp_path / "requests.jsonl"
+    rows = [{"timestamp": 500 * number, "input_length": 200, "output_length": 20} for number in range(20)]
+    answers = []
+    for count in (20, 19):
+        trace.write_text("\n".join(map(json.dumps, rows[:count])))
+        answers.append(infercast("simulate", "qwen2.5-0.5b", "--gpu", "l4", "--trace", trace, "--json").json)
+    assert [each["workload"]["requests"] for each in answers] == [20, 19]
+
+
+def test_what_the_time_limit_cut_is_computed_again(
+    infercast: Callable[..., Any], runs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_cuts", ["a run"])
+    assert infercast(*ASKED).code == 0
+    assert not (tmp_path / "answers").exists()
+
+
+def test_refusals_and_commands_that_write_are_not_kept(
+    infercast: Callable[..., Any], runs: list[int], tmp_path: Path
+) -> None:
+    assert infercast("simulate", "no-such-model", "--gpu", "l4", "--rate", "2").code == 2
+    assert infercast(*ASKED, "--requests-out", tmp_path / "rows.csv").code == 0
+    assert not (tmp_path / "answers").exists()
+
+
+def test_few_and_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_FILES", 3)
+    for number in range(6):
+        kept.keep(tmp_path / "answers" / f"{number}.json", [], f"answer {number}")
+    assert len(entries(tmp_path)) == 3
+    assert kept.find(tmp_path / "answers" / "5.json") == ([], "answer 5")
+    monkeypatch.setattr(kept, "MOST_BYTES", 1000)
+    kept.keep(tmp_path / "answers" / "6.json", [], "x" * 1000)
+    assert len(entries(tmp_path)) == 3, "one entry never takes all of the room"
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "answers").write_text("a file where a folder should be")
+    kept.keep(tmp_path / "answers" / "0.json", [], "answer")
+    assert kept.find(tmp_path / "answers" / "0.json") is None
+
+
+def test_every_option_with_a_path_is_known_to_read_or_to_write() -> None:
+    reading = {"--trace", "--anchors", "--measurements", "--kernel-file", "--calibration", "--prices"}
+    for name in kept.COMMANDS:
+        command = COMMANDS[name].load()
+        paths = {option.spelled for option in command.options() if option.type in (Path, list[Path])}  # type: ignore[attr-defined]
+        assert paths <= reading | set(kept.WRITING), name
