@@ -47,7 +47,7 @@ def check_options(shown: tuple[str, str]) -> None:
     words = words[: words.index("--")] if "--" in words else words
     assert words[0] in COMMANDS
     if COMMANDS[words[0]].engine_flags:
-        words, _ = translated([word for word in words if word != "..."])
+        words, _ = translated([word for word in words if word != "..."], COMMANDS[words[0]].load().options())
     asked = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
     assert asked <= options_of(words[0]), f"{page} shows an option that {words[0]} does not have: {line}"
 

@@ -49,7 +49,7 @@ PUBLIC = [
     "simulate",
     "sweep",
 ]
-LOAD: dict[str, Any] = {"rate": 4, "count": 20, "input_lengths": 100, "output_lengths": 10}
+LOAD: dict[str, Any] = {"rate": 4, "num_requests": 20, "input_len": 100, "output_len": 10}
 
 
 def run_python(code: str) -> str:
@@ -119,7 +119,7 @@ def test_a_deployment_answers_what_the_verbs_do() -> None:
     for name, found in alike.items():
         assert getattr(deployment, name)(**LOAD).to_dict() == found.to_dict()
     assert deployment.diagnose(**LOAD).findings
-    assert [point.label for point in deployment.sweep(rates=[1, 2], count=20).points] == ["1", "2"]
+    assert [point.label for point in deployment.sweep(rates=[1, 2], num_requests=20).points] == ["1", "2"]
     shape = decode_shape(4, 100)
     assert deployment.step(shape).to_dict() == infercast.estimate(shape, deployment).to_dict()
     assert deployment.memory.num_tokens > 0

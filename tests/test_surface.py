@@ -20,12 +20,13 @@ from infercast.forecast.memory import fit_memory
 from infercast.forecast.result import judge
 from infercast.forecast.slo import parse_slo
 from infercast.old_names import HOMES
-from infercast.report.formats import RENDERERS, frame_of_rows
+from infercast.report.formats import HOMES as RENDERER_HOMES
+from infercast.report.formats import frame_of_rows
 from infercast.shown import PlottableResult, ReprMixin, ResultMixin
 
 LONGEST = 300
-LENGTHS: dict[str, Any] = {"input_lengths": "uniform:50:400", "output_lengths": "uniform:5:40"}
-LOAD: dict[str, Any] = {"concurrency": 4, "count": 40, **LENGTHS}
+LENGTHS: dict[str, Any] = {"input_len": "uniform:50:400", "output_len": "uniform:5:40"}
+LOAD: dict[str, Any] = {"concurrency": 4, "num_requests": 40, **LENGTHS}
 UNITS = (
     "second", "token", "byte", "request", "sequence", "gpu", "replica", "share", "probability", "layer", "block",
     "flop", "hz", "watt", "joule", "dollar", "$", "gib", " gb", "factor", "number", "step", "page", "rows", "gram",
@@ -51,10 +52,10 @@ def objects() -> dict[str, Any]:
         "verdict": judge(forecast, "ttft_p99<1s,tpot_p95<40ms"),
         "fit": fit_memory("qwen3-0.6b", "l4"),
         "step": cost,
-        "sweep": infercast.sweep("qwen3-0.6b", "l4", rates=[1, 8], count=40, **LENGTHS),
+        "sweep": infercast.sweep("qwen3-0.6b", "l4", rates=[1, 8], num_requests=40, **LENGTHS),
         "layouts": infercast.compare("qwen3-0.6b", ["l4"], num_gpus=[1]),
         "breakdown": infercast.explain("qwen3-0.6b", gpu="l4", **LOAD),
-        "plan": infercast.plan("qwen3-0.6b", rate=2, count=20, slo="ttft_p99<2s", gpus=["l4"], max_gpus=1),
+        "plan": infercast.plan("qwen3-0.6b", rate=2, num_requests=20, slo="ttft_p99<2s", gpus=["l4"], max_gpus=1),
         "estimate": infercast.estimate("gemm", "l4", m=64, n=64, k=64),
         "estimates": infercast.estimate("gemm", "l4", m=[64, 128], n=64, k=64),
         "diagnosis": infercast.diagnose("qwen3-0.6b", gpu="h200-sxm", **LOAD),
@@ -127,7 +128,7 @@ def test_pictures_are_figures(objects: dict[str, Any]) -> None:
 
 def test_equal_latencies_have_a_picture() -> None:
     pytest.importorskip("matplotlib")
-    load = {"input_lengths": 128, "output_lengths": 16, "concurrency": 1, "count": 40}
+    load = {"input_len": 128, "output_len": 16, "concurrency": 1, "num_requests": 40}
     assert infercast.simulate("llama-3.1-8b", gpu="h200-sxm", **load).plot()._repr_png_()
 
 
@@ -157,13 +158,18 @@ def test_polars_is_asked_where_there_is_no_pandas(monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_answer_has_its_renderers() -> None:
-    for name, each in RENDERERS.items():
-        for where in (each.document, each.tables, each.picture, each.csv, each.page):
-            if where is not None:
-                module, _, function = where.partition(":")
-                assert hasattr(import_module(f"infercast.report.{module}"), function), name
     known = {kind.__name__ for kind in subclasses(ResultMixin)} - {"PlottableResult"}
-    assert known == set(RENDERERS)
+    assert known == set(RENDERER_HOMES)
+    for name, module in RENDERER_HOMES.items():
+        assert name in import_module(f"infercast.report.{module}").RENDERERS
+
+
+def test_every_picture_is_one_of_an_answer() -> None:
+    pytest.importorskip("matplotlib")
+    plotted = {kind.__name__ for kind in subclasses(PlottableResult)}
+    assert plotted == {*import_module("infercast.report.plots").PICTURES} | {
+        *import_module("infercast.report.page.figures").PLOTS
+    }
 
 
 def subclasses(kind: type) -> Iterator[type]:

@@ -145,7 +145,7 @@ def _published(line: int, path: Path, row: dict[str, str], systems: dict[str, Sy
     energy = energy_of_pools(drawing, run.workload, clients, duration, run.version)
     assert energy is not None
     power, measured_rate = float(row["power_w"]), float(row["output_tok_s"])
-    each = energy.total_watts / rate
+    each = energy.mean_watts * energy.gpus / rate
     gpus = int(row["num_gpus"])
     return Line(
         group=f"{row['source_repo'].split('/')[0]} {run.gpu} {run.engine.partition('@')[0]}",

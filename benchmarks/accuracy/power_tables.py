@@ -26,7 +26,7 @@ from infercast.errors import FileFormatError
 from infercast.hardware import load_gpu
 from infercast.lab.fit.tables import MOE_FORMATS, UNGATED
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
-from infercast.models.mixers.mixer import LatentAttention
+from infercast.models.mixers.mixer import LatentAttention, SequenceBatch
 from infercast.models.read import read_model
 from infercast.ops import (
     Attention,
@@ -199,7 +199,7 @@ def _latent_calls(part: pandas.DataFrame) -> list[Call]:
     weights = WeightFormat(attention=name, activation_attention=name, name=name)
     shard = Shard(config.hidden, "", weights, "fp8" if first.kv_cache_dtype == "fp8" else "bf16", ParallelLayout())
     tokens = (lengths[0] * lengths[2]).sum(axis=-1)
-    return [*mixer.token_calls(shard, tokens, 1), *mixer.sequence_calls(shard, 1, *lengths)]
+    return [*mixer.token_calls(shard, tokens), *mixer.sequence_calls(shard, SequenceBatch(*lengths))]
 
 
 def _recurrent(table: pandas.DataFrame) -> Iterator[PowerRows]:

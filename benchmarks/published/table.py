@@ -1,4 +1,4 @@
-"""Published serving results, read from a table: one row a run (docs/validation.md has the columns)."""
+"""Published serving results, read from a table: one row a run (README.md has the columns)."""
 
 from __future__ import annotations
 

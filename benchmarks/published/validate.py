@@ -2,7 +2,7 @@
 
     python benchmarks/published/validate.py RUNS.csv... [--predictor learned] [--host HOST] [--plot PLOT.svg] [--json]
 
-A table has one row a run (docs/validation.md has the columns).
+A table has one row a run (README.md has the columns).
 """
 
 from __future__ import annotations

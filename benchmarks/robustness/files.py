@@ -195,7 +195,7 @@ def _result(random: Random, wrong: bool) -> tuple[str, str]:
 @cache
 def _forecast() -> str:
     """What ``infercast simulate --json`` prints."""
-    found = simulate("qwen3-0.6b", gpu="h200-sxm", rate=5.0, count=8)
+    found = simulate("qwen3-0.6b", gpu="h200-sxm", rate=5.0, num_requests=8)
     return json.dumps(found.to_dict())
 
 

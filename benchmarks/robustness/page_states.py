@@ -93,7 +93,9 @@ def served() -> Iterator[Api]:
         assert process.stdout is not None
         text = ""
         while not text.rstrip().endswith("}"):
-            text += process.stdout.readline()
+            if not (line := process.stdout.readline()):
+                raise SystemExit("the server of the page did not start")
+            text += line
         try:
             root = f"{json.loads(text)['page'].rstrip('/')}/api/v1"
             yield lambda question, state: _answer(root, question, state)

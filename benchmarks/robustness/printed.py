@@ -190,7 +190,7 @@ def python(rng: Random) -> Iterator[Claim]:
     model, gpu, rate, count = rng.choice(MODELS), rng.choice(GPUS[:2]), rng.choice([2, 9]), rng.choice([30, 80])
     copies, seed = rng.choice([1, 1, 2]), rng.randint(0, 9)
     deployment = infercast.deploy(model, gpu, data_parallel_size=copies)
-    found = forecast_dict(infercast.simulate(deployment, rate=rate, count=count, seed=seed))
+    found = forecast_dict(infercast.simulate(deployment, rate=rate, num_requests=count, seed=seed))
     line = ["simulate", model, "--gpu", gpu, "--rate", f"{rate}", "-n", f"{count}", "--seed", f"{seed}"]
     line += ["-dp", f"{copies}"] if copies > 1 else []
     yield Claim("Python", shlex.join(line), numbers(found), numbers(ask(line)))
@@ -200,7 +200,7 @@ def pools(rng: Random) -> Iterator[Claim]:
     """A prefill pool and a decode pool, from Python and by the command."""
     model, rate, engines = rng.choice(MODELS[:4]), rng.choice([2, 9]), rng.choice([1, 2])
     found = infercast.simulate(
-        model, gpu="h200-sxm", prefill_gpu="h100-sxm", prefill_instances=engines, rate=rate, count=40
+        model, gpu="h200-sxm", prefill_gpu="h100-sxm", prefill_instances=engines, rate=rate, num_requests=40
     )
     line = ["disaggregate", model, "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", "--prefill-engines"]
     line += [f"{engines}", "--rate", f"{rate}", "-n", "40"]

@@ -86,7 +86,7 @@ class OursOffloading(Ours):
 
     def is_busy(self) -> bool:
         """Whether it has requests or copies."""
-        return super().is_busy() or self.moves.has_moves or bool(self.moves.ended)
+        return super().is_busy() or bool(self.moves.num_under_way or self.moves.ended)
 
 
 class Ordered(dict[Any, None]):

@@ -18,7 +18,7 @@ did not choose. One command writes all numbers of this page, its pictures and `b
 python benchmarks/scoreboard/board.py RUNS.csv [--requests FOLDER] [--against OLD.json]
 ```
 
-`RUNS.csv` is a table of collected runs ([its columns](../../docs/validation.md#tables-with-commands)), which is not
+`RUNS.csv` is a table of collected runs ([its columns](../published/README.md#tables-with-commands)), which is not
 part of this repository. The record has forecasts and errors, not the table. `--against` compares with another record:
 better, worse, new and gone. `benchmarks/scoreboard/run.py RUNS.csv --gpu NAME --source WORD` shows single runs with
 measured values, intervals and everything that was assumed. `--requests` is a folder with publishers' own files of

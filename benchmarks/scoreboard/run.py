@@ -2,9 +2,9 @@
 
     python benchmarks/scoreboard/run.py RUNS.csv [--every N] [--source WORD] [--gpu NAME] [--out FILE.json]
 
-RUNS.csv is a table of collected runs (docs/validation.md). Every run that is chosen becomes a line of JSON: what it
-was, measured and predicted values with the ends of 80 % intervals, what was assumed, or the reason why it is not
-simulated.
+RUNS.csv is a table of collected runs (benchmarks/published/README.md). Every run that is chosen becomes a line of
+JSON: what it was, measured and predicted values with the ends of 80 % intervals, what was assumed, or the reason why
+it is not simulated.
 """
 
 from __future__ import annotations

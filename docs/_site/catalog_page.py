@@ -9,7 +9,7 @@ from infercast.hardware import gpu_names, load_gpu
 from infercast.models.library import model_names
 from infercast.models.read import read_model
 from infercast.report import catalog, models
-from infercast.report.terminal import Column
+from infercast.report.terminal import Field
 from infercast.units import format_bytes
 
 INTRODUCTION = """# Reference: bundled models and GPUs
@@ -31,14 +31,14 @@ direction.
 
 
 LENGTH = 8192
-CACHE = Column("KV cache of 8,192 tokens", lambda model: format_bytes(model.sequence_bytes(LENGTH)))
+CACHE: Field[Any] = Field("", lambda model: model.sequence_bytes(LENGTH), "KV cache of 8,192 tokens", format_bytes)
 
 
-def table(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+def table(columns: Sequence[Field[Any]], rows: Iterable[Any]) -> str:
     """A Markdown table; names are code."""
     first, *others = columns
     lines = [
-        "| " + " | ".join(each.title for each in columns) + " |",
+        "| " + " | ".join(str(each.title) for each in columns) + " |",
         "| " + " | ".join("---" if each.words or each is first else "--:" for each in columns) + " |",
     ]
     lines += [f"| `{first.cell(row)}` | {' | '.join(each.cell(row) for each in others)} |" for row in rows]
@@ -51,8 +51,8 @@ def page() -> str:
         [
             INTRODUCTION,
             MODELS,
-            table((*models.COLUMNS, CACHE), map(read_model, model_names())),
+            table((*models.MODEL_FIELDS, CACHE), map(read_model, model_names())),
             GPUS,
-            table(catalog.COLUMNS, map(load_gpu, gpu_names())),
+            table(catalog.GPU_FIELDS, map(load_gpu, gpu_names())),
         ]
     )

@@ -171,9 +171,9 @@ def of_quantities() -> dict[str, str]:
 
 
 def meaning_of(path: str, meanings: dict[str, str]) -> str:
-    """What a key means: by its whole path, by its own name, or by the object that holds it."""
+    """What a key means: by its whole path, by its own name in its list or alone, or by what holds it."""
     parts = path.replace("[]", "").split(".")
-    for name in (path, path.replace("[]", ""), parts[-1]):
+    for name in (path, path.replace("[]", ""), ".".join(path.split(".")[-2:]), parts[-1]):
         if name in meanings:
             return meanings[name]
     if len(parts) > 1 and parts[-2] in meanings:

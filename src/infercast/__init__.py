@@ -1,7 +1,7 @@
 """Forecast LLM inference on GPUs before anyone rents them.
 
 >>> import infercast
->>> forecast = infercast.simulate("llama-3.1-8b", gpu="h200-sxm", rate=12, input_lengths=700, output_lengths=180)
+>>> forecast = infercast.simulate("llama-3.1-8b", gpu="h200-sxm", rate=12, input_len=700, output_len=180)
 >>> forecast.title
 'llama-3.1-8b on 1 x h200-sxm'
 >>> forecast.ttft.p50 < forecast.ttft.p99

@@ -15,7 +15,8 @@ A Python exception outside this tree is a bug.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 EXTRAS = {
     "web": ("starlette", "uvicorn"),
@@ -68,6 +69,25 @@ class FileFormatError(InputError):
         place = f"{path}" if line is None else f"{path}, line {line}"
         super().__init__(f"{place}: {problem}")
         self.details = {"file": f"{path}", "line": line}
+
+
+@contextmanager
+def reading(path: object, kind: str, *others: type[Exception]) -> Iterator[None]:
+    """What goes wrong while a file of a ``kind`` is read, and ``others`` that its reader raises, in one sentence."""
+    kinds: tuple[type[Exception], ...] = (ValueError, *others)
+    try:
+        yield
+    except InputError:
+        raise
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, f"is not UTF-8 text, so not {kind}") from None
+    except RecursionError:
+        raise FileFormatError(path, f"is not {kind}: nested too deeply") from None
+    except kinds as problem:
+        what, line = getattr(problem, "msg", problem), getattr(problem, "lineno", None)
+        raise FileFormatError(path, f"is not {kind}: {what}", line) from None
 
 
 class UnsupportedModelError(InputError):

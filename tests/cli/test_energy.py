@@ -35,6 +35,11 @@ def test_the_best_value_keeps_the_slo(answered: Any) -> None:
     assert "No power limit that was tried" in none["answer"]
 
 
+def test_the_limit_that_fails_is_the_one_that_is_told_of(answered: Any) -> None:
+    found = answered(*WORDS, "--power-limits", "72", "--slo", "ttft_p99<1us,tpot_p95<9s", "--json").json
+    assert "TTFT p99" in found["bottleneck"]
+
+
 def test_surer_odds_take_more_energy(answered: Any) -> None:
     free = answered(*WORDS, "--power-limits", "72", "--json").json["points"][-1]
     asked = ("--power-limits", "30,45,60", "--slo", f"tpot_p95<{1.6 * free['tpot_ms']['p95']}ms", "--json")

@@ -93,14 +93,15 @@ def test_vllms_names_of_formats(infercast: Any, name: str, ours: str) -> None:
 
 @pytest.fixture(scope="module")
 def options() -> dict[str, set[str]]:
-    """Options by the command that takes them; each once, and once more where a command takes it as its own."""
-    found: dict[tuple[str, bool], str] = {}
+    """Options by the command that takes them."""
+    found: dict[str, set[str]] = {}
     for name, command in COMMANDS.items():
         if command.engine_flags:
             params = typer.main.get_command(make_app(name)).commands[name].params  # type: ignore[attr-defined]
-            words = {word[2:] for each in params for word in (*each.opts, *each.secondary_opts) if word[:2] == "--"}
-            found |= {(word, word in command.own): name for word in words}
-    return {name: {word for (word, _), taking in found.items() if taking == name} for name in {*found.values()}}
+            found[name] = {
+                word[2:] for each in params for word in (*each.opts, *each.secondary_opts) if word[:2] == "--"
+            }
+    return found
 
 
 @pytest.mark.parametrize("engine", engines())
@@ -109,7 +110,7 @@ def test_no_option_of_ours_is_taken_for_one_of_an_engine(engine: str, options: d
     for name, words in options.items():
         assert not words & {*flags.settings}
         given = [name, "--engine", engine, *(f"--{word}=1" for word in sorted(words - {*flags.other_names, "engine"}))]
-        assert translated(given, COMMANDS[name].own) == (given, [])
+        assert translated(given, COMMANDS[name].load().options()) == (given, [])
 
 
 def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:

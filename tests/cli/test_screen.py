@@ -42,7 +42,7 @@ def test_numbers_of_the_screen_are_those_of_json(answered: Any) -> None:
 def test_the_change_is_one_that_was_simulated(answered: Any) -> None:
     text = answered(*DEPLOYMENTS["overloaded"]).out
     assert "--data-parallel-size" in text
-    assert "requests/s at most x" in text
+    assert "serving capacity x" in text
     found = answered(*DEPLOYMENTS["experts"], "--json").json["diagnosis"]
     assert found["options"] == "--quantization fp8"
     assert found["of"] == "TPOT p50"

@@ -8,7 +8,8 @@ from math import ceil
 import httpx
 import pytest
 
-from infercast.calibration.learn import fetch, parse
+from infercast.calibration.learn import fetch
+from infercast.calibration.readers import parse_metrics
 from infercast.emulate.server import emulator
 from infercast.engines.base import engine_named
 
@@ -22,7 +23,7 @@ def endpoint() -> Iterator[str]:
 
 def replicas_for(url: str, requests_each: int = 8) -> int:
     """The rule: so many requests for each replica, running or waiting."""
-    values = parse(fetch(url))
+    values = parse_metrics(fetch(url))
     load = sum(
         value
         for (name, _), value in values.items()

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from infercast.calibration.learn import fetch, parse
+from infercast.calibration.learn import fetch
+from infercast.calibration.readers import parse_metrics
 from infercast.emulate.emulator import Call, Emulator
 from infercast.emulate.server import Form, Writer, emulator
 from infercast.forecast.deploy import deploy
@@ -123,7 +124,7 @@ def test_a_client_that_leaves_frees_its_blocks(client: httpx.Client) -> None:
     with client.stream("POST", "/v1/completions", json=document) as reply:
         next(reply.iter_lines())
     for _ in range(100):
-        values = parse(fetch(str(client.base_url)))
+        values = parse_metrics(fetch(str(client.base_url)))
         running = sum(value for (name, _), value in values.items() if name == "vllm:num_requests_running")
         if running == 0:
             break
@@ -137,7 +138,7 @@ def test_prefixes_are_found_by_the_text(client: httpx.Client) -> None:
     def hits() -> float:
         return sum(
             value
-            for (name, _), value in parse(fetch(str(client.base_url))).items()
+            for (name, _), value in parse_metrics(fetch(str(client.base_url))).items()
             if name == "vllm:prefix_cache_hits_total"
         )
 

@@ -66,8 +66,8 @@ def priced_apart(deployment, shape):
         *attention_calls(model, layout, queries, queries + np.array(shape.computed)),
         *head_calls(model, layout, max(1, shape.num_sampled)),
     ]
-    once = {id(call): deployment.predictor.estimate(call.op, deployment.gpu).seconds for call in calls}
-    seconds = {id(call): float(call.count * call.slower * once[id(call)]) for call in calls}
+    alone = {id(call): deployment.predictor.estimate(call.op, deployment.gpu).seconds for call in calls}
+    seconds = {id(call): call.count * float(np.ravel(call.slower * alone[id(call)])[0]) for call in calls}
     slower = throttle_decoding if shape.is_decode else throttle
     felt = by_tokens if shape.is_decode else calls
     throttled = [call for call in felt if call.op.family in THROTTLED]

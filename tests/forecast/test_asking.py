@@ -21,7 +21,7 @@ QUICK: dict[str, Any] = {"gpu": "l4"}
 def test_names_are_the_same_as_objects() -> None:
     workload = synthetic_workload(rate=8, count=30, input_lengths=100, output_lengths=10)
     made = infercast.simulate(infercast.deploy("qwen3-0.6b", "l4", quantization="fp8"), workload)
-    load: dict[str, Any] = {"rate": 8, "count": 30, "input_lengths": 100, "output_lengths": 10}
+    load: dict[str, Any] = {"rate": 8, "num_requests": 30, "input_len": 100, "output_len": 10}
     named = infercast.simulate("qwen3-0.6b", **QUICK, quantization="fp8", **load)
     assert named.ttft == made.ttft
     assert named.workload.description == workload.description
@@ -29,34 +29,34 @@ def test_names_are_the_same_as_objects() -> None:
 
 def test_default_lengths_are_those_of_the_command_line_within_the_model() -> None:
     short = infercast.EngineSettings(max_model_len=512)
-    forecast = infercast.simulate("qwen3-0.6b", **QUICK, settings=short, rate=8, count=30)
+    forecast = infercast.simulate("qwen3-0.6b", **QUICK, settings=short, rate=8, num_requests=30)
     assert max(each.num_input + each.num_output for each in forecast.workload.requests) <= 512
 
 
 def test_a_trace_by_its_file(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,100,10\n2,100,10\n")
-    forecast = infercast.simulate("qwen3-0.6b", str(path), **QUICK, count=2)
+    forecast = infercast.simulate("qwen3-0.6b", str(path), **QUICK, num_requests=2)
     assert len(forecast.workload.requests) == 2
     with pytest.raises(infercast.InputError, match="seed has no meaning with a trace"):
         infercast.simulate("qwen3-0.6b", path, **QUICK, seed=3)
 
 
 def test_two_pools_by_name() -> None:
-    forecast = infercast.simulate("qwen3-0.6b", prefill_gpu="l4", gpu="l40s", rate=2, count=20)
+    forecast = infercast.simulate("qwen3-0.6b", prefill_gpu="l4", gpu="l40s", rate=2, num_requests=20)
     assert forecast.title == "qwen3-0.6b on 1 x l4, 1 x l40s"
 
 
 def test_a_sweep_and_a_step_by_name() -> None:
-    sweep = infercast.sweep("qwen3-0.6b", "l4", concurrencies=[1, 2], count=20)
+    sweep = infercast.sweep("qwen3-0.6b", "l4", concurrencies=[1, 2], num_requests=20)
     assert [point.label for point in sweep.points] == ["1", "2"]
-    varied = infercast.sweep("qwen3-0.6b", "l4", vary=("max_num_seqs", [8, 16]), rate=4, count=20)
+    varied = infercast.sweep("qwen3-0.6b", "l4", vary=("max_num_seqs", [8, 16]), rate=4, num_requests=20)
     assert len(varied.points) == 2
     assert estimate_step("qwen3-0.6b", prefill_shape(64), gpu="l4").num_tokens == 64
 
 
 def test_a_plan_by_name() -> None:
-    found = infercast.plan("qwen3-0.6b", rate=2, count=20, slo="ttft_p99<2s", gpus=["l4"], max_gpus=1, price=1.0)
+    found = infercast.plan("qwen3-0.6b", rate=2, num_requests=20, slo="ttft_p99<2s", gpus=["l4"], max_gpus=1, price=1.0)
     assert found.winner is not None
     assert found.winner.cost == 1.0
     assert repr(found).startswith("<Plan: qwen3-0.6b, ttft_p99<2s: 1 x TP1 on l4")
@@ -89,7 +89,7 @@ def test_options_of_what_is_made_already_are_refused() -> None:
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    infercast.simulate("qwen3-0.6b", **QUICK, rate=8, count=20, progress=True)
+    infercast.simulate("qwen3-0.6b", **QUICK, rate=8, num_requests=20, progress=True)
     err = capsys.readouterr().err
     assert "[                        ] 0 of 20 requests" in err
     assert err.endswith("\r")
@@ -131,15 +131,32 @@ def test_one_line_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_options_that_are_none() -> None:
-    with pytest.raises(infercast.InputError, match="unknown option 'num_requests'; did you mean count"):
-        infercast.simulate("qwen3-0.6b", **QUICK, rate=1, num_requests=8)
+    with pytest.raises(infercast.InputError, match="unknown option 'num_request'; did you mean num_requests"):
+        infercast.simulate("qwen3-0.6b", **QUICK, rate=1, num_request=8)
+    with pytest.raises(infercast.InputError, match="unknown option 'input_length'; did you mean"):
+        infercast.plan("qwen3-0.6b", rate=1, slo="ttft_p99<2s", input_length=8)
     with pytest.raises(infercast.InputError, match=r"unknown option 'max_num_seq'; did you mean max_num_seqs.* too"):
         infercast.simulate("qwen3-0.6b", **QUICK, rate=1, max_num_seq=8)
     with pytest.raises(infercast.InputError, match=r"unknown option 'chunked_prefill_size'; .*vLLM"):
         infercast.simulate("qwen3-0.6b", **QUICK, rate=1, chunked_prefill_size=8)
-    for name, value in (("rate", "12"), ("count", 2.5), ("seed", "x"), ("concurrency", "many")):
+    for name, value in (("rate", "12"), ("num_requests", 2.5), ("seed", "x"), ("concurrency", "many")):
         with pytest.raises(infercast.InputError, match=f"{name} must be a "):
             infercast.simulate("qwen3-0.6b", **QUICK, **{"rate": 1, name: value})
+
+
+def test_keywords_that_were_renamed_say_so() -> None:
+    old: dict[str, Any] = {"count": 8, "input_lengths": 100, "output_lengths": 4, "prefix_length": 32}
+    now: dict[str, Any] = {"num_requests": 8, "input_len": 100, "output_len": 4, "prefix_len": 32}
+    with pytest.warns(DeprecationWarning, match="count is num_requests now, .*prefix_len now; 1.0 drops the old names"):
+        one = infercast.simulate("qwen3-0.6b", **QUICK, rate=1, **old)
+    assert one.workload == infercast.simulate("qwen3-0.6b", **QUICK, rate=1, **now).workload
+
+
+def test_sessions_are_options_as_on_the_command_line() -> None:
+    asked: dict[str, Any] = {"input_len": 100, "output_len": 4, "turns": 3, "think": 2}
+    found = infercast.simulate("qwen3-0.6b", **QUICK, session_rate=1.0, num_requests=9, **asked)
+    assert found.workload.in_turns
+    assert len(found.workload.requests) == 9
 
 
 def test_settings_of_an_engine_are_options() -> None:

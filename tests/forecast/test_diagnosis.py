@@ -6,7 +6,7 @@ from infercast import deploy
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import redeploy
-from infercast.forecast.diagnosis.causes import without
+from infercast.forecast.diagnosis.causes import Cause, adding_up, without
 from infercast.forecast.diagnosis.changes import FREE, GPUS, ROUTER, SEATS, SLOTS, STAGES, changes_of
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis, bottleneck, diagnose_run
 from infercast.forecast.diagnosis.trials import CAPACITY, Trials, aim_of
@@ -113,6 +113,13 @@ def test_more_than_can_be_served_asks_for_the_rate_at_most() -> None:
     assert found.remedy.change.cost == GPUS or most > 400
 
 
+def test_few_seats_may_become_as_many_as_an_engine_has_by_default() -> None:
+    forecast = simulate_system(system({"max_num_seqs": 4}), synthetic_workload(rate=50, count=300, **SHORT))
+    found = diagnose_run(forecast)
+    assert found.remedy is not None
+    assert (found.remedy.words, found.remedy.change.cost) == ("--max-num-seqs 256", FREE)
+
+
 def test_limits_bind_in_order_and_near_what_can_be_served() -> None:
     of = system({"max_num_seqs": 8})
     forecast = simulate_system(of, synthetic_workload(rate=6, count=200, **SHORT))
@@ -166,3 +173,51 @@ def test_what_matters_follows_from_the_load() -> None:
     assert aim_of(forecast(synthetic_workload(concurrency=4, count=100, **SHORT))).name == "output tokens/s"
     one = synthetic_workload(rate=2, count=100, input_lengths=200, output_lengths=1)
     assert aim_of(forecast(one)).name == "TTFT p50"
+
+
+def test_shares_of_causes_add_up_to_no_more_than_the_whole() -> None:
+    workload = synthetic_workload(rate=2.2, count=300, input_lengths="uniform:500:3000", output_lengths="uniform:20:60")
+    queued = diagnosed(system({"max_model_len": 4096}, model="qwen3-4b"), workload, "ttft_p99<300ms")
+    seats = diagnosed(system({"max_num_seqs": 4}), synthetic_workload(rate=12, count=200, **SHORT))
+    for found in (queued, seats):
+        assert sum(each.share for each in found.causes) <= 1.0 + 1e-9
+        assert all(0.0 <= each.share <= 1.0 for each in found.causes)
+
+
+def test_what_an_answer_advises_by_itself_is_what_it_says_to_do_next() -> None:
+    found = diagnosed(system({"max_num_seqs": 4}), synthetic_workload(rate=12, count=200, **SHORT))
+    assert found.remedy is not None
+    assert next_words(found).startswith(found.remedy.words)
+    assert next_words(found, "--tensor-parallel-size 2").startswith("--tensor-parallel-size 2 ")
+    assert "--slo" in next_words(found, "")
+
+
+def test_a_pooling_model_has_one_latency() -> None:
+    forecast = simulate_system(system_of(deploy("bge-m3", "l4")), synthetic_workload(rate=5, count=60, **SHORT))
+    assert [each.name for each in Trials(forecast).numbers()] == ["end-to-end time p50", "end-to-end time p99"]
+    assert forecast.deployment.settings.max_model_len == 8192
+
+
+def test_what_trials_leave_is_divided_among_the_parts() -> None:
+    causes = [Cause("seats", "seats", 0.6, tried=True), Cause("kv", "blocks", 0.5, tried=True)]
+    parts = [Cause("gpu", "gemm", 1.2, family="gemm"), Cause("host", "host", 0.4)]
+    assert [each.share for each in adding_up([*causes, *parts])] == pytest.approx([0.6, 0.2, 0.15, 0.05])
+    assert [each.share for each in adding_up(parts[1:])] == [0.4]
+
+
+def test_a_light_load_tells_what_a_pipeline_can_serve() -> None:
+    of = system({"max_model_len": 2048}, model="qwen3-8b", pipeline_parallel_size=4)
+    forecast = simulate_system(of, synthetic_workload(rate=1, count=120, **SHORT))
+    first = diagnose_run(forecast, trials=False).breaks[0]
+    assert forecast.state.capacity is None
+    assert first.load == pytest.approx(most_requests_per_second(of, forecast.workload), rel=0.3)
+
+
+def test_nothing_breaks_first_beyond_the_rate_that_the_headline_names() -> None:
+    drawn = synthetic_workload(rate=10, count=250, **SHORT)
+    slots = system({"enable_lora": True, "max_loras": 1})
+    full = simulate_system(slots, with_adapters(drawn, Adapters(16, 1.0, 1.0), seed=0))
+    plain = simulate_system(system({"max_num_seqs": 8}), synthetic_workload(rate=6, count=200, **SHORT))
+    for forecast, name in ((full, "adapter slots"), (plain, "max_num_seqs")):
+        first = diagnose_run(forecast, trials=False).breaks[0]
+        assert (first.name, first.load) == (name, pytest.approx(forecast.state.capacity))

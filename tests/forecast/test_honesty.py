@@ -12,7 +12,7 @@ from infercast.forecast.variants import estimate_variants
 from infercast.serve.workload.synthetic import synthetic_workload
 
 FEW = EngineSettings(max_num_seqs=8)
-LOAD = {"input_lengths": 600, "output_lengths": 40}
+LOAD = {"input_len": 600, "output_len": 40}
 
 
 def forecast(model: str, gpu: str, **options: object) -> infercast.Forecast:
@@ -20,15 +20,15 @@ def forecast(model: str, gpu: str, **options: object) -> infercast.Forecast:
 
 
 def test_a_closed_loop_is_told_by_its_queue() -> None:
-    queued = forecast("qwen3-0.6b", "l4", concurrency=60, count=240, settings=FEW, **LOAD)
+    queued = forecast("qwen3-0.6b", "l4", concurrency=60, num_requests=240, settings=FEW, **LOAD)
     assert queued.headline.startswith("queued: of 60 clients 8 are served and ")
     assert "(max_num_seqs is 8)" in queued.headline
-    served = forecast("qwen3-0.6b", "l4", concurrency=8, count=40, **LOAD)
+    served = forecast("qwen3-0.6b", "l4", concurrency=8, num_requests=40, **LOAD)
     assert served.headline.startswith("stable: ")
 
 
 def test_a_topology_that_decides_and_is_not_known_is_an_if() -> None:
-    options = {"tensor_parallel_size": 4, "rate": 30, "count": 60, **LOAD}
+    options = {"tensor_parallel_size": 4, "rate": 30, "num_requests": 60, **LOAD}
     left_open = forecast("qwen3-8b", "l40s", **options)
     assert "if PCIe crosses two sockets, as is assumed without --pcie-topology" in left_open.headline
     assert "if PCIe" not in forecast("qwen3-8b", "l40s", pcie_topology="switch", **options).headline
@@ -36,7 +36,7 @@ def test_a_topology_that_decides_and_is_not_known_is_an_if() -> None:
 
 
 def test_a_short_run_near_saturation_says_so() -> None:
-    options = {"settings": FEW, "count": 300, **LOAD}
+    options = {"settings": FEW, "num_requests": 300, **LOAD}
     near = next(found for rate in (20.0, 18.0, 16.0, 14.0, 12.0, 10.0, 8.0)
                 if (found := forecast("qwen3-0.6b", "l4", rate=rate, **options)).state.word == "stable")  # fmt: skip
     assert near.is_short == ("leave --num-requests out" in near.headline)
@@ -44,7 +44,7 @@ def test_a_short_run_near_saturation_says_so() -> None:
 
 
 def test_reasons_of_a_difference_add_up() -> None:
-    workload = synthetic_workload(rate=5, count=30, **LOAD)
+    workload = synthetic_workload(rate=5, count=30, input_lengths=600, output_lengths=40)
     first, second = (watch_run(system_of(infercast.deploy("qwen3-0.6b", gpu)), workload) for gpu in ("l4", "a10"))
     explained = compare_runs(first, second)
     for name, mean in (("TTFT", "ttft"), ("TPOT", "tpot")):

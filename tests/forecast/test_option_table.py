@@ -7,13 +7,12 @@ from typing import Any
 from infercast.cli.outputs import WINDOW as TRACE_WINDOW
 from infercast.engines.base import engine_named
 from infercast.forecast.autoscaling import LOAD_BANDWIDTH, MEASURES, OTHER_SECONDS, WINDOW, Autoscaler
-from infercast.forecast.deploy import DeployOptions, LoadOptions, RunOptions, deploy, load_model, taken_by
+from infercast.forecast.deploy import OWN, DeployOptions, LoadOptions, RunOptions, deploy, taken_by
 from infercast.forecast.memory import fit_memory
-from infercast.forecast.option_table import GROUPS, OPTIONS, PAGE_GROUPS, PLAN
+from infercast.forecast.option_table import GROUPS, OPTIONS, PAGE_GROUPS, PLAN, WORKLOAD
 from infercast.forecast.plan.question import OBJECTIVES
 from infercast.forecast.plan.request import USUAL_GPUS
 from infercast.forecast.system import DEFAULT_LINK
-from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.units import GIGA, whole_number
 
 PYTHON_ONLY = {"settings", "fuse_allreduce_rms"}
@@ -35,16 +34,16 @@ def test_no_group_has_an_option_twice() -> None:
 
 
 def test_python_takes_the_options_of_the_table() -> None:
-    python = {option.python or option.name for option in ROWS}
-    assert set(RunOptions.__annotations__) - PYTHON_ONLY <= python
-    assert set(LoadOptions.__annotations__) <= set(inspect.signature(synthetic_workload).parameters)
+    assert set(RunOptions.__annotations__) - PYTHON_ONLY <= {option.name for option in ROWS}
+    assert set(LoadOptions.__annotations__) <= {option.name for option in WORKLOAD}
 
 
-def test_keywords_of_deploy_are_typed_and_have_the_defaults_of_the_table() -> None:
-    own = {**(deploy.__kwdefaults__ or {}), **(load_model.__kwdefaults__ or {})}
-    assert set(own) | {"settings"} == set(DeployOptions.__annotations__)
-    for name in set(own) - PYTHON_ONLY - {"engine"}:
-        assert own[name] == OPTIONS[name].default, name
+def test_keywords_of_deploy_are_options_with_the_defaults_of_the_table() -> None:
+    assert set(DeployOptions.__annotations__) - PYTHON_ONLY <= set(OPTIONS)
+    shown = inspect.signature(deploy).parameters
+    assert {*shown} == {"model", "gpu", "settings", "options", *OWN}
+    for name in set(OWN) - PYTHON_ONLY - {"engine"}:
+        assert shown[name].default == OPTIONS[name].default, name
 
 
 def test_every_setting_among_the_options_is_one_of_the_engine() -> None:

@@ -12,6 +12,7 @@ from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.forecast.layouts import ranked
 from infercast.forecast.system import link_between, system_of, two_pools
+from infercast.report.plan import choice_of
 from infercast.serve.workload.synthetic import synthetic_workload
 
 
@@ -129,6 +130,17 @@ def test_layouts_side_by_side():
     best = ranked(costs)
     assert not best[0].problem
     assert best[-1].problem
+
+
+def test_of_layouts_that_keep_up_with_a_rate_the_shortest_answers_come_first() -> None:
+    costs = infercast.compare("qwen2.5-0.5b", ["l4"], num_gpus=(1, 2), workload=workload(rate=3.0, count=40))
+    best, *others = [each for each in ranked(costs) if each.forecast is not None]
+    alike = [each for each in others if each.layout.gpus == best.layout.gpus]
+    assert best.layout.gpus == min(each.layout.gpus for each in others)
+    assert all(best.forecast.end_to_end.mean <= each.forecast.end_to_end.mean for each in alike)
+    two = [each for each in others if each.layout.gpus == 2]
+    assert two[0].forecast.end_to_end.mean == min(each.forecast.end_to_end.mean for each in two)
+    assert "the shortest answers of the fewest GPUs" in choice_of(costs)[1]
 
 
 @pytest.mark.parametrize(("model", "gpu", "load"), [

@@ -120,6 +120,13 @@ def test_parts_of_nemotron_3_have_three_formats():
     assert (parts, model.kv_dtype) == (["nvfp4", "fp8", "fp8", "bf16", "bf16"], "fp8")
 
 
+def test_a_family_of_one_size_needs_no_size():
+    assert [checkpoint(name).base for name in ("smollm3", "TinyLlama", "/models/nemotron-3-nano")] == [
+        "smollm3-3b", "tinyllama-1.1b", "nemotron-3-nano-30b-a3b",
+    ]  # fmt: skip
+    assert all(checkpoint(name) is None for name in ("gemma-3", "smollm2", "nemotron", "qwen"))
+
+
 def test_a_name_that_is_two_models_is_refused_with_both():
     with pytest.raises(InputError, match=r"may be llama-3\.1-8b or qwen3-8b; give one of these names, or its config"):
         checkpoint("someone/Llama-3.1-Qwen3-8B")

@@ -146,13 +146,13 @@ def test_an_empty_config():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{\n  "hidden_size": 1,\n  oops\n}', r"broken\.json, line 3: not valid JSON"),
-        (b"", "line 1: not valid JSON"),
+        (b'{\n  "hidden_size": 1,\n  oops\n}', r"broken\.json, line 3: is not JSON: "),
+        (b"", "line 1: is not JSON: "),
         (b"[1, 2]", "holds one object, not a list"),
         (b"3", "holds one object, not a int"),
         (b"[" * 200_000, "nested too deeply"),
-        (b'{"hidden_size": ' + b"9" * 10_000 + b"}", "a number that is too long"),
-        (b"\xff\xfe\x00", "not a text file in UTF-8"),
+        (b'{"hidden_size": ' + b"9" * 10_000 + b"}", "is not JSON: Exceeds the limit"),
+        (b"\xff\xfe\x00", "is not UTF-8 text, so not JSON"),
         (b'{"model_type": "llama", "text_config": []}', "text_config must be an object"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from infercast.predict.families import moe
+from infercast.predict.families import FAMILIES
 from infercast.predict.families.gemm import FP8_FEATURES
 from infercast.predict.kernels import learn
 
@@ -52,8 +52,8 @@ def test_anchors_of_a_chip_whose_sibling_was_learned_from_leave_less():
 
 def test_a_pipe_that_is_slower_everywhere_is_found_from_a_few_shares():
     """Half of the launch takes twice as long: kernels that are all launch are off by more."""
-    features = np.zeros((200, len(moe.FEATURES)))
-    launch = moe.FEATURES.index("launch_share")
+    names = FAMILIES["moe"].features["moe"]
+    features, launch = np.zeros((200, len(names))), names.index("launch_share")
     features[:, launch] = np.linspace(0.0, 1.0, 200)
     misses = np.log(1.0 + 0.5 * features[:, launch])
     few = learn("moe", features[::25], misses[::25], features)

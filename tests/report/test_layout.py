@@ -9,8 +9,8 @@ from rich.text import Text
 from infercast.report.terminal import (
     LEAST_WIDTH,
     PIPE_WIDTH,
-    Column,
     Facts,
+    Field,
     FittingTable,
     Grid,
     Paragraph,
@@ -108,7 +108,11 @@ def test_a_terminal_below_the_least_width_is_taken_for_that(
 def test_columns_that_are_left_out_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = [Column("name", str), Column("a", lambda row: "1" * 20, 1), Column("b", lambda row: "2" * 20, 2)]
+    columns: list[Field[str]] = [
+        Field("", str, "name"),
+        Field("", lambda row: "1" * 20, "a", rank=1),
+        Field("", lambda row: "2" * 20, "b", rank=2),
+    ]
     lines = on_terminal(capsys, monkeypatch, LEAST_WIDTH, FittingTable(columns, ["x"]))
     assert lines[0].split() == ["name", "a"]
     assert " ".join(lines[3:]) == "not shown at this width: b; --format csv has all"
@@ -123,7 +127,12 @@ def test_paragraphs_are_as_wide_as_is_easy_to_read(
 
 
 def test_columns_of_one_title_are_told_apart_where_they_are_left_out(text_of: Any) -> None:
-    columns = [Column("TTFT", str), Column("80 %", str, 2), Column("tokens/s", str), Column("80 %", str, 1)]
+    columns: list[Field[str]] = [
+        Field("", str, "TTFT"),
+        Field("", str, "80 %", rank=2),
+        Field("", str, "tokens/s"),
+        Field("", str, "80 %", rank=1),
+    ]
     wide = "1" * (LEAST_WIDTH // 4)
     text = " ".join(text_of([FittingTable(columns, [wide])], width=LEAST_WIDTH).split())
     assert "not shown at this width: 80 % of TTFT; --format csv has all" in text

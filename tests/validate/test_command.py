@@ -131,7 +131,7 @@ def test_options_reach_the_comparison(validate: Any, document: Any, write: Any, 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"not json", "is not JSON or gzipped JSON"),
+        (b"not json", ", line 1: is not JSON or gzipped JSON"),
         (gzip.compress(b'{"config": {}, "runs": []}', mtime=0)[:-9], "is not JSON or gzipped JSON"),
         (b'{"runs": []}', "needs the field 'config' of type dict"),
         (b'{"config": {}, "runs": []}', "config needs the field 'name' of type str"),
@@ -142,7 +142,7 @@ def test_bad_files_are_one_sentence(validate: Any, tmp_path: Path, content: byte
     path.write_bytes(content)
     code, out, err = validate(path)
     assert (code, out) == (2, "")
-    assert err.startswith(f"infercast: {path}: ")
+    assert err.startswith(f"infercast: {path}")
     assert err.count("\n") == 1
     assert expected in err
 

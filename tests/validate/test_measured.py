@@ -148,11 +148,18 @@ def test_wrong_prefixes_are_refused(document: Any, write: Any, groups: Any, pref
     assert expected in refuse(write(document))
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"{", b"\xff\xfe\x00", b"[" * 100_000])
-def test_a_file_that_is_not_json(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        *((text, ", line 1: is not JSON or gzipped JSON: Expecting ") for text in (b"", b"hello", b"{")),
+        (b"\xff\xfe\x00", "is not UTF-8 text, so not JSON or gzipped JSON"),
+        (b"[" * 100_000, "is not JSON or gzipped JSON: nested too deeply"),
+    ],
+)
+def test_a_file_that_is_not_json(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "measured.json"
     path.write_bytes(content)
-    assert refuse(path).startswith("is not JSON or gzipped JSON: ")
+    assert refuse(path).removeprefix(str(path)).startswith(problem)
 
 
 def test_a_json_file_of_another_kind(write: Any) -> None:

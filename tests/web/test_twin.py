@@ -15,7 +15,6 @@ from infercast.errors import InputError
 from infercast.predict.fitted import contents_hash, open_arrays
 from infercast.web import pyodide as bootstrap
 from infercast.web import static_site as build
-from infercast.web.pieced_archive import PiecedFile
 from infercast.web.static_site import Package, fetch, slim_library, unpacked, zipped
 
 KERNELS = DATA / "fitted" / "kernels.npz"
@@ -30,7 +29,7 @@ def test_pieces_are_the_archive_and_few_are_fetched() -> None:
         return content[start : start + build.PIECE]
 
     note = {"pieces": "fitted/kernels", "size": len(content), "piece": build.PIECE}
-    pieces, whole = NpzFile(PiecedFile(note, cut)), open_arrays(KERNELS)
+    pieces, whole = NpzFile(bootstrap.PiecedFile(note, cut)), open_arrays(KERNELS)
     assert contents_hash(pieces) == contents_hash(whole)
     for name in ("header", "0/leaves", "13/borders"):
         assert np.array_equal(pieces[name], whole[name])

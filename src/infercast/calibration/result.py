@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from infercast.errors import FileFormatError, InputError
+from infercast.errors import FileFormatError, InputError, reading
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import drafts_of
 from infercast.forecast.slo import FRACTIONS, NAMES, percentiles
@@ -195,21 +195,15 @@ def _with_hits(workload: Workload, share: float, assumed: list[str]) -> Workload
 
 
 def read_text(path: Path) -> str:
-    try:
+    with reading(path, "a result"):
         if path.stat().st_size > MOST_BYTES:
             raise FileFormatError(path, f"is larger than {MOST_BYTES // 2**20} MiB, which no result is")
         return path.read_text(encoding="utf-8-sig")
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not a result") from None
 
 
 def parse_json(path: Path, text: str) -> Any:
-    try:
+    with reading(path, "JSON"):
         return json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        raise FileFormatError(path, f"is not JSON: {problem}") from None
 
 
 class Values:

@@ -104,7 +104,7 @@ def _answer(arguments: list[str]) -> None:
     if about is not None and about.engine_flags:
         from infercast.cli.options import translated  # noqa: PLC0415 - other commands need no engine
 
-        arguments, remarks = translated(arguments, about.own)
+        arguments, remarks = translated(arguments, about.load().options())
         for remark in remarks:
             print(f"infercast: {remark}", file=sys.stderr)
     call = None if about is None or VARIABLE in os.environ or arguments[0] != first else _plain(about.load(), arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,9 +92,10 @@ def plain_call(options: Sequence[Option], words: Sequence[str]) -> dict[str, Any
                 given[option.name] = READERS.get(option.type, lambda value: value)(value)
     except (KeyError, IndexError, ValueError):
         return None
-    call = {option.name: given.get(option.name, _default(option)) for option in options}
+    call = {option.name: given.get(option.name, option.default) for option in options}
     if ... in call.values():
         return None
+    call |= {name: [*value] for name, value in call.items() if isinstance(value, tuple)}
     # In a context, several words are a tuple, and paths are words.
     params = call | {option.name: (*(call[option.name] or ()),) for option in options if option.type in LISTS}
     call["ctx"] = SimpleNamespace(params=params, get_parameter_source=lambda name: SAID if name in given else None)
@@ -124,12 +125,6 @@ def _pairs(options: Sequence[Option], words: Sequence[str]) -> Iterator[tuple[Op
         if (is_switch or not word.startswith("--")) if equals else value.startswith("-"):
             raise ValueError(word)
         yield option, is_on if is_switch else value
-
-
-def _default(option: Option) -> Any:
-    if isinstance(option.default, tuple):
-        return list(option.default)
-    return float(option.default) if option.type is float and isinstance(option.default, int) else option.default
 
 
 def known_names(kind: str, text: str, known: Collection[str] | None = None) -> tuple[str, ...]:
@@ -332,20 +327,13 @@ def refuse_idle_options(ctx: Context, names: tuple[str, ...], replays: bool) -> 
             )
 
 
-OTHERS = frozenset({
-    "command", "deployment", "explain", "format", "full", "gpus", "json", "minutes", "no-check", "prefix-hit-rate",
-    "profile", "service", "tokens", "top", "try",
-    *(f"{pool}{part}" for pool in ("prefill", "decode") for part in ("", "-dp", "-engines", "-gpu", "-pp", "-tp")),
-})  # fmt: skip
-"""Options of single commands, which no engine is asked about."""
-
-
-def translated(arguments: list[str], own: Collection[str] = ()) -> tuple[list[str], list[str]]:
+def translated(arguments: list[str], own: Iterable[Option] = ()) -> tuple[list[str], list[str]]:
     """A command's words with the engine's spelling made ours, and remarks on flags that were left out.
 
-    As to the engines ``--max_num_seqs`` is ``--max-num-seqs``. ``own``: flags that the command takes itself.
+    As to the engines ``--max_num_seqs`` is ``--max-num-seqs``. ``own``: options of the command.
     """
     named = _named(arguments)
+    taken = {flag for option in (*own, *OF_FORM) for flag in option.spelled.split("/")}
     engine = _engine(named)
     kept: list[str] = []
     remarks: list[str] = []
@@ -359,7 +347,7 @@ def translated(arguments: list[str], own: Collection[str] = ()) -> tuple[list[st
         flag, equals, text = word.partition("=")
         name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
         ours = engine.flags.other_names.get(name, name).removeprefix("no-").replace("-", "_")
-        if ours in OPTIONS or name in OTHERS or name in own:
+        if ours in OPTIONS or f"--{name}" in taken:
             kept += _ours(name, text if equals else None, words, engine)
         elif (found := _of_engine(f"--{name}", text if equals else None, words, engine)) is None:
             _refuse_foreign(name, engine, named)

@@ -196,16 +196,16 @@ def print_result(
 
 
 def print_answer(form: Form, answer: Any, *, plot: Path | None = None, csv: Path | None = None) -> None:
-    """Write the files that are asked for, and print the answer, by the functions that `RENDERERS` has for it."""
-    from infercast.report.formats import function_of, renderers_of  # noqa: PLC0415 - some commands need none of it
+    """Write the files that are asked for, and print the answer, by the renderers of its kind."""
+    from infercast.report.formats import plot_of, renderers_of  # noqa: PLC0415 - some commands need none of it
 
     how = renderers_of(answer)
     if csv is not None:
-        write_whole(csv, function_of(str(how.csv))(answer))
+        assert how.csv is not None, "the command has no option --csv"
+        write_whole(csv, how.csv(answer))
     if plot is not None:
-        write_plot(plot, function_of(str(how.page))(answer, __version__))
-    brief = None if how.brief is None else function_of(how.brief)
-    print_result(form, function_of(how.document), function_of(how.tables), answer, rows=how.rows, brief=brief)
+        write_plot(plot, plot_of(answer, __version__))
+    print_result(form, how.document, how.tables, answer, rows=how.rows, brief=how.brief)
 
 
 PATIENCE = 2.0  # seconds that a run may take before a bar is shown

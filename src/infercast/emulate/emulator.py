@@ -180,7 +180,7 @@ class Emulator:
             if (stream := streams.get(index)) is None:
                 continue
             if stream.first is None:
-                self._begin(stream, metrics, at, self.live.records[engine].num_cached.pop(index, 0))
+                self._begin(stream, metrics, at, int(self.live.records[engine].num_cached[index]))
             else:
                 gap = (at - stream.last) / (number or 1)
                 gaps[gap] = gaps.get(gap, 0) + number

@@ -348,10 +348,10 @@ class ExpertLaunches(NamedTuple):
         return tuple(sorted(powers | edges | {tokens + 1 for tokens in edges}))
 
 
-QUICKER_EXPERTS = 0.96
-"""Triton's experts in bf16 on Hopper, by releases with PyTorch 2.14: profiles of qwen3-30b-a3b show this share of the
-time of releases with PyTorch 2.11 (decode of 32 sequences, prompts of 8,192 tokens), though the same kernels alone
-take as long. Steps of two engines on two machines agree."""
+QUICKER_EXPERTS = 0.94
+"""Triton's experts in bf16 on Hopper by releases with PyTorch 2.14, of what is estimated: profiles of qwen3-30b-a3b say
+0.93 (decode of 32 sequences) and 0.96 (8,192 prompt tokens) where those of PyTorch 2.11 say 0.97 and 0.99, though alone
+both take as long. Steps of both engines on two machines agree."""
 
 
 def with_quicker_experts(model: ModelConfig) -> ModelConfig:

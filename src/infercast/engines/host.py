@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from enum import Enum
 from math import exp, inf, log, prod
@@ -12,8 +13,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 from infercast.bundled import DATA, read_data
 from infercast.engines.settings import numbers
-from infercast.errors import FileFormatError
-from infercast.hardware.load import MEASURED, host_cpu
+from infercast.errors import FileFormatError, reading
+from infercast.hardware.load import MEASURED, host_cpu, read_table
 from infercast.lazy_classes import MISSING, NamedTuple, dataclass, fields, replace
 from infercast.serve.step import HostCost
 from infercast.serve.workload.api_server import ServerCosts
@@ -67,9 +68,13 @@ class HostCosts:
         return ServerCosts(self.server_turn, self.token_turn if part else 0.0, part, self.hand_over, self.server_work)
 
     def sped_up(self, speed: float, title: str, source: str | None = None) -> Self:
-        names = (field.name for field in fields(self) if field.name not in FACTS)
-        seconds: dict[str, Any] = {name: getattr(self, name) / speed for name in names}
+        seconds: dict[str, Any] = {name: each / speed for name, each in self.seconds.items()}
         return replace(self, title=title, source=source or self.source, **seconds)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """All times by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in FACTS}
 
     def on_cpu(self, name: str) -> Self:
         if name == MEASURED:
@@ -96,17 +101,10 @@ def _of_release(values: dict[str, Any], version: tuple[int, ...]) -> dict[str, A
 
 
 def read_host(path: Path, kind: type[Costs], version: tuple[int, ...] = ()) -> Costs:
-    import tomllib  # noqa: PLC0415 - most runs are on the bundled host
-
+    table = read_table(path, path)
     try:
-        values = _of_release(tomllib.loads(path.read_text(encoding="utf-8")), version)
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not a TOML file") from None
-    except ValueError as problem:
-        raise FileFormatError(path, f"is not TOML: {problem}") from None
-    except (AttributeError, TypeError):
+        values = _of_release(table, version)
+    except (AttributeError, TypeError, ValueError):
         raise FileFormatError(path, "has no tables of releases under since") from None
     words = ("title", "source", "cpu")
     for name, value in values.items():
@@ -181,21 +179,14 @@ class HostProbe(NamedTuple):
     def on(self, host: Costs) -> Costs:
         """An engine's host times on this machine, from those on the reference."""
         factors = self.factors_on(host)
-        names = (field.name for field in fields(host) if field.name not in FACTS)
-        seconds: dict[str, Any] = {name: getattr(host, name) * factors[group_of(name)] for name in names}
+        seconds: dict[str, Any] = {name: each * factors[group_of(name)] for name, each in host.seconds.items()}
         told = f"{self.title}: Python x {factors[PYTHON]:.2f}, launches x {factors[LAUNCH]:.2f} the measured times"
         return replace(host, title=told, source="a probe of this machine", is_measured=True, **seconds)
 
 
 def read_probe(path: Path) -> HostProbe:
-    try:
+    with reading(path, "JSON"):
         document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not JSON") from None
-    except (ValueError, RecursionError) as problem:
-        raise FileFormatError(path, f"is not JSON: {problem}") from None
     return probe_of(document, path)
 
 
@@ -240,6 +231,12 @@ class Launch(Enum):
     FULL_GRAPH = "full graph"  # The whole step is one CUDA graph: steps in which every sequence computes one token
     PIECEWISE_GRAPHS = "piecewise graphs"  # Attention is launched eagerly between graphs of the rest
     EAGER = "eager"  # Every kernel is launched individually
+
+
+def next_size(sizes: Sequence[int], number: int) -> int | None:
+    """The smallest of some ascending sizes that holds so many tokens or sequences."""
+    place = bisect_left(sizes, number)
+    return sizes[place] if place < len(sizes) else None
 
 
 class Graphs(Protocol):

@@ -44,7 +44,18 @@ from infercast.predict.board_power import (
 )
 from infercast.predict.estimate import exposed_seconds, padded
 from infercast.predict.roofline import Predictor
-from infercast.serve.step import Contexts, DraftShape, GroupShape, HostCost, Prompts, StepEstimate, StepShape, estimated
+from infercast.serve.step import (
+    ChangedTimer,
+    Contexts,
+    DraftShape,
+    GroupShape,
+    GroupTimer,
+    HostCost,
+    Prompts,
+    StepEstimate,
+    StepShape,
+    estimated,
+)
 
 
 class TimedDeployment(Protocol):
@@ -300,9 +311,11 @@ class KernelTimer:
         return np.asarray(rows % self._decoding_row)
 
     @property
-    def adapted(self) -> Adapted | None:
+    def adapted(self) -> GroupTimer | None:
         """The timer for steps with an adapter; None without adapter slots."""
-        return None if self._adapter_table is None else Adapted(self)
+        if self._adapter_table is None:
+            return None
+        return ChangedTimer(self, lambda estimate, _: self.with_adapters(estimate))
 
     def with_adapters(self, estimate: StepEstimate) -> StepEstimate:
         """A step with an adapter: its kernels run for all tokens, including padding."""
@@ -366,20 +379,6 @@ class KernelTimer:
             )
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
-
-
-class Adapted:
-    def __init__(self, timer: KernelTimer) -> None:
-        self._timer = timer
-
-    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        return self._timer.with_adapters(self._timer(shape, steps))
-
-    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        return self._timer.with_adapters(self._timer.decode(count, computed, contexts, steps))
-
-    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        return self._timer.with_adapters(self._timer.compute(prefills, num_first, count, computed, contexts))
 
 
 class DraftingTimer(KernelTimer):
@@ -644,21 +643,18 @@ class CorrectedTimer(KernelTimer):
         return factor * self._own.kernel_seconds(rows, [each / factor for each in varying], slowed)
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        factors = np.where(rows[0] >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
+        factors = self._factors_of(rows[0])[:, None]
         return np.asarray(factors * self._own.step_kernels(rows, varying / factors, slowed))
 
     def row_seconds(self, table: int, rows: Table) -> Table:
         each = self._own.row_seconds(table, rows)
-        return (
-            each if table else each * np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
-        )
+        return each if table else each * self._factors_of(rows)[:, None]
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
         return self._own.row_calls(table, rows)
 
     def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
-        factors = np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])
-        return np.asarray(factors * self._own.slowed_seconds(rows, slowed))
+        return np.asarray(self._factors_of(rows) * self._own.slowed_seconds(rows, slowed))
 
     def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
         return self._own.limit_felt(rows, slowed, seconds)
@@ -674,6 +670,9 @@ class CorrectedTimer(KernelTimer):
         found = self._own.with_adapters(estimate)
         pairs = zip(plain, found.gpu_seconds, strict=True)
         return found._replace(gpu_seconds=[before + factor * (after - before) for before, after in pairs])
+
+    def _factors_of(self, rows: Table) -> Table:
+        return np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])
 
     def _longer(self, estimate: StepEstimate) -> StepEstimate:
         factor = self._factors[estimate.rows[0] >= self._decoding_row]

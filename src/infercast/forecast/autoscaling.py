@@ -22,7 +22,7 @@ from infercast.forecast.cost import GpuPrice
 from infercast.forecast.progress import Pace, cut, timed
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
-from infercast.forecast.slo import QUANTITIES, Array, Limit, Slo
+from infercast.forecast.slo import QUANTITIES, Array, Limit, Slo, latency_of
 from infercast.forecast.steady import num_seats
 from infercast.forecast.system import System
 from infercast.serve import Request, Workload
@@ -369,18 +369,18 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> L
     done = np.count_nonzero((served.last_token > begin) & (served.last_token <= end)) / max(end - begin, 1e-9)
     through = (rate or float(done)) / replicas
     stay = float(served.end_to_end[kept].mean())
+    latencies = {quantity: latency_of(served, quantity) for quantity in slo.of_a_request}
     several = served.num_output > 1
-    tpot = np.zeros(served.sent_at.size)
-    tpot[several] = served.tpot
-    latencies = {"ttft": served.ttft[kept], "e2e": served.end_to_end[kept], "tpot": tpot[kept & several]}
-    values = tuple(np.sort(latencies[limit.quantity]) for limit in slo.limits)
+    values = tuple(
+        np.sort(latencies[limit.quantity][kept & several if limit.quantity == "tpot" else kept]) for limit in slo.limits
+    )
     # How much longer each request could wait; minus infinity where it is too late already
     slack = np.full(served.sent_at.size, np.inf)
     for quantity, seconds in slo.of_a_request.items():
         if quantity == "tpot":
-            slack[tpot >= seconds] = -np.inf
+            slack[latencies[quantity] >= seconds] = -np.inf
         else:
-            slack = np.minimum(slack, seconds - (served.ttft if quantity == "ttft" else served.end_to_end))
+            slack = np.minimum(slack, seconds - latencies[quantity])
     slack[slack <= 0] = -np.inf
     return Level(through * stay, through, forecast, values, np.sort(slack[kept]))
 

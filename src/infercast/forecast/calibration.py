@@ -19,9 +19,9 @@ from infercast.engines.settings import changed
 from infercast.engines.speculation import read_acceptance
 from infercast.engines.timer import Corrections, Factor
 from infercast.errors import FileFormatError, InputError
-from infercast.forecast.uncertainty import EIGHTY
 from infercast.hardware.load import read_table
 from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
+from infercast.predict.learned import WITHIN
 from infercast.shown import ResultMixin
 from infercast.units import format_percent
 
@@ -43,7 +43,7 @@ class Learned(NamedTuple):
 
     def ends(self, side: int, *, before: bool = False) -> float:
         """What the upper (1) or the lower (-1) end of its 80 % interval is over its middle."""
-        return exp(side * EIGHTY * (self.before if before else self.spread))
+        return exp(side * WITHIN * (self.before if before else self.spread))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +218,9 @@ def write_calibration(calibration: Calibration) -> str:
     lines += [f"{each.name} = {_text(getattr(known, each.name))}" for each in fields(known)]
     for name, learned in calibration.factors.items():
         scale = 1e3 if name == "path" else 1.0
-        told = "" if learned.is_learned else "  # not determined by the results"
+        note = "" if learned.is_learned else "  # not determined by the results"
         value, spread, before = keys_of(name)
-        lines += ["", f"[{name}]  # {TITLES[name]}", f"{value} = {scale * learned.value:.6g}{told}"]
+        lines += ["", f"[{name}]  # {TITLES[name]}", f"{value} = {scale * learned.value:.6g}{note}"]
         lines += [f"{spread} = {scale * learned.spread:.4g}", f"{before} = {scale * learned.before:.4g}"]
     seen = {name: getattr(calibration, name) for name in ("prefix_hit_rate", "acceptance_length")}
     if any(value is not None for value in seen.values()):

@@ -330,7 +330,19 @@ def _day_of(deployment: Deployment, traffic: Any, rate: float | None, profile: s
     longest = deployment.settings.max_model_len
     if rate is None:
         return autoscaling.traffic_of(resolve_workload(traffic, {}, longest))
-    return autoscaling.made_up_day(rate, profile, *lengths_within(INPUT_LEN, OUTPUT_LEN, longest)[:2])
+    return day_within({"rate": rate, "day_profile": profile}, longest)
+
+
+def day_within(given: Mapping[str, Any], longest: int, window: float = autoscaling.WINDOW) -> autoscaling.Traffic:
+    """The day that options of these names describe, of requests of at most ``longest`` tokens."""
+    inputs, outputs, _ = lengths_within(given.get("input_len", INPUT_LEN), given.get("output_len", OUTPUT_LEN), longest)
+    if (most := inputs.maximum + outputs.maximum) > longest:
+        raise InputError(
+            f"input_len and output_len give up to {most:,} tokens, above max_model_len {longest:,}; shorten them or "
+            "raise it"
+        )
+    asked = given["rate"], given["day_profile"], inputs, outputs
+    return autoscaling.made_up_day(*asked, seed=given.get("seed", 0), window=window)
 
 
 def _beside_others(

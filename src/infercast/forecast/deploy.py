@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
@@ -13,8 +15,9 @@ from infercast.engines.base import Deployment, Engine, engine_named, engine_of, 
 from infercast.engines.base import build_deployment as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
-from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS, THINK, TOOL_TIME, TURN_LEN
+from infercast.errors import InputError, UnknownNameError, require
+from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS
+from infercast.forecast.option_table import WORKLOAD as LOAD
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.gpu import (
     PROPERTIES,
@@ -33,9 +36,9 @@ from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
 from infercast.predict.learned import Changed, make_predictor, ordering, power_limited
 from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Workload
-from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution, parse_lengths
+from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution
 from infercast.serve.workload.request import without_too_long
-from infercast.serve.workload.synthetic import CLIPPED, ended, scaled, session_workload, synthetic_workload
+from infercast.serve.workload.synthetic import CLIPPED, as_lengths, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
     from infercast.engines.host import HostProbe
@@ -48,6 +51,8 @@ TASKS = {"auto": "", "generate": "generate"} | dict.fromkeys(
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
 HostSource: TypeAlias = "str | Path | HostCosts | HostProbe | None"
+Lengths = LengthDistribution | str | int
+RATES = ("rate", "concurrency", "session_rate")  # How much is sent, in one of three ways
 
 
 class ModelOptions(TypedDict, total=False):
@@ -66,8 +71,9 @@ class ModelOptions(TypedDict, total=False):
     task: str
 
 
-class DeployOptions(ModelOptions, total=False):
-    settings: Settings | None
+class PlaceOptions(ModelOptions, total=False):
+    """What `deploy` takes besides settings."""
+
     tensor_parallel_size: int
     pipeline_parallel_size: int
     pp_layer_partition: str | None
@@ -87,24 +93,15 @@ class DeployOptions(ModelOptions, total=False):
     calibration: Path | str | Calibration | None
 
 
-def load_model(
-    source: ModelSource,
-    *,
-    quantization: str | None = None,
-    dtype: str = "auto",
-    kv_cache_dtype: str = "auto",
-    moe_backend: str = "auto",
-    expert_routing: str = ROUTINGS[0],
-    sampling: str = SAMPLINGS[0],
-    language_model_only: bool = False,
-    hf_overrides: Mapping[str, Any] | str | None = None,
-    mamba_cache_dtype: str = "auto",
-    mamba_ssm_cache_dtype: str = "auto",
-    gdn_prefill_backend: str = "auto",
-    runner: str = "auto",
-    task: str = "auto",
-    engine: Engine | None = None,
-) -> ModelConfig:
+class DeployOptions(PlaceOptions, total=False):
+    settings: Settings | None
+
+
+OWN = [name for name in PlaceOptions.__annotations__ if name not in ModelOptions.__annotations__]
+"""Those that are not of the model, which `load_model` takes, too."""
+
+
+def load_model(source: ModelSource, *, engine: Engine | None = None, **options: Unpack[ModelOptions]) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
 
     Formats and kernels have the names of the ``engine``. ``hf_overrides`` (a mapping or JSON) replace fields of the
@@ -113,10 +110,11 @@ def load_model(
     ``task`` that takes it, gives a vector or a score for each prompt and no tokens.
     """
     engine = engine or engine_named()
-    names = engine.names
+    names, given = engine.names, _checked(options, engine.names)
+    quantization, changes = given["quantization"], given["hf_overrides"]
     if quantization is not None and quantization in names.quantizations:
         quantization = names.quantizations[quantization] or None
-    changes = read_object(hf_overrides, "--hf-overrides") if isinstance(hf_overrides, str) else hf_overrides
+    changes = read_object(changes, "--hf-overrides") if isinstance(changes, str) else changes
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
     if isinstance(source, ModelConfig) and changes:
@@ -124,38 +122,51 @@ def load_model(
     model = (
         source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization, overrides=changes)
     )
-    if language_model_only:
+    if given["language_model_only"]:
         model = replace(model, vision=None)
-    if dtype not in names.dtypes:
-        raise InputError(f"dtype {dtype!r} is not modelled; known: {', '.join(names.dtypes)}")
-    if dtype != "auto":
+    if (dtype := given["dtype"]) != "auto":
         model = replace(model, weights=with_base(model.weights, names.dtypes[dtype]))
-    _check_known("kv_cache_dtype", kv_cache_dtype, names.kv_cache_dtypes)
-    if kv_cache_dtype != "auto":
-        model = replace(model, kv_dtype=names.kv_cache_dtypes[kv_cache_dtype])
-    model = with_states(model, mamba_cache_dtype, mamba_ssm_cache_dtype)
-    _check_known("moe_backend", moe_backend, names.moe_backends)
-    if moe_backend != "auto":
-        kernel = names.moe_kernels.get(moe_backend, moe_backend)
-        model = replace(model, weights=replace(model.weights, experts_kernel=kernel))
-    _check_known("gdn_prefill_backend", gdn_prefill_backend, names.scan_backends)
-    if gdn_prefill_backend != "auto":
-        model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
-    model = _with_runner(model, runner, task)
-    _check_known("sampling", sampling, SAMPLINGS)
-    if sampling == TOP_P:
+    model = with_states(model, given["mamba_cache_dtype"], given["mamba_ssm_cache_dtype"])
+    if (cache := given["kv_cache_dtype"]) != "auto":
+        model = replace(model, kv_dtype=names.kv_cache_dtypes[cache])
+    if (backend := given["moe_backend"]) != "auto":
+        model = replace(model, weights=replace(model.weights, experts_kernel=names.moe_kernels.get(backend, backend)))
+    if (backend := given["gdn_prefill_backend"]) != "auto":
+        model = replace(model, weights=replace(model.weights, scans_kernel=backend))
+    model = _with_runner(model, given["runner"], given["task"])
+    if (sampling := given["sampling"]) == TOP_P:
         sampling = SORTED if engine.fact("sorts_logits") else GREEDY
     if sampling != SAMPLINGS[0]:
         model = replace(model, sampling=sampling)
-    _check_known("expert_routing", expert_routing, ROUTINGS)
-    if expert_routing == ROUTINGS[0]:
+    if (routing := given["expert_routing"]) == ROUTINGS[0]:
         return model
-    return model.with_experts(lambda experts: replace(experts, routing=expert_routing))
+    return model.with_experts(lambda experts: replace(experts, routing=routing))
+
+
+def _checked(options: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    """All options of a model, those that are given among what the engine has a name for."""
+    for name in options:
+        if name not in ModelOptions.__annotations__:
+            raise UnknownNameError("option", name, ModelOptions.__annotations__)
+    given = defaults(ModelOptions.__annotations__) | {**options}
+    if given["dtype"] not in names.dtypes:
+        raise InputError(f"dtype {given['dtype']!r} is not modelled; known: {', '.join(names.dtypes)}")
+    known = {
+        "kv_cache_dtype": names.kv_cache_dtypes, "moe_backend": names.moe_backends,
+        "gdn_prefill_backend": names.scan_backends, "sampling": SAMPLINGS, "expert_routing": ROUTINGS,
+        "runner": RUNNERS, "task": TASKS,
+    }  # fmt: skip
+    for option, values in known.items():
+        _check_known(option, given[option], values)
+    return given
+
+
+def defaults(names: Iterable[str]) -> dict[str, Any]:
+    """Options of these names as they are where they are not given; an engine is that of the settings."""
+    return {name: OPTIONS[name].default if name in OPTIONS and name != "engine" else None for name in names}
 
 
 def _with_runner(model: ModelConfig, runner: str, task: str) -> ModelConfig:
-    _check_known("runner", runner, RUNNERS)
-    _check_known("task", task, TASKS)
     asked = (runner, TASKS[task])
     if model.pools and "generate" in asked:
         raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
@@ -180,28 +191,7 @@ def load_device(source: GpuSource, network: str | None) -> Gpu:
 
 
 def deploy(
-    model: ModelSource,
-    gpu: GpuSource,
-    settings: Settings | None = None,
-    *,
-    tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int = 1,
-    pp_layer_partition: str | None = None,
-    data_parallel_size: int = 1,
-    enable_expert_parallel: bool = False,
-    fuse_allreduce_rms: bool | None = None,
-    all2all_backend: str | None = None,
-    network: str | None = None,
-    pcie_topology: str | None = None,
-    power_limit_w: float | None = None,
-    gpu_clock_mhz: float | None = None,
-    api_server: bool = True,
-    chat: bool = False,
-    predictor: str | Predictor = "learned",
-    host: HostSource = None,
-    engine: str | None = None,
-    calibration: Path | str | Calibration | None = None,
-    **options: Unpack[ModelOptions],
+    model: ModelSource, gpu: GpuSource, settings: Settings | None = None, **options: Unpack[PlaceOptions]
 ) -> Deployment:
     """Put a model on GPUs.
 
@@ -220,41 +210,65 @@ def deploy(
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
     for anything that an engine would refuse.
     """
-    settings, options = with_keywords(settings, engine, options)
-    asked = {name: value for name, value in locals().items() if name not in ("model", "gpu", "settings", "options")}
-    device = load_device(gpu, network)
-    if device.stages and (pcie_topology or power_limit_w or gpu_clock_mhz):
+    settings, given = with_keywords(settings, options.get("engine"), options)
+    asked = defaults(OWN) | given
+    deployment = replace(put_on(model, gpu, settings, asked), asked=partial(deploy, model, gpu, settings, **asked))
+    if asked["calibration"] is None:
+        return deployment
+    from infercast.forecast.calibration import calibrated  # noqa: PLC0415 - most runs have none
+
+    return calibrated(deployment, asked["calibration"])
+
+
+SHOWN = [
+    *[*signature(deploy).parameters.values()][:3],
+    *(Parameter(name, Parameter.KEYWORD_ONLY, default=each) for name, each in defaults(OWN).items()),
+    Parameter("options", Parameter.VAR_KEYWORD),
+]
+setattr(deploy, "__signature__", signature(deploy).replace(parameters=SHOWN))  # noqa: B010 - all of it, for notebooks
+
+
+def put_on(
+    model: ModelSource, gpu: GpuSource, settings: Settings | None, asked: Mapping[str, Any], *, must_fit: bool = True
+) -> Deployment:
+    """A deployment by all options of `deploy`; one that need not fit is of its memory alone."""
+    device, data = load_device(gpu, asked["network"]), asked["data_parallel_size"]
+    limits = asked["pcie_topology"], asked["power_limit_w"], asked["gpu_clock_mhz"]
+    if device.stages and any(limits):
         raise InputError(f"pcie_topology, power_limit_w and gpu_clock_mhz are for GPUs of one kind, not {device.title}")
-    device = limited_gpu(with_topology(device, pcie_topology), power_limit_w, gpu_clock_mhz)
-    wanted, chosen = resolve_settings(settings, engine)
-    backends = chosen.names.all2all_backends
-    exchange = all2all_backend or backends[0]
+    device = limited_gpu(with_topology(device, limits[0]), *limits[1:])
+    wanted, chosen = resolve_settings(settings, asked["engine"])
+    backends, experts, norms = (
+        chosen.names.all2all_backends,
+        asked["enable_expert_parallel"],
+        asked["fuse_allreduce_rms"],
+    )
+    exchange = asked["all2all_backend"] or backends[0]
     _check_known("all2all_backend", exchange, backends)
-    if chosen.shares_copies and exchange != backends[0] and not (enable_expert_parallel and data_parallel_size > 1):
+    if chosen.shares_copies and exchange != backends[0] and not (experts and data > 1):
         raise InputError(
             f"all2all_backend {exchange} is for replicas that share experts; add enable_expert_parallel and a "
             "data_parallel_size of 2 or more, or leave it out"
         )
-    config = load_model(model, engine=chosen, **options)
+    config = load_model(model, engine=chosen, **model_options(asked)[0])
     layout = ParallelLayout(
-        tensor_parallel_size,
-        pipeline_parallel_size,
-        data_parallel_size,
-        experts=enable_expert_parallel,
-        fused_norms=chosen.fuses_norms(config, device) if fuse_allreduce_rms is None else fuse_allreduce_rms,
+        asked["tensor_parallel_size"],
+        asked["pipeline_parallel_size"],
+        data,
+        experts=experts,
+        fused_norms=chosen.fuses_norms(config, device) if norms is None else norms,
         all_to_all=exchange != backends[0],
         library=chosen.family,
     )
+    layout, cut = chosen.spread(wanted, config, layout, device), asked["pp_layer_partition"]
+    if not must_fit:
+        roofline = make_predictor("learned" if cut else "roofline")
+        return deploy_resolved(config, device, wanted, layout, roofline, partition=cut, must_fit=False)
+    predictor = asked["predictor"]
     known = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
-    layout, machine = chosen.spread(wanted, config, layout, device), host_of(chosen, host, device)
-    how: Any = {"over_http": api_server, "chat": chat, "partition": pp_layer_partition}
-    deployment = deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
-    deployment = replace(deployment, asked=partial(deploy, model, gpu, settings, **asked | {**options}))
-    if calibration is None:
-        return deployment
-    from infercast.forecast.calibration import calibrated  # noqa: PLC0415 - most runs have none
-
-    return calibrated(deployment, calibration)
+    machine = host_of(chosen, asked["host"], device)
+    how: Any = {"over_http": asked["api_server"], "chat": asked["chat"], "partition": cut}
+    return deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
 
 
 def call_of(deployment: Deployment) -> partial[Deployment]:
@@ -274,8 +288,7 @@ def redeploy(deployment: Deployment, values: Mapping[str, Any]) -> Deployment:
     others = {name: value for name, value in values.items() if name not in options}
     if "pipeline_parallel_size" in values:  # other stages need another cut
         keywords["pp_layer_partition"] = None
-    defaults = deploy.__kwdefaults__ or {}
-    options = {name: defaults.get(name) if value is None else value for name, value in options.items()}
+    options = {name: defaults([name])[name] if value is None else value for name, value in options.items()}
     return deploy(model, gpu, changed(before, **others), **{**keywords, **options})
 
 
@@ -305,10 +318,9 @@ def _of_pcie(deployment: Deployment) -> list[str]:
 
 
 def model_options(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Options of `load_model` and settings of an engine, and the other options of `deploy`."""
-    own = DeployOptions.__annotations__.keys() - ModelOptions.__annotations__
-    others = {name: value for name, value in options.items() if name in own}
-    return {name: value for name, value in options.items() if name not in own}, others
+    """Options of `load_model`, and the other options of `deploy`."""
+    of_model = {name: value for name, value in options.items() if name in ModelOptions.__annotations__}
+    return of_model, {name: value for name, value in options.items() if name not in of_model}
 
 
 def layout_arguments(engine: Engine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -327,12 +339,12 @@ def resolve_settings(settings: Settings | None, engine: str | None = None) -> tu
 
 
 def with_keywords(
-    settings: Settings | None, engine: str | None, options: ModelOptions
-) -> tuple[Settings | None, ModelOptions]:
-    """Settings, and options of `load_model` without those that are settings of the engine."""
-    own = {name: value for name, value in options.items() if name not in ModelOptions.__annotations__}
+    settings: Settings | None, engine: str | None, options: Mapping[str, Any]
+) -> tuple[Settings | None, dict[str, Any]]:
+    """Settings, and options of `deploy` without those that are settings of the engine."""
+    own = {name: value for name, value in options.items() if name not in DeployOptions.__annotations__}
     if not own:
-        return settings, options
+        return settings, {**options}
     wanted, chosen = resolve_settings(settings, engine)
     known = _setting_names(chosen)
     for name in own:
@@ -342,8 +354,7 @@ def with_keywords(
             raise InputError(
                 f"{name} is a setting of {chosen.title}, of which there are settings already; say it there"
             )
-    rest: Any = {name: value for name, value in options.items() if name not in own}
-    return changed(wanted, **own), rest
+    return changed(wanted, **own), {name: value for name, value in options.items() if name not in own}
 
 
 def _setting_names(engine: Engine) -> set[str]:
@@ -459,50 +470,48 @@ def random_requests(
     given: Mapping[str, Any], longest: int, default_count: int | None = None, named: int | None = None
 ) -> Workload:
     """Requests by options of these names, with default lengths clipped to what the model allows, ``named`` so."""
-    arrival = given["arrival"]
-    rates = given["rate"], given["concurrency"], given.get("session_rate")
-    if not any(each is not None for each in rates) and arrival != "burst":
+    usual = {option.name: option.default for option in LOAD}
+    given = usual | {name: value for name, value in given.items() if value is not None}
+    if not any(given[name] is not None for name in RATES) and given["arrival"] != "burst":
         raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
-    if given.get("session_rate") is not None and given.get("turns") is None:
+    if given["session_rate"] is not None and given["turns"] is None:
         raise InputError("--session-rate needs --turns, how many turns a session has, or --trace with conversations")
     prefix_length = given["prefix_len"]
     inputs, outputs, is_clipped = lengths_within(given["input_len"], given["output_len"], longest - prefix_length)
+    count = default_count if given["num_requests"] is None else given["num_requests"]
+    require(count is None or isinstance(count, int), "num_requests", "be a whole number", count)
     common: dict[str, Any] = {
-        "count": default_count if given["num_requests"] is None else given["num_requests"],
+        "count": count,
         "input_lengths": inputs,
         "output_lengths": outputs,
         "prefix_length": prefix_length,
         **{name: given[name] for name in ("arrival", "rate", "concurrency", "burstiness", "prefix_groups", "seed")},
     }
-    in_turns = given.get("turns") is not None
-    workload = _sessions(given, common) if in_turns else synthetic_workload(**common)
+    if given["turns"] is None:
+        workload = synthetic_workload(**common)
+    else:
+        names = ("session_rate", "turns", "think", "tool_share", "tool_time")
+        of_sessions = {name: given[name] for name in names}
+        lengths = {"turn_lengths": given["turn_len"], "tool_lengths": given["tool_len"]}
+        workload = session_workload(**common, **of_sessions, **lengths)
     if is_clipped:
         workload = replace(workload, description=f"{workload.description}{CLIPPED}{named or longest:,}")
-    return without_too_long(workload, longest) if given.get("too_long") == "skip" else workload
-
-
-def _sessions(given: Mapping[str, Any], common: dict[str, Any]) -> Workload:
-    return session_workload(
-        **common,
-        session_rate=given["session_rate"],
-        turns=given["turns"],
-        turn_lengths=given.get("turn_len") or TURN_LEN,
-        think=given.get("think") or THINK,
-        tool_share=given.get("tool_share", 0.0),
-        tool_time=given.get("tool_time") or TOOL_TIME,
-        tool_lengths=given.get("tool_len"),
-    )
+    return without_too_long(workload, longest) if given["too_long"] == "skip" else workload
 
 
 def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of these options, those that a function takes as keywords, but for the engine, which its settings name."""
-    known = {*(function.__kwdefaults__ or ()), *ModelOptions.__annotations__} - {"engine"}
+    """Of these options, those that a function takes besides those of `deploy`, but for the engine, which its settings
+    name.
+    """
+    known = {*(function.__kwdefaults__ or ()), *PlaceOptions.__annotations__} - {"engine"}
     return {name: value for name, value in given.items() if name in known}
 
 
-def lengths_within(input_len: str, output_len: str, room: int) -> tuple[LengthDistribution, LengthDistribution, bool]:
+def lengths_within(
+    input_len: Lengths, output_len: Lengths, room: int
+) -> tuple[LengthDistribution, LengthDistribution, bool]:
     """Lengths of prompts and answers, and whether the default ones were clipped to what the model allows."""
-    inputs, outputs = parse_lengths(input_len, "--input-len"), parse_lengths(output_len, "--output-len")
+    inputs, outputs = as_lengths(input_len, "--input-len"), as_lengths(output_len, "--output-len")
     if inputs.maximum + outputs.maximum <= room:
         return inputs, outputs, False
     asked_for = inputs, outputs
@@ -526,42 +535,63 @@ Servable = Workload | str | PathLike[str] | None
 
 
 class LoadOptions(TypedDict, total=False):
-    """What `synthetic_workload` takes, in its units: requests per second, tokens."""
+    """How requests arrive and how long they are, as on the command line: requests per second, tokens, seconds."""
 
     arrival: str
     rate: float
-    count: int
+    num_requests: int
     concurrency: int
-    input_lengths: LengthDistribution | str | int
-    output_lengths: LengthDistribution | str | int
+    input_len: Lengths
+    output_len: Lengths
     burstiness: float
-    prefix_length: int
+    prefix_len: int
     prefix_groups: int
-    declared_length: int
+    declared_output_len: int
     ignore_eos: bool
     seed: int
+    turns: Lengths
+    session_rate: float
+    turn_len: Lengths
+    think: str | float
+    tool_share: float
+    tool_time: str | float
+    tool_len: Lengths
 
 
 class RunOptions(LoadOptions, DeployOptions, total=False):
     """Options of a load and of a deployment."""
 
 
-PYTHON_NAMES = {option.spelled[2:].replace("-", "_"): option.python or option.name for option in OPTIONS.values()}
+KEYWORDS = {option.spelled[2:].replace("-", "_"): option.name for option in OPTIONS.values()}
 """Keywords by what the command line calls them."""
+RENAMED = {
+    **{"count": "num_requests", "input_lengths": "input_len", "output_lengths": "output_len"},
+    **{"prefix_length": "prefix_len", "declared_length": "declared_output_len"},
+}
+"""Keywords that 1.0 drops, and what they are now."""
 
 
 def resolve_run(
     deployment: Deployable, workload: Servable, gpu: GpuSource | None, options: Mapping[str, Any]
 ) -> tuple[Deployment, Workload]:
-    _check_options(options, RunOptions.__annotations__)
-    load = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
-    found = resolve_deployment(deployment, gpu, deploy_options(options))
+    load, others = load_options(options), deploy_options(options)
+    _check_options({**load, **others}, RunOptions.__annotations__)
+    found = resolve_deployment(deployment, gpu, others)
     return found, resolve_workload(workload, load, found.settings.max_model_len)
+
+
+def load_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the load, by their names of today."""
+    if old := [name for name in options if name in RENAMED]:
+        said = ", ".join(f"{name} is {RENAMED[name]} now" for name in old)
+        warnings.warn(f"{said}; 1.0 drops the old names", DeprecationWarning, 4)
+    known = {RENAMED.get(name, name): value for name, value in options.items()}
+    return {name: value for name, value in known.items() if name in LoadOptions.__annotations__}
 
 
 def deploy_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those that are not of the load."""
-    return {name: value for name, value in options.items() if name not in LoadOptions.__annotations__}
+    return {name: each for name, each in options.items() if RENAMED.get(name, name) not in LoadOptions.__annotations__}
 
 
 def resolve_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
@@ -599,7 +629,7 @@ def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
     own = _setting_names(engine)
     for name in strange:
         if name not in own:
-            here = PYTHON_NAMES.get(name, "")
+            here = KEYWORDS.get(name, "")
             hint = f"; settings of {engine.title} are options, too"
             raise UnknownNameError("option", name, [*known, *sorted(own)], hint, near=[here] if here in known else None)
 
@@ -607,7 +637,9 @@ def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
 def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:
     """A given workload, the requests of a trace, or random ones of at most ``longest`` tokens."""
     if workload is None:
-        return _random(dict(load), longest)
+        if all(load.get(name) is None for name in RATES) and load.get("arrival") != "burst":
+            raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
+        return ended(random_requests(load, longest), load.get("declared_output_len"), load.get("ignore_eos"))
     if isinstance(workload, (str, PathLike)):
         return _trace(workload, load)
     require_workload(workload)
@@ -626,25 +658,17 @@ def require_workload(workload: object) -> None:
         )
 
 
-def _random(load: dict[str, Any], longest: int) -> Workload:
-    if load.get("rate") is None and load.get("concurrency") is None and load.get("arrival") != "burst":
-        raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
-    asked = load.get("input_lengths", INPUT_LEN), load.get("output_lengths", OUTPUT_LEN)
-    if all(isinstance(each, (str, int)) for each in asked):
-        room = longest - load.get("prefix_length", 0)
-        load["input_lengths"], load["output_lengths"], _ = lengths_within(str(asked[0]), str(asked[1]), room)
-    return synthetic_workload(**load)
-
-
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay no trace
 
-    changeable = ("rate", "count", "declared_length", "ignore_eos")
+    changeable = ("rate", "num_requests", "declared_output_len", "ignore_eos")
     for name in load:
         if name not in changeable:
-            raise InputError(f"{name} has no meaning with a trace, which brings its own; rate and count change it")
-    workload = scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
-    return ended(workload, load.get("declared_length"), load.get("ignore_eos"))
+            raise InputError(
+                f"{name} has no meaning with a trace, which brings its own; rate and num_requests change it"
+            )
+    workload = scaled(read_trace(path), rate=load.get("rate"), limit=load.get("num_requests"))
+    return ended(workload, load.get("declared_output_len"), load.get("ignore_eos"))
 
 
 def short(value: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import exp, hypot, log
+from typing import Any
 
 import numpy as np
 
@@ -55,9 +56,9 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
     first, *others = [np.array([[*counts], [*counts.values()]]) for counts in totals.rows]
     numbers = first[0].astype(np.int64)
     by_row = table_joules(timer, board, 0, numbers)
-    beside = [rows[1] @ table_joules(timer, board, n, rows[0].astype(np.int64)) for n, rows in enumerate(others, 1)]
-    beside.append(np.array(totals.varying) * attention_watts(timer, board, batches, len(totals.varying)))
-    rest = np.concatenate(beside)
+    parts = [rows[1] @ table_joules(timer, board, n, rows[0].astype(np.int64)) for n, rows in enumerate(others, 1)]
+    parts.append(np.array(totals.varying) * attention_watts(timer, board, batches, len(totals.varying)))
+    rest = np.concatenate(parts)
     steps, columns = first[1].sum(), by_row.shape[1]
     # Each row as its average step: time outside the first table is spread over all steps.
     slowed = np.array([totals.slowed.get(row, 0.0) for row in totals.rows[0]]) / first[1]
@@ -216,7 +217,7 @@ class Facility:
             value = getattr(self, name)
             require(value is None or least <= value <= most, name, f"be a number from {least:g} to {most:g}", value)
 
-    def or_else(self, **defaults: float | None) -> Facility:
+    def or_else(self, **defaults: Any) -> Facility:
         """The same with these where nothing was said."""
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 

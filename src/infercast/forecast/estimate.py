@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.errors import FileFormatError, InputError, UnknownNameError, require
+from infercast.errors import FileFormatError, InputError, UnknownNameError, reading, require
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.load import is_modelled, networks
 from infercast.lazy_classes import dataclass
@@ -264,15 +264,8 @@ def _check_size(name: str, value: Any, least: int) -> None:
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV table by column name."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not a CSV table") from None
-    except csv.Error as problem:
-        raise FileFormatError(path, f"is not a CSV table: {problem}") from None
+    with reading(path, "a CSV table", csv.Error), path.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
     if not rows:
         raise FileFormatError(path, "has no rows below its header")
     for line, row in enumerate(rows, start=2):

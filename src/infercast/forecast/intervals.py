@@ -19,7 +19,7 @@ from infercast.forecast.system import System, busiest
 from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Replica, Workload
 from infercast.serve.record import ServedRequests
-from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
+from infercast.serve.step import ChangedTimer, HostCost, StepEstimate, StepTimer, estimated
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.shown import ResultMixin
 from infercast.units import format_seconds
@@ -32,35 +32,18 @@ ENDED = 0.9  # Requests of which this share has ended before others stop coming 
 CALIBRATED = 1.2  # How far a run is off after a benchmark of its deployment, in differences of two runs: an assumption
 
 
-class SlowedTimer:
+def slowed_timer(timer: StepTimer, prompts: float, decodes: float, host: float) -> StepTimer:
     """A step timer with scaled answers; only what the clock needs is scaled."""
 
-    def __init__(self, timer: StepTimer, prompts: float, decodes: float, host: float) -> None:
-        self._timer, self._prompts, self._decodes, self._host = timer, prompts, decodes, host
-        self._groups = groups_of(timer)
-
-    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        return self._slow(self._timer(shape, steps), self._prompts if shape.prompts else self._decodes)
-
-    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        return self._slow(self._groups.decode(count, computed, contexts, steps), self._decodes)
-
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        estimate = self._groups.compute(beside, num_first, count, computed, contexts)
-        return self._slow(estimate, self._prompts if any(new > 1 for new, _ in beside) else self._decodes)
-
-    @property
-    def adapted(self) -> SlowedTimer | None:
-        adapted = getattr(self._timer, "adapted", None)
-        return adapted and SlowedTimer(adapted, self._prompts, self._decodes, self._host)
-
-    def _slow(self, estimate: StepEstimate, factor: float) -> StepEstimate:
-        gpu_seconds, varying, host, rows, slowed_share, target, throttled = estimate
-        if factor != 1.0:
+    def slow(estimate: StepEstimate, has_prompts: bool) -> StepEstimate:
+        gpu_seconds, varying, costs, rows, slowed_share, target, throttled = estimate
+        if (factor := prompts if has_prompts else decodes) != 1.0:
             gpu_seconds, throttled = [factor * seconds for seconds in gpu_seconds], factor * throttled
-        if self._host != 1.0:
-            host = HostCost(*[self._host * seconds for seconds in host])
-        return estimated((gpu_seconds, varying, host, rows, slowed_share, target, throttled))
+        if host != 1.0:
+            costs = HostCost(*[host * seconds for seconds in costs])
+        return estimated((gpu_seconds, varying, costs, rows, slowed_share, target, throttled))
+
+    return ChangedTimer(timer, slow)
 
 
 def slowed(
@@ -69,7 +52,7 @@ def slowed(
     """The same engine with scaled times, at the same state of its first uses; requests take ``path`` seconds longer."""
     return replace(
         replica,
-        timer=SlowedTimer(replica.timer, prompts, decodes, host),
+        timer=slowed_timer(replica.timer, prompts, decodes, host),
         request_path_seconds=max(host * replica.request_path_seconds + path, 0.0),
         request_token_seconds=host * replica.request_token_seconds,
         server=ServerCosts(*[host * each for each in replica.server]),
@@ -230,8 +213,8 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
         forecast, widths.combined, uncertainty.Gains(*(max(each) for each in zip(*gains, strict=True))), slower
     )
     medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
-    told = {name: at for name, at in medians.items() if getattr(found, name) is not None}
-    rests = {name: _rests(widths, at, uncertainties[-1]) for name, at in told.items()}
+    known = {name: at for name, at in medians.items() if getattr(found, name) is not None}
+    rests = {name: _rests(widths, at, uncertainties[-1]) for name, at in known.items()}
     return replace(found, rests=rests, sensitivity=_sensitivity(widths, uncertainties))
 
 

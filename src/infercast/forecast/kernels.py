@@ -334,11 +334,11 @@ def weakest_source(phases: tuple[Phase, ...]) -> str:
 
 
 def summarise_phases(
-    deployment: Deployment, record: Record, timer: KernelTimer, *, takes_in: bool = False
+    deployment: Deployment, record: Record, timer: KernelTimer, *, receives: bool = False
 ) -> tuple[Phase, ...]:
-    """Sum the kernels of all steps up by family; a decode pool ``takes_in`` prompts that are computed already."""
+    """Sum the kernels of all steps up by family; a decode pool ``receives`` prompts that are computed already."""
     return tuple(
-        _summarise(name, totals, deployment, timer, takes_in) for name, totals in record.phases.items() if totals.steps
+        _summarise(name, totals, deployment, timer, receives) for name, totals in record.phases.items() if totals.steps
     )
 
 
@@ -348,8 +348,8 @@ def host_bound_share(phases: Sequence[Phase]) -> float:
     return sum(phase.host_bound_seconds for phase in phases) / whole if whole else 0.0
 
 
-def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
-    step = average_step(deployment, totals, takes_in=takes_in)
+def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, receives: bool) -> Phase:
+    step = average_step(deployment, totals, receives=receives)
     reasons = {each.name: (str(each.estimate.bound), each.estimate.source) for each in step.kernels}
     reasons |= dict.fromkeys((GAPS[0], DRAFT_GAPS[0]), ("launch", "physics"))
     members: dict[str, dict[str, float]] = {}
@@ -378,12 +378,12 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
     )
 
 
-def average_step(deployment: Deployment, totals: PhaseTotals, *, takes_in: bool = False) -> StepCost:
+def average_step(deployment: Deployment, totals: PhaseTotals, *, receives: bool = False) -> StepCost:
     """Kernels of a step of the average size of a phase that is over; kept, because several parts of an answer ask."""
     known = _average_steps.get(totals)
-    if known is None or known[0] is not deployment or known[1] != takes_in:
+    if known is None or known[0] is not deployment or known[1] != receives:
         shape = average_shape(totals, deployment.drafting)
-        known = deployment, takes_in, estimate_shape(deployment, taken_in(shape) if takes_in else shape)
+        known = deployment, receives, estimate_shape(deployment, taken_in(shape) if receives else shape)
         _average_steps[totals] = known
     return known[2]
 

@@ -150,8 +150,8 @@ def compare(
     """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     tariff, facility = Tariff.of(price), facility or Facility()
-    of_model, others = model_options(options)
-    settings, of_model = with_keywords(others.pop("settings", None), others.get("engine"), of_model)
+    settings, given = with_keywords(options.pop("settings", None), options.get("engine"), options)
+    of_model, others = model_options(given)
     wanted, engine = resolve_settings(settings, others.pop("engine", None))
     load = workload or synthetic_workload(concurrency=CONCURRENCY, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
     config = load_model(model, engine=engine, **of_model)
@@ -270,12 +270,17 @@ def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit."""
+    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit.
 
-    def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float]:
+    All that keep up with a rate serve the same tokens: of these the fewest GPUs come first, then the shortest answers.
+    """
+
+    def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float, float]:
         broken = cost.verdict is not None and not cost.verdict.holds
         worst = bool(cost.problem), bool(cost.saturation), cost.kind == "bound", broken
-        return *worst, -cost.output_tokens_per_second_a_gpu
+        if cost.forecast is None or cost.forecast.workload.rate is None:
+            return *worst, -cost.output_tokens_per_second_a_gpu, 0.0
+        return *worst, cost.layout.gpus, cost.forecast.end_to_end.mean
 
     return sorted(costs, key=place)
 

@@ -5,24 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from infercast.engines.base import build_deployment as deploy_resolved
 from infercast.engines.base import require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, require
-from infercast.forecast.deploy import (
-    GpuSource,
-    ModelOptions,
-    ModelSource,
-    load_device,
-    load_model,
-    resolve_settings,
-    with_keywords,
-)
+from infercast.forecast.deploy import OWN, GpuSource, ModelSource, PlaceOptions, defaults, put_on, with_keywords
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, rank_weight_bytes
-from infercast.predict.learned import make_predictor
 from infercast.shown import PlottableResult
 from infercast.units import format_many
 
@@ -54,36 +44,20 @@ def fit_memory(
     gpu: GpuSource,
     settings: Settings | None = None,
     *,
-    tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int = 1,
-    pp_layer_partition: str | None = None,
-    data_parallel_size: int = 1,
-    enable_expert_parallel: bool = False,
-    all2all_backend: str | None = None,
-    network: str | None = None,
     context: int = 2048,
-    **options: Unpack[ModelOptions],
+    **options: Unpack[PlaceOptions],
 ) -> Fit:
-    """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `load_model`,
-    and settings of the engine.
-    """
+    """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `deploy`."""
     require(context >= 1, "context", "be at least 1 token", context)
-    settings, options = with_keywords(settings, None, options)
-    wanted, engine = resolve_settings(settings)
-    config, device = load_model(model, engine=engine, **options), load_device(gpu, network)
-    sizes = tensor_parallel_size, pipeline_parallel_size, data_parallel_size
-    exchanges = all2all_backend not in (None, engine.names.all2all_backends[0])
-    layout = ParallelLayout(*sizes, experts=enable_expert_parallel, all_to_all=exchanges)
-    layout = engine.spread(wanted, config, layout, device)
-    predictor = make_predictor("learned" if pp_layer_partition else "roofline")
-    found = deploy_resolved(config, device, wanted, layout, predictor, partition=pp_layer_partition, must_fit=False)
-    config, layout, resolved, memory = found.model, found.layout, found.settings, found.memory
+    settings, given = with_keywords(settings, options.get("engine"), options)
+    found = put_on(model, gpu, settings, defaults(OWN) | given, must_fit=False)
+    engine, config, layout, resolved, memory = found.engine, found.model, found.layout, found.settings, found.memory
     chunk, problem = engine.tokens_under_way(resolved, layout), ""
     try:
-        require_fit(engine, config, layout, device, resolved)
+        require_fit(engine, config, layout, found.gpu, resolved)
     except DoesNotFitError as reason:
         problem = str(reason)
     longest = min(memory.longest_sequence(chunk), config.max_positions)
     most = memory.most_sequences(context, chunk=1)
-    weights = rank_weight_bytes(config, layout, engine.expert_multiples(config, device))
-    return Fit(config, device, layout, resolved, memory, longest, most, context, problem, weights)
+    weights = rank_weight_bytes(config, layout, engine.expert_multiples(config, found.gpu))
+    return Fit(config, found.gpu, layout, resolved, memory, longest, most, context, problem, weights)

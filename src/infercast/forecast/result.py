@@ -22,6 +22,7 @@ from infercast.forecast.slo import (
     Slo,
     attainment,
     keeps,
+    latency_of,
     parse_slo,
     quantile,
 )
@@ -128,10 +129,8 @@ def value_of(forecast: SimulatedRun, limit: Limit) -> float:
     name = limit.name.partition("_")[2]
     if name in NAMES:
         return float(getattr(summary, name))
-    served, inside = forecast.clients, counted(forecast)
-    values: Array = getattr(served, QUANTITIES[limit.quantity])
-    chosen = inside[served.num_output > 1] if limit.quantity == "tpot" else inside
-    return quantile(values[chosen], (limit.percentile or 0.0) / 100)
+    values = latency_of(forecast.clients, limit.quantity)[counted(forecast)]
+    return quantile(values[~np.isnan(values)], (limit.percentile or 0.0) / 100)
 
 
 def counted(forecast: SimulatedRun) -> Array:
@@ -212,8 +211,7 @@ class Forecast(PlottableResult, SimulatedRun):
 
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
         """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
-        write = renderers().function_of("forecast:forecast_dict")
-        written: dict[str, Any] = write(self, self.intervals if intervals else None)
+        written: dict[str, Any] = renderers().document_of(self, self.intervals if intervals else None)
         return written
 
     def per_request(self) -> dict[str, Array]:
@@ -224,9 +222,6 @@ class Forecast(PlottableResult, SimulatedRun):
         memory, one for the tokens that came from there.
         """
         served, requests = self.clients, self.workload.requests
-        num_output = np.array([request.num_output for request in requests])
-        tpot = np.full(num_output.size, np.nan)
-        tpot[num_output > 1] = served.tpot
         tiers = [record.tier for record in self.records if record.tier is not None]
         # Sessions, classes and adapters of requests, as far as any have them; -1 where one has none
         found = {}
@@ -241,9 +236,9 @@ class Forecast(PlottableResult, SimulatedRun):
             "input_tokens": np.array([request.num_input for request in requests]),
             "cached_tokens": np.sum([record.num_cached for record in self.records], axis=0),
             **({} if not tiers else {"loaded_tokens": np.sum([tier.num_loaded for tier in tiers], axis=0)}),
-            "output_tokens": num_output,
+            "output_tokens": np.array([request.num_output for request in requests]),
             "ttft_ms": served.ttft / MILLI,
-            "tpot_ms": tpot / MILLI,
+            "tpot_ms": latency_of(served, "tpot") / MILLI,
             "end_to_end_ms": served.end_to_end / MILLI,
             "replica": served.engine,
             **found,

@@ -11,7 +11,7 @@ from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.kernels import Phase, host_bound_share, summarise_phases, weakest_source
-from infercast.forecast.slo import Array, Percentiles, percentiles
+from infercast.forecast.slo import QUANTITIES, Array, Percentiles, latency_of, percentiles
 from infercast.forecast.steady import CUT, FILLING, LATE, LONG, OVERLOADED, STABLE, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
 from infercast.hardware.gpu import is_left_open
@@ -116,9 +116,7 @@ def classes_of(workload: Workload, served: ServedRequests) -> tuple[ClassRun, ..
         return ()
     names = np.array([request.slo_class for request in workload.requests])
     priorities = np.array([request.priority for request in workload.requests])
-    tpot = np.full(names.size, np.nan)
-    tpot[served.num_output > 1] = served.tpot
-    latencies = {"ttft": served.ttft, "tpot": tpot, "e2e": served.end_to_end}
+    latencies = {quantity: latency_of(served, quantity) for quantity in QUANTITIES}
     found = []
     for each in workload.classes:
         chosen = names == each.name
@@ -127,7 +125,7 @@ def classes_of(workload: Workload, served: ServedRequests) -> tuple[ClassRun, ..
         kept = np.ones(int(chosen.sum()), dtype=bool)
         for quantity, seconds in each.limits:
             kept &= ~(latencies[quantity][chosen] >= seconds)  # an answer of one token has no TPOT and keeps any
-        several = tpot[chosen & (served.num_output > 1)]
+        several = latencies["tpot"][chosen & (served.num_output > 1)]
         found.append(
             ClassRun(
                 name=each.name,
@@ -369,23 +367,34 @@ def pool_run(
     served, seats = stays.served, pool.deployment.settings.max_num_seqs
     running = [stays.mean(served.started_at, served.last_token, number) for number in range(len(records))]
     over = sum(max(each - seats, 0.0) for each in running)  # Little's law is not exact for a part of a run
-    loads = _engine_loads(pool, records, workload, duration, stays, [min(each, seats) for each in running])
-    usage = [(record.kv_usage, load.busy, sum(phase.seconds for phase in record.phases.values()))
-             for record, load in zip(records, loads, strict=True)]  # fmt: skip
-    num_input = sum(request.num_input for request in workload.requests)
+    inputs = np.array([request.num_input for request in workload.requests])
+    loads, usage = list[EngineLoad](), list[float]()
+    for number, record in enumerate(records):
+        own = ~np.isnan(record.last_token)
+        prompts, seconds = int(inputs[own].sum()), sum(phase.seconds for phase in record.phases.values())
+        # Steps of a pipeline overlap: what they add to the run leaves out where its first stage waits for the others.
+        busy = seconds / (record.span or duration) if pool.replica.stages is None else stays.busy(number)
+        load = EngineLoad(
+            requests=int(own.sum()),
+            busy=min(1.0, busy),
+            running=min(running[number], seats),
+            kv_peak=record.kv_usage.peak,
+            prefix_hit_rate=float(record.num_cached.sum()) / prompts if prompts else 0.0,
+            num_preemptions=record.num_preemptions,
+        )
+        loads.append(load)
+        usage.append(load.busy * record.kv_usage.area / seconds if seconds else 0.0)
+    num_input = int(inputs.sum())
     return PoolRun(
         pool=pool,
         records=records,
-        phases=summarise_phases(pool.deployment, busiest(records), pool.timer, takes_in=pool.role == DECODE),
-        engines=loads,
+        phases=summarise_phases(pool.deployment, busiest(records), pool.timer, receives=pool.role == DECODE),
+        engines=tuple(loads),
         running=stays.level(served.started_at, served.last_token, seats * len(records), over),
         waiting=stays.level(served.sent_at, served.started_at, over=-over),
-        kv_usage=MeanAndPeak(
-            max(busy * gauge.area / seconds if seconds else 0.0 for gauge, busy, seconds in usage),
-            max(gauge.peak for gauge, *_ in usage),
-        ),
+        kv_usage=MeanAndPeak(max(usage), max(load.kv_peak for load in loads)),
         prefix_hit_rate=float(sum(record.num_cached.sum() for record in records)) / num_input,
-        num_preemptions=sum(record.num_preemptions for record in records),
+        num_preemptions=sum(load.num_preemptions for load in loads),
         tier=tier_run(pool.deployment, records, num_input, duration),
     )
 
@@ -435,35 +444,6 @@ def link_run(system: System, run: Run, workload: Workload, duration: float) -> L
     )
 
 
-def _engine_loads(
-    pool: ServingPool,
-    records: Sequence[Record],
-    workload: Workload,
-    duration: float,
-    stays: Stays,
-    running: Sequence[float],
-) -> tuple[EngineLoad, ...]:
-    inputs = np.array([request.num_input for request in workload.requests])
-    loads = []
-    for number, record in enumerate(records):
-        served = ~np.isnan(record.last_token)
-        prompts = int(inputs[served].sum())
-        seconds = sum(phase.seconds for phase in record.phases.values())
-        # Steps of a pipeline overlap: what they add to the run leaves out where its first stage waits for the others.
-        busy = seconds / (record.span or duration) if pool.replica.stages is None else stays.busy(number)
-        loads.append(
-            EngineLoad(
-                requests=int(served.sum()),
-                busy=min(1.0, busy),
-                running=running[number],
-                kv_peak=record.kv_usage.peak,
-                prefix_hit_rate=float(record.num_cached.sum()) / prompts if prompts else 0.0,
-                num_preemptions=record.num_preemptions,
-            )
-        )
-    return tuple(loads)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class SimulatedRun(Outcome):
     """A simulated run: what clients saw, and what each pool of replicas did."""
@@ -483,7 +463,7 @@ class SimulatedRun(Outcome):
         count = len(self.workload.requests)
         if self.state.word == FILLING:
             requests = format_many(count, "request")
-            limit = f"; cut at {requests}" if self.steady.stopped in (CUT, LATE) else f" ({requests})"
+            limit = f"; cut at {requests}" if self.steady.stopped in (CUT, LATE) else f"; the run had {requests}"
             enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
             grow = "Latencies grow with the length of the run, so there are no cost and no odds."
             return f"{self.state.sentence}{limit}{enough}. {grow}"

@@ -116,12 +116,18 @@ def attainment(served: Record | ServedRequests, slo: Slo, which: Array | None = 
 def keeps(served: Record | ServedRequests, slo: Slo) -> Array:
     within = np.ones(served.sent_at.size, dtype=bool)
     for quantity, seconds in slo.of_a_request.items():
-        values = getattr(served, QUANTITIES[quantity])
-        if quantity == "tpot":
-            within[served.num_output > 1] &= values < seconds
-        else:
-            within &= values < seconds
+        within &= ~(latency_of(served, quantity) >= seconds)
     return within
+
+
+def latency_of(served: Record | ServedRequests, quantity: str) -> Array:
+    """Of every request, in seconds; not a number where an answer of one token has no TPOT."""
+    values: Array = getattr(served, QUANTITIES[quantity])
+    if quantity != "tpot":
+        return values
+    of_all = np.full(served.num_output.size, np.nan)
+    of_all[served.num_output > 1] = values
+    return of_all
 
 
 def served_headroom(served: Any, slo: Slo) -> tuple[float, str]:

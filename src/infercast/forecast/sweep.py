@@ -26,7 +26,6 @@ from infercast.forecast.cost import GpuPrice, Tariff
 from infercast.forecast.deploy import (
     Deployable,
     GpuSource,
-    LoadOptions,
     ModelSource,
     RunOptions,
     Servable,
@@ -34,6 +33,7 @@ from infercast.forecast.deploy import (
     deploy_options,
     load_device,
     load_model,
+    load_options,
     parse_changes,
     resolve_call,
     resolve_deployment,
@@ -42,7 +42,7 @@ from infercast.forecast.deploy import (
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
 from infercast.forecast.parallel import on_all_cores
 from infercast.forecast.progress import cut, share_of_time, stage_progress, time_budget, time_left
-from infercast.forecast.result import Forecast, counted, headroom, holds, judge, per_hour_of
+from infercast.forecast.result import Forecast, counted, headroom, holds, per_hour_of
 from infercast.forecast.simulate import (
     Served,
     forecast_of,
@@ -266,8 +266,7 @@ def sweep(
     end there.
     """
     axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
-    load = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
-    others = deploy_options(options)
+    load, others = load_options(options), deploy_options(options)
     if axis.is_load and workload is None:
         load[axis.name] = axis.values[0]
     decide = partial(replace, tariff=Tariff.of(price), facility=facility or Facility())
@@ -506,8 +505,9 @@ def save_energy(
         for point in found.points:
             if point.problem:  # No limit frees any memory
                 raise DoesNotFitError(point.problem)
-            judged = None if promise is None or point.forecast is None else judge(point.forecast, promise).odds
-            points[float(point.number or 0.0)] = replace(point, odds=judged)
+            known = point.forecast if promise is None or point.forecast is None else point.forecast.promised(promise)
+            odds = known.verdict.odds if known and known.verdict else None
+            points[float(point.number or 0.0)] = replace(point, forecast=known, odds=odds)
         return found.title
 
     title = simulate(values)

@@ -81,7 +81,7 @@ class System(NamedTuple):
     def as_served(self, workload: Workload) -> Workload:
         """The requests as they are answered: with so many tokens at most, or one result of a prompt."""
         if self.pools[0].deployment.model.pools:
-            return capped(workload, 1, "one result per prompt")
+            return capped(workload, 1, "one result per prompt in place of answers")
         most = self.pools[-1].replica.max_output
         return workload if most is None else capped(workload, most, f"answers of {most:,} tokens at most")
 

@@ -234,7 +234,16 @@ def step_uncertainty(step: StepCost, *, across_nodes: bool = False, most: float 
 def redraw(workload: Workload, replica: Replica, *, seed: int, count: int) -> Workload | None:
     """What another seed would have drawn, cut to what the engine takes; None where chance made none of it."""
     other = redrawn(workload, seed=seed, count=count)
-    return None if other is None else _shortened(other, longest_taken(workload, replica))
+    if other is None:
+        return None
+    longest = longest_taken(workload, replica)
+    requests = tuple(
+        request
+        if request.num_input + request.num_output <= longest
+        else replace(request, num_input=(kept := min(request.num_input, longest - 1)), num_output=longest - kept)
+        for request in other.requests
+    )
+    return replace(other, requests=requests)
 
 
 def longest_taken(workload: Workload, replica: Replica) -> int:
@@ -244,16 +253,6 @@ def longest_taken(workload: Workload, replica: Replica) -> int:
         if blocks <= replica.num_blocks:
             return replica.max_model_len
     return max(request.num_input + request.num_output for request in workload.requests)
-
-
-def _shortened(workload: Workload, longest: int) -> Workload:
-    requests = tuple(
-        request
-        if request.num_input + request.num_output <= longest
-        else replace(request, num_input=(kept := min(request.num_input, longest - 1)), num_output=longest - kept)
-        for request in workload.requests
-    )
-    return replace(workload, requests=requests)
 
 
 def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> Array:

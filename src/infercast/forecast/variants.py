@@ -48,16 +48,13 @@ class Variants(ResultMixin):
     weight_bytes: Array  # Bytes of all weights
     kv_bytes_per_token: Array  # Bytes of keys and values of a token
     fits: Array  # Whether weights and the tokens of the step fit in one GPU
-    front: str = FRONTS[0]
+    front: str = FRONTS[0]  # What stands for quality at a given latency
 
     def _words(self) -> str:
         return f"{np.size(self.seconds):,} variants"
 
     def pareto(self, by: str = "") -> Array:
-        """Places, in flat arrays, of variants that fit and have more of ``by`` than all that are as fast.
-
-        ``by`` is ``parameters`` or ``flops``: what stands for quality at a given latency; empty: what ``front`` says.
-        """
+        """Places, in flat arrays, of variants that fit and have more of ``by``, or the ``front``, than all as fast."""
         seconds, worth = np.ravel(self.seconds), np.ravel(getattr(self, by or self.front)).astype(float)
         order = np.lexsort((-worth, seconds))
         order = order[np.ravel(self.fits)[order]]

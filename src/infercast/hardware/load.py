@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infercast.bundled import DATA, read_data
-from infercast.errors import FileFormatError, InputError, UnknownNameError, near_names
+from infercast.errors import FileFormatError, InputError, UnknownNameError, near_names, reading
 from infercast.hardware.gpu import TOPOLOGIES, Gpu
 from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.units import GIB, GIGA, KIB, MIB, MICRO, TERA
@@ -81,16 +80,12 @@ REQUIRED_GPU_FIELDS = (
 
 def read_table(file: Path, shown: object) -> dict[str, Any]:
     """The TOML table in ``file``; ``shown`` is what an error calls the file."""
-    try:
+    if not file.exists():
+        raise FileFormatError(shown, "no such file")
+    if file.is_dir():  # which Windows reports as a permission error
+        raise FileFormatError(shown, "is a directory, not a TOML file")
+    with reading(shown, "a TOML file"):
         text = file.read_text("utf-8")
-    except FileNotFoundError:
-        raise FileFormatError(shown, "no such file") from None
-    except IsADirectoryError:
-        raise FileFormatError(shown, "is a directory, not a TOML file") from None
-    except OSError as error:
-        raise FileFormatError(shown, f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(shown, "is not UTF-8 text, so not a TOML file") from None
     import tomllib  # noqa: PLC0415 - bundled files are kept compiled
 
     try:
@@ -227,9 +222,6 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
         path = Path(name_or_path)
-        if os.path.isdir(path):
-            # Windows reports a directory as a permission error, so it is looked at first.
-            raise FileFormatError(path, "is a directory, not a TOML file that describes a GPU")
         table = read_table(path, path)
         check_table(table, GPU_FIELDS, path)
         if "base" in table:

@@ -157,6 +157,7 @@ def checkpoint(name: str) -> Checkpoint | None:
     if not (found := _bases_of(words) or _written_together(words)) and len(parts) > 1:  # .../Qwen3-32B/FP8
         words = _take_apart("-".join(parts[-2:]))
         found = _bases_of(words)
+    found = found or _without_size(_take_apart(parts[-1]))
     words = words._replace(format=next(filter(None, map(_rules()["stored"].get, parts[-2:])), words.format))
     if reason := _rules()["formats"].get(words.format, {}).get("refused"):
         hint = f"; {found[0]} with --quantization int4 comes nearest" if found else ""
@@ -234,16 +235,20 @@ def _written_together(words: Words) -> tuple[str, ...]:
         (base, _take_apart(name)) for name, base in _rules()["bases"].items()
     ]
     found, exact = {}, {word for word in words.core if "." in word or SIZE.fullmatch(word)}
+    run = "".join(words.core).replace(".", "")
     for base, own in known:
-        alike = _run(own.core) == _run(words.core) or sorted(own.core) == sorted(words.core)
+        alike = "".join(own.core).replace(".", "") == run or sorted(own.core) == sorted(words.core)
         if alike and not own.format and exact <= {*own.core}:
             found[base] = own
     apart = {base: len(words.variants ^ own.variants) for base, own in found.items()}
     return tuple(sorted(base for base, count in apart.items() if count == min(apart.values())))
 
 
-def _run(core: tuple[str, ...]) -> str:
-    return "".join(core).replace(".", "")
+def _without_size(words: Words) -> tuple[str, ...]:
+    """The bundled model of a family and generation that has one size alone."""
+    known, size = [(name, _take_apart(name)) for name in model_names()], len(words.core)
+    longer = [(name, own.core[size:]) for name, own in known if own.core[:size] == words.core and not own.format]
+    return (longer[0][0],) if len(longer) == 1 and all(map(SIZE.fullmatch, longer[0][1])) else ()
 
 
 def _rank(words: Words, own: Words) -> tuple[int, int] | None:

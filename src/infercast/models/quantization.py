@@ -155,7 +155,6 @@ def _format(settings: Fields, name: str) -> str:
 
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""
-NO_NAMES = ModuleNames.parse(())
 HEAD_MODULES = ("mtp", "model.mtp", "re:.*mtp", "*mtp")  # How names of modules begin that predict further tokens
 IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "exclude")
 
@@ -180,7 +179,8 @@ def read_format(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat, 
     found = _schemes(settings)
     if (own := _expert_scheme(fields, settings)) is not None:
         # What is ignored is left out of the experts' own format alone.
-        found, ignored = [(own, None), (_named(settings, settings.word("quant_method").lower()), None)], NO_NAMES
+        found = [(own, None), (_named(settings, settings.word("quant_method").lower()), None)]
+        ignored = ModuleNames.parse(())
     modules = part_modules(layers)
     parts: dict[str, Scheme] = {}
     head: Scheme | None = None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError
+from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError, reading
 from infercast.lazy_classes import NamedTuple
 from infercast.models import families, library
 from infercast.models.families.fields import PREDICTION, read_prediction
@@ -220,23 +220,10 @@ def _from_folder(folder: Path) -> Source:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
+    with reading(path, "JSON"):
         if path.stat().st_size > LARGEST_FILE:
             raise FileFormatError(path, f"larger than {LARGEST_FILE // 2**20} MiB, too large for a config.json")
         values = json.loads(path.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise FileFormatError(path, f"not valid JSON: {error.msg}", line=error.lineno) from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "not a text file in UTF-8") from None
-    except RecursionError:
-        raise FileFormatError(path, "nested too deeply for a config.json") from None
-    except OSError as error:
-        raise FileFormatError(path, f"cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        if isinstance(error, FileFormatError):
-            raise
-        # The standard library refuses numbers of thousands of digits.
-        raise FileFormatError(path, "holds a number that is too long") from None
     if not isinstance(values, dict):
         raise FileFormatError(path, f"a config.json holds one object, not a {type(values).__name__}")
     return values

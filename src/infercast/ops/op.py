@@ -14,8 +14,6 @@ from infercast.lazy_classes import KW_ONLY, dataclass
 Size = int | npt.NDArray[Any]  # A dimension of one kernel, or of an array of kernels
 
 Quantity = float | npt.NDArray[Any]  # FLOPs, bytes or seconds of one kernel, or of an array of kernels
-_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""How often a ring carries each other GPU's share of the message."""
 DEFAULT_LIBRARY = "vllm"
 FUSED_NORM = "fused_norm"  # The kind of a norm that is part of the all-reduce before it
 
@@ -219,7 +217,8 @@ class Collective:
     @property
     def link_share(self) -> float:
         """Bytes that cross a GPU's links for each byte of the message: the volume of a ring."""
-        return 1.0 if self.kind == "send_recv" else _PASSES[self.kind] * ((self.gpus - 1) / self.gpus)
+        passes = 2 if self.kind == "all_reduce" else 1  # How often a ring carries each other GPU's share of it
+        return 1.0 if self.kind == "send_recv" else passes * ((self.gpus - 1) / self.gpus)
 
     @property
     def link_bytes(self) -> Quantity:

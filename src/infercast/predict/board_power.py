@@ -19,7 +19,7 @@ from infercast.bundled import DATA, read_data
 from infercast.hardware import Gpu, load_gpu
 from infercast.lazy_classes import NamedTuple, dataclass, field, fields, replace
 from infercast.ops import Collective, Gemm, MoE, Op
-from infercast.ops.op import BYTES, Quantity, quantise, tensor_rate_of
+from infercast.ops.op import BYTES, Quantity, bytes_of, quantise, tensor_rate_of
 from infercast.predict.array_api import Array, miss_share
 from infercast.predict.families import FAMILIES
 from infercast.predict.fitted import Artifact, Forest, Inputs, load_artifact
@@ -36,7 +36,8 @@ SIBLINGS = {"blackwell": ("b200-sxm",), "blackwell-ultra": ("b200-sxm",), "hoppe
 SPREAD = {"sibling": 0.12, "unseen": 0.2, "typical": 0.25}
 """Standard deviation of the logarithm of a run's power, where a board was not metered."""
 BLOCK_BYTES, BLOCK_FLOPS = 32 * 1024, 4.0e6  # Bytes or operations of a busy multiprocessor, at least
-TILE_ROWS = 16  # Rows of the smallest tile of kernels for experts
+TILE_ROWS = 16  # Rows of the smallest tile of kernels for experts ...
+PADDED_ROW = 0.4  # ... and the share that one of zeros costs in 16 bits: narrow weights are unpacked for each tile
 COLLECTIVE_SHARE = 0.15  # Share of the multiprocessors that carry a collective: 16 to 32 of NCCL's channels
 HELD = 0.987  # Share of its limit that a board holds while the limit binds: 691 of 700 W and 986 of 1,000 W
 BURST = 1.41  # Times the TDP, the most that a board draws in bursts of milliseconds, before the limit binds
@@ -175,8 +176,9 @@ def work_of(op: Op) -> BoardWork:
 def _tiled_flops(op: MoE) -> Quantity:
     """Operations of whole tiles: an expert multiplies at least `TILE_ROWS`, and half a tile more than its rows."""
     hit = np.maximum(op.experts_hit, 1e-9)
-    rows = hit * np.maximum(TILE_ROWS, op.routed_rows / hit + TILE_ROWS / 2)
-    tiled: Quantity = op.flops * rows / np.maximum(op.routed_rows, 1e-9)
+    padded = hit * np.maximum(TILE_ROWS, op.routed_rows / hit + TILE_ROWS / 2) - op.routed_rows
+    share = PADDED_ROW if bytes_of(op.weight_dtype or op.dtype) == 2.0 else 1.0
+    tiled: Quantity = op.flops * (1.0 + share * padded / np.maximum(op.routed_rows, 1e-9))
     return tiled
 
 

@@ -9,9 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from infercast.lab.validate.compare import Comparison, LoadErrors, RunComparison, Validation
-from infercast.report.quantities import declared
-from infercast.report.terminal import Grid, Section, at, cells, pick, record
+from infercast.lab.validate.compare import Comparison, FileParts, LoadErrors, RunComparison, Validation
+from infercast.report.terminal import Field, Grid, Section, at, cells, pick, record
 from infercast.units import MILLI, format_percent
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
@@ -20,7 +19,16 @@ UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 JOULES = "joules_per_output_token"
 ERRORS = ("median", "mean", "p90", "bias")
 PARTS = ("idle_ttft", "decode_step", "prompts")
-SCATTER_FIELDS = declared("scatter")
+SCATTER_FIELDS: tuple[Field[RunComparison], ...] = (
+    Field("", lambda run: run.file, "file"),
+    Field("", lambda run: run.label, "run"),
+    Field("", lambda run: run.scatter.ttft_median if run.scatter else None, "TTFT median", format_percent),
+    Field("", lambda run: run.scatter.ttft_p90 if run.scatter else None, "TTFT p90", format_percent),
+    Field("", lambda run: run.scatter.tpot_median if run.scatter else None, "TPOT median", format_percent),
+    Field("", lambda run: run.scatter.tpot_p90 if run.scatter else None, "TPOT p90", format_percent),
+    Field("", lambda run: run.scatter.start_order if run.scatter else None, "start order", "{:.3f}".format),
+    Field("", lambda run: run.scatter.ttft_order if run.scatter else None, "TTFT order", "{:.3f}".format),
+)
 COUNTED = (
     ("Tokens cached", "cached_tokens", ",.0f"), ("Tokens from host memory", "loaded_tokens", ",.0f"),
     ("Joules per output token", JOULES, ".3g"),
@@ -35,7 +43,13 @@ def signed_percent(error: float) -> str:
     return f"{100 * error:+,.1f} %"
 
 
-FILE_FIELDS = declared("files", signed=signed_percent)
+FILE_FIELDS: tuple[Field[FileParts], ...] = (
+    Field("file", lambda found: found.file, "file"),
+    Field("idle_ttft_error", lambda found: found.idle_ttft, "idle TTFT (host)", signed_percent),
+    Field("decode_step_error", lambda found: found.decode_step, "decode step", signed_percent),
+    Field("prompts_error", lambda found: found.prompts, "prompts", signed_percent),
+    Field("loaded_ttft_p50_error", lambda found: found.loaded_ttft, "TTFT under load (queue)", signed_percent),
+)
 
 
 def render_validation(validation: Validation) -> list[RenderableType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infercast.forecast.calibration import TITLES, Calibration, Learned, doubts_of, errors_of, keys_of
-from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick, styled
+from infercast.report.terminal import Facts, Grid, RenderableType, Renderers, Section, pick, styled
 from infercast.units import MILLI, format_percent
 
 
@@ -99,3 +99,6 @@ def _errors(calibration: Calibration) -> list[RenderableType]:
     if len(calibration.results) == 1:
         parts.append(styled("One result only shows how well it is matched itself; give results of other loads, too."))
     return parts
+
+
+RENDERERS = {"Calibration": Renderers(calibration_dict, render_calibration, rows="factors")}

@@ -11,12 +11,13 @@ from infercast.hardware import Gpu
 from infercast.hardware.load import HostCpu
 from infercast.report.terminal import (
     SCREEN,
-    Column,
     Facts,
+    Field,
     FittingTable,
     Grid,
     Paragraph,
     RenderableType,
+    Renderers,
     Section,
     styled,
 )
@@ -34,17 +35,17 @@ def _flops(dtype: str) -> Callable[[Gpu], str]:
     return cell
 
 
-COLUMNS = (
-    Column("name", lambda gpu: gpu.name),
-    Column("architecture", lambda gpu: gpu.architecture, 4, words=True),
-    Column("SMs", lambda gpu: f"{gpu.sms}", 2),
-    Column("16-bit", _flops("bf16")),
-    Column("fp8", _flops("fp8")),
-    Column("fp4", _flops("fp4"), 1),
-    Column("GiB", lambda gpu: f"{gpu.driver_bytes / GIB:,.0f}"),
-    Column("TB/s", lambda gpu: f"{gpu.dram_bandwidth / TERA:.2f}"),
-    Column("link GB/s", lambda gpu: f"{gpu.nvlink_bandwidth / GIGA:,.0f}" if gpu.nvlink_bandwidth else "-", 1),
-    Column("W", lambda gpu: f"{gpu.tdp:,.0f}", 3),
+GPU_FIELDS: tuple[Field[Gpu], ...] = (
+    Field("", lambda gpu: gpu.name, "name"),
+    Field("", lambda gpu: gpu.architecture, "architecture", rank=4, words=True),
+    Field("", lambda gpu: f"{gpu.sms}", "SMs", rank=2),
+    Field("", _flops("bf16"), "16-bit"),
+    Field("", _flops("fp8"), "fp8"),
+    Field("", _flops("fp4"), "fp4", rank=1),
+    Field("", lambda gpu: f"{gpu.driver_bytes / GIB:,.0f}", "GiB"),
+    Field("", lambda gpu: f"{gpu.dram_bandwidth / TERA:.2f}", "TB/s"),
+    Field("", lambda gpu: f"{gpu.nvlink_bandwidth / GIGA:,.0f}" if gpu.nvlink_bandwidth else "-", "link GB/s", rank=1),
+    Field("", lambda gpu: f"{gpu.tdp:,.0f}", "W", rank=3),
 )
 
 
@@ -62,7 +63,7 @@ def _in_braces(begin: str, names: list[str]) -> str:
 
 def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
     legend = "16-bit, fp8, fp4: dense TFLOP/s. GiB and TB/s: memory and its bandwidth. link: one way between GPUs."
-    return [FittingTable(COLUMNS, list(gpus)), styled(legend, style="dim")]
+    return [FittingTable(GPU_FIELDS, list(gpus)), styled(legend, style="dim")]
 
 
 def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
@@ -136,3 +137,6 @@ def priced_gpu_dict(gpu: Gpu) -> dict[str, Any]:
     ]
     kernels = [{**each._asdict(), "chips": list(each.chips)} for each in _kernels(gpu)]
     return {**asdict(gpu), "kernel_estimates": kernels, "usd_per_hour": prices}
+
+
+RENDERERS = {"Gpu": Renderers(priced_gpu_dict, render_gpu)}

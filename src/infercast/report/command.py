@@ -8,22 +8,22 @@ from typing import Any
 
 from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
 from infercast.forecast.command.advice import Advice, Advised, Effect
-from infercast.forecast.command.explain import Explained, ServedLoad
+from infercast.forecast.command.explain import Explained, FlagExplanation, ServedLoad
 from infercast.forecast.command.flags import Flag
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.report.caveats import brief_doubts
 from infercast.report.deployment import fit_dict, memory_words, render_fit
-from infercast.report.diagnosis import diagnosis_of, next_words
+from infercast.report.diagnosis import diagnosis_of, next_words, ratio_words
 from infercast.report.forecast import LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
-from infercast.report.quantities import LENGTHS, document, format_interval
+from infercast.report.quantities import LENGTHS, format_interval
 from infercast.report.terminal import (
     SCREEN,
     Facts,
     Grid,
     Paragraph,
     RenderableType,
+    Renderers,
     Section,
-    at,
     cells,
     named_first,
     on_screen,
@@ -95,12 +95,12 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
     told += [row for row in brief_rows(last.forecast, last.intervals, found) if row[0] in in_brief]
     several = len(explained.served) > 1
     if advised is not None:
-        best = sorted([*advised.ranked, *advised.other_gpus], key=lambda each: -each.gain)[:BEST]
-        changes = Facts([_brief_advice(each, several) for each in best if each.gain > 0.0])
+        best = _best_changes(advised)
+        changes = Facts([_brief_advice(each, several) for each in best])
         parts.append(
             Section("Changes, by gain", changes) if changes.rows else styled("Nothing that was tried is better.")
         )
-        as_it_is = "what helps changes answers or takes other GPUs" if best and best[0].gain > 0.0 else "good as it is"
+        as_it_is = "what helps changes answers or takes other GPUs" if best else "good as it is"
         told.append(("run it", explained.recommended or f"{explained.command}  ({as_it_is})"))
     doubts = brief_doubts(last.forecast.source, explained.engine.name, last.intervals, deployment.drafting)
     told += [*named_first("doubt", doubts), ("next", _next(explained, found))]
@@ -111,7 +111,15 @@ def _next(explained: Explained, found: RunDiagnosis) -> str:
     """The one thing to do next."""
     if explained.advised is None:
         return "without --no-advice every single change is tried"
-    return "start the command as `run it` has it" if explained.recommended else next_words(found)
+    if explained.recommended:
+        return "start the command as `run it` has it"
+    best = _best_changes(explained.advised)
+    return next_words(found, best[0].change.words(found.forecast.system) if best else "")
+
+
+def _best_changes(advised: Advised) -> list[Advice]:
+    found = sorted([*advised.ranked, *advised.other_gpus], key=lambda each: -each.gain)
+    return [each for each in found[:BEST] if each.gain > 0.0]
 
 
 def _decisions(explained: Explained) -> list[RenderableType]:
@@ -191,7 +199,7 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
 
 
 def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:
-    gain = f"{100 * (exp(advice.gain) - 1):+.1f} %"
+    gain = ratio_words(exp(advice.gain))
     shown_effects = 4  # of a change, the largest; JSON has all
     return advice.label, _effects(advice.real, several, shown_effects), gain, _caution(advice.answers, advice.gpus)
 
@@ -217,14 +225,72 @@ def _caution(answers: bool, gpus: float) -> str:
 
 def explained_dict(explained: Explained) -> dict[str, Any]:
     meanings = {id(each.flag): each for each in explained.meanings}
-    return document(
-        "explained",
-        explained,
-        default=lambda flag: at("default")(meanings.get(id(flag))),
-        means=lambda flag: at("text")(meanings.get(id(flag))),
-        memory=fit_dict,
-        forecast=lambda each: forecast_dict(each.forecast, each.intervals, trials=explained.advised is not None),
-        refused=lambda refused: [{"change": label, "reason": reason} for label, reason in refused],
-        ratio=lambda logarithm: exp(logarithm) - 1.0,
-        sorted=sorted,
-    )
+    return {
+        "command": explained.command,
+        "read_from": explained.pasted.where,
+        "model": explained.reading.model,
+        "gpu": explained.fit.gpu.name,
+        "engine": explained.engine.name,
+        "flags": [_flag_dict(each, meanings.get(id(each))) for each in explained.reading.flags],
+        "environment": sorted(explained.pasted.environment),
+        "notes": list(explained.notes),
+        "memory": fit_dict(explained.fit),
+        "problem": explained.problem or None,
+        "would_fit": [{"change": each.label, "values": each.values} for each in explained.would_fit],
+        "requests_per_s_at_most": explained.capacity,
+        "loads": [
+            {
+                "load": each.name,
+                "forecast": forecast_dict(each.forecast, each.intervals, trials=explained.advised is not None),
+            }
+            for each in explained.served
+        ],
+        "advice": explained.advised and _advised_dict(explained.advised),
+        "recommended": explained.recommended,
+    }
+
+
+def _flag_dict(flag: Flag, meaning: FlagExplanation | None) -> dict[str, Any]:
+    return {
+        "status": flag.status,
+        "flag": flag.name,
+        "value": flag.text or None,
+        "note": flag.note or None,
+        "default": meaning and meaning.default,
+        "means": meaning and meaning.text,
+    }
+
+
+def _advised_dict(advised: Advised) -> dict[str, Any]:
+    return {
+        "ranked": [_advice_dict(each) for each in advised.ranked],
+        "other_gpus": [_advice_dict(each) for each in advised.other_gpus],
+        "worse": [_advice_dict(each) for each in advised.worse],
+        "without_effect": list(advised.without_effect),
+        "refused": [{"change": label, "reason": reason} for label, reason in advised.refused],
+        "applied": advised.applied,
+        "together": advised.together and _advice_dict(advised.together),
+    }
+
+
+def _advice_dict(advice: Advice) -> dict[str, Any]:
+    return {
+        "change": advice.label,
+        "values": advice.change.values,
+        "gain": exp(advice.gain) - 1.0,
+        "changes_answers": advice.answers,
+        "gpus": advice.gpus,
+        "effects": [
+            {
+                "load": each.load,
+                "quantity": each.name,
+                "change": each.change,
+                "noise": each.noise,
+                "beyond_noise": each.is_real,
+            }
+            for each in advice.effects
+        ],
+    }
+
+
+RENDERERS = {"Explained": Renderers(explained_dict, render_explained, rows="flags", brief=brief_explained)}

@@ -16,13 +16,21 @@ from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
-from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, declared, latencies_of
-from infercast.report.terminal import Facts, Grid, RenderableType, Section, cells, pick, record, styled
+from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
+from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, cells, in_us, pick, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
 Names = tuple[str, str]
 TITLES = {"prefill": "prompts alone", "mixed": "prompts and decoding", "decode": "decoding alone"}
-STEP_FIELDS = declared("steps", title=TITLES.__getitem__)
+STEP_FIELDS: tuple[Field[compare.StepKind], ...] = (
+    Field("", lambda kind: kind.name, "", TITLES.__getitem__),
+    Field("", lambda kind: kind.steps, "steps", "{:,}".format),
+    Field("", lambda kind: kind.share, "GPU time", format_percent),
+    Field("", lambda kind: kind.tokens, "tokens", "{:,.0f}".format),
+    Field("", lambda kind: kind.decoding, "decoding", "{:,.1f}".format),
+    Field("", lambda kind: kind.padding, "padding", format_percent),
+    Field("", lambda kind: kind.of_gaps, "between tokens", format_percent),
+)
 """Tokens and decoding sequences of a step on average; shares: of GPU time, and of the time between two tokens."""
 SHOWN = 10
 AS_ASKED: Names = ("as asked", "what if")  # what the two runs are called
@@ -145,8 +153,16 @@ def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, Ste
 
 
 def comparison_list(comparison: compare.Comparison) -> list[dict[str, Any]]:
-    fields = declared("differences", explains=lambda each: _explains(each, comparison))
-    return [record(fields, each) for each in comparison.differences]
+    return [
+        {
+            "kernel": each.name,
+            "family": each.family,
+            "before_us": in_us(each.before),
+            "after_us": in_us(each.after),
+            "explains": _explains(each, comparison),
+        }
+        for each in comparison.differences
+    ]
 
 
 def _explains(each: compare.Difference, comparison: compare.Comparison) -> float:
@@ -168,8 +184,9 @@ def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
             for which in COMPARED if latency in LATENCIES else COMPARED_PARTS:
                 pair = getattr(one, which), getattr(other, which)
                 rows.append((f"{latency.short} {which}", *map(format_seconds, pair), _change(*pair)))
-    for quantity in (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS):
-        if quantity.matters(before) or quantity.matters(after):
+    quantities: tuple[Quantity[Forecast], ...] = (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)
+    for quantity in quantities:
+        if quantity.is_shown(before) or quantity.is_shown(after):
             (name, first), (_, second) = quantity.compared(before), quantity.compared(after)
             change = _change(first, second)
             if quantity.in_points and first is not None and second is not None:

@@ -14,9 +14,10 @@ from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.forecast.option_table import OPTIONS, OURS_ALONE
 from infercast.forecast.system import BOTH
+from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count
-from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick
+from infercast.report.terminal import Facts, Grid, RenderableType, Renderers, Section, pick
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count, format_percent
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
     from infercast.forecast.run import DraftRun
 
 ASSUMED = "assumed; say what you see with --acceptance"
-LAYOUT = {
-    "pipeline_parallel_size": "layout.pipeline",
-    "data_parallel_size": "layout.data",
-    "enable_expert_parallel": "layout.experts",
-}  # What tensor parallelism alone does not say
+
+
+def layout_dict(layout: ParallelLayout) -> dict[str, Any]:
+    return {
+        "tensor_parallel_size": layout.tensor,
+        "pipeline_parallel_size": layout.pipeline,
+        "data_parallel_size": layout.data,
+        "enable_expert_parallel": layout.experts,
+    }
 
 
 def render_fit(fit: Fit) -> list[RenderableType]:
@@ -75,7 +80,7 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
     return {
         **{"engine": engine.name, "engine_rules": engine.rules_from or engine.name},
         **pick(fit, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
-        **({} if is_plain else pick(fit, **LAYOUT, weights_of_fullest_stage="most_weights")),
+        **({} if is_plain else {**layout_dict(fit.layout), "weights_of_fullest_stage": fit.most_weights}),
         **pick(fit, weights="model.weights.name", kv_cache_dtype="model.cache_dtype"),
         "parameters": parameter_count(fit.model),
         "bytes": {name.replace(" ", "_"): size for name, size in _parts(fit)},
@@ -145,20 +150,38 @@ def drafting_words(drafting: Drafting) -> str:
 
 
 def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
-    return _declared("drafting", drafting)
+    if drafting is None:
+        return None
+    acceptance = drafting.acceptance
+    return {
+        "method": drafting.method,
+        "num_speculative_tokens": drafting.num_drafts,
+        "draft": drafting.draft and drafting.draft.config.name,
+        "acceptance_rates": list(acceptance.rates),
+        "acceptance_length": acceptance.length,
+        "acceptance_source": acceptance.source,
+        "acceptance_is_assumed": acceptance.is_assumed,
+        "note": drafting.note or None,
+    }
 
 
 def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the words of engines' metrics."""
-    return _declared("draft_run", found)
-
-
-def _declared(table: str, owner: Any) -> dict[str, Any] | None:
-    if owner is None:
+    if found is None:
         return None
-    from infercast.report.quantities import document  # noqa: PLC0415 - most deployments draft nothing
-
-    return document(table, owner)
+    counts = found.counts
+    return {
+        "num_drafts": counts.num_drafts,
+        "num_draft_tokens": counts.num_draft_tokens,
+        "num_accepted_tokens": counts.num_accepted,
+        "num_accepted_tokens_per_pos": counts.accepted_by_position,
+        "mean_acceptance_length": counts.acceptance_length,
+        "draft_acceptance_rate": counts.acceptance_rate,
+        "acceptance_rate_per_pos": counts.rates_by_position,
+        "drafted_tokens_per_s": found.drafted_per_second,
+        "accepted_tokens_per_s": found.accepted_per_second,
+        "decode_gpu_shares": found.parts,
+    }
 
 
 def flag_words(options: Mapping[str, Any]) -> list[str]:
@@ -272,7 +295,8 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "engine_note": deployment.engine.note or None,
         **pick(model, model="name", architecture="architecture", weights="weights.name", kv_cache_dtype="cache_dtype"),
         "parameters": parameter_count(model),
-        **pick(deployment, gpu="gpu.name", tensor_parallel_size="layout.tensor", **LAYOUT),
+        "gpu": deployment.gpu.name,
+        **layout_dict(deployment.layout),
         **pick(memory, weight_bytes="weights", num_gpu_blocks="num_blocks", block_size="kv.shape.block_size"),
         **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
         "speculation": drafting_dict(deployment.drafting),
@@ -280,3 +304,10 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "assumed": model.assumed or None,
         "notes": list(model.notes),
     }
+
+
+RENDERERS = {
+    "Deployment": Renderers(deployment_dict, render_deployment),
+    "Fit": Renderers(fit_dict, render_fit),
+    "Workload": Renderers(workload_dict, render_workload),
+}

@@ -8,11 +8,10 @@ from infercast import units
 from infercast.forecast.diagnosis.changes import ANSWERS, GPUS
 from infercast.forecast.diagnosis.diagnose import Remedy, RunDiagnosis, diagnose_run
 from infercast.forecast.diagnosis.growth import Binding
-from infercast.forecast.diagnosis.trials import CAPACITY, Gain
+from infercast.forecast.diagnosis.trials import CAPACITY, Gain, value_in
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.result import Forecast
-from infercast.forecast.slo import QUANTITIES
-from infercast.report.terminal import pick
+from infercast.report.terminal import Facts, RenderableType, Renderers, pick
 
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 POOLED = "e2e_p99<1s"
@@ -71,40 +70,26 @@ def change_words(found: RunDiagnosis) -> str:
     least = max(WORTH_WORDS, first.error)
     told = [each for each in others if abs(each.ratio - 1.0) > max(least, each.error)]
     told.sort(key=lambda each: -abs(each.gain))
-    also = "".join(f", {each.aim.name} {_ratio_words(each.ratio)}" for each in told[:1])
+    also = "".join(f", {each.aim.name} {ratio_words(each.ratio)}" for each in told[:1])
     return f"{remedy.words}: {_gain_words(found, first)}{also}; {price_words(found, remedy)}"
 
 
 def _gain_words(found: RunDiagnosis, gain: Gain) -> str:
-    low, high = (_ratio_words(each) for each in gain.ends)
-    text = f"{gain.aim.name} {_ratio_words(gain.ratio)} ({low} to {high})"
-    now = value_before(found, gain)
+    low, high = (ratio_words(each) for each in gain.ends)
+    text = f"{gain.aim.name} {ratio_words(gain.ratio)} ({low} to {high})"
+    now = value_in(found.forecast, gain.aim)
     if (limit := gain.aim.limit) is not None and now is not None:
         word = "within" if now * gain.ratio < limit.seconds else "still above"
         return f"{text}: {units.format_seconds(now * gain.ratio)}, {word} its {units.format_seconds(limit.seconds)}"
     if gain.aim.quantity == CAPACITY and now is not None:
         offered = found.forecast.workload.rate or 0.0
         still = f", still less than the {offered:,.3g} that arrive" if now * gain.ratio < offered else ""
-        return f"{text}: {now * gain.ratio:,.3g}{still}"
+        return f"{text}: {now * gain.ratio:,.3g} requests/s{still}"
     return text
 
 
-def _ratio_words(ratio: float) -> str:
+def ratio_words(ratio: float) -> str:
     return f"x {ratio:.3g}" if ratio >= 3.0 else f"{100.0 * (ratio - 1.0):+.1f} %"
-
-
-def value_before(found: RunDiagnosis, gain: Gain) -> float | None:
-    """What the run itself says of a number."""
-    aim, forecast = gain.aim, found.forecast
-    if aim.quantity == CAPACITY:
-        return forecast.state.capacity
-    if aim.quantity not in QUANTITIES:
-        return forecast.output_tokens_per_second
-    if forecast.verdict is not None and aim.limit is not None:
-        return next((each.value for each in forecast.verdict.limits if each.limit == aim.limit), None)
-    values = getattr(forecast, QUANTITIES[aim.quantity])
-    name = "mean" if aim.percentile is None else f"p{aim.percentile:g}"
-    return None if values is None else float(getattr(values, name))
 
 
 def price_words(found: RunDiagnosis, remedy: Remedy) -> str:
@@ -135,14 +120,16 @@ def serving_words(forecast: Forecast) -> str:
     found = diagnose_run(forecast, most=most_in_refusal)
     if found.remedy is None or found.aim.quantity != CAPACITY:
         return ""
-    gain = found.remedy.gains[0]
-    return f"take {found.remedy.words} (about {(value_before(found, gain) or 0.0) * gain.ratio:.3g} requests/s), "
+    most = (value_in(found.forecast, found.aim) or 0.0) * found.remedy.gains[0].ratio
+    return f"take {found.remedy.words} (about {most:.3g} requests/s), "
 
 
-def next_words(found: RunDiagnosis) -> str:
-    """The one thing to do next."""
-    if found.remedy is not None:
-        return f"{found.remedy.words} in this command shows the change in full"
+def next_words(found: RunDiagnosis, change: str | None = None) -> str:
+    """The one thing to do next; ``change``: options that an answer advises by a search of its own, if any do."""
+    if change is None and found.remedy is not None:
+        change = found.remedy.words
+    if change:
+        return f"{change} in this command shows the change in full"
     if found.is_kept:
         return "`infercast plan` finds the cheapest GPUs that keep this SLO"
     if found.forecast.verdict is None:
@@ -160,7 +147,7 @@ def diagnosis_dict(found: RunDiagnosis) -> dict[str, Any]:
         "causes": [pick(each, "kind name share tried", bound_by="detail") for each in found.causes],
         "change": change_words(found),
         "options": None if remedy is None else remedy.words,
-        "before": None if gain is None else value_before(found, gain),
+        "before": None if gain is None else value_in(found.forecast, gain.aim),
         "ratio": None if gain is None else gain.ratio,
         "ratio_interval": None if gain is None else list(gain.ends),
         "gpus": None if remedy is None else remedy.gpus,
@@ -169,3 +156,10 @@ def diagnosis_dict(found: RunDiagnosis) -> dict[str, Any]:
         "simulations": found.simulations,
         "next": next_words(found),
     }
+
+
+def render_diagnosis(found: RunDiagnosis) -> list[RenderableType]:
+    return [Facts([*diagnosis_rows(found), ("next", next_words(found))])]
+
+
+RENDERERS = {"RunDiagnosis": Renderers(diagnosis_dict, render_diagnosis, rows="causes")}

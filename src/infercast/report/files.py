@@ -46,6 +46,17 @@ def csv_lines(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator
         line.truncate()
 
 
+def one_level(found: dict[str, Any]) -> dict[str, Any]:
+    """A document with percentiles of latencies under names of their own, such as ``ttft_p50_ms``."""
+    row: dict[str, Any] = {}
+    for name, value in found.items():
+        if isinstance(value, dict) and name.endswith("_ms"):
+            row |= {f"{name.removesuffix('_ms')}_{which}_ms": each for which, each in value.items()}
+        elif not (value is None and name.endswith("_ms")):
+            row[name] = value
+    return row
+
+
 def write_in_folder(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,12 +7,23 @@ from typing import Any
 
 from infercast import units
 from infercast.engines.base import package_of
+from infercast.forecast.cost import GpuPrice
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis
-from infercast.forecast.energy import Energy
+from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase
-from infercast.forecast.result import Forecast, Verdict, prices_of
-from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierTransfer, drafts_of
+from infercast.forecast.result import Forecast, JudgedLimit, Verdict, prices_of
+from infercast.forecast.run import (
+    ClassRun,
+    EngineLoad,
+    LinkRun,
+    PoolRun,
+    SessionsRun,
+    TierRun,
+    TierTransfer,
+    TurnRun,
+    drafts_of,
+)
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.steady import CUT, LATE
 from infercast.forecast.system import BOTH, DECODE
@@ -43,20 +54,31 @@ from infercast.report.files import csv_lines
 from infercast.report.terminal import (
     SCREEN,
     Facts,
+    Field,
     Grid,
     Paragraph,
     RenderableType,
+    Renderers,
     Section,
     at,
     cells,
+    in_ms,
     named_first,
     pick,
     record,
     styled,
 )
 
-LIMIT_FIELDS = quantities.declared("limits")
-PRICE_FIELDS = {"usd_per_gpu_hour": "per_hour", **{name: name for name in ("provider", "kind", "date", "source")}}
+LIMIT_FIELDS: tuple[Field[JudgedLimit], ...] = (
+    Field("", lambda each: each.limit, "limit"),
+    Field("quantity", lambda each: each.limit.quantity),
+    Field("percentile", lambda each: each.limit.percentile),
+    Field("limit_ms", lambda each: in_ms(each.limit.seconds)),
+    Field("forecast_ms", lambda each: each.value, "forecast", units.format_seconds, data=in_ms),
+    Field("interval_ms", lambda each: each.interval, "80 % interval", quantities.format_ends, data=quantities.ends_ms),
+    Field("headroom", lambda each: each.headroom, "headroom", "{:.2f} x".format),
+    Field("odds", lambda each: each.odds, "odds", units.format_odds),
+)
 SHOWN_ENGINES = 16
 PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
 IN_BRIEF = ("p50", "p95", "p99")
@@ -103,15 +125,20 @@ def price_words(forecast: Forecast) -> str:
 
 
 def decision_fields(forecast: Forecast) -> dict[str, Any]:
-    prices = [
-        {"gpu": gpu, "gpus": count, **{key: at(path)(price) or None for key, path in PRICE_FIELDS.items()}}
-        for count, gpu, price in prices_of(forecast)
-    ]
+    prices = [{"gpu": gpu, "gpus": count, **_price_dict(price)} for count, gpu, price in prices_of(forecast)]
     return {
         "slo": None if forecast.verdict is None else slo_dict(forecast.verdict),
         **{each.key: each.data(forecast) for each in (*quantities.PROMISES, *quantities.COSTS)},
         "prices": prices,
     }
+
+
+def _price_dict(price: GpuPrice | None) -> dict[str, Any]:
+    names = ("usd_per_gpu_hour", "provider", "kind", "date", "source")
+    if price is None:
+        return dict.fromkeys(names)
+    values = (price.per_hour, price.provider, price.kind, price.date, price.source)
+    return {name: value or None for name, value in zip(names, values, strict=True)}
 
 
 def slo_dict(verdict: Verdict) -> dict[str, Any]:
@@ -160,20 +187,90 @@ def _server_words(server: Server, pue: float) -> str:
 
 
 def _energy_dict(energy: Energy) -> dict[str, Any]:
-    return quantities.document(
-        "energy", energy,
-        ends=lambda energy: [energy.low, energy.high],
-        ends_per_token=lambda energy: [energy.joules_per_output_token * each for each in energy.interval],
-        parts=lambda parts: [{"part": name, "joules": joules, "share": joules / energy.joules}
-                             for name, joules in parts.items()],
-    )  # fmt: skip
+    return {
+        "joules": energy.joules,
+        "joules_interval": [energy.low, energy.high],
+        "joules_per_output_token_interval": [energy.joules_per_output_token * each for each in energy.interval],
+        "idle_watts_per_gpu": energy.idle_watts,
+        "limit_watts_per_gpu": energy.limit_watts,
+        "source": energy.source,
+        "parts": [
+            {"part": name, "joules": joules, "share": joules / energy.joules} for name, joules in energy.by_part.items()
+        ],
+        "pools": [
+            {"gpus": each.gpus, "watts_per_gpu": each.mean_watts, "peak_watts_per_gpu": each.peak_watts}
+            for each in energy.pools
+        ],
+        "phases": [
+            {
+                "phase": each.name,
+                "joules": each.joules,
+                "watts_per_gpu": each.watts,
+                "burst_watts_per_gpu": each.burst_watts,
+                "joules_per_token": each.joules_per_token,
+            }
+            for each in energy.phases
+        ],
+    }
+
+
+def _wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
+    return {
+        "gpu_watts": wall.gpu_watts,
+        "server_watts": wall.server_watts,
+        "watts": wall.watts,
+        "peak_watts": wall.peak_watts,
+        "joules": wall.joules,
+        "joules_interval": [wall.low, wall.high],
+        "grams_co2_per_hour": wall.grams_co2_per_hour,
+        "pue": wall.pue,
+        "kwh_per_day": wall.kilowatt_hours_per_day,
+        "servers": [
+            {
+                "kind": each.kind,
+                "gpus": each.gpus,
+                "base_watts": each.base_watts,
+                "factor": each.factor,
+                "fitted": each.fitted,
+            }
+            for each in wall.servers
+        ],
+    }
+
+
+TURN_FIELDS: tuple[Field[TurnRun], ...] = (
+    Field("", lambda each: each.name, "turn"),
+    Field("turn", lambda each: each.first),
+    Field("and_later", lambda each: each.last is None),
+    Field("requests", lambda each: each.requests, "requests", "{:,}".format),
+    Field("input_tokens", lambda each: each.input_tokens, "prompt tokens", "{:,.0f}".format),
+    Field("prefix_hit_rate", lambda each: each.hit_share, "found in cache", units.format_percent),
+    Field("ttft_ms", lambda each: each.ttft, data=quantities.milliseconds),
+    Field("end_to_end_ms", lambda each: each.end_to_end, data=quantities.milliseconds),
+    Field("", lambda each: each.ttft.p50, "TTFT p50", units.format_seconds),
+    Field("", lambda each: each.ttft.p95, "TTFT p95", units.format_seconds),
+    Field("", lambda each: each.end_to_end.p50, "end to end p50", units.format_seconds),
+)
+CLASS_FIELDS: tuple[Field[ClassRun], ...] = (
+    Field("class", lambda each: each.name, "class"),
+    Field("priority", lambda each: each.priority, "priority"),
+    Field("requests", lambda each: each.requests, "requests", "{:,}".format),
+    Field("limits_s", lambda each: dict(each.limits)),
+    Field("slo_attainment", lambda each: each.attainment),
+    Field("ttft_ms", lambda each: each.ttft, data=quantities.milliseconds),
+    Field("tpot_ms", lambda each: each.tpot, data=quantities.milliseconds),
+    Field("end_to_end_ms", lambda each: each.end_to_end, data=quantities.milliseconds),
+    Field("", lambda each: each.ttft.p50, "TTFT p50", units.format_seconds),
+    Field("", lambda each: each.ttft.p95, "TTFT p95", units.format_seconds),
+    Field("", lambda each: each.tpot.p50 if each.tpot else None, "TPOT p50", units.format_seconds),
+    Field("", lambda each: each.end_to_end.p95, "end to end p95", units.format_seconds),
+    Field("", lambda each: _limit_words(each.limits), "SLO"),
+    Field("", lambda each: each.attainment, "attained", units.format_percent),
+)
 
 
 def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{name} < {units.format_seconds(seconds)}" for name, seconds in limits) or "-"
-
-
-TURN_FIELDS, CLASS_FIELDS = quantities.declared("turns"), quantities.declared("classes", limits=_limit_words)
 
 
 def session_rows(sessions: SessionsRun) -> list[tuple[str, str]]:
@@ -404,7 +501,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, tri
         **decision_fields(forecast),
         **{each.key: each.data(forecast) for each in quantities.ENERGIES},
         "energy": forecast.energy and _energy_dict(forecast.energy),
-        "wall": forecast.wall and quantities.document("wall", forecast.wall, ends=lambda wall: [wall.low, wall.high]),
+        "wall": forecast.wall and _wall_dict(forecast.wall),
         **part_fields(forecast),
         "duration_s": forecast.duration,
         **{each.key: each.data(forecast) for each in quantities.LOADS},
@@ -431,7 +528,28 @@ def _pool_dict(pool: PoolRun) -> dict[str, Any]:
         "deployment": deployment_dict(pool.deployment),
         **pick(pool, "role", instances="pool.instances", gpus="pool.gpus"),
         **{each.key: each.data(pool) for each in quantities.LOADS},
-        "kv_offload": None if pool.tier is None else quantities.document("tier", pool.tier),
+        "kv_offload": pool.tier and _tier_dict(pool.tier),
+    }
+
+
+def _tier_dict(tier: TierRun) -> dict[str, Any]:
+    copied = {
+        f"kv_offload_{way}_{name}": value
+        for way, copies in (("load", tier.load), ("store", tier.store))
+        for name, value in (("copies", copies.copies), ("bytes", copies.num_bytes), ("time", copies.seconds))
+    }
+    return {
+        "cpu_hit_rate": tier.hit_rate,
+        "cpu_cache_peak": tier.peak_use,
+        "external_prefix_cache_queries": tier.queries,
+        "external_prefix_cache_hits": tier.hits,
+        "stores_refused": tier.num_refused,
+        "held_up_s": tier.held_up,
+        "loaded_requests": tier.num_loaded,
+        **copied,
+        "load_link_use": tier.load.use,
+        "store_link_use": tier.store.use,
+        "load_wait_ms": in_ms(tier.mean_wait),
     }
 
 
@@ -548,3 +666,10 @@ def _phase_dict(phase: Phase) -> dict[str, Any]:
     ]
     numbers = pick(phase, "steps tokens seconds gpu_seconds host_bound_seconds")
     return {"phase": phase.name, **numbers, "families": families}
+
+
+RENDERERS = {
+    "Forecast": Renderers(forecast_dict, render_forecast),
+    "Intervals": Renderers(quantities.interval_fields, lambda intervals: [quantities.render_intervals(intervals)]),
+    "Verdict": Renderers(slo_dict, render_verdict, rows="limits"),
+}

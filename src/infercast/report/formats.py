@@ -6,13 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from html import escape
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from infercast.bundled import read_data
 from infercast.errors import InputError, require
 from infercast.report.files import csv_lines
-from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragraph, RenderableType, Section, drawn
+from infercast.report.terminal import (
+    FOLDED,
+    Facts,
+    FittingTable,
+    Grid,
+    Paragraph,
+    RenderableType,
+    Renderers,
+    Section,
+    drawn,
+)
 from infercast.units import MICRO, format_bytes, format_count, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from infercast.report.page.figures import Plot
 
 ENDS = ("low", "high")  # of an interval, which JSON has as a pair
 LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
@@ -149,18 +161,6 @@ def _library(name: str | None) -> Any:
     )
 
 
-class Renderers(NamedTuple):
-    """Where the functions are that write an object, as ``module:function`` of this layer."""
-
-    document: str = "formats:plain_dict"
-    tables: str = "formats:plain_tables"
-    rows: str | None = None  # The key of the document under which the rows of a table are
-    picture: str | None = None
-    csv: str | None = None  # Lines of the table that ``--csv`` writes
-    page: str | None = None  # What ``--plot`` draws
-    brief: str | None = None  # The answer on one screen, where it is more than the first of the tables
-
-
 def plain_dict(answer: Any) -> dict[str, Any]:
     """Of an answer that has its document itself: facts, and perhaps one list of rows."""
     found: dict[str, Any] = answer.document()
@@ -194,11 +194,53 @@ def _plain(name: str, value: Any) -> str:
     return format_bytes(value) if "bytes" in name else format_count(value)
 
 
-RENDERERS = {name: Renderers(**each) for name, each in read_data("renderers.toml").items()}
+RENDERERS = {
+    "Estimate": Renderers(plain_dict, plain_tables),
+    "OwnKernel": Renderers(plain_dict, plain_tables),
+    "Partition": Renderers(plain_dict, plain_tables, rows="stages"),
+    "ProfileDiagnosis": Renderers(plain_dict, plain_tables, rows="kernels"),
+    "Variants": Renderers(plain_dict, plain_tables, rows="front"),
+}
+HOMES = {
+    **dict.fromkeys(RENDERERS, "formats"),
+    "Breakdown": "kernels",
+    "Calibration": "calibration",
+    "DayPlan": "sweep",
+    "Deployment": "deployment",
+    "Diagnosis": "kernels",
+    "Explained": "command",
+    "Fit": "deployment",
+    "Forecast": "forecast",
+    "Gpu": "catalog",
+    "Intervals": "forecast",
+    "Layouts": "plan",
+    "ModelConfig": "models",
+    "Plan": "plan",
+    "RunDiagnosis": "diagnosis",
+    "Savings": "sweep",
+    "StepCost": "kernels",
+    "Sweep": "sweep",
+    "Verdict": "forecast",
+    "Workload": "deployment",
+}
+"""The module of this package with the renderers of each kind of answer, loaded when one is written."""
 
 
-def document_of(answer: Any) -> Any:
-    return function_of(renderers_of(answer).document)(answer)
+def renderers_of(answer: Any) -> Renderers:
+    kind = _kind_of(answer)
+    found: Renderers = import_module(f"infercast.report.{HOMES[kind]}").RENDERERS[kind]
+    return found
+
+
+def _kind_of(answer: Any) -> str:
+    for kind in type(answer).__mro__:
+        if kind.__name__ in HOMES:
+            return kind.__name__
+    raise TypeError(f"nothing is known of how a {type(answer).__name__} is written")
+
+
+def document_of(answer: Any, *more: Any) -> Any:
+    return renderers_of(answer).document(answer, *more)
 
 
 def frame_of(answer: Any, library: str | None) -> Any:
@@ -209,24 +251,19 @@ def frame_of(answer: Any, library: str | None) -> Any:
 
 
 def html_of(answer: Any) -> str:
-    return html(repr(answer).strip("<>"), function_of(renderers_of(answer).tables)(answer))
+    return html(repr(answer).strip("<>"), renderers_of(answer).tables(answer))
 
 
 def picture_of(answer: Any) -> Any:
-    made_by = renderers_of(answer)
-    if made_by.picture is not None:
-        return function_of(made_by.picture)(answer)
-    assert made_by.page is not None, "only objects with a picture have the method plot"
-    return function_of(made_by.page)(answer, "").figure(function_of("plots:Picture"))
+    from infercast.report.plots import PICTURES, Picture  # noqa: PLC0415 - needs matplotlib
+
+    draw = PICTURES.get(_kind_of(answer))
+    return plot_of(answer, "").figure(Picture) if draw is None else draw(answer)
 
 
-def renderers_of(answer: Any) -> Renderers:
-    for kind in type(answer).__mro__:
-        if kind.__name__ in RENDERERS:
-            return RENDERERS[kind.__name__]
-    raise TypeError(f"nothing is known of how a {type(answer).__name__} is written")
+def plot_of(answer: Any, version: str) -> Plot:
+    """What ``--plot`` draws."""
+    from infercast.report.page.figures import PLOTS  # noqa: PLC0415 - asked for by few
 
-
-def function_of(name: str) -> Any:
-    module, _, function = name.partition(":")
-    return getattr(import_module(f"infercast.report.{module}"), function)
+    plot: Plot = PLOTS[_kind_of(answer)](answer, version)
+    return plot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -10,7 +10,7 @@ from infercast.engines.base import Deployment
 from infercast.forecast.deploy import estimate_notes
 from infercast.forecast.estimate import KernelPower
 from infercast.forecast.explain.breakdown import Breakdown, Composition, KernelPart, RequestParts
-from infercast.forecast.explain.diagnose import Diagnosis, Finding, Saving
+from infercast.forecast.explain.diagnose import Diagnosis, Finding, Gap, Saving
 from infercast.forecast.explain.step_log import KINDS
 from infercast.forecast.kernels import KernelCost, StepCost
 from infercast.forecast.slo import NAMES
@@ -18,8 +18,21 @@ from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
-from infercast.report.quantities import LATENCIES, declared, document
-from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, at, cells, pick, record
+from infercast.report.quantities import LATENCIES, milliseconds
+from infercast.report.terminal import (
+    Facts,
+    Field,
+    Grid,
+    RenderableType,
+    Renderers,
+    Section,
+    at,
+    cells,
+    in_ms,
+    in_us,
+    pick,
+    record,
+)
 from infercast.serve import Workload
 from infercast.units import (
     MICRO,
@@ -41,11 +54,22 @@ CEILING = "the latency that one in ten measured kernels of the shape beats, over
 
 
 BY_PLACE = "What a token is made of, by its place in the answer"
-GAP_WORDS: dict[str, Callable[..., str]] = {
-    "place": PLACES.__getitem__,
-    "hard_limit": lambda seconds: format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us",
-}
-GAP_FIELDS = declared("gaps", **GAP_WORDS)
+
+
+def _hard_limit(seconds: float) -> str:
+    return format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us"
+
+
+GAP_FIELDS: tuple[Field[Gap], ...] = (
+    Field("phase", lambda gap: gap.phase, "steps of", PLACES.__getitem__),
+    Field("tokens", lambda gap: gap.tokens, "tokens", "{:,}".format),
+    Field("us", lambda gap: gap.seconds, "forecast", format_seconds, data=in_us),
+    Field("ceiling_us", lambda gap: gap.ceiling, "best", format_seconds, data=in_us),
+    Field("limit_us", lambda gap: gap.limit, "hard limit", _hard_limit, data=in_us),
+    Field("attained", lambda gap: gap.attained, "reaches", format_percent),
+    Field("share_of_gpu_time", lambda gap: gap.share, "GPU time", format_percent),
+    Field("lost_share_of_gpu_time", lambda gap: gap.loss, "lost", format_percent),
+)
 
 
 def render_step(
@@ -116,17 +140,28 @@ def _ranked(cost: StepCost) -> list[KernelCost]:
     return sorted(cost.kernels, key=lambda kernel: -kernel.seconds)
 
 
-def _kernel_fields(cost: StepCost) -> tuple[Field, ...]:
+def _kernel_fields(cost: StepCost) -> tuple[Field[KernelCost], ...]:
     board, gpu_seconds = cost.board, float(cost.gpu.seconds)
-    return declared(
-        "kernels",
-        one=lambda kernel: float(kernel.estimate.seconds),
-        share=lambda kernel: kernel.seconds / gpu_seconds,
-        reaches=lambda kernel: format_rate(kernel.achieved, kernel.unit),
-        most=lambda kernel: format_rate(kernel.limit, kernel.unit),
-        power=lambda kernel: kernel.watts(board),
-        energy_of_one=lambda kernel: kernel.joules(board) / kernel.count,
-        energy=lambda kernel: kernel.joules(board),
+    return (
+        Field("name", lambda kernel: kernel.name, "kernel"),
+        Field("family", lambda kernel: kernel.family, "family"),
+        Field("launches", lambda kernel: kernel.count, "launches", "{:,}".format),
+        Field("us", lambda kernel: float(kernel.estimate.seconds), "one", format_seconds, data=in_us),
+        Field("low_us", lambda kernel: float(kernel.estimate.low), data=in_us),
+        Field("high_us", lambda kernel: float(kernel.estimate.high), data=in_us),
+        Field("total_us", lambda kernel: kernel.seconds, "all", format_seconds, data=in_us),
+        Field("", lambda kernel: kernel.seconds / gpu_seconds, "share", format_percent),
+        Field("source", lambda kernel: kernel.estimate.source),
+        Field("bound", lambda kernel: kernel.estimate.bound, "bound by", data=str),
+        Field("achieved", lambda kernel: kernel.achieved),
+        Field("limit", lambda kernel: kernel.limit),
+        Field("unit", lambda kernel: kernel.unit),
+        Field("", lambda kernel: format_rate(kernel.achieved, kernel.unit), "reaches"),
+        Field("", lambda kernel: format_rate(kernel.limit, kernel.unit), "limit"),
+        Field("watts", lambda kernel: kernel.watts(board), "power", format_watts),
+        Field("joules", lambda kernel: kernel.joules(board) / kernel.count),
+        Field("total_joules", lambda kernel: kernel.joules(board), "energy", format_joules),
+        Field("terms", lambda kernel: kernel.terms),
     )
 
 
@@ -261,7 +296,30 @@ def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[t
 
 
 def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
-    return document("breakdown", breakdown, parts=_parts_dict)
+    ranges = breakdown.composition.ranges if breakdown.composition else ()
+    return {
+        "duration_s": breakdown.duration,
+        "side_by_side": breakdown.side_by_side,
+        "steps": breakdown.steps,
+        "kernels": [
+            {"kernel": each.name, "family": each.family, "seconds": each.seconds} for each in breakdown.kernels
+        ],
+        "host_seconds": breakdown.host.seconds,
+        "idle_seconds": breakdown.idle_seconds,
+        "ttft": _parts_dict(breakdown.first_tokens),
+        "tpot": _parts_dict(breakdown.later_tokens),
+        "by_tokens_generated": [
+            {
+                "first": each.first,
+                "last": each.last,
+                "requests": each.requests,
+                "tokens": each.tokens,
+                "ms": in_ms(each.seconds),
+                "families_ms": {name: in_ms(seconds) for name, seconds in each.families.items()},
+            }
+            for each in ranges
+        ],
+    }
 
 
 def _parts_dict(parts: RequestParts | None) -> dict[str, Any] | None:
@@ -351,7 +409,34 @@ def _gap_table(diagnosis: Diagnosis) -> RenderableType:
 
 
 def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
-    return document(
-        "diagnosis", diagnosis, deployment=deployment_dict, workload=workload_dict, sentence=_sentence,
-        ceiling=lambda _: CEILING, caveats=caveats, **GAP_WORDS,
-    )  # fmt: skip
+    forecast = diagnosis.forecast
+    return {
+        "deployment": deployment_dict(forecast.deployment),
+        "workload": workload_dict(forecast.workload),
+        "ttft_ms": milliseconds(forecast.ttft),
+        "tpot_ms": milliseconds(forecast.tpot),
+        "output_tokens_per_s": forecast.output_tokens_per_second,
+        "ceiling": CEILING,
+        "findings": [
+            {
+                "family": each.family,
+                "source": each.source,
+                "kernel": each.name,
+                "saving": asdict(each.saving),
+                "gaps": [record(GAP_FIELDS, gap) for gap in each.gaps],
+                "sentence": _sentence(each),
+            }
+            for each in diagnosis.findings
+        ],
+        "all_gaps_closed": asdict(diagnosis.everything),
+        "free_host": asdict(diagnosis.host),
+        "not_judged": list(diagnosis.not_judged),
+        "caveats": caveats(forecast),
+    }
+
+
+RENDERERS = {
+    "Breakdown": Renderers(breakdown_dict, render_parts, rows="kernels"),
+    "Diagnosis": Renderers(diagnosis_dict, render_diagnosis, rows="findings"),
+    "StepCost": Renderers(cost_dict, render_cost, rows="kernels"),
+}

@@ -8,28 +8,24 @@ from dataclasses import asdict
 from typing import Any
 
 from infercast.models import spec
-from infercast.report.terminal import Column, Facts, FittingTable, RenderableType, Section, styled
+from infercast.report.terminal import Facts, Field, FittingTable, RenderableType, Renderers, Section, styled
 from infercast.units import format_bytes, format_count, format_many
 
-COLUMNS = (
-    Column("name", lambda model: model.name),
-    Column(
-        "architecture",
-        lambda model: re.sub("For(CausalLM|ConditionalGeneration)$", "", model.architecture),
-        4,
-        words=True,
-    ),
-    Column("total", lambda model: format_count(spec.parameter_count(model))),
-    Column("active", lambda model: format_count(spec.active_parameter_count(model))),
-    Column("layers", lambda model: f"{model.layers}", 3),
-    Column("heads", lambda model: model.stacks[0].mixer.label, 2, words=True),
-    Column("weights", lambda model: model.weights.name, 1, words=True),
+ENDINGS = "For(CausalLM|ConditionalGeneration)$"  # of names of architectures
+MODEL_FIELDS: tuple[Field[spec.ModelConfig], ...] = (
+    Field("", lambda model: model.name, "name"),
+    Field("", lambda model: re.sub(ENDINGS, "", model.architecture), "architecture", rank=4, words=True),
+    Field("", lambda model: format_count(spec.parameter_count(model)), "total"),
+    Field("", lambda model: format_count(spec.active_parameter_count(model)), "active"),
+    Field("", lambda model: f"{model.layers}", "layers", rank=3),
+    Field("", lambda model: model.stacks[0].mixer.label, "heads", rank=2, words=True),
+    Field("", lambda model: model.weights.name, "weights", rank=1, words=True),
 )
 
 
 def render_models(models: Iterable[spec.ModelConfig]) -> list[RenderableType]:
     legend = "active: parameters one token uses. heads: query/key-value x width; of a latent (MLA); of a state."
-    return [FittingTable(COLUMNS, list(models)), styled(legend, style="dim")]
+    return [FittingTable(MODEL_FIELDS, list(models)), styled(legend, style="dim")]
 
 
 def render_model(model: spec.ModelConfig) -> list[RenderableType]:
@@ -78,3 +74,6 @@ def _named_stacks(stacks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """JSON keeps the name `attention` for every mixer."""
     names = {"mixer": "attention"}
     return [{names.get(name, name): value for name, value in stack.items()} for stack in stacks]
+
+
+RENDERERS = {"ModelConfig": Renderers(model_dict, render_model)}

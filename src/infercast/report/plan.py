@@ -8,18 +8,28 @@ from dataclasses import asdict
 from typing import Any
 
 from infercast.forecast.cost import Tariff
-from infercast.forecast.intervals import LEVEL
+from infercast.forecast.intervals import LEVEL, Band
 from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
 from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import NAMES
-from infercast.report import quantities
 from infercast.report.caveats import FORECASTS, SENTENCES, brief_doubts
-from infercast.report.deployment import flag_words, repository_of
+from infercast.report.deployment import flag_words, layout_dict, repository_of
 from infercast.report.diagnosis import counted_dict, counted_rows
-from infercast.report.files import csv_lines
-from infercast.report.quantities import declared
+from infercast.report.files import csv_lines, one_level
+from infercast.report.quantities import (
+    COSTS,
+    ENERGIES,
+    LENGTHS,
+    PROMISES,
+    ends_ms,
+    format_ends,
+    format_interval,
+    format_rates,
+    interval_fields,
+    milliseconds,
+)
 from infercast.report.terminal import (
     Facts,
     Field,
@@ -27,16 +37,16 @@ from infercast.report.terminal import (
     Grid,
     Paragraph,
     RenderableType,
+    Renderers,
     Section,
-    at,
+    any_has,
     cells,
-    columns,
     named_first,
     record,
     styled,
 )
 from infercast.units import (
-    MILLI,
+    format_bytes,
     format_dollars,
     format_figure,
     format_gpus,
@@ -61,7 +71,11 @@ def brief_plan(plan: Plan) -> list[RenderableType]:
         others = (plan.runner_up, *plan.front, *(row for row in plan.rows if row.stage is Stage.SIMULATED))
         rivals = {row.candidate: row for row in others if row is not None and row.candidate != winner.candidate}
         if rivals:
-            parts.append(Section("rivals", Grid(*cells(RIVAL_FIELDS, [*rivals.values()][:RIVALS]), notes_at=(0,))))
+            parts.append(
+                Section(
+                    "rivals", Grid(*cells(_row_fields((TTFT, TPOT, ODDS)), [*rivals.values()][:RIVALS]), notes_at=(0,))
+                )
+            )
         parts += _render_odds(plan)
         sentences = _short("\n".join([plan.why, *plan.changes[:CHANGES]]))
         parts.append(Section("why, and what would change it", Paragraph(sentences, WIDEST - 2)))
@@ -94,9 +108,7 @@ def _begin(plan: Plan, *, brief: bool) -> list[RenderableType]:
     question = plan.question
     sure = f", with odds of {format_odds(question.least_odds)} or more" if question.least_odds else ""
     asked, promised = f"{question.model}: {question.workload.description}", f"{question.slo}{sure}"
-    short = (
-        f"{quantities.LENGTHS.sub('', asked).partition(';')[0]}\n{promised}, on up to {format_gpus(question.max_gpus)}"
-    )
+    short = f"{LENGTHS.sub('', asked).partition(';')[0]}\n{promised}, on up to {format_gpus(question.max_gpus)}"
     parts: list[RenderableType] = [Paragraph(short, WIDEST) if brief else styled(f"{asked}; {promised}")]
     if plan.cut:
         parts.append(Paragraph(plan.cut, WIDEST))
@@ -115,9 +127,10 @@ def _begin(plan: Plan, *, brief: bool) -> list[RenderableType]:
 
 
 def _render_odds(plan: Plan) -> list[RenderableType]:
-    rows = [(f"{format_odds(odds)} or more", *(field.cell(row) for field in ODDS_FIELDS)) for odds, row in plan.by_odds]
-    titles = [field.title or "" for field in ODDS_FIELDS]
-    return [Section("the winner by odds", Grid(("asked for", *titles), rows, text_columns=2))] if rows else []
+    found = plan.by_odds
+    titles, rows = cells(_row_fields([ODDS]), [row for _, row in found])
+    sure = [[f"{format_odds(odds)} or more", *row] for (odds, _), row in zip(found, rows, strict=True)]
+    return [Section("the winner by odds", Grid(("asked for", *titles), sure, text_columns=2))] if sure else []
 
 
 def render_plan(plan: Plan) -> list[RenderableType]:
@@ -126,7 +139,10 @@ def render_plan(plan: Plan) -> list[RenderableType]:
         spent = "energy" if question.goal.rough else "cost"
         if len(plan.front) > 1:
             parts.append(
-                Section(f"nothing beats these in {spent}, TTFT and TPOT together", Grid(*cells(FRONT, plan.front)))
+                Section(
+                    f"nothing beats these in {spent}, TTFT and TPOT together",
+                    Grid(*cells(_row_fields(FRONT), plan.front)),
+                )
             )
         parts += _render_odds(plan)
         sentences = [plan.why, *plan.changes]
@@ -134,7 +150,7 @@ def render_plan(plan: Plan) -> list[RenderableType]:
     stages = (Stage.JUDGED, Stage.SIMULATED)
     others = [row for row in plan.rows if row.stage in stages and row not in plan.front][:SHOWN]
     if others:
-        parts.append(Section("others that were simulated", Grid(*cells(OTHERS, others), notes_at=(4,))))
+        parts.append(Section("others that were simulated", Grid(*cells(_other_fields(), others), notes_at=(4,))))
     parts.append(styled(_effort(plan), style="dim"))
     parts += [Paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
     return parts
@@ -184,16 +200,48 @@ def _latency(figures: Figures, name: str) -> str:
     values, band = getattr(figures, name), None if figures.intervals is None else getattr(figures.intervals, name)
     if values is None:
         return "-"
-    ends = "" if band is None else f" (80 %: {quantities.format_interval(band.low.p99, band.high.p99)})"
+    ends = "" if band is None else f" (80 %: {format_interval(band.low.p99, band.high.p99)})"
     return f"p50 {format_seconds(values.p50)}, p95 {format_seconds(values.p95)}, p99 {format_seconds(values.p99)}{ends}"
 
 
-FRONT, RIVAL_FIELDS, ODDS_FIELDS, OTHERS = (
-    declared(
-        f"plan_{table}", short=_short, p99_ends=lambda band: quantities.format_interval(band.low.p99, band.high.p99)
-    )
-    for table in ("front", "rivals", "odds", "others")
+def _p99_ends(band: Band) -> str:
+    return format_interval(band.low.p99, band.high.p99)
+
+
+ODDS: Field[Figures] = Field("", lambda one: one.odds, "odds", format_percent)
+TTFT: Field[Figures] = Field("", lambda one: one.ttft.p99, "TTFT p99", format_seconds)
+TPOT: Field[Figures] = Field("", lambda one: one.tpot.p99 if one.tpot else None, "TPOT p99", format_seconds)
+FRONT: tuple[Field[Figures], ...] = (
+    Field("", lambda one: one.drawn.wall_joules_per_output_token if one.drawn else None, "J/output", format_joules),
+    TTFT,
+    Field("", lambda one: one.intervals.ttft if one.intervals else None, "80 %", _p99_ends),
+    TPOT,
+    Field("", lambda one: one.intervals.tpot if one.intervals else None, "80 %", _p99_ends),
+    Field("", lambda one: one.headroom, "headroom", "{:.2f}".format),
+    ODDS,
 )
+
+
+def _row_fields(figures: Iterable[Field[Figures]]) -> list[Field[Row]]:
+    """What a deployment is and costs, and these of its figures."""
+
+    def figures_of(row: Row) -> Figures | None:
+        return row.figures
+
+    return [
+        Field("", lambda row: row.candidate, "deployment", _short),
+        Field("", lambda row: row.gpus, "GPUs"),
+        Field("", lambda row: row.cost, "$/h", "{:,.2f}".format),
+        *(each.within(figures_of) for each in figures),
+    ]
+
+
+def _other_fields() -> list[Field[Row]]:
+    return [
+        *_row_fields(()),
+        Field("", lambda row: row.headroom, "headroom", "{:.2f}".format),
+        Field("", lambda row: row.verdict, ""),
+    ]
 
 
 def _effort(plan: Plan) -> str:
@@ -209,31 +257,83 @@ def _effort(plan: Plan) -> str:
 
 def plan_dict(plan: Plan) -> dict[str, Any]:
     """The same as plain data; of candidates those that were simulated, and how many came how far."""
-    return quantities.document(
-        "plan",
-        plan,
-        row=lambda row: None if row is None else row_dict(row),
-        rows=lambda rows: [row_dict(row) for row in rows],
-        by_odds=lambda plan: [{"odds": odds, "deployment": str(row.candidate), **row_dict(row)}
-                              for odds, row in plan.by_odds],
-        nearest=lambda plan: [{"sentence": each.sentence, **row_dict(each.row)} for each in plan.nearest],
-        simulated=lambda plan: [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
-        stages=lambda plan: {stage.value: plan.count(stage) for stage in Stage},
-    )  # fmt: skip
+    question = plan.question
+    return {
+        "workload": question.workload.description,
+        "slo": str(question.slo),
+        "model": question.model,
+        "rate": question.rate,
+        "objective": question.objective,
+        "max_gpus": question.max_gpus,
+        "budget_per_hour": question.budget,
+        "power_budget_w": question.power_budget,
+        "winner": plan.winner and row_dict(plan.winner),
+        "front": [row_dict(row) for row in plan.front],
+        "runner_up": plan.runner_up and row_dict(plan.runner_up),
+        "why": plan.why,
+        "changes": list(plan.changes),
+        "by_odds": [{"odds": odds, "deployment": str(row.candidate), **row_dict(row)} for odds, row in plan.by_odds],
+        "nearest": [{"sentence": each.sentence, **row_dict(each.row)} for each in plan.nearest],
+        "simulated": [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
+        "candidates": plan.num_candidates,
+        "not_looked_at": plan.num_unseen,
+        "cut": plan.cut or None,
+        "stages": {stage.value: plan.count(stage) for stage in Stage},
+        "notes": list(plan.notes),
+    }
 
 
 def row_dict(row: Row) -> dict[str, Any]:
-    candidate: dict[str, Callable[..., Any]] = {"options": Candidate.options, "settings": dict}
-    found = quantities.document("plan_row", row, **candidate)
-    found = {**quantities.document("candidate", row.candidate, **candidate), **found}
-    return found if row.figures is None else found | _figures_dict(row.figures)
+    prefill = row.candidate.prefill
+    return {
+        **_candidate_dict(row.candidate),
+        "prefill": prefill and _candidate_dict(prefill),
+        "headroom": row.headroom,
+        "total_gpus": row.gpus,
+        "cost_per_hour": row.cost,
+        "stage": row.stage.value,
+        "slo_holds": row.holds,
+        "reason": row.reason or None,
+        "most_requests_per_s": row.rate,
+        **(_figures_dict(row.figures) if row.figures else {}),
+    }
+
+
+def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "engine": candidate.engine,
+        "gpu": candidate.gpu,
+        "replicas": candidate.replicas,
+        "quantization": candidate.quantization,
+        "kv_cache_dtype": candidate.kv_cache_dtype,
+        "power_limit_w": candidate.power_limit,
+        **layout_dict(candidate.layout),
+        "settings": dict(candidate.settings),
+        "options": candidate.options(),
+    }
 
 
 def _figures_dict(figures: Figures) -> dict[str, Any]:
-    found = quantities.document(
-        "plan_figures", figures, drawn=lambda drawn: None if drawn is None else _drawn_dict(drawn)
-    )
-    return {**found, **quantities.interval_fields(figures.intervals)}
+    return {
+        "ttft_ms": milliseconds(figures.ttft),
+        "tpot_ms": milliseconds(figures.tpot),
+        "end_to_end_ms": milliseconds(figures.end_to_end),
+        "attainment": figures.attainment,
+        "goodput": figures.goodput,
+        "tightest": figures.tightest,
+        "odds": figures.odds,
+        "state": figures.state,
+        "busy": figures.busy,
+        "kv_peak": figures.kv_peak,
+        "bottleneck": figures.bottleneck,
+        "source": figures.source,
+        "output_tokens_per_s": figures.output_tokens_per_second,
+        "requests_per_s": figures.requests_per_second,
+        "capacity_requests_per_s": figures.capacity,
+        "beyond_budget": figures.beyond or None,
+        "energy": figures.drawn and _drawn_dict(figures.drawn),
+        **interval_fields(figures.intervals),
+    }
 
 
 def _drawn_dict(drawn: PowerDraw) -> dict[str, Any]:
@@ -242,44 +342,95 @@ def _drawn_dict(drawn: PowerDraw) -> dict[str, Any]:
     return {**found, "joules_per_output_token_interval": ends}
 
 
-CANDIDATE_COLUMNS = declared(
-    "candidates",
-    weights=lambda row: row.candidate.quantization or "as published",
-    settings=lambda row: " ".join(f"{name}={value}" for name, value in row.candidate.settings),
+CANDIDATE_COLUMNS: dict[str, Callable[[Row], object]] = {
+    "stage": lambda row: row.stage.value,
+    "engine": lambda row: row.candidate.engine,
+    "gpu": lambda row: row.candidate.gpu,
+    "gpus": lambda row: row.gpus,
+    "layout": lambda row: row.candidate.layout,
+    "replicas": lambda row: row.candidate.replicas,
+    "weights": lambda row: row.candidate.quantization or "as published",
+    "kv_cache_dtype": lambda row: row.candidate.kv_cache_dtype,
+    "settings": lambda row: " ".join(f"{name}={value}" for name, value in row.candidate.settings),
+    "power_limit_w": lambda row: row.candidate.power_limit,
+    "prefill_pool": lambda row: row.candidate.prefill,
+    "dollars_per_hour": lambda row: row.cost,
+    "headroom": lambda row: row.headroom,
+    "slo_holds": lambda row: row.figures.holds if row.figures else None,
+    "rate_within_slo": lambda row: row.rate,
+}
+LATENCY_COLUMNS = [f"{name}_{which}_ms" for name in ("ttft", "tpot", "end_to_end") for which in NAMES]
+FIGURE_COLUMNS = (
+    *("slo_odds", "attainment", "goodput", "tightest", "output_tokens_per_s", "requests_per_s"),
+    *("requests_per_s_at_most", "state", "busy", "kv_peak", "bottleneck", "source"),
+    *("gpu_watts", "wall_watts", "peak_watts", "joules_per_output_token", "wall_joules_per_output_token"),
+    "grams_co2_per_million_output_tokens",
 )
-FIGURE_COLUMNS = declared("figures")
-LATENCIES = ("ttft", "tpot", "end_to_end")
+"""Of figures as plain data, two of which have another name there."""
 
 
 def candidates_csv(plan: Plan) -> Iterator[str]:
-    latencies = [f"{name}_{which}_ms" for name in LATENCIES for which in NAMES]
-    candidate, figures = ([each.key for each in fields] for fields in (CANDIDATE_COLUMNS, FIGURE_COLUMNS))
-    names = ["rank", "on_front", *candidate, *latencies, *figures, "reason"]
+    names = ["rank", "on_front", *CANDIDATE_COLUMNS, *LATENCY_COLUMNS, *FIGURE_COLUMNS, "reason"]
     yield from csv_lines(names, (_csv_row(plan, rank, row) for rank, row in enumerate(plan.rows, start=1)))
 
 
 def _csv_row(plan: Plan, rank: int, row: Row) -> list[object]:
+    figures = one_level(_figures_dict(row.figures)) if row.figures else {}
+    figures = {**(figures.get("energy") or {}), **figures}
+    figures |= {"slo_odds": figures.get("odds"), "requests_per_s_at_most": figures.get("capacity_requests_per_s")}
     found: list[object] = [rank, any(row.candidate == each.candidate for each in plan.front)]
-    found += [each.of(row) for each in CANDIDATE_COLUMNS]
-    for name in LATENCIES:
-        values = at(f"figures.{name}.values")(row)
-        found += [None] * len(NAMES) if values is None else [each / MILLI for each in values]
-    found += [each.of(row) for each in FIGURE_COLUMNS]
+    found += [of(row) for of in CANDIDATE_COLUMNS.values()]
+    found += [figures.get(name) for name in (*LATENCY_COLUMNS, *FIGURE_COLUMNS)]
     return [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in (*found, row.reason)]
 
 
-LAYOUT_FIELDS = (
-    *declared(
-        "layouts",
-        kind=lambda cost: None if cost.problem else cost.kind,
-        level=lambda cost: LEVEL,
-        mean=lambda values: format_seconds(values.mean),
-        ends=lambda ends: None if ends is None else list(ends),
-        rates=lambda cost: None if cost.problem else cost.output_tokens_per_second_interval,
-    ),
-    *(Field(each.key, each.data) for each in (*quantities.PROMISES, *quantities.COSTS, *quantities.ENERGIES)),
-    *declared("layouts_decided", basis=SENTENCES["in_a_word"].__getitem__),
-)
+def _rates(cost: LayoutCost) -> tuple[float, float] | None:
+    return None if cost.problem else cost.output_tokens_per_second_interval
+
+
+JUDGED: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda one: one.verdict)
+PRICED: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda one: one.cost)
+DRAWN: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda one: one.energy)
+LAYOUT_FIELDS: tuple[Field[LayoutCost], ...] = (
+    Field("gpu", lambda one: one.gpu.name),
+    Field("", lambda one: one.layout, "layout"),
+    Field("gpus", lambda one: one.layout.gpus, "GPUs"),
+    Field("tensor_parallel_size", lambda one: one.layout.tensor),
+    Field("pipeline_parallel_size", lambda one: one.layout.pipeline),
+    Field("data_parallel_size", lambda one: one.layout.data),
+    Field("enable_expert_parallel", lambda one: one.layout.experts),
+    Field("fits", lambda one: not one.problem),
+    Field("problem", lambda one: one.problem or None),
+    Field("kind", lambda one: None if one.problem else one.kind),
+    Field("source", lambda one: one.source or None),
+    Field("saturated", lambda one: one.saturation is not None),
+    Field("saturation_requests_per_s", lambda one: one.saturation and one.saturation.capacity),
+    Field("weight_bytes", lambda one: one.weights or None, "weights/GPU", format_bytes, 3),
+    Field("kv_tokens", lambda one: one.kv_tokens or None, "KV tokens", "{:,}".format, 2),
+    Field("running", lambda one: one.running or None, "running", "{:,.1f}".format, 4),
+    Field("interval_level", lambda one: LEVEL),
+    Field("ttft_ms", lambda one: one.ttft, "TTFT", lambda values: format_seconds(values.mean), data=milliseconds),
+    Field("ttft_ms_mean_interval", lambda one: one.ttft_interval, "80 %", format_ends, 6, data=ends_ms),
+    Field("tpot_ms", lambda one: one.tpot, "TPOT", lambda values: format_seconds(values.mean), data=milliseconds),
+    Field("tpot_ms_mean_interval", lambda one: one.tpot_interval, "80 %", format_ends, 5, data=ends_ms),
+    Field("output_tokens_per_s", lambda one: one.output_tokens_per_second or None, "tokens/s", format_figure),
+    Field("output_tokens_per_s_interval", _rates, "80 %", format_rates, 1, data=list),
+    Field("output_tokens_per_s_per_gpu", lambda one: one.output_tokens_per_second_a_gpu or None, "per GPU",
+          format_figure),
+    Field("slo_holds", lambda one: one.verdict and one.verdict.holds),
+    *(Field(each.key, each.data) for each in (*PROMISES, *COSTS, *ENERGIES)),
+    Field("", lambda one: one.verdict.attainment if one.verdict else None, "SLO kept", format_percent, matters=JUDGED),
+    Field("", lambda one: one.verdict.odds if one.verdict else None, "odds", format_odds, matters=JUDGED),
+    Field("", lambda one: one.cost.per_hour if one.cost else None, "$/h", format_dollars, 3, matters=PRICED),
+    Field("", lambda one: one.cost.per_million_output_tokens if one.cost else None, "$/M output", format_dollars, 2,
+          matters=PRICED),
+    Field("", lambda one: one.energy.mean_watts if one.energy else None, "W/GPU", format_watts, 4, matters=DRAWN),
+    Field("", lambda one: one.energy.joules_per_output_token if one.energy else None, "J/output", format_joules, 2,
+          matters=DRAWN),
+    Field("usd_per_gpu_hour", lambda one: one.price and one.price.per_hour),
+    Field("price_by", lambda one: one.price and one.price.whose),
+    Field("", lambda one: one.source, "basis", SENTENCES["in_a_word"].__getitem__, 1),
+)  # fmt: skip
 
 
 def render_layouts(layouts: Layouts) -> list[RenderableType]:
@@ -296,9 +447,7 @@ def render_layouts(layouts: Layouts) -> list[RenderableType]:
         shown = [cost for cost in own if not cost.problem and cost.saturation is None]
         has_bounds = any(cost.kind == "bound" for cost in shown)
         title = own[0].gpu.title + (" (lower bounds: the best case)" if has_bounds else "")
-        parts.append(
-            Section(title, FittingTable(columns(LAYOUT_FIELDS), shown) if shown else styled("nothing can serve this"))
-        )
+        parts.append(Section(title, FittingTable(LAYOUT_FIELDS, shown) if shown else styled("nothing can serve this")))
         if shown:
             priced = own[0].gpu.name if shown[0].price is None else shown[0].price.description
             words = (layouts.tariff or Tariff()).unknown(priced) if shown[0].price is None else f"price: {priced}"
@@ -323,12 +472,13 @@ def choice_of(layouts: Layouts) -> tuple[Forecast | None, str]:
         return None, "more GPUs, a smaller format (--quantization fp8) or less load: none of these can serve it"
     best = served[0]
     tokens = f"{best.output_tokens_per_second_a_gpu:,.0f} output tokens/s per GPU"
-    why = f"the most of all, {tokens}" if best.verdict is None else f"it keeps the SLO with {tokens}"
-    if best.verdict is not None and not best.verdict.holds:
-        why = f"none keeps the SLO, and it serves {tokens}"
-    flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in
-                     (("tensor_parallel_size", best.layout.tensor), ("pipeline_parallel_size", best.layout.pipeline),
-                      ("data_parallel_size", best.layout.data)) if size > 1)  # fmt: skip
+    why = "the shortest answers of the fewest GPUs"
+    if best.verdict is not None:
+        why = f"{'it keeps the SLO with' if best.verdict.holds else 'none keeps the SLO, and it serves'} {tokens}"
+    elif best.forecast is None or best.forecast.workload.rate is None:
+        why = f"the most of all, {tokens}"
+    sizes = {name: size for name, size in layout_dict(best.layout).items() if name.endswith("_size") and size > 1}
+    flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items())
     says = f"take {best.layout} on {best.gpu.name} ({why}): `infercast simulate` with {flags or 'one GPU'} says more"
     return best.forecast, says
 
@@ -345,3 +495,9 @@ def notes(costs: Sequence[LayoutCost]) -> list[str]:
 
 def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
     return [record(LAYOUT_FIELDS, cost) for cost in costs]
+
+
+RENDERERS = {
+    "Layouts": Renderers(layouts_dict, render_layouts, rows="layouts"),
+    "Plan": Renderers(plan_dict, render_plan, rows="simulated"),
+}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infercast.errors import InputError, missing
 from infercast.report.deployment import fit_dict
@@ -140,3 +140,15 @@ def memory_figure(fit: Fit) -> Picture:
     axes.set(xlabel="GiB", title=f"{fit.model.name} on {fit.gpu.name}")
     figure.legend(ncols=4, loc="outside lower center")
     return figure
+
+
+PICTURES: dict[str, Callable[[Any], Picture]] = {
+    "Breakdown": breakdown_figure,
+    "Diagnosis": diagnosis_figure,
+    "Estimate": estimate_figure,
+    "Fit": memory_figure,
+    "Forecast": forecast_figure,
+    "Layouts": layouts_figure,
+    "Plan": plan_figure,
+    "StepCost": step_figure,
+}

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from infercast import units
-from infercast.bundled import DATA, read_data
 from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import MeanAndPeak
+from infercast.forecast.run import EngineLoad, MeanAndPeak, PoolRun
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.lazy_classes import NamedTuple
-from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named, record
+from infercast.report.terminal import Facts, Grid, RenderableType, Section
+from infercast.units import (
+    MILLI,
+    format_dollars,
+    format_figure,
+    format_grams,
+    format_joules,
+    format_odds,
+    format_percent,
+    format_seconds,
+    format_watts,
+)
+
+if TYPE_CHECKING:
+    from infercast.forecast.layouts import LayoutCost
+
+    Judged: TypeAlias = Forecast | LayoutCost
+
+T_contra = TypeVar("T_contra", contravariant=True)
 
 LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
 TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
@@ -28,27 +42,32 @@ EVIDENCE = {
 }
 
 
-class Quantity(NamedTuple):
+class Quantity(NamedTuple, Generic[T_contra]):
     """One number of a forecast, of a pool or of a replica."""
 
     key: str  # In JSON
     label: str  # For people, before the bare number
-    of: Callable[[Any], Any]  # The number, or a `MeanAndPeak`, of what has it
-    write: Callable[[float], str]
+    of: Callable[[T_contra], Any]  # The number, or a `MeanAndPeak`, of what has it
+    write: Callable[[Any], str]
     unit: str = ""
     row: str | None = None  # The name of its row where the unit says what it is
-    matters: Callable[[Any], bool] = lambda owner: True  # Whether tables show it; JSON always does
+    matters: Callable[[T_contra], bool] | None = (
+        None  # Whether tables show it, where not for being there; JSON always does
+    )
     interval: str | None = None  # The field of `Intervals` that belongs to it
     in_points: bool = False  # A share: changes are in percentage points
 
-    def data(self, owner: Any) -> Any:
+    def is_shown(self, owner: T_contra) -> bool:
+        return self.of(owner) is not None if self.matters is None else self.matters(owner)
+
+    def data(self, owner: T_contra) -> Any:
         value = self.of(owner)
         return {"mean": value.mean, "peak": value.peak} if isinstance(value, MeanAndPeak) else value
 
-    def facts(self, owner: Any) -> list[tuple[str, str]]:
+    def facts(self, owner: T_contra) -> list[tuple[str, str]]:
         """A row for people; none where it does not matter."""
         value = self.of(owner)
-        if not self.matters(owner):
+        if not self.is_shown(owner):
             return []
         if isinstance(value, MeanAndPeak):
             words = f"{self.write(value.mean)}{self.unit} on average, {self.write(value.peak)} at most"
@@ -59,7 +78,7 @@ class Quantity(NamedTuple):
     def written(self, value: float | None) -> str:
         return "-" if value is None else self.write(value)
 
-    def compared(self, owner: Any) -> tuple[str, float | None]:
+    def compared(self, owner: T_contra) -> tuple[str, float | None]:
         """The name and the number that two runs are compared by: the peak of a level."""
         value = self.of(owner)
         return (f"{self.label} at most", value.peak) if isinstance(value, MeanAndPeak) else (self.label, value)
@@ -70,22 +89,104 @@ def tenths(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def _group(rows: Sequence[Mapping[str, Any]]) -> tuple[Quantity, ...]:
-    """The quantities of a group of data/quantities.toml."""
-    common, own = ({}, rows) if "key" in rows[0] else (rows[0], rows[1:])
-    found = []
-    for row in own:
-        values = {**common, **row}
-        values |= {"of": at(values.pop("path")), "write": function_named(values["write"], {"tenths": tenths})}
-        if needs := values.pop("needs", ""):
-            values["matters"] = lambda run, needs=needs: at(needs)(run) is not None
-        if above := values.pop("above", ()):
-            values["matters"] = lambda run, above=above: (at(above[0])(run) or 0.0) > above[1]
-        found.append(Quantity(**values))
-    return tuple(found)
+def _of_part(
+    part: Callable[[Judged], T_contra | None], *quantities: Quantity[T_contra]
+) -> tuple[Quantity[Judged], ...]:
+    """Quantities of a part of a forecast, which only matter where it has that part."""
+
+    def whole(quantity: Quantity[T_contra]) -> Quantity[Judged]:
+        def of(run: Judged) -> Any:
+            return None if (found := part(run)) is None else quantity.of(found)
+
+        def matters(run: Judged) -> bool:
+            return (found := part(run)) is not None and quantity.is_shown(found)
+
+        key, label, _, write, unit, row, _, interval, in_points = quantity
+        return Quantity(key, label, of, write, unit, row, matters, interval, in_points)
+
+    return tuple(map(whole, quantities))
 
 
-RESULTS, PROMISES, COSTS, ENERGIES, LOADS, OF_ENGINES = map(_group, read_data("quantities.toml").values())
+RESULTS: tuple[Quantity[Forecast], ...] = (
+    Quantity("output_tokens_per_s", "output tokens/s", lambda run: run.output_tokens_per_second, format_figure,
+             " output tokens/s", "throughput", interval="output_tokens_per_second"),
+    Quantity("output_tokens_per_s_per_gpu", "output tokens/s per GPU", lambda run: run.output_tokens_per_second_a_gpu,
+             format_figure, " output tokens/s per GPU", "", lambda run: run.gpus > 1),
+    Quantity("requests_per_s", "requests/s", lambda run: run.requests_per_second, "{:,.2f}".format, " requests/s", "",
+             interval="requests_per_second"),
+)  # fmt: skip
+PROMISES = _of_part(
+    lambda run: run.verdict,
+    Quantity("slo_attainment", "SLO attainment", lambda verdict: verdict.attainment, format_percent,
+             " of requests keep every limit", "attainment", in_points=True),
+    Quantity("goodput_requests_per_s", "goodput, requests/s", lambda verdict: verdict.goodput, "{:,.2f}".format,
+             " requests/s that keep every limit", "goodput"),
+    Quantity("slo_odds", "SLO odds", lambda verdict: verdict.odds, format_odds, " that all limits hold", "odds",
+             lambda verdict: True, in_points=True),
+    Quantity("slo_headroom", "SLO headroom", lambda verdict: verdict.headroom, "{:,.2f}".format,
+             " x, the least limit / forecast", "headroom"),
+)  # fmt: skip
+COSTS = _of_part(
+    lambda run: run.cost,
+    Quantity("usd_per_hour", "$ per hour", lambda cost: cost.per_hour, format_dollars, " per hour", "cost"),
+    Quantity("usd_per_request", "$ per request", lambda cost: cost.per_request, format_dollars, " per request", ""),
+    Quantity("usd_per_million_output_tokens", "$/M output tokens", lambda cost: cost.per_million_output_tokens,
+             format_dollars, " per million output tokens, all cost charged to output", ""),
+    Quantity("usd_per_million_input_tokens", "$/M input tokens", lambda cost: cost.per_million_input_tokens,
+             format_dollars, " per million input tokens, all cost charged to input", ""),
+    Quantity("usd_per_million_tokens", "$/M tokens", lambda cost: cost.per_million_tokens, format_dollars,
+             " per million tokens, input and output alike", ""),
+)  # fmt: skip
+ENERGIES = _of_part(
+    lambda run: run.energy,
+    Quantity("watts_per_gpu", "watts per GPU", lambda energy: energy.mean_watts, format_watts,
+             " per GPU on average", "GPU power"),
+    Quantity("peak_watts_per_gpu", "peak watts per GPU", lambda energy: energy.peak_watts, format_watts,
+             " per GPU in the step that draws most", ""),
+    Quantity("joules_per_output_token", "J/output token", lambda energy: energy.joules_per_output_token, format_joules,
+             " per output token", "GPU energy"),
+    Quantity("joules_per_token", "J/token", lambda energy: energy.joules_per_token, format_joules,
+             " per token, input and output alike", ""),
+    Quantity("joules_per_request", "J/request", lambda energy: energy.joules_per_request, format_joules,
+             " per request", ""),
+    Quantity("watt_hours_per_million_output_tokens", "Wh/M output tokens",
+             lambda energy: energy.watt_hours_per_million_output_tokens, "{:,.0f}".format,
+             " Wh per million output tokens", ""),
+) + _of_part(
+    lambda run: run.wall,
+    Quantity("wall_watts", "watts at the wall", lambda wall: wall.watts, format_watts, " on average", "at the wall"),
+    Quantity("wall_joules_per_output_token", "J/output token at the wall", lambda wall: wall.joules_per_output_token,
+             format_joules, " per output token", ""),
+    Quantity("wall_watt_hours_per_million_output_tokens", "Wh/M output tokens at the wall",
+             lambda wall: wall.watt_hours_per_million_output_tokens, "{:,.0f}".format,
+             " Wh per million output tokens", ""),
+    Quantity("usd_electricity_per_hour", "$ electricity per hour", lambda wall: wall.usd_per_hour, format_dollars,
+             " per hour", "electricity"),
+    Quantity("usd_electricity_per_million_output_tokens", "$ electricity/M output tokens",
+             lambda wall: wall.usd_per_million_output_tokens, format_dollars, " per million output tokens", ""),
+    Quantity("grams_co2_per_million_output_tokens", "g CO2/M output tokens",
+             lambda wall: wall.grams_co2_per_million_output_tokens, format_grams, " CO2 per million output tokens",
+             "carbon"),
+)  # fmt: skip
+LOADS: tuple[Quantity[Forecast | PoolRun], ...] = (
+    Quantity("running", "running", lambda run: run.running, tenths, " sequences"),
+    Quantity("waiting", "waiting", lambda run: run.waiting, tenths, " requests"),
+    Quantity("kv_usage", "KV cache use", lambda run: run.kv_usage, format_percent),
+    Quantity("prefix_hit_rate", "prefix cache", lambda run: run.prefix_hit_rate, format_percent,
+             " of prompt tokens found", matters=lambda run: run.prefix_hit_rate > 0),
+    Quantity("tier_hit_rate", "found in host memory", lambda run: run.tier_hit_rate, format_percent,
+             matters=lambda run: False),
+    Quantity("preemptions", "preemptions", lambda run: run.num_preemptions, "{:,}".format,
+             ": the KV cache ran full", matters=lambda run: run.num_preemptions > 0),
+)  # fmt: skip
+OF_ENGINES: tuple[Quantity[EngineLoad], ...] = (
+    Quantity("requests", "requests", lambda load: load.requests, "{:,}".format),
+    Quantity("busy", "busy", lambda load: load.busy, format_percent),
+    Quantity("running", "running", lambda load: load.running, "{:,.1f}".format),
+    Quantity("kv_peak", "KV cache peak", lambda load: load.kv_peak, format_percent),
+    Quantity("prefix_hit_rate", "found in cache", lambda load: load.prefix_hit_rate, format_percent),
+    Quantity("preemptions", "preemptions", lambda load: load.num_preemptions, "{:,}".format),
+)
 """Of a whole forecast, with an SLO, with a known GPU price, and with known GPU power (with servers and building); of a
 forecast and of each of its pools; and of each replica."""
 
@@ -126,7 +227,7 @@ def latencies_of(
 
 
 def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
-    return None if values is None else {name: getattr(values, name) / units.MILLI for name in NAMES}
+    return None if values is None else {name: getattr(values, name) / MILLI for name in NAMES}
 
 
 def render_intervals(intervals: Intervals) -> RenderableType:
@@ -158,10 +259,6 @@ def around(part: float) -> str:
     return f"+-{100 * part:.0f} %"
 
 
-def render_alone(intervals: Intervals) -> list[RenderableType]:
-    return [render_intervals(intervals)]
-
-
 def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
     """As plain data; empty without intervals."""
     if intervals is None:
@@ -177,19 +274,22 @@ def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
 
 def format_interval(low: float, high: float) -> str:
     """Two times with one unit if they share it: ``27.9 to 36.2 ms``."""
-    first, last = units.format_seconds(low), units.format_seconds(high)
+    first, last = format_seconds(low), format_seconds(high)
     unit = last.split()[-1]
     return f"{first.removesuffix(f' {unit}')} to {last}"
 
 
-def ends_ms(ends: tuple[float, float] | None) -> list[float] | None:
-    """[low, high] in milliseconds."""
-    return None if ends is None else [end / units.MILLI for end in ends]
+def ends_ms(ends: tuple[float, float]) -> list[float]:
+    return [end / MILLI for end in ends]
+
+
+def format_ends(ends: tuple[float, float]) -> str:
+    return format_interval(*ends)
 
 
 def format_rates(ends: tuple[float, float]) -> str:
     """Two rates to three digits or more: ``2,207 to 2,233``, ``76.3 to 180``, ``1.64 to 2.05``."""
-    low, high = map(units.format_figure, ends)
+    low, high = map(format_figure, ends)
     return f"{low} to {high}"
 
 
@@ -203,44 +303,4 @@ def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:
     """[low, high] of the mean and each percentile."""
     if band is None:
         return None
-    return {name: [getattr(band.low, name) / units.MILLI, getattr(band.high, name) / units.MILLI] for name in NAMES}
-
-
-def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
-    """The fields of a table of data/fields.json; ``own`` are functions of its module that it names.
-
-    A value that is itself a ``record``, or many ``rows``, names the table of their fields.
-    """
-    named = {each.__name__: each for each in (milliseconds, ends_ms, format_rates)} | own
-    named["format_ends"] = lambda ends: format_interval(*ends)
-    fields = []
-    for row in _tables()[table]:
-        of = own[row["of"]] if "of" in row else at(row["path"])
-        given: dict[str, Any] = {name: function_named(row[name], named) for name in ("write", "data") if name in row}
-        given |= {name: row[name] for name in ("title", "rank") if name in row}
-        given |= {"matters": any_has(row["needs"])} if "needs" in row else {}
-        given |= {"matters": own[row["matters"]]} if "matters" in row else {}
-        for name, write in (("record", _record), ("rows", _records)):
-            given |= {"data": partial(write, declared(row[name], **own))} if name in row else {}
-        read = (lambda row, of=of: of(row) or None) if "blank" in row else of
-        fields.append(Field(row.get("key", ""), read, **given))
-    return tuple(fields)
-
-
-def _record(fields: Sequence[Field], owner: Any) -> dict[str, Any] | None:
-    return None if owner is None else record(fields, owner)
-
-
-def _records(fields: Sequence[Field], owners: Iterable[Any] | None) -> list[dict[str, Any]]:
-    return [record(fields, each) for each in owners or ()]
-
-
-def document(table: str, owner: Any, **own: Callable[..., Any]) -> dict[str, Any]:
-    """What JSON says of ``owner``, as a table of data/fields.json declares it."""
-    return record(declared(table, **own), owner)
-
-
-@cache
-def _tables() -> dict[str, Any]:
-    tables: dict[str, Any] = json.loads((DATA / "fields.json").read_text(encoding="utf-8"))
-    return tables
+    return {name: [getattr(band.low, name) / MILLI, getattr(band.high, name) / MILLI] for name in NAMES}

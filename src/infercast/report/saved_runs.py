@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError
+from infercast.forecast.result import Forecast
 from infercast.forecast.slo import NAMES
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity
 from infercast.report.terminal import Grid, Paragraph, RenderableType, Section
 from infercast.units import MILLI, format_seconds
 
 MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000  # of one file, of all files together, and of a text in one
-QUANTITIES = (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)
+QUANTITIES: tuple[Quantity[Forecast], ...] = (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)
 BOUND, OVERLOADED = "bound", "overloaded"
 SIDES = ("before", "after")
 Band = tuple[float, float]
@@ -305,11 +306,11 @@ def rows_of(runs: Sequence[SavedRun]) -> list[Row]:
             bands = [run.bands.get(latency.name, {}).get(which) for run in runs]
             name = f"{latency.short} {which}"
             rows.append(Row(f"{latency.name}_{which}_ms", name, values, bands, format_seconds, -1, unit=MILLI))
-    rows += [_of_quantity(quantity, runs) for quantity in (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)]
+    rows += [_of_quantity(quantity, runs) for quantity in QUANTITIES]
     return [row for row in rows if any(row.values)]
 
 
-def _of_quantity(quantity: Quantity, runs: Sequence[SavedRun]) -> Row:
+def _of_quantity(quantity: Quantity[Forecast], runs: Sequence[SavedRun]) -> Row:
     better = 1 if quantity in (*RESULTS, *PROMISES) else -1 if quantity in (*COSTS, *ENERGIES) else 0
     powers = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")  # Neither more nor less is better
     if quantity.key in powers:

@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from math import isnan, log2, nan
 from textwrap import fill
 from typing import Any
 
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
+from infercast.forecast.energy import Energy
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import drafts_of
-from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, Point, Savings, Sweep, drawn, joules_of
+from infercast.forecast.sweep import (
+    CONCURRENCY,
+    POWER,
+    RATE,
+    BreakEven,
+    Edge,
+    LoadPoint,
+    Point,
+    Savings,
+    Sweep,
+    drawn,
+    joules_of,
+)
 from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
 from infercast.report.diagnosis import counted_dict, counted_rows, diagnosis_of, diagnosis_rows, next_words
-from infercast.report.files import csv_lines
-from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, declared, document
+from infercast.report.files import csv_lines, one_level
+from infercast.report.quantities import ENERGIES, LENGTHS, format_ends, milliseconds
 from infercast.report.terminal import (
     SCREEN,
     Chart,
-    Column,
     Facts,
     Field,
     FittingTable,
     Paragraph,
     RenderableType,
+    Renderers,
     Section,
     Series,
     TextCharts,
+    any_has,
     at,
-    columns,
+    in_ms,
     named_first,
-    pick,
     record,
     styled,
 )
@@ -46,6 +59,7 @@ from infercast.units import (
     format_odds,
     format_percent,
     format_seconds,
+    format_watts,
 )
 
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
@@ -57,27 +71,47 @@ MOST_POINTS, DRAWN = 20, 9  # points on one screen, and up to how many there is 
 MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has all intervals of a row"
 WORTH = 0.01  # a saving below this share is not worth a setting
 SAVINGS_LATENCIES = {"TTFT p99": "forecast.ttft.p99", "TPOT p95": "forecast.tpot.p95"}
-SPECULATION_COLUMNS = columns(
-    declared("speculation", accepted=lambda point: at("counts.acceptance_length")(drafts_of(point.drafted)))
+SPECULATION_FIELDS: tuple[Field[LoadPoint], ...] = (
+    Field("", lambda point: point.clients, "clients", "{:,}".format),
+    Field("", lambda point: point.plain.output_tokens_per_second, "tokens/s without", format_figure),
+    Field("", lambda point: point.drafted.output_tokens_per_second, "with", format_figure),
+    Field("", lambda point: point.speed_up, "times", "{:.2f}".format),
+    Field("", lambda point: point.plain.tpot.p50 if point.plain.tpot else None, "TPOT p50 without", format_seconds),
+    Field("", lambda point: point.drafted.tpot.p50 if point.drafted.tpot else None, "with", format_seconds),
+    Field("", lambda point: point.plain.ttft.p50, "TTFT p50 without", format_seconds, 2),
+    Field("", lambda point: point.drafted.ttft.p50, "with", format_seconds, 2),
+    Field("", lambda point: _accepted(point.drafted), "accepted length", "{:.2f}".format, 3),
 )
 BINS = 144  # marks across a chart
 LABELS = 8
 DAY = 24.0  # hours
 
 
-def _per_day(name: str, day: PolicyDay) -> float | None:
+def _accepted(forecast: Forecast) -> float | None:
+    drafts = drafts_of(forecast)
+    return drafts and drafts.counts.acceptance_length
+
+
+def _per_day(value: float | None, day: PolicyDay) -> float | None:
     """What traffic of any length would take in a day of it."""
-    value: float | None = getattr(day, name)
     return None if value is None else value * DAY / day.hours
 
 
-POLICY_FIELDS = declared(
-    "policies",
-    least=lambda day: float(day.ready.min()),
-    mean=lambda day: float(day.paid.mean()),
-    most=lambda day: float(day.paid.max()),
-    worst=lambda day: day.use_of_limits.max(),
-    **{f"{name}_per_day": partial(_per_day, name) for name in ("cost", "gpu_kwh", "wall_kwh", "usd_electricity")},
+POLICY_FIELDS: tuple[Field[PolicyDay], ...] = (
+    Field("", lambda day: day.policy, "policy"),
+    Field("replicas_min", lambda day: float(day.ready.min()), "least", "{:.0f}".format, 2),
+    Field("replicas_mean", lambda day: float(day.paid.mean()), "mean", "{:.2f}".format),
+    Field("replicas_max", lambda day: float(day.paid.max()), "most", "{:.0f}".format),
+    Field("gpu_hours", lambda day: day.gpu_hours, "GPU hours", "{:,.1f}".format),
+    Field("", lambda day: day.cost, "cost", format_dollars),
+    Field("", lambda day: day.wall_kwh, "kWh", "{:,.1f}".format, 1),
+    Field("usd_per_day", lambda day: _per_day(day.cost, day)),
+    Field("gpu_kwh_per_day", lambda day: _per_day(day.gpu_kwh, day)),
+    Field("wall_kwh_per_day", lambda day: _per_day(day.wall_kwh, day)),
+    Field("usd_electricity_per_day", lambda day: _per_day(day.usd_electricity, day)),
+    Field("minutes_out_of_slo", lambda day: day.minutes_out, "minutes out", "{:,.0f}".format),
+    Field("requests_in_slo", lambda day: day.requests_in, "requests in SLO", format_percent),
+    Field("", lambda day: float(day.use_of_limits.max()), "worst minute", "{:,.2f} x limit".format, 3),
 )
 
 
@@ -109,7 +143,7 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
     rows = [row for row in summary_rows(sweep) if row[0] not in ("SLO", "price")]
     if runs := [point.forecast for point in points if point.forecast is not None]:
         last = next((run for run in reversed(runs) if run.state.is_steady), runs[-1])
-        found = diagnosis_of(last, None)
+        found = diagnosis_of(last if sweep.slo is None else last.promised(sweep.slo), None)
         rows += [*diagnosis_rows(found)[:2], ("next", next_words(found))]
         host_doubt = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
         rows += named_first("doubt", [*brief_doubts(last.source, "", None), host_doubt][:2])
@@ -124,7 +158,48 @@ def overload_notes(sweep: Sweep) -> list[str]:
     ]
 
 
-def point_fields(sweep: Sweep) -> list[Field]:
+LATENCY_FIELDS: tuple[Field[Forecast], ...] = (
+    Field("ttft_ms", lambda run: run.ttft, data=milliseconds),
+    Field("tpot_ms", lambda run: run.tpot, data=milliseconds),
+)
+RUN_FIELDS: tuple[Field[Forecast], ...] = (
+    Field("state", lambda run: run.state.word),
+    Field("gpus", lambda run: run.gpus),
+    *LATENCY_FIELDS,
+    Field("inter_token_ms", lambda run: run.inter_token, data=milliseconds),
+    Field("end_to_end_ms", lambda run: run.end_to_end, data=milliseconds),
+    Field("", lambda run: run.ttft.p50, "TTFT p50", format_seconds),
+    Field("", lambda run: run.ttft.p95, "TTFT p95", format_seconds, 5),
+    Field("", lambda run: run.ttft.p99, "TTFT p99", format_seconds),
+)
+FURTHER_RUN_FIELDS: tuple[Field[Forecast], ...] = (
+    Field("", lambda run: run.tpot.p50 if run.tpot else None, "TPOT p50", format_seconds),
+    Field("", lambda run: run.tpot.p95 if run.tpot else None, "TPOT p95", format_seconds, 5),
+    Field("", lambda run: run.tpot.p99 if run.tpot else None, "TPOT p99", format_seconds, 4),
+    Field("output_tokens_per_s", lambda run: run.output_tokens_per_second, "tokens/s", format_figure),
+)
+SAVED_RUN_FIELDS: tuple[Field[Forecast], ...] = (
+    Field("state", lambda run: run.state.word),
+    Field("", lambda run: run.energy.mean_watts if run.energy else None, "W/GPU", format_watts),
+    *LATENCY_FIELDS,
+    Field("", lambda run: run.ttft.p99, "TTFT p99", format_seconds, 1),
+    Field("", lambda run: run.tpot.p95 if run.tpot else None, "TPOT p95", format_seconds),
+    Field("output_tokens_per_s", lambda run: run.output_tokens_per_second, "tokens/s", format_figure, 2),
+    Field("", lambda run: run.energy.joules_per_output_token if run.energy else None, "J/output", format_joules),
+)
+ENERGY_FIELDS: tuple[Field[Forecast], ...] = tuple(Field(each.key, each.data) for each in ENERGIES)
+
+
+def _of_runs(fields: Iterable[Field[Forecast]]) -> Iterator[Field[Point]]:
+    """Fields of forecasts as fields of the points that have one."""
+    return (each.within(lambda point: point.forecast) for each in fields)
+
+
+def _energy_of(point: Point) -> Energy | None:
+    return point.forecast.energy if point.forecast else None
+
+
+def point_fields(sweep: Sweep) -> list[Field[Point]]:
     """A point of the sweep; narrow terminals leave out the percentiles between the median and p99."""
     known: dict[str, Intervals] = {}
 
@@ -134,27 +209,41 @@ def point_fields(sweep: Sweep) -> list[Field]:
         found = known.get(point.label) or known.setdefault(point.label, forecast_intervals(point.forecast))
         return found.ttft.low.p99, found.ttft.high.p99
 
-    own = {
-        "ttft_ends": ttft_ends,
-        "value": lambda point: point.label if point.number is None else point.number,
-        "judged": lambda points: sweep.slo is not None,
-        "not_rates": lambda points: sweep.axis.name != RATE,
-    }
-    axis = SHORT.get(sweep.axis.name, sweep.axis.name)
-    first, second, *others = declared("points", **own)
-    return [first, second._replace(title=axis), *others, *map(_of_run, ENERGIES), *declared("points_drawn")]
+    def judged(points: Sequence[Point]) -> bool:
+        return sweep.slo is not None
+
+    def is_other_axis(points: Sequence[Point]) -> bool:
+        return sweep.axis.name != RATE
+
+    is_drawn: Callable[[Sequence[Point]], bool] = any_has(_energy_of)
+    return [
+        Field("value", lambda point: point.label if point.number is None else point.number),
+        Field("", lambda point: point.label, SHORT.get(sweep.axis.name, sweep.axis.name)),
+        Field("fits", lambda point: point.forecast is not None),
+        Field("problem", lambda point: point.problem or None),
+        *_of_runs(RUN_FIELDS),
+        Field("", ttft_ends, "80 % of it", format_ends, 1),
+        *_of_runs(FURTHER_RUN_FIELDS),
+        Field("requests_per_s", lambda point: point.forecast.requests_per_second if point.forecast else None,
+              "requests/s", "{:,.2f}".format, 6, matters=is_other_axis),
+        Field("goodput_requests_per_s", lambda point: point.goodput, "goodput", "{:,.2f}".format, 3, matters=judged),
+        Field("slo_attainment", lambda point: point.attainment, "in SLO", format_percent, 1, matters=judged),
+        Field("slo_holds", lambda point: point.holds),
+        Field("slo_headroom", lambda point: point.headroom),
+        Field("usd_per_hour", lambda point: point.per_hour),
+        Field("usd_per_million_output_tokens", lambda point: point.per_million_output_tokens, "$/M out",
+              format_dollars, 2, matters=any_has(lambda point: point.per_hour)),
+        *_of_runs(ENERGY_FIELDS),
+        Field("", lambda point: one.mean_watts if (one := _energy_of(point)) else None, "W/GPU", format_watts, 7,
+              matters=is_drawn),
+        Field("", lambda point: one.joules_per_output_token if (one := _energy_of(point)) else None, "J/out",
+              format_joules, 4, matters=is_drawn),
+        Field("", lambda point: point.forecast.state.word if point.forecast else None, "state", rank=2),
+    ]  # fmt: skip
 
 
-def _of_run(quantity: Quantity) -> Field:
-    return Field(quantity.key, lambda point: None if point.forecast is None else quantity.data(point.forecast))
-
-
-def columns_of(sweep: Sweep) -> list[Column]:
-    return [each for each in columns(point_fields(sweep)) if each.matters(sweep.simulated)]
-
-
-def dollars(amount: float | None) -> str:
-    return "-" if amount is None else format_dollars(amount)
+def columns_of(sweep: Sweep) -> list[Field[Point]]:
+    return [each for each in point_fields(sweep) if each.is_column(sweep.simulated)]
 
 
 def charts_of(sweep: Sweep) -> list[Chart]:
@@ -257,7 +346,15 @@ def _best(sweep: Sweep) -> list[tuple[str, str]]:
 def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     fields = point_fields(sweep)
     return {
-        **document("sweep", sweep),
+        "title": sweep.title,
+        "workload": sweep.workload,
+        "axis": sweep.axis.name,
+        "slo": sweep.slo and str(sweep.slo),
+        "usd_per_gpu_hour": sweep.price and sweep.price.per_hour,
+        "light_ttft_p50_ms": sweep.light_ttft and in_ms(sweep.light_ttft),
+        "knee": sweep.knee and asdict(sweep.knee),
+        "slo_holds_up_to": sweep.promise and asdict(sweep.promise),
+        "saturation_requests_per_s": sweep.capacity,
         "caveats": caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None),
         "points": [record(fields, point) for point in sweep.points],
     }
@@ -267,23 +364,13 @@ def sweep_rows(sweep: Sweep) -> Iterator[str]:
     yield from _csv(sweep.points, point_fields(sweep), sweep.axis.name)
 
 
-def _csv(points: Iterable[Point], fields: list[Field], name: str) -> Iterator[str]:
+def _csv(points: Iterable[Point], fields: list[Field[Point]], name: str) -> Iterator[str]:
     """A line for each point, percentiles of latencies in columns of their own; the first column goes by ``name``."""
-    rows = [_one_level(record(fields, point)) for point in points]
+    rows = [one_level(record(fields, point)) for point in points]
     keys = max(rows, key=len)
     yield from csv_lines(
         [name if key == "value" else key for key in keys], ([row.get(key) for key in keys] for row in rows)
     )
-
-
-def _one_level(found: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name, value in found.items():
-        if isinstance(value, dict):
-            row |= {f"{name.removesuffix('_ms')}_{which}_ms": each for which, each in value.items()}
-        elif not (value is None and name.endswith("_ms")):
-            row[name] = value
-    return row
 
 
 def unit_of(found: Savings) -> str:
@@ -298,7 +385,7 @@ def render_savings(found: Savings) -> list[RenderableType]:
     narrow = 78
     return [
         styled(f"{found.title}: {found.workload}"),
-        Section(f"Energy under {what}", FittingTable(columns(saving_fields(found)), found.points)),
+        Section(f"Energy under {what}", FittingTable(saving_fields(found), found.points)),
         TextCharts(_charts(found)),
         Section("Answer", styled(fill(sentence_of(found), narrow))),
         *([] if found.slo is None else [Section("Held against", Facts(held))]),
@@ -347,15 +434,26 @@ def _label(point: Point) -> str:
     return f"{point.number:g}"
 
 
-def saving_fields(found: Savings) -> list[Field]:
-    own = {
-        "wall": joules_of,
-        "saved": lambda point: 1.0 - joules_of(point) / joules_of(found.free),
-        "judged": lambda points: found.slo is not None,
-    }
-    first, *others = declared("savings", **own)
-    best = Field("", lambda point: "best" if point is found.best else "", "")
-    return [first._replace(title=unit_of(found)), *others, *map(_of_run, ENERGIES), best]
+def saving_fields(found: Savings) -> list[Field[Point]]:
+    def judged(points: Sequence[Point]) -> bool:
+        return found.slo is not None
+
+    def saved(point: Point) -> float:
+        return 1.0 - joules_of(point) / joules_of(found.free)
+
+    return [
+        Field("value", lambda point: point.number, unit_of(found), "{:g}".format),
+        *_of_runs(SAVED_RUN_FIELDS),
+        Field("", joules_of, "at the wall", format_joules),
+        Field("", saved, "saved", format_percent),
+        Field("slo_attainment", lambda point: point.attainment, "in SLO", format_percent, 1, matters=judged),
+        Field("slo_holds", lambda point: point.holds, "holds", lambda holds: "yes" if holds else "no", matters=judged),
+        Field("slo_odds", lambda point: point.odds, "odds", format_odds, 1, matters=judged),
+        Field("slo_headroom", lambda point: point.headroom),
+        Field("saved_share", saved),
+        *_of_runs(ENERGY_FIELDS),
+        Field("", lambda point: "best" if point is found.best else "", ""),
+    ]
 
 
 def _charts(found: Savings) -> list[Chart]:
@@ -377,7 +475,19 @@ def savings_dict(found: Savings) -> dict[str, Any]:
     fields = saving_fields(found)
     points = [record(fields, point) for point in found.points]
     after = counted_dict((found.best or found.free).forecast, _next_saving(found))
-    return {**document("savings_of", found), "answer": sentence_of(found), **after, "points": points}
+    return {
+        "title": found.title,
+        "workload": found.workload,
+        "axis": found.name,
+        "slo": found.slo and str(found.slo),
+        "own_value": found.free.number,
+        "best_value": found.best and found.best.number,
+        "best_slo_odds": found.odds,
+        "saved_share": found.saved,
+        "answer": sentence_of(found),
+        **after,
+        "points": points,
+    }
 
 
 def savings_rows(found: Savings) -> Iterator[str]:
@@ -388,7 +498,7 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
     return [
         styled(f"{found.title}: {found.workload}"),
         styled(drafting_words(found.drafting)),
-        Section("With and without drafts", FittingTable(SPECULATION_COLUMNS, found.points)),
+        Section("With and without drafts", FittingTable(SPECULATION_FIELDS, found.points)),
         TextCharts(break_even_charts(found)),
         Section("Where it stops paying", styled(found.sentence, style="bold")),
         Facts(counted_rows(_best_run(found), _next_drafts(found))),
@@ -433,12 +543,35 @@ def break_even_charts(found: BreakEven) -> list[Chart]:
 
 
 def break_even_dict(found: BreakEven) -> dict[str, Any]:
-    runs = declared("speculation_runs")
-    own = {"run": lambda run: record(runs, run), "drafts": lambda run: draft_run_dict(drafts_of(run))}
-    points = [document("speculation_points", point, **own) for point in found.points]
-    after = counted_dict(_best_run(found), _next_drafts(found))
-    own = document("break_even", found, drafting=drafting_dict)
-    return {**own, **after, "caveats": _caveats(found), "points": points}
+    return {
+        "title": found.title,
+        "workload": found.workload,
+        "speculation": drafting_dict(found.drafting),
+        "break_even_clients": found.clients,
+        "sentence": found.sentence,
+        **counted_dict(_best_run(found), _next_drafts(found)),
+        "caveats": _caveats(found),
+        "points": [
+            {
+                "clients": point.clients,
+                "speed_up": point.speed_up,
+                "tpot_ratio": point.tpot_ratio,
+                "without": _run_dict(point.plain),
+                "with": _run_dict(point.drafted),
+                "drafts": draft_run_dict(drafts_of(point.drafted)),
+            }
+            for point in found.points
+        ],
+    }
+
+
+def _run_dict(run: Forecast) -> dict[str, Any]:
+    return {
+        "output_tokens_per_s": run.output_tokens_per_second,
+        "requests_per_s": run.requests_per_second,
+        "tpot_p50_ms": run.tpot and in_ms(run.tpot.p50),
+        "ttft_p50_ms": in_ms(run.ttft.p50),
+    }
 
 
 def day_caveats(plan: DayPlan) -> list[str]:
@@ -447,19 +580,57 @@ def day_caveats(plan: DayPlan) -> list[str]:
 
 
 def day_dict(plan: DayPlan) -> dict[str, Any]:
-    traffic, levels = plan.traffic, declared("levels")
-    found = document(
-        "day", plan,
-        rates=lambda plan: (traffic.counts / traffic.window).tolist(),
-        goal=lambda goal: pick(goal, "share of"),
-        policies=lambda plan: {day.policy: _policy_dict(plan, day) for day in plan.policies},
-        rules=lambda rules: document("autoscaler", rules),
-        start=lambda start: {**start._asdict(), "all": start.seconds},
-        replica=lambda plan: document("replica", plan, rate=lambda plan: plan.curve.rate_at(plan.most_kept),
-                                      levels=lambda each: [record(levels, level) for level in each]),
-        caveats=day_caveats,
-    )  # fmt: skip
-    return {**found, **counted_dict(_fullest_run(plan), NEXT_OF_DAY)}
+    deployment, traffic, rules = plan.deployment, plan.traffic, plan.autoscaler
+    return {
+        "model": deployment.model.name,
+        "gpu": deployment.gpu.name,
+        "gpus_per_replica": deployment.layout.gpus,
+        "traffic": traffic.description,
+        "requests": int(traffic.arrivals.size),
+        "window_s": traffic.window,
+        "requests_per_s": (traffic.counts / traffic.window).tolist(),
+        "slo": str(plan.slo),
+        "goal": {"share": plan.goal.share, "of": plan.goal.of},
+        "smallest_fixed_fleet": plan.smallest_fleet,
+        "policies": {day.policy: _policy_dict(plan, day) for day in plan.policies},
+        "scheduled_by_hour": list(plan.hours),
+        "autoscaler": {
+            "measure": rules.measure,
+            "target": rules.target,
+            "interval_s": rules.interval,
+            "up_delay_s": rules.up_delay,
+            "down_delay_s": rules.down_delay,
+            "min_replicas": rules.least,
+            "max_replicas": rules.most,
+        },
+        "start_up_s": {**plan.start._asdict(), "all": plan.start.seconds},
+        "replica": _replica_dict(plan),
+        "usd_per_gpu_hour": plan.price and plan.price.per_hour,
+        "check": plan.check and plan.check._asdict(),
+        "caveats": day_caveats(plan),
+        **counted_dict(_fullest_run(plan), NEXT_OF_DAY),
+    }
+
+
+def _replica_dict(plan: DayPlan) -> dict[str, Any]:
+    curve, service = plan.curve, plan.service
+    return {
+        "requests_per_s_at_most": curve.full_rate,
+        "requests_per_s_at_slo": curve.rate_at(plan.most_kept),
+        "requests_in_it_at_slo": plan.most_kept,
+        "fixed_ms": in_ms(service.fixed),
+        "ms_per_input_token": in_ms(service.per_input),
+        "ms_per_output_token": in_ms(service.per_output),
+        "load_curve": [
+            {
+                "requests_in_it": level.in_system,
+                "requests_per_s": level.rate,
+                "ttft_p99_ms": in_ms(level.forecast.ttft.p99),
+                "tpot_p99_ms": level.forecast.tpot and in_ms(level.forecast.tpot.p99),
+            }
+            for level in curve.levels
+        ],
+    }
 
 
 def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
@@ -488,7 +659,7 @@ def autoscaler_rows(plan: DayPlan) -> Iterator[str]:
 def render_day(plan: DayPlan) -> list[RenderableType]:
     return [
         styled(f"{title_of(plan)}: {plan.traffic.description}"),
-        Section("Policies", FittingTable(columns(POLICY_FIELDS), plan.policies)),
+        Section("Policies", FittingTable(POLICY_FIELDS, plan.policies)),
         styled(answer_of(plan)),
         TextCharts(day_charts(plan), columns=1),
         Section("One replica", Facts(replica_rows(plan))),
@@ -514,7 +685,7 @@ def title_of(plan: DayPlan) -> str:
 
 def answer_of(plan: DayPlan) -> str:
     fixed = plan.policies[0]
-    cost = "" if fixed.cost is None else f", {dollars(fixed.cost)} {_how_long(fixed)}"
+    cost = "" if fixed.cost is None else f", {format_dollars(fixed.cost)} {_how_long(fixed)}"
     count = plan.smallest_fleet
     words = f"The smallest fixed fleet for {plan.goal} is {format_many(count, 'replica')}{cost}."
     reaching = [each for each in plan.policies if each.keeps(plan.goal)]
@@ -579,7 +750,15 @@ def energy_rows(plan: DayPlan) -> list[tuple[str, str]]:
         return []
     drawn = ", ".join(f"{day.policy} {day.gpu_kwh:,.1f}" for day in plan.policies)
     rows = [("kWh", f"at the wall, of servers and building; of the GPU boards alone: {drawn}")]
-    if all(day.usd_electricity is not None for day in plan.policies):
-        costs = ", ".join(f"{day.policy} {dollars(day.usd_electricity)}" for day in plan.policies)
+    electricity = {day.policy: day.usd_electricity for day in plan.policies if day.usd_electricity is not None}
+    if len(electricity) == len(plan.policies):
+        costs = ", ".join(f"{policy} {format_dollars(dollars)}" for policy, dollars in electricity.items())
         rows.append(("electricity", f"{costs} {_how_long(plan.policies[0])}"))
     return rows
+
+
+RENDERERS = {
+    "DayPlan": Renderers(day_dict, render_day, rows="policies", csv=day_rows),
+    "Savings": Renderers(savings_dict, render_savings, rows="points", csv=savings_rows),
+    "Sweep": Renderers(sweep_dict, render_sweep, rows="points", csv=sweep_rows, brief=brief_sweep),
+}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import asdict
 from functools import singledispatch
 from itertools import pairwise
 from math import ceil, isfinite, log10
-from operator import not_
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from infercast import units
 from infercast.lazy_classes import NamedTuple
 from infercast.units import MICRO, MILLI
 
@@ -28,6 +25,9 @@ else:
     RenderableType = Any  # JSON needs nothing of rich
 
 
+T_contra = TypeVar("T_contra", contravariant=True)
+V = TypeVar("V")
+W = TypeVar("W")
 PIPE_WIDTH = 160
 SCREEN, LINES = 100, 40  # columns and lines of a screen, within which every answer fits unless --full is asked for
 LEAST_WIDTH = 40  # on a narrower terminal lines run over its edge
@@ -433,14 +433,6 @@ def _below(labels: Sequence[str], columns: Sequence[int], margin: int, width: in
     return "".join(line).rstrip()
 
 
-class Column(NamedTuple):
-    title: str
-    cell: Callable[[Any], str]
-    rank: int = 0  # Where a terminal is too narrow, columns of the highest rank are left out first; 0: never
-    matters: Callable[[Sequence[Any]], bool] = lambda rows: True  # Whether any of the rows has something to say here
-    words: bool = False  # Aligned to the left
-
-
 def at(path: str) -> Callable[[Any], Any]:
     """Reads a path of attributes such as ``energy.mean_watts``; None where a part of it is None. Empty: the owner."""
     names = path.split(".") if path else []
@@ -455,66 +447,66 @@ def at(path: str) -> Callable[[Any], Any]:
     return read
 
 
-def per(unit: float) -> Callable[[float | None], float | None]:
-    """Converts to a unit, such as ``per(MILLI)``; None stays None."""
-    return lambda value: None if value is None else value / unit
+def in_ms(seconds: float) -> float:
+    return seconds / MILLI
 
 
-def any_has(path: str) -> Callable[[Sequence[Any]], bool]:
-    """Whether any row has a value at the path."""
-    read = at(path)
-    return lambda rows: any(read(row) is not None for row in rows)
+def in_us(seconds: float) -> float:
+    return seconds / MICRO
 
 
-class Field(NamedTuple):
-    """One value of a row."""
+class Field(Generic[T_contra]):
+    """One value of a row: under a key of JSON, in a column of tables, or both; None is null or a dash."""
 
-    key: str  # In JSON; empty: in tables only
-    of: Callable[[Any], Any]
-    title: str | None = None  # Of its column; None: in JSON only
-    write: Callable[[Any], str] = str  # A cell; a value of None is a dash
-    rank: int = 0
-    matters: Callable[[Sequence[Any]], bool] = lambda rows: True
-    words: bool = False  # As in `Column`
-    data: Callable[[Any], Any] = lambda value: value  # The value as JSON has it
+    def __init__(
+        self,
+        key: str,  # Empty: in tables only
+        of: Callable[[T_contra], V | None],
+        title: str | None = None,  # Of its column; None: in JSON only
+        write: Callable[[V], str] = str,
+        rank: int = 0,  # Where a terminal is too narrow, columns of the highest rank are left out first; 0: never
+        *,
+        data: Callable[[V], Any] | None = None,  # The value as JSON has it; None: as it is
+        words: bool = False,  # Aligned to the left
+        matters: Callable[[Sequence[T_contra]], bool] | None = None,  # Whether any row needs it
+    ) -> None:
+        self.key, self.title, self.rank, self.words = key, title, rank, words
+        self.of: Callable[[T_contra], Any] = of
+        self._write: Callable[[Any], str] = write
+        self._data: Callable[[Any], Any] | None = data
+        self._matters = matters
 
-    def cell(self, row: Any) -> str:
+    def cell(self, row: T_contra) -> str:
         value = self.of(row)
-        return "-" if value is None else self.write(value)
+        return "-" if value is None else self._write(value)
+
+    def plain(self, row: T_contra) -> Any:
+        value = self.of(row)
+        return value if value is None or self._data is None else self._data(value)
+
+    def within(self, part: Callable[[W], T_contra | None]) -> Field[W]:
+        """The same of what this is a part of; no value where it has no such part."""
+        whole: Field[Any] = copy(self)
+        whole.of = lambda row: None if (found := part(row)) is None else self.of(found)
+        return whole
+
+    def is_column(self, rows: Sequence[T_contra]) -> bool:
+        return self.title is not None and (self._matters is None or self._matters(rows))
 
 
-DATA_FORMS: dict[str, Callable[[Any], Any]] = {
-    **{"ms": per(MILLI), "us": per(MICRO), "dict": dict, "list": list, "str": str, "int": int},
-    **{"is_none": lambda value: value is None, "is_there": lambda value: value is not None, "is_false": not_},
-    "text": lambda value: None if value is None else str(value),
-    "fields": lambda value: value and (value._asdict() if hasattr(value, "_asdict") else asdict(value)),
-    "yes_or_no": lambda value: "yes" if value else "no",
-    "each_ms": lambda values: {name: seconds / MILLI for name, seconds in values.items()},
-}
+def any_has(of: Callable[[T_contra], object]) -> Callable[[Sequence[T_contra]], bool]:
+    """Whether any row has such a value."""
+    return lambda rows: any(of(row) is not None for row in rows)
 
 
-def function_named(name: str, own: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """A format such as ``{:,.1f}``, one of ``own``, or a function ``format_...`` of `infercast.units`."""
-    if "{" in name:
-        return name.format
-    found: Callable[..., Any] = own.get(name) or DATA_FORMS.get(name) or getattr(units, f"format_{name}")
-    return found
+def record(fields: Iterable[Field[T_contra]], row: T_contra) -> dict[str, Any]:
+    return {each.key: each.plain(row) for each in fields if each.key}
 
 
-def record(fields: Iterable[Field], row: Any) -> dict[str, Any]:
-    return {each.key: each.data(each.of(row)) for each in fields if each.key}
-
-
-def columns(fields: Iterable[Field]) -> list[Column]:
-    """The columns of a table that fits the terminal."""
-    shown = ((each, each.title) for each in fields)
-    return [Column(title, each.cell, each.rank, each.matters, each.words) for each, title in shown if title is not None]
-
-
-def cells(fields: Iterable[Field], rows: Iterable[Any]) -> tuple[list[str], list[list[str]]]:
+def cells(fields: Iterable[Field[T_contra]], rows: Iterable[T_contra]) -> tuple[list[str], list[list[str]]]:
     """Titles and rows of a table with all columns."""
-    shown = columns(fields)
-    return [each.title for each in shown], [[each.cell(row) for each in shown] for row in rows]
+    shown = [(each.title, each) for each in fields if each.title is not None]
+    return [title for title, _ in shown], [[each.cell(row) for _, each in shown] for row in rows]
 
 
 def pick(owner: Any, names: str = "", **paths: str) -> dict[str, Any]:
@@ -526,8 +518,9 @@ def pick(owner: Any, names: str = "", **paths: str) -> dict[str, Any]:
 class FittingTable:
     """Rows with as many columns as there is room for."""
 
-    def __init__(self, columns: Sequence[Column], rows: Sequence[Any]) -> None:
-        self._columns, self.rows = [each for each in columns if each.matters(rows)], rows
+    def __init__(self, fields: Iterable[Field[T_contra]], rows: Sequence[T_contra]) -> None:
+        self._columns: list[Field[Any]] = [each for each in fields if each.is_column(rows)]
+        self.rows: Sequence[Any] = rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = self._fitting(console, options)
@@ -538,11 +531,11 @@ class FittingTable:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return console.measure(self._table(self._fitting(console, options)), options=options)
 
-    def _name(self, column: Column) -> str:
+    def _name(self, column: Field[Any]) -> str:
         """Its title; where several have it, of which column before it: ``80 % of TTFT``."""
-        titles = [each.title for each in self._columns]
-        if titles.count(column.title) == 1:
-            return column.title
+        titles = [str(each.title) for each in self._columns]
+        if titles.count(str(column.title)) == 1:
+            return str(column.title)
         before = titles[: self._columns.index(column)]
         return f"{column.title} of {next(title for title in reversed(before) if titles.count(title) == 1)}"
 
@@ -550,7 +543,7 @@ class FittingTable:
     def whole(self) -> Grid:
         return self._table(self._columns)
 
-    def _fitting(self, console: Console, options: ConsoleOptions) -> Sequence[Column]:
+    def _fitting(self, console: Console, options: ConsoleOptions) -> Sequence[Field[Any]]:
         unbounded = options.update(max_width=UNBOUNDED)
         for most in range(max(column.rank for column in self._columns), 0, -1):
             columns = [column for column in self._columns if column.rank <= most]
@@ -558,10 +551,20 @@ class FittingTable:
                 return columns
         return [column for column in self._columns if not column.rank]
 
-    def _table(self, columns: Sequence[Column]) -> Grid:
-        rows = [[column.cell(row) for column in columns] for row in self.rows]
+    def _table(self, columns: Sequence[Field[Any]]) -> Grid:
         words = [place for place, column in enumerate(columns) if column.words]
-        return Grid([column.title for column in columns], rows, notes_at=words)
+        return Grid(*cells(columns, self.rows), notes_at=words)
+
+
+class Renderers(NamedTuple):
+    """The functions that write an answer of one kind; the module of each kind has them in its ``RENDERERS``."""
+
+    document: Callable[..., Any]
+    tables: Callable[[Any], Sequence[RenderableType]]
+    rows: str | None = None  # The key of the document under which the rows of a table are
+    csv: Callable[[Any], Iterable[str]] | None = None  # Lines of the table that ``--csv`` writes
+    brief: Callable[[Any], Sequence[RenderableType]] | None = None
+    """The answer on one screen, where it is more than the first of the tables."""
 
 
 def markdown(parts: Iterable[RenderableType]) -> str:

@@ -55,7 +55,7 @@ class RepeatedStep(NamedTuple):
     estimate: StepEstimate
     repeated: Repetitions
     held: int  # Blocks in the first
-    before: StepInFlight
+    before: tuple[int, int] = (0, 0)  # Tokens of the step in flight, and those that are not first ones
 
 
 # Fields of a `Replica` and of its policy that a fast loop obeys, or that mean nothing without another one that makes a
@@ -125,7 +125,7 @@ class PlainLoop:
                 if ahead is None:
                     continue
                 if clients.wait_for_answers:  # a client may still send a request that arrives earlier
-                    record.ahead = ahead.repeated[2], count, ahead.before.num_tokens
+                    record.ahead = ahead.repeated[2], count, ahead.before[0]
                     yield ahead.repeated[2][-1]
                     record.ahead = None
                 self._repeat(ahead)
@@ -285,7 +285,8 @@ class PlainLoop:
         repeated = timeline.repeat(estimate.host, estimate.gpu_seconds, before.process)
         if before.first or before.last:
             self._answer(before, repeated[2][0])
-        return RepeatedStep(numbers, estimate, repeated, held, before)
+        tokens = before.num_tokens, before.num_tokens - len(before.first)
+        return RepeatedStep(numbers, estimate, repeated, held, tokens)
 
     def _repeat(self, ahead: RepeatedStep) -> None:
         """Launch the same step again and again, until a request comes."""
@@ -306,8 +307,7 @@ class PlainLoop:
             raise NotPlain
         record.decoding.note(numbers, estimate, seconds, all_held)
         record.ends.fromlist(clocks)
-        tokens = before.num_tokens
-        record.stretches += (1, tokens, tokens - len(before.first), steps - 1, count, count)
+        record.stretches += (1, *before, steps - 1, count, count)
         self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[steps - 1]
         self.flying = StepInFlight(ends[steps - 1], estimate.host.process, count, [], self._advance(steps, count))
 

@@ -13,13 +13,12 @@ from typing import cast
 
 from infercast.lazy_classes import NamedTuple
 from infercast.serve.loop import Loop, worth_timing
-from infercast.serve.plain import OBEYED, NotPlain
+from infercast.serve.plain import OBEYED, NotPlain, RepeatedStep
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
 from infercast.serve.scheduler.admission import DeclaredSequence
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.step import StepEstimate
-from infercast.serve.timeline import Repetitions
 
 Sequences = list[DeclaredSequence]
 
@@ -31,15 +30,6 @@ class BatchInFlight(NamedTuple):
     prompts: Sequences | None  # What a step of prompts samples; None: it decodes
     ending: Sequences  # Those that get their last token
     fresh: Sequences  # Those that have not decoded before
-
-
-class RepeatedDecodes(NamedTuple):
-    """Repetitions of a step that are timed but not launched."""
-
-    numbers: Numbers
-    estimate: StepEstimate
-    repeated: Repetitions
-    held: int  # Pages in the first
 
 
 OBEYED_HERE = OBEYED | {
@@ -171,7 +161,7 @@ class PlainPrefillLoop:
         self.cache.num_blank -= needed
         return bool(cohort.members)
 
-    def _look_ahead(self, arrival: float | None) -> RepeatedDecodes | None:
+    def _look_ahead(self, arrival: float | None) -> RepeatedStep | None:
         """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
         timeline, before, steps, scheduler, cohort = self.timeline, self.flying, 1, self.scheduler, self.cohort
         count, waiting = len(cohort.members), scheduler.waiting
@@ -191,11 +181,11 @@ class PlainPrefillLoop:
         if steps < len(estimate.gpu_seconds):
             seconds, ends, clocks = repeated
             repeated = seconds[:steps], ends[:steps], clocks[:steps]
-        return RepeatedDecodes(numbers, estimate, repeated, held)
+        return RepeatedStep(numbers, estimate, repeated, held)
 
-    def _repeat(self, ahead: RepeatedDecodes) -> None:
+    def _repeat(self, ahead: RepeatedStep) -> None:
         """Launch the same step again and again, until a request comes."""
-        numbers, estimate, (seconds, ends, clocks), held = ahead
+        numbers, estimate, (seconds, ends, clocks), held, _ = ahead
         timeline, record, count, arrival = self.timeline, self.record, numbers[0], self.clients.next_arrival
         if arrival is not None and arrival <= clocks[-1]:
             steps = 1 + bisect_left(clocks, arrival)

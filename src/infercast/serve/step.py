@@ -200,6 +200,29 @@ def groups_of(timer: StepTimer) -> GroupTimer:
     return timer if isinstance(timer, GroupTimer) else _ByShape(timer)
 
 
+class ChangedTimer:
+    """A timer that says what another one does, changed: ``change`` is told whether a step has prompts."""
+
+    def __init__(self, timer: StepTimer, change: Callable[[StepEstimate, bool], StepEstimate]) -> None:
+        self._timer, self._groups, self._change = timer, groups_of(timer), change
+
+    @property
+    def adapted(self) -> ChangedTimer | None:
+        """For steps with a LoRA adapter, where those have a timer of their own."""
+        adapted = getattr(self._timer, "adapted", None)
+        return adapted and ChangedTimer(adapted, self._change)
+
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        return self._change(self._timer(shape, steps), bool(shape.prompts))
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        return self._change(self._groups.decode(count, computed, contexts, steps), False)
+
+    def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        estimate = self._groups.compute(prefills, num_first, count, computed, contexts)
+        return self._change(estimate, any(new > 1 for new, _ in prefills))
+
+
 def constant_timer(seconds: float) -> StepTimer:
     """Every step takes the same time: for tests and queueing theory."""
 

@@ -7,9 +7,10 @@ from collections import deque
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.serve.cache.tiers import CopyQueue, Offload, TierTotals
+from infercast.serve.cache.radix_cache import HostPages
+from infercast.serve.cache.tiers import CopyQueue, HostTier, Offload, TierTotals
 from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.offloading import KvTransfer
+from infercast.serve.scheduler.offloading import HostOffload, KvTransfer
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate
@@ -19,8 +20,11 @@ from infercast.serve.timeline import Timeline
 class Transfers:
     """The links of one engine; by default nothing waits for copies."""
 
-    def __init__(self, offload: Offload) -> None:
-        self.offload = offload
+    def __init__(
+        self, offload: Offload, tier: HostTier | HostPages, lookups: HostOffload | HostPages, loaded: dict[int, int]
+    ) -> None:
+        """``lookups``: what was looked up in the ``tier``, and how much was found; ``loaded``: tokens by request."""
+        self.offload, self._tier, self._lookups, self._loaded = offload, tier, lookups, loaded
         self.load, self.store = CopyQueue(offload.load), CopyQueue(offload.store)
         self.waited = 0.0  # Seconds that steps waited for copies
         self._began: dict[int, float] = {}  # When each request's first copy from the host was submitted
@@ -51,18 +55,13 @@ class Transfers:
 
     def totals(self, num_requests: int) -> TierTotals:
         """The tier's totals over a run."""
-        raise NotImplementedError
-
-    def _totals(
-        self, num_requests: int, loaded: dict[int, int], *, blocks: int, peak: int, refused: int, queried: int, hit: int
-    ) -> TierTotals:
         num_loaded = np.zeros(num_requests, dtype=np.int64)
-        num_loaded[[*loaded.keys()]] = [*loaded.values()]
+        num_loaded[[*self._loaded.keys()]] = [*self._loaded.values()]
         load_began = np.full(num_requests, np.nan)
         load_began[[*self._began.keys()]] = [*self._began.values()]
-        return TierTotals(
-            blocks, peak, refused, queried, hit, self.load, self.store, self.waited, num_loaded, load_began
-        )
+        tier, found = self._tier, (self._lookups.num_queried, self._lookups.num_hit)
+        sizes = tier.num_blocks, tier.peak, tier.num_refused
+        return TierTotals(*sizes, *found, self.load, self.store, self.waited, num_loaded, load_began)
 
 
 class BlockTransfers(Transfers):
@@ -76,9 +75,10 @@ class BlockTransfers(Transfers):
     """
 
     def __init__(self, offload: Offload, scheduler: Scheduler) -> None:
-        super().__init__(offload)
-        assert scheduler.offload is not None
-        self._scheduler, self._planned = scheduler, scheduler.offload
+        planned = scheduler.offload
+        assert planned is not None
+        super().__init__(offload, planned.tier, planned, planned.loaded)
+        self._scheduler, self._planned = scheduler, planned
         self._stored: deque[tuple[float, float]] = deque()  # Start and end of copies to the host
         self._handed_over: list[KvTransfer] = []
         self._unsubmitted: list[KvTransfer] = []
@@ -86,16 +86,16 @@ class BlockTransfers(Transfers):
     @property
     def is_busy(self) -> bool:
         """True while copies are in flight."""
-        return self._planned.has_moves
+        return self._planned.num_under_way > 0
 
     @property
     def may_repeat(self) -> bool:
         """Not while copies are in flight, or if every step may submit some."""
-        return self.offload.prompts_only and not self._planned.has_moves
+        return self.offload.prompts_only and not self._planned.num_under_way
 
     def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[KvTransfer]]:
         """Submit copies before the step's first kernel, and poll for completed ones after its last."""
-        if not self._planned.has_moves:
+        if not self._planned.num_under_way:
             return estimate, []
         host = estimate.host
         before = timeline.clock + host.plan + host.prepare
@@ -158,13 +158,6 @@ class BlockTransfers(Transfers):
     def end(self, moves: list[KvTransfer]) -> None:
         self._scheduler.end_moves(moves)
 
-    def totals(self, num_requests: int) -> TierTotals:
-        planned, tier = self._planned, self._planned.tier
-        return self._totals(
-            num_requests, planned.loaded, blocks=tier.num_blocks, peak=tier.peak, refused=tier.num_refused,
-            queried=planned.num_queried, hit=planned.num_hit,
-        )  # fmt: skip
-
 
 class LayerTransfers(Transfers):
     """Pages loaded from the host while the prompts that need them are computed, as in SGLang.
@@ -174,9 +167,10 @@ class LayerTransfers(Transfers):
     """
 
     def __init__(self, offload: Offload, scheduler: PrefillScheduler) -> None:
-        super().__init__(offload)
-        assert scheduler.cache.host is not None
-        self._host = scheduler.cache.host
+        host = scheduler.cache.host
+        assert host is not None
+        super().__init__(offload, host, host, host.found)
+        self._host = host
 
     def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[KvTransfer]]:
         """A step with loads lasts until its last layer has arrived and is computed."""
@@ -196,13 +190,6 @@ class LayerTransfers(Transfers):
         self._began |= dict.fromkeys(self._host.new_loads, planned)
         host = host.waiting(max(0.0, longer - host.launch))
         return estimate._replace(gpu_seconds=[seconds + longer], host=host), []
-
-    def totals(self, num_requests: int) -> TierTotals:
-        host = self._host
-        return self._totals(
-            num_requests, host.found, blocks=host.num_blocks, peak=host.peak, refused=host.num_refused,
-            queried=host.num_queried, hit=host.num_hit,
-        )  # fmt: skip
 
 
 def transfers_of(offload: Offload, scheduler: Scheduler | PrefillScheduler) -> Transfers:

@@ -18,10 +18,10 @@ from infercast import __version__
 from infercast.bundled import DATA, read_data
 from infercast.engines.base import Engine, engines
 from infercast.errors import InputError, UnknownNameError, need
-from infercast.forecast.autoscaling import Goal, made_up_day
+from infercast.forecast.autoscaling import Goal
 from infercast.forecast.cost import bundled_lists, price_of
-from infercast.forecast.day import capacity
-from infercast.forecast.deploy import lengths_within, taken_by
+from infercast.forecast.day import capacity, day_within
+from infercast.forecast.deploy import taken_by
 from infercast.forecast.estimate import kernel_basis
 from infercast.forecast.explain.overview import StepRoofline, load_curves, look_over, step_rooflines
 from infercast.forecast.explain.step_log import Watched, watch_run
@@ -29,7 +29,7 @@ from infercast.forecast.intervals import Intervals, forecast_intervals, jumps_ov
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import OPTIONS, PAGE_GROUPS
 from infercast.forecast.plan.question import OBJECTIVES
-from infercast.forecast.plan.request import question_of
+from infercast.forecast.plan.request import question_of, same_named
 from infercast.forecast.plan.search import plan
 from infercast.forecast.progress import share_of_time, time_budget, usual_limit
 from infercast.forecast.result import Forecast
@@ -60,8 +60,6 @@ WORDS, HEAD = "web/api.toml", DATA / "web/api_head.html"
 COPIED = ("summary", "description", "operationId", "parameters")
 QUESTION, ERROR = ({"$ref": f"#/components/schemas/{name}"} for name in ("Question", "Error"))
 Tell = Callable[[str], None]
-PLANNED = ("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "pcie_topology", "api_server")
-"""Fields that a plan's question has by the same name."""
 KINDS = ("html", "csv", "json")
 QUANTILES = np.linspace(0.0, 1.0, 201)
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)  # Of the saturating rate, where none are given
@@ -256,7 +254,7 @@ def plan_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
         drafts=drafts,
         power_budget=None if state["power_budget"] is None else 1000.0 * state["power_budget"],
         least_odds=state["odds"],
-        **{name: state[name] for name in PLANNED},
+        **same_named(state),
     )
     return plan_dict(plan(question, tell=tell, time_limit=limit_of(asked)))
 
@@ -266,13 +264,7 @@ def capacity_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     state, slo, longest = asked.state, _needed(asked), page.longest_of(asked)
     if state["rate"] is None:
         raise InputError("capacity needs the mean rate of the day; give rate, and leave out concurrency and sessions")
-    inputs, outputs, _ = lengths_within(state["input_len"], state["output_len"], longest)
-    if inputs.maximum + outputs.maximum > longest:
-        raise InputError(
-            f"input_len and output_len give up to {inputs.maximum + outputs.maximum:,} tokens, above the longest "
-            f"sequence of {longest:,}; shorten them or raise max_model_len"
-        )
-    traffic = made_up_day(state["rate"], state["day_profile"], inputs, outputs, seed=state["seed"])
+    traffic = day_within(state, longest)
     goal = Goal() if state["goal_minutes"] is None else Goal(state["goal_minutes"])
     deployment = page.deployment_of(asked)()
     found = capacity(deployment, traffic, slo, goal=goal, price=asked.tariff, facility=asked.facility, tell=tell)

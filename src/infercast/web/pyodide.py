@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ def prepare(fetch: Callable[[str], Any]) -> None:
     """Once, before the first question: ``fetch`` gives the bytes of a file next to the page."""
     count_in_64_bits()
     from infercast.predict import fitted as artifact  # noqa: PLC0415 - after the line above
-    from infercast.web.pieced_archive import PiecedFile  # noqa: PLC0415
 
     def open_arrays(path: Path) -> Any:
         """Those of a large archive from pieces next to the page: a note stands for it."""
@@ -68,6 +67,25 @@ def respond(call: str, name: str, question: str, tell: Callable[[str], None]) ->
     except InfercastError as problem:
         return json_text({"error": {"type": type(problem).__name__, "message": str(problem)}})
     return json_text({"result": result})
+
+
+class PiecedFile(io.BytesIO):
+    """A file that is somewhere else; a ``note`` says its size, that of a piece, and what pieces are called."""
+
+    def __init__(self, note: Mapping[str, Any], fetch: Callable[[str], bytes]) -> None:
+        super().__init__(bytes(note["size"]))
+        self._note, self._fetch, self._have = note, fetch, set[int]()
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes, fetched if they are not here yet."""
+        place, piece, whole = self.tell(), self._note["piece"], self._note["size"]
+        end = whole if size is None or size < 0 else min(place + size, whole)
+        for number in {*range(place // piece, -(-end // piece))} - self._have:
+            self._have.add(number)
+            self.seek(number * piece)
+            self.write(self._fetch(f"{self._note['pieces']}-{number}.bin"))
+        self.seek(place)
+        return super().read(size)
 
 
 def _widened(make: Callable[..., Any]) -> Callable[..., Any]:

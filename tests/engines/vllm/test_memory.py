@@ -215,7 +215,7 @@ def test_layers_are_copied_while_others_compute():
 def test_what_steps_wait_for_weights_is_part_of_their_time():
     plain, offloaded = (
         ic.simulate("llama-3.1-8b", gpu="h200-sxm", settings=EngineSettings(cpu_offload_gb=gigabytes), concurrency=1,
-                    count=2, input_lengths=64, output_lengths=16, predictor="roofline")
+                    num_requests=2, input_len=64, output_len=16, predictor="roofline")
         for gigabytes in (0.0, 8.0)
     )  # fmt: skip
     more = 1e-3 * (offloaded.per_request()["tpot_ms"] - plain.per_request()["tpot_ms"]).mean()

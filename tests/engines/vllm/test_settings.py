@@ -133,7 +133,7 @@ def test_two_batch_overlap_halves_the_steps_of_sglang():
 def test_a_generation_config_ends_answers():
     ended = EngineSettings(override_generation_config='{"max_new_tokens": 100, "top_p": 0.9}')
     draws = [
-        {"output_lengths": lengths, "rate": 4, "count": 40, "input_lengths": 300, "seed": 3}
+        {"output_len": lengths, "rate": 4, "num_requests": 40, "input_len": 300, "seed": 3}
         for lengths in ("lognormal:180:0.8:4:1000", "lognormal:180:0.8:4:100")
     ]
     found, alike = (
@@ -143,7 +143,7 @@ def test_a_generation_config_ends_answers():
     assert (found.clients.end_to_end == alike.clients.end_to_end).all()
     assert "100 tokens at most" in found.workload.description
     with pytest.raises(InputError, match="cut to 100 are not uniform; give lengths up to 100"):
-        ic.simulate("llama-3.1-8b", gpu="h200-sxm", settings=ended, **{**draws[0], "output_lengths": "uniform:50:150"})
+        ic.simulate("llama-3.1-8b", gpu="h200-sxm", settings=ended, **{**draws[0], "output_len": "uniform:50:150"})
     with pytest.raises(InputError, match="max_new_tokens must be 1 or more, not 0"):
         settle(override_generation_config='{"max_new_tokens": 0}').max_output  # noqa: B018 - it refuses
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from infercast.bundled import read_data
@@ -14,13 +13,11 @@ class Command(NamedTuple):
     home: str  # ``module:function`` in this package
     help: str
     details: str = ""  # What ``--help`` says after that: sentences and examples
-    engine_flags: bool = False  # Whether it takes the flags of an engine in its own spelling ...
-    own: Sequence[str] = ()  # ... and those of them that are options of its own.
+    engine_flags: bool = False  # Whether it takes the flags of an engine in its own spelling
 
-    def load(self) -> Callable[..., Any]:
+    def load(self) -> Any:
         home, _, function = self.home.partition(":")
-        command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
-        return command
+        return getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
 
 
 OLD_NAMES = {"price": "estimate"}  # commands that have another name since; 1.0 goes without the old ones

@@ -17,10 +17,10 @@ from infercast.cli.options import (
 )
 from infercast.cli.outputs import Form, check_files, print_answer, runs_bar
 from infercast.errors import InputError
-from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, made_up_day, start_up, traffic_of
+from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, start_up, traffic_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
-from infercast.forecast.day import capacity
-from infercast.forecast.deploy import lengths_within, load_model
+from infercast.forecast.day import capacity, day_within
+from infercast.forecast.deploy import load_model
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PARALLEL, PLACE, TIME
 from infercast.report.files import write_whole
 from infercast.report.sweep import autoscaler_rows
@@ -47,13 +47,7 @@ def day_of(ctx: Context) -> Traffic:
     for name in ("rate_scale", "num_requests"):
         if is_given(ctx, name):
             raise InputError(f"--{name.replace('_', '-')} needs --trace")
-    inputs, outputs, _ = lengths_within(given["input_len"], given["output_len"], longest)
-    if inputs.maximum + outputs.maximum > longest:
-        raise InputError(
-            f"--input-len and --output-len give up to {inputs.maximum + outputs.maximum:,} tokens, above max_model_len "
-            f"{longest:,}; shorten them or raise --max-model-len"
-        )
-    return made_up_day(rate, given["day_profile"], inputs, outputs, seed=given["seed"], window=given["window"])
+    return day_within(given, longest, given["window"])
 
 
 def goal_of(given: dict[str, Any]) -> Goal:

@@ -25,7 +25,7 @@ from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compa
 from infercast.forecast.option_table import COST, OPTIONS, PLAN, TIME, WORK, WORKLOAD, Option
 from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.question import AXES, PlanAxis, Question, setting_axis
-from infercast.forecast.plan.request import ANY, question_of
+from infercast.forecast.plan.request import ANY, question_of, same_named
 from infercast.forecast.plan.search import plan
 from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.slo import Slo
@@ -106,12 +106,6 @@ def command(ctx: Context, *, out: Path | None, force: bool, form: Form, **given:
     print_result(form, plan_dict, render_plan, found, rows=rows, brief=brief_plan)
 
 
-AS_THEY_ARE = (
-    *("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "least_odds", "link", "pcie_topology"),
-    *("api_server", "predictor"),
-)  # Options that are fields of a question by the same name
-
-
 def _question(ctx: Context, slo: Slo, given: dict[str, Any]) -> Question:
     model, network = given["model"], given["network"]
     gpus, engines, formats = (comma_list(f"--{name}", given[name]) for name in ("gpu", "engine", "quantization"))
@@ -122,7 +116,7 @@ def _question(ctx: Context, slo: Slo, given: dict[str, Any]) -> Question:
         power_budget=_watts(given["power_budget"]), power_limits=_power_limits(given["power_limit"]),
         kv_cache_dtypes=_caches(model, given["kv_cache_dtype"]), network=None if network == "none" else network,
         calibration=calibration_of(given), axes=(*AXES, *_axes(given["vary"])),
-        **{name: given[name] for name in AS_THEY_ARE},
+        **same_named(given),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
-from infercast.engines.base import Configuration, engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import InputError, require
 from infercast.forecast import tune
 from infercast.forecast.deploy import load_model
@@ -20,8 +20,7 @@ from infercast.hardware import load_gpu
 from infercast.lab.measure.device import gpu_name
 from infercast.lab.measure.sweep import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
-from infercast.report.quantities import document
-from infercast.report.terminal import Facts, Grid, Section
+from infercast.report.terminal import Facts, Grid, Section, in_us
 from infercast.units import format_seconds, json_text
 
 EXCLUDED = {
@@ -102,17 +101,43 @@ def _rows(shape: tune.TunedShape) -> list[tuple[str, ...]]:
 
 
 def tuning_dict(tuning: tune.Tuning) -> dict[str, Any]:
-    op, best = tuning.op, tuning.recommended
-    found = document(
-        "tuning", tuning,
-        as_file=Configuration.as_file,
-        recommended=lambda shape: best(shape).configuration.as_file(),
-        change=lambda shape: best(shape) is not shape.default,
-        file=lambda tuning: tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
-    )  # fmt: skip
-    shapes = found.pop("shapes")
-    known = {f"{tuning.engine.family}_has_tuned_file": tuning.has_file, "needs_trial": tuning.needs_trial or None}
-    return {**found, **known, "shapes": shapes}
+    op = tuning.op
+    return {
+        "model": tuning.model.name,
+        "gpu": tuning.gpu.name,
+        "tensor_parallel_size": tuning.layout.tensor,
+        "layer": {
+            "inter": op.inter,
+            "hidden": op.hidden,
+            "topk": op.topk,
+            "dtype": op.dtype,
+            "experts": op.num_local,
+        },
+        "file": tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
+        f"{tuning.engine.family}_has_tuned_file": tuning.has_file,
+        "needs_trial": tuning.needs_trial or None,
+        "shapes": [
+            {
+                "tokens": shape.tokens,
+                "estimated": shape.estimated,
+                "excluded": shape.excluded,
+                "default": _ranked_dict(shape.default),
+                "recommended": (best := tuning.recommended(shape)).configuration.as_file(),
+                "change": best is not shape.default,
+                "best": [_ranked_dict(each) for each in shape.best],
+            }
+            for shape in tuning.shapes
+        ],
+    }
+
+
+def _ranked_dict(ranked: tune.Ranked) -> dict[str, Any]:
+    return {
+        "configuration": ranked.configuration.as_file(),
+        "us": in_us(ranked.seconds),
+        "speedup": ranked.speedup,
+        "reason": ranked.reason,
+    }
 
 
 def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[RenderableType]:
@@ -143,7 +168,22 @@ def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[Ren
 
 
 def trial_dict(trial: tune.Trial) -> dict[str, Any]:
-    return document("trial", trial, as_file=Configuration.as_file)
+    return {
+        "speedup": trial.speedup,
+        "first_speedup": trial.first_speedup,
+        "noise": trial.noise,
+        "tokens": trial.shape.tokens,
+        "recommended": trial.recommended.configuration.as_file(),
+        "tried": [
+            {
+                "rank": each.rank,
+                "configuration": each.configuration.as_file(),
+                "predicted_us": in_us(each.predicted),
+                "measured_us": each.measured and in_us(each.measured),
+            }
+            for each in trial.tried
+        ],
+    }
 
 
 MOST_TOKENS = 1 << 20  # steps of a million tokens are above what any engine plans

@@ -26,6 +26,7 @@ from infercast.forecast.diagnosis.changes import (
     SERVERS,
     SLOTS,
     STAGES,
+    USUAL_SEATS,
     WITH_PREFIXES,
     Change,
 )
@@ -76,7 +77,7 @@ class Cause(NamedTuple):
 
 def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list[Cause]:
     """All that matter, the largest first; at most so many trials, without which the share of waiting stands for one."""
-    found = [*_kernels(trials, intervals), *_of_two_pools(trials)]
+    found = [*_of_two_pools(trials)] or [*_kernels(trials, intervals)]
     suspects = [*_relaxations(trials)]
     if not most:
         waits = [Cause(kind, name, _waiting(trials, kind)) for kind, name, _ in suspects[:1]]
@@ -92,9 +93,20 @@ def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list
             found.append(Cause(kind, name, 1.0 - exp(-gains), tried=True))
         elif kind in (SEATS, KV):
             found.append(Cause(kind, name, 0.0, "more would not help", tried=True))
-    largest = max((each.share for each in found), default=0.0)
+    largest = min(max((each.share for each in found), default=0.0), 1.0)
     # What keeps requests waiting says more than that the rest takes its time.
     return sorted(found, key=lambda each: (each.kind in PARTS or each.share <= max(WAITED, largest / 2), -each.effect))
+
+
+def adding_up(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """The same with shares of the whole: of what the trials before leave, and parts that are no more than all of it."""
+    left, shares = 1.0, dict[Cause, float]()
+    for each in causes:
+        if each.tried:
+            shares[each] = left * each.share
+            left -= shares[each]
+    ratio = left / max(sum(each.share for each in causes if not each.tried), left, 1e-12)
+    return tuple(each._replace(share=shares.get(each, ratio * each.share)) for each in causes)
 
 
 def _waiting(trials: Trials, kind: str) -> float:
@@ -136,11 +148,11 @@ def _kernels(trials: Trials, intervals: Intervals | None) -> Iterator[Cause]:
     phases, (gpu, host) = phases_of(trials), responses(trials, intervals)
     whole = sum(each.gpu_seconds for each in phases) or 1.0
     if host >= LEAST:
-        yield Cause(HOST, "the host's CPU", min(host, MOST))
+        yield Cause(HOST, "the host's CPU", host)
     for phase in phases:
         words = "steps with prompts" if phase.name == "prefill" else "decode steps"
         for family in phase.families:
-            share = without(family.seconds / whole, gpu)
+            share = gpu * family.seconds / whole
             if share >= LEAST:
                 yield Cause(GPU, f"{family.family} in {words}", share, family.bound, family=family.family)
 
@@ -151,7 +163,7 @@ def without(part: float, response: float) -> float:
 
 
 def _of_two_pools(trials: Trials) -> Iterator[Cause]:
-    """Both pools and the link between them, by the parts of TTFT."""
+    """Both pools and the link between them, which TTFT consists of."""
     link = trials.forecast.link
     if link is None or trials.aim.quantity != "ttft":
         return
@@ -187,7 +199,7 @@ def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]
         yield KV, name, lambda: relaxed(num_blocks=8 * replica.num_blocks)
     seats, name = most_running(pool), deployment.engine.bounds[1]
     if waits and deployment.asked is not None and max(each.running.peak for each in pool.records) >= FULL * seats:
-        more = Change((SEATS,), {name: 4 * seats})
+        more = Change((SEATS,), {name: max(4 * seats, USUAL_SEATS)})
         yield SEATS, f"{name} {seats}, all in use", lambda: gained(more.applied(system))
     if (stages := replica.stages) is not None:
         yield STAGES, "other pipeline stages", lambda: gained(_with(system, lambda each: _at_once(each, len(stages))))

@@ -21,6 +21,7 @@ GPU, HOST, STAGES, LINK, PREFILL, DECODE, BURSTS, REUSE = (
 """What may limit a system."""
 FREE, ANSWERS, GPUS = range(3)  # What a change costs: nothing, other numeric formats, or more GPUs
 STEPS, SEQUENCES = (256, 65_536), (8, 4096)  # Tokens and sequences of the smallest and the largest step that is tried
+USUAL_SEATS = 256  # Tried, too, where there are far fewer
 UTILIZATION = 0.95
 USABLE, MOST_TIMES = 0.9, 64  # The share of its capacity that one plans for, and the most copies that are tried
 SWITCHES = {
@@ -163,7 +164,8 @@ def _settings(forecast: Forecast) -> Iterator[Change]:
         (sequences, settings.max_num_seqs, SEQUENCES, (SEATS,)),
         (tokens, settings.max_num_batched_tokens, STEPS, (TOKENS,)),
     ):
-        for value in (int(size * factor) for factor in factors):
+        usual = [USUAL_SEATS] if eased == (SEATS,) and factors[1] * size < USUAL_SEATS else []
+        for value in [*(int(size * factor) for factor in factors), *usual]:
             if least <= value <= most:
                 yield Change(eased, {name: value})
     yield from _sizes(forecast)

@@ -11,6 +11,7 @@ from infercast.forecast.diagnosis.causes import (
     LARGE_STEP,
     MOST,
     Cause,
+    adding_up,
     causes_of,
     phases_of,
     responses,
@@ -82,13 +83,13 @@ def diagnose_run(
     is_late = trials and not kept and time_left() <= 0.0
     if is_late:
         cut("changes")
-    return RunDiagnosis(forecast, attempt.aim, tuple(causes), best, tried, ahead, kept, attempt.count, is_late)
+    return RunDiagnosis(forecast, attempt.aim, adding_up(causes), best, tried, ahead, kept, attempt.count, is_late)
 
 
 def bottleneck(forecast: Forecast) -> str:
     """What limits a run, in words, from its own counts: nothing is simulated for it."""
     attempt = Trials(forecast)
-    causes = causes_of(attempt, None, most=0)
+    causes = adding_up(causes_of(attempt, None, most=0))
     return causes[0].words(attempt.aim) if causes else "nothing that can be told apart"
 
 

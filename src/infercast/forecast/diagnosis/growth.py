@@ -41,15 +41,15 @@ class Growth:
         drafts = drafts_of(forecast)
         self.tokens_a_step = 1.0 if drafts is None else max(1.0, drafts.counts.acceptance_length)
         decoding, prompts = record.decoding, record.prefilling
-        self._longer = 1.0
+        self._longer = 1.0  # Steps follow each other stage by stage: an answer's next token comes after all stages'
         if decoding.steps and decoding.sequences:
             now = self.step_alone(self._stages * decoding.sequences / decoding.steps)
-            self._longer = decoding.seconds / decoding.steps / now if now else 1.0
+            self._longer = self._stages * decoding.seconds / decoding.steps / now if now else 1.0
         span = record.span or forecast.duration
         served = forecast.requests_per_second * span / len(pool.records)
-        beside = self.step(self._stages * prompts.sequences / prompts.steps) if prompts.steps else 0.0
+        beside = self.step(self._stages * prompts.sequences / prompts.steps) / self._stages if prompts.steps else 0.0
         own = max(prompts.seconds - 0.5 * prompts.steps * beside, 0.1 * prompts.seconds)
-        self.prompt = own / self._stages / max(served, 1e-9)
+        self.prompt = own / max(served, 1e-9)
 
     def step_alone(self, sequences: float) -> float:
         """Seconds of a decode step, by the timer; stages of a pipeline work on as many at the same time."""
@@ -76,7 +76,7 @@ class Growth:
 
 def bindings(forecast: Forecast) -> list[Binding]:
     """Limits in the order in which a growing load meets them."""
-    found = _of_servers(forecast)
+    found = list[Binding]()
     closed = forecast.workload.concurrency is not None
     for pool in forecast.pools:
         role = "" if len(forecast.pools) == 1 else f"{pool.role} pool's "
@@ -100,17 +100,26 @@ def bindings(forecast: Forecast) -> list[Binding]:
         if not closed:
             most = NEARLY * count * growth.most
             found.append(Binding(f"{role}GPU time", most, "requests/s", min(forecast.requests_per_second / most, 1.0)))
+    found = _as_served(forecast, found)
+    if (busy := server_share(forecast)) > 0.01 and not closed:
+        found.append(Binding("API server", forecast.requests_per_second / busy, "requests/s", min(busy, 1.0)))
     if forecast.link is not None and forecast.link.use > 0 and not closed:
         load = forecast.requests_per_second / forecast.link.use
         found.append(Binding("link", load, "requests/s", forecast.link.use))
     return sorted((each for each in found if each.load < inf), key=lambda each: each.load)
 
 
-def _of_servers(forecast: Forecast) -> list[Binding]:
-    busy = server_share(forecast)
-    if busy < 0.01 or forecast.workload.concurrency is not None:
-        return []
-    return [Binding("API server", forecast.requests_per_second / busy, "requests/s", min(busy, 1.0))]
+def _as_served(forecast: Forecast, found: list[Binding]) -> list[Binding]:
+    """The same for one pool, so that the first limit binds at the rate which the run was seen to be able to serve."""
+    most, served = forecast.state.capacity, forecast.requests_per_second
+    if most is None or forecast.workload.rate is None or len(forecast.pools) > 1 or not found:
+        return found
+    slots = forecast.pools[0].pool.replica.max_adapters
+    if slots is not None and slots < len({each.adapter for each in forecast.workload.requests} - {None}):
+        return [Binding("adapter slots", most, "requests/s", min(served / most, 1.0), "slots"), *found]
+    times = most / min(each.load for each in found)
+    return [each._replace(load=times * each.load, share=each.share if each.kind else min(each.share / times, 1.0))
+            for each in found]  # fmt: skip
 
 
 def most_running(pool: PoolRun) -> int:

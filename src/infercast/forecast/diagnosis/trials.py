@@ -43,7 +43,7 @@ class Aim(NamedTuple):
     @property
     def name(self) -> str:
         if self.quantity == CAPACITY:
-            return "requests/s at most"
+            return "serving capacity"
         if self.quantity == TOKENS:
             return TITLES[TOKENS]
         return f"{TITLES[self.quantity]} {'mean' if self.percentile is None else f'p{self.percentile:g}'}"
@@ -152,6 +152,13 @@ def queued_share(forecast: Forecast) -> float:
     return float(_waits(forecast).sum() / forecast.clients.ttft[counted(forecast)].sum())
 
 
+def value_in(forecast: Forecast, aim: Aim) -> float | None:
+    """Its value in a run; None for a rate at most that the run need not tell."""
+    if aim.is_rate:
+        return forecast.state.capacity if aim.quantity == CAPACITY else forecast.output_tokens_per_second
+    return value_of(forecast, aim.limit or Limit(aim.quantity, aim.percentile, 1.0))
+
+
 class Trials:
     """Trials on the requests of one run."""
 
@@ -200,16 +207,14 @@ class Trials:
             limits = [each.limit for each in verdict.limits if each.value]
             found += [Aim(each.quantity, each.percentile, each) for each in limits]
         else:
-            found += [Aim("ttft", 50), Aim("ttft", 99), Aim("tpot", 50), Aim("tpot", 99)]
+            others = ("e2e",) if self.forecast.deployment.model.pools else ("ttft", "tpot")
+            found += [Aim(each, percentile) for each in others for percentile in (50, 99)]
         return list(dict.fromkeys(found))
 
     def value(self, aim: Aim) -> float:
         """Its value in the run."""
-        if aim.quantity == CAPACITY:
-            return self.forecast.state.capacity or self.capacity(self.forecast.system)
-        if aim.quantity == TOKENS:
-            return self.forecast.output_tokens_per_second
-        return value_of(self.forecast, aim.limit or Limit(aim.quantity, aim.percentile, 1.0))
+        known = value_in(self.forecast, aim)
+        return self.capacity(self.forecast.system) if known is None else known
 
     def capacity(self, system: System) -> float:
         self.count += 1

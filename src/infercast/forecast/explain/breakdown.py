@@ -151,7 +151,7 @@ def first_token_parts(engine: step_log.EngineRun, workload: Workload) -> Request
     return RequestParts(served, sent_at, first_token - sent_at, parts)
 
 
-def taken_in_parts(engine: step_log.EngineRun) -> RequestParts:
+def received_parts(engine: step_log.EngineRun) -> RequestParts:
     """From the arrival of keys and values on a decode pool to the first token: queued, computed, on its way back."""
     record, served = engine.record, np.flatnonzero(~np.isnan(engine.record.last_token))
     sent_at, first_token, prompt_end = record.sent_at[served], record.first_token[served], engine.log.prompt_end[served]
@@ -254,16 +254,15 @@ def explain(
 ) -> Breakdown:
     """Simulate a workload and say where every second of it went; names do as in `simulate`."""
     found, load = resolve_run(deployment, workload, gpu, options)
-    with request_progress(progress, len(load.requests)) as tell:
-        run = step_log.watch_run(system_of(found, router), load, progress=tell)
+    with request_progress(progress, len(load.requests)) as on_progress:
+        run = step_log.watch_run(system_of(found, router), load, progress=on_progress)
     return break_down(run)
 
 
 def break_down(run: step_log.Watched) -> Breakdown:
     forecast, engines = run.forecast, run.engines
     stages = [pool.deployment.layout.pipeline for pool in forecast.pools]
-    start = min(float(np.nanmin(engine.record.sent_at)) for engine in engines)
-    end = max(float(np.nanmax(engine.record.last_token)) for engine in engines)
+    start, end = run.start, max(float(np.nanmax(engine.record.last_token)) for engine in engines)
     idle = [_idle_spans(engine.record, start, end) for engine in engines]
     idle_seconds = 0.0
     for pool, count in zip(forecast.pools, stages, strict=True):
@@ -301,12 +300,12 @@ def _first_tokens(run: step_log.Watched) -> RequestParts:
     parts = joined([first_token_parts(engine, workload) for engine in run.engines if engine.pool.role != DECODE])
     if link is None:
         return parts
-    taken_in = joined([taken_in_parts(engine) for engine in run.engines if engine.pool.role == DECODE])
+    received = joined([received_parts(engine) for engine in run.engines if engine.pool.role == DECODE])
     # The whole way to the first token: the prefill pool, the link and the decode pool
     done = link.handover
     hops = {"link: waiting": done.began - done.ready, "link: transfer": done.received - done.began}
-    total = parts.total + sum(hops.values()) + taken_in.total
-    return RequestParts(parts.requests, parts.sent_at, total, {**parts.parts, **hops, **taken_in.parts})
+    total = parts.total + sum(hops.values()) + received.total
+    return RequestParts(parts.requests, parts.sent_at, total, {**parts.parts, **hops, **received.parts})
 
 
 def _kernels(engines: Iterable[step_log.EngineRun]) -> tuple[KernelPart, ...]:

@@ -32,8 +32,8 @@ KINDS = ("prefill", "mixed", "decode")  # Steps with prompts only, with prompts 
 class StepLog:
     """A watcher of one engine's run: notes its steps, and for each request what its prompt took."""
 
-    def __init__(self, num_requests: int, *, takes_in: bool = False) -> None:
-        self._takes_in = takes_in  # prompts arrive computed, as on a decode pool: a step computes a token of each
+    def __init__(self, num_requests: int, *, receives: bool = False) -> None:
+        self._receives = receives  # prompts arrive computed, as on a decode pool: a step computes a token of each
         self.own_seconds = np.zeros(num_requests)  # GPU seconds of each request to its first token, shared by tokens
         self.prompt_end = np.full(num_requests, np.nan)  # When the step ended that produced its first token
         self._ends: list[float] = []
@@ -59,7 +59,7 @@ class StepLog:
         self.stretch(shape, estimate, [span.end], held)
         if span.stages:
             self.spans.append(span)
-        share = estimate.gpu_seconds[0] / (shape.num_sequences if self._takes_in else shape.num_tokens)
+        share = estimate.gpu_seconds[0] / (shape.num_sequences if self._receives else shape.num_tokens)
         for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
             index = sequence.index
             if index >= self.prompt_end.size:  # the run goes on
@@ -67,7 +67,7 @@ class StepLog:
             promised = not sequence.in_prompt if isinstance(sequence, DraftSequence) else sequence.num_promised
             if promised > 1 or self.prompt_end[index] == self.prompt_end[index]:
                 continue
-            self.own_seconds[index] += share if self._takes_in else share * new_tokens
+            self.own_seconds[index] += share if self._receives else share * new_tokens
             if promised:
                 self.prompt_end[index] = span.end
 
@@ -84,7 +84,7 @@ class StepLog:
         tokens, of_decodes = shape.num_tokens, shape.num_sequences - len(shape.prompts)
         if isinstance(shape, DraftShape):
             of_decodes += shape.num_drafts
-        if self._takes_in:
+        if self._receives:
             tokens = of_decodes = shape.num_sequences
         self._stretches.append((steps, tokens, tokens - of_decodes, shape.num_sampled, *estimate.rows))
 
@@ -215,6 +215,11 @@ class Watched:
     logs: tuple[tuple[StepLog, ...], ...]
 
     @property
+    def start(self) -> float:
+        """When the first request was sent."""
+        return min(float(np.nanmin(engine.record.sent_at)) for engine in self.engines)
+
+    @property
     def engines(self) -> tuple[EngineRun, ...]:
         return tuple(
             EngineRun(record, replica, run.pool.timer, log, run.pool)
@@ -240,7 +245,7 @@ def watch_run(
         nonlocal logs
         count = len(load.requests)
         logs = tuple(
-            tuple(StepLog(count, takes_in=pool.role == DECODE) for _ in pool.engines.replicas) for pool in system.pools
+            tuple(StepLog(count, receives=pool.role == DECODE) for _ in pool.engines.replicas) for pool in system.pools
         )
         return logs
 
@@ -335,8 +340,7 @@ def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
     """The part of a run between two moments, in seconds after the first request was sent."""
     if not 0 <= begin < end:
         raise InputError(f"a trace needs a window that begins at 0 or later and ends after that, not {begin:g}:{end:g}")
-    engines, workload = run.engines, run.forecast.workload
-    start = min(float(np.nanmin(engine.record.sent_at)) for engine in engines)
+    engines, workload, start = run.engines, run.forecast.workload, run.start
     most = MOST_SLICES // len(engines)
     last = min(_cut(engine, start, begin, end, most) for engine in engines)
     return Lanes(

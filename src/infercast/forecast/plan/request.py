@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, Unpack
 
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
-from infercast.errors import InputError
+from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.cost import Tariff, around
-from infercast.forecast.deploy import LoadOptions, Servable, load_model, resolve_workload
+from infercast.forecast.deploy import LoadOptions, Servable, deploy_options, load_model, load_options, resolve_workload
 from infercast.forecast.energy import Facility
 from infercast.forecast.plan.candidate import Settings
 from infercast.forecast.plan.question import USUAL_ODDS, Plan, Question, length_for
@@ -22,6 +22,12 @@ from infercast.units import AUTO
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 ANY = "any"
 WEIGHTS = (None, "fp8", "int4")  # What any format of weights means: the checkpoint's, 8 bits, 4 bits
+
+
+def same_named(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options of a command or a page those that a question has by the same name."""
+    names = "max_gpus budget max_model_len disaggregate objective least_odds link pcie_topology api_server predictor"
+    return {name: given[name] for name in names.split() if name in given}
 
 
 def question_of(
@@ -133,10 +139,12 @@ def plan(
     servers and building. ``tell`` is called with each part of the work as it begins; True shows it.
     After ``time_limit`` seconds, the answer is the best so far, and `Plan.cut` says what was not looked at.
     """
+    if strange := deploy_options(load):
+        raise UnknownNameError("option", next(iter(strange)), LoadOptions.__annotations__)
     promised = parse_slo(slo) if isinstance(slo, str) else slo
     question = question_of(
         model,
-        partial(resolve_workload, workload, load),
+        partial(resolve_workload, workload, load_options(load)),
         promised,
         gpus=gpus,
         engines=engines,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infercast.bundled import read_data
-from infercast.errors import FileFormatError, InputError
+from infercast.errors import InputError, reading
 from infercast.lab.measure.cases import Case, Shape, anchor_cases, sweep_cases
 from infercast.lab.measure.device import Monitor, State, choose_engine, describe, gpu_name, require_gpu
 from infercast.lab.measure.processes import COMPILED, ISOLATED, compile_ahead, load_apart, measure_isolated, prepare
@@ -49,12 +49,8 @@ def _state(state: State, when: str) -> dict[str, float]:
 
 def read_meta(folder: Path) -> dict[str, Any]:
     path = folder / NAME
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as problem:
-        raise FileFormatError(path, f"cannot be read as TOML: {problem}") from None
+    with reading(path, "TOML"):
+        return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def write_meta(folder: Path, facts: Mapping[str, Any]) -> None:

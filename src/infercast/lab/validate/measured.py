@@ -19,7 +19,7 @@ from infercast.bundled import DATA
 from infercast.engines.base import measured_engine
 from infercast.engines.host import HostProbe, mean_probe, probe_of, read_probe
 from infercast.engines.settings import Fields, MeasuredSetup
-from infercast.errors import FileFormatError
+from infercast.errors import FileFormatError, reading
 from infercast.serve.workload.request import Request, Segment, Workload
 
 # What measured files say of prefixes: conversations with prompts that continue answers, and tokens that were cached.
@@ -71,7 +71,6 @@ def _count(path: Path, row: dict[str, Any], name: str, place: str) -> int:
     return value
 
 
-GZIP_MAGIC = b"\x1f\x8b"
 FIRST_MEASURED = "vllm"
 TINY_MS = 1e-6  # no latency is shorter than this; errors are fractions of what was measured
 
@@ -162,17 +161,9 @@ def _is_streamed(rows: Any) -> bool:
 
 
 def load_document(path: Path) -> dict[str, Any]:
-    try:
+    with reading(path, "JSON or gzipped JSON", EOFError, zlib.error):
         content = path.read_bytes()
-        if content.startswith(GZIP_MAGIC):
-            content = gzip.decompress(content)
-        document = json.loads(content)
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not JSON or gzipped JSON: not UTF-8 text") from None
-    except (ValueError, EOFError, RecursionError, zlib.error) as problem:
-        raise FileFormatError(path, f"is not JSON or gzipped JSON: {problem}") from None
+        document = json.loads(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
     if not isinstance(document, dict):
         raise FileFormatError(path, f"must hold one JSON object, not {type(document).__name__}")
     return document

@@ -19,9 +19,7 @@ from infercast.ops import Call, Gemm
 from infercast.ops.mixers import IndexScores, SparseAttention, TopK
 from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, norm, rope, small_blocks
 
-STATE_BLOCKS = {4: 4, 128: 8}  # Tokens in a block of waiting states
 SCALE_BYTES = 4  # One fp32 scale for each key, as for each query head
-NORMS = ("q_a_norm", "kv_a_norm")
 PLACES = 128  # Places in a sequence that one thread block translates to places in the cache
 LEAST_HEADS_GATHERED = 32  # From this many heads on a GPU, prompts read a packed cache through a bf16 copy of it
 
@@ -61,7 +59,7 @@ class Compressor:
 
     def caches(self) -> tuple[Cache, ...]:
         """Entries, and the states of the tokens that the next entry is made of."""
-        block = STATE_BLOCKS.get(self.tokens, 0)
+        block = {4: 4, 128: 8}.get(self.tokens, 0)  # Tokens in a block of waiting states
         states = Cache(4.0 * self._width, window=self.spans * self.tokens, block=block)
         return Cache(self.entry_bytes / self.tokens, compress=self.tokens), states
 
@@ -262,8 +260,9 @@ class SparseLatentAttention(LatentAttention):
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Those of latent attention, the indexer's, and the folding of the expansion into every query."""
         base, heads = shard.weights.base, shard.layout.share(self.heads)
-        calls = [call for call in LatentAttention.token_calls(self, shard, tokens) if call.name not in NORMS]
         # The compiler norms both latents in one kernel.
+        norms = ("q_a_norm", "kv_a_norm")
+        calls = [call for call in LatentAttention.token_calls(self, shard, tokens) if call.name not in norms]
         both = norm(tokens, self.q_lora_rank + self.kv_lora_rank, residual=False, dtype=base)
         calls.append(Call("latent_norm", both))
         if self.indexer:

@@ -48,7 +48,6 @@ from infercast.predict.identity import ANY, LATENT, kernel_of
 DECODE_CONSTANTS = constants("attention decode")["any"]
 KEY_TILE = 128
 MMA_ROWS = 16
-MAX_SPLITS = 64
 
 DECODE_FEATURES = feature_names("attention_decode") + SCHEDULE_FEATURES
 
@@ -73,7 +72,7 @@ class DecodePhysics:
         self.rows = rows = op.heads / self.blocks  # Query heads in one block
         # FlashAttention 2 splits the keys only in its packed form, which needs several heads to pack.
         splittable = family.splits_alone or (packed and op.heads > op.kv_heads)
-        self.most_splits = MAX_SPLITS if splittable else 1.0
+        self.most_splits = 64 if splittable else 1.0
         cache_share = fitted.halved_cache_share if facts_of(gpu).l2_partitions > 1 else fitted.cache_share
         self.cache_bytes = gpu.l2_bytes * cache_share
         self.dram_rate = gpu.dram_bandwidth * family.decode_dram_share
@@ -353,7 +352,6 @@ def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: K
 
 
 QUERY_TILE = 128
-LONGEST = 1 << 40  # Rows of a tile that holds any sequence
 
 
 def _only_decodes(batch: Attention | Lengths) -> bool:
@@ -417,7 +415,7 @@ def _limits(op: Attention, gpu: Gpu) -> dict[str, Array]:
 
 
 def _ceiling_shape(op: Attention, gpu: Gpu) -> list[Any]:
-    sequences = np.ravel(op.num_tiles(LONGEST))
+    sequences = np.ravel(op.num_tiles(1 << 40))  # rows of a tile that holds any sequence
     queries, keys = np.ravel(op.num_queries), np.ravel((op.keys * op.sequences).sum(axis=-1))
     tiles = sequences * op.kv_heads if _only_decodes(op) else np.ravel(op.num_tiles(QUERY_TILE)) * op.heads
     return [
@@ -500,11 +498,6 @@ DECODE = replace(
 )
 
 
-ENCODER_FEATURES = feature_names("encoder_attention")
-WIDTHS = 32  # Heads are padded to multiples of this width
-LAUNCH_SHARE, TAIL = 0.75, 0.5
-
-
 class EncoderAttentionPhysics:
     """Attention inside images, in vision towers: tiles of query rows, each against all tokens of its image.
 
@@ -514,11 +507,11 @@ class EncoderAttentionPhysics:
     def __init__(self, op: EncoderAttention, gpu: Gpu) -> None:
         self.op, self.gpu, self.family = op, gpu, (family := family_of(gpu))
         speed = gpu.sustained_fraction
-        width = ceil(op.head_dim / WIDTHS) * WIDTHS
+        width = ceil(op.head_dim / 32) * 32
         self.tensor = 4.0 * width / (gpu.dense_flops(op.dtype) * speed * family.tensor_share / gpu.sms)
         self.exponential = 1.0 / (gpu.special_rate * speed * family.exponential_share / gpu.sms)
         self.chain = family.tile_seconds + family.tile_seconds_per_dim * op.head_dim
-        self.launch = LAUNCH_SHARE * family.prompt_launch_cycles / gpu.boost_clock
+        self.launch = 0.75 * family.prompt_launch_cycles / gpu.boost_clock
         self.sizes = Plain.log2(op.heads), float(op.head_dim)
 
     def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
@@ -531,7 +524,7 @@ class EncoderAttentionPhysics:
         blocks = images * op.heads * tiles
         rounds = blocks / gpu.sms
         # The last round is rarely full, and ends a little after the others.
-        whole = x.larger(1.0, rounds + TAIL * (x.ceil(rounds) - rounds))
+        whole = x.larger(1.0, rounds + 0.5 * (x.ceil(rounds) - rounds))
         moved = 4.0 * bytes_of(op.dtype) * op.heads * op.head_dim * images * tokens
         miss = x.miss_share(moved, gpu.l2_bytes * 0.6, 3.0)
         pairs = whole * family.tile_rows * keys
@@ -596,7 +589,7 @@ ENCODER_ATTENTION = Family(
     kind=lambda op: (op.dtype,),
     core=EncoderAttentionPhysics,
     core_key=attrgetter("heads", "head_dim", "dtype"),
-    features={"encoder_attention": ENCODER_FEATURES},
+    features={"encoder_attention": feature_names("encoder_attention")},
     shares=("tensor", "exponential", "blocks", "dram", "launch"),
     pipes=_encoder_pipes,
     limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),

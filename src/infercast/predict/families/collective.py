@@ -253,9 +253,6 @@ class CollectivePhysics:
         return Physics(seconds, {"launch": latency, "link": transfer}, features)
 
 
-CEILING_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
-
-
 def _variants(op: Collective, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
     return (profile.all_reduce, "NCCL") if op.kind == "all_reduce" and _has_own(op, gpu) else ("NCCL",)
 
@@ -292,6 +289,6 @@ COLLECTIVE = Family(
     spread={"collective": 9.4},
     ceiling=Ceiling(
         features=("kind", "gpus", "linked"),
-        shape=lambda op, gpu: [CEILING_KINDS.index(op.kind), op.gpus, gpu.is_linked(op.gpus)],
+        shape=lambda op, gpu: [(*KINDS, "send_recv").index(op.kind), op.gpus, gpu.is_linked(op.gpus)],
     ),
 )

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 WIDE = ("bf16", "fp16", "fp32", "tf32")  # Formats that are multiplied as they are stored, or in another of them
 
-CUT = 1.1  # A board this many times below the rate of its tensor cores is sold with a lower one; less is rounding
-
 Product = TypeVar("Product", Gemm, MoE)
 
 
@@ -66,10 +64,10 @@ def multiplying(op: MoE, gpu: Gpu) -> float:
 
     Kernels that widen weights reach half of the tensor cores' rate where it is whole (A100, L40S; H200 and B200,
     whose other half is for instructions that they do not use, less). Boards that are sold with half of that rate
-    (GeForce, L40, L20, A10G) lose nothing by it.
+    (GeForce, L40, L20, A10G) lose nothing by it; a rate less than a tenth below is rounded.
     """
     peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype))
-    return gpu.whole_tensor_flops if is_widened(op) and gpu.whole_tensor_flops > CUT * peak else peak
+    return gpu.whole_tensor_flops if is_widened(op) and gpu.whole_tensor_flops > 1.1 * peak else peak
 
 
 # Rows and columns of ``y`` a thread block owns. Small ones serve decode, where ``m`` is a few tokens.
@@ -513,11 +511,9 @@ def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Compute, tuple[bool, ...]]:
     return (fp8_products, FP8_LOGARITHMIC) if is_known(op, gpu) else PRODUCTS
 
 
-CUTLASS_FP8 = "gemm fp8 cutlass"
 # Output tiles a library can choose from. Small ones waste less of a thin matrix and fill the chip sooner.
 ROOFLINE_TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
 TILE = 128  # Rows and columns of the usual one
-COPIES = 6  # Copies of the weights that tables go round
 USUAL = "usual"  # The kernel that multiplies a format on most chips: cuBLAS, CUTLASS by the row, DeepGEMM by the block
 
 
@@ -582,7 +578,7 @@ GEMM = Family(
     # Narrower weights are multiplied as inputs are.
     swept_core=lambda op, gpu: GemmPhysics(op, gpu, products_of_sweep(replace(op, weight_dtype=op.dtype), gpu)),
     timed_by=lambda op, engine: op if op.quantiser else replace(op, quantiser=engine),
-    features={"gemm": FEATURES, CUTLASS_FP8: FP8_FEATURES},
+    features={"gemm": FEATURES, "gemm fp8 cutlass": FP8_FEATURES},
     shares=("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise"),
     pipes=_pipes,
     limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
@@ -598,7 +594,7 @@ GEMM = Family(
         features=("log_m", "log_k", "log_rounds", "aligned"),
         shape=_ceiling_shape,
         variant=lambda op: op.dtype if op.dtype != "fp16" else "bf16",
-        read_again=lambda op: COPIES * np.ravel(op.weight_bytes),
+        read_again=lambda op: TABLE_COPIES * np.ravel(op.weight_bytes),
         beside=_quantised,
     ),
 )

@@ -31,8 +31,6 @@ from infercast.predict.families.family import (
 # the multiprocessors' own work.
 
 CHUNK = 2048  # Values of a row that a block takes at once
-COMPILED_L2_EFFICIENCY = 0.65
-COMPILED_REFERENCE_CLOCK = 1.98e9
 
 
 COMPILED = constants("compiled")
@@ -53,17 +51,12 @@ def compiled_terms(op: Elementwise, rows: Number, gpu: Gpu, x: Kit) -> tuple[Num
     cycle = 1.0 / gpu.boost_clock
     missed = x.miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)
     dram = moved * missed / (gpu.dram_bandwidth * kernel.dram)
-    cache = moved / (gpu.l2_bandwidth * COMPILED_L2_EFFICIENCY)
+    cache = moved / (gpu.l2_bandwidth * 0.65)
     ports, blocks = per_sm * worked / port * cycle, per_sm * row * cycle
-    start = floor * (0.45 + 0.55 * COMPILED_REFERENCE_CLOCK / gpu.boost_clock)
+    start = floor * (0.45 + 0.55 * 1.98e9 / gpu.boost_clock)
     launch = start + x.where(is_short, 0.0, chunks) * kernel.chunk * cycle + 0.0 * rows
     seconds = launch + x.soft_max(kernel.overlap, dram + 1e-12, cache, ports + blocks)
     return seconds, {"dram": dram, "l2": cache, "port": ports, "blocks": blocks, "launch": launch}
-
-
-OVERLAP = 4.0
-L2_EFFICIENCY = 0.65
-REFERENCE_CLOCK = 1.83e9
 
 
 KERNELS = constants("memory-bound")
@@ -111,16 +104,13 @@ def _terms(op: Elementwise, rows: Number, gpu: Gpu, kernel: Constants, x: Kit) -
     per_sm = rows / gpu.sms
     cycle = 1.0 / gpu.boost_clock
     dram = moved * missed / (gpu.dram_bandwidth * kernel.dram)
-    cache = moved / (gpu.l2_bandwidth * L2_EFFICIENCY)
+    cache = moved / (gpu.l2_bandwidth * 0.65)
     port = per_sm * row_bytes / kernel.port * cycle
     filled = x.smaller(1.0, op.read_per_row / kernel.full_row) if kernel.full_row else 1.0
     blocks = (per_sm * kernel.block * filled + row_bytes / kernel.row) * cycle
-    launch = kernel.floor * (0.45 + 0.55 * REFERENCE_CLOCK / gpu.boost_clock) + 0.0 * rows
-    seconds = launch + x.soft_max(OVERLAP, dram + 1e-12, cache, port, blocks)
+    launch = kernel.floor * (0.45 + 0.55 * 1.83e9 / gpu.boost_clock) + 0.0 * rows
+    seconds = launch + x.soft_max(4.0, dram + 1e-12, cache, port, blocks)
     return seconds, {"dram": dram, "l2": cache, "port": port, "blocks": blocks, "launch": launch}
-
-
-NOT_STREAMED = ("sampling", "moe")  # What is several kernels: what was measured of single ones does not hold
 
 
 def _rows(make: Callable[..., Elementwise], *sizes: str, **options: Any) -> Shape:
@@ -156,5 +146,6 @@ MEMORY_BOUND = Family(
     },
     spread={"moe": 6.7},
     typical=lambda op: ("routing" if op.family == "moe" else op.family,),
-    ceiling=Ceiling(is_known=lambda op: op.family not in NOT_STREAMED),
+    # Of what is several kernels, what was measured of single ones does not hold.
+    ceiling=Ceiling(is_known=lambda op: op.family not in ("sampling", "moe")),
 )

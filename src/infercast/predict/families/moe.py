@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-ONE_BLOCK = 1024  # Pairs that one thread block sorts
 REFERENCE_CLOCK, CLOCK_FREE = 1.83e9, 0.45
 """The clock that launches belong to, and the share of them that does not scale with it."""
 
@@ -54,8 +53,8 @@ class Style(Constants):
         return float(self.launches * by_clock + experts)
 
     def sort(self, pairs: Number, x: Kit) -> Number:
-        """Seconds to put pairs in the order of their experts."""
-        return pairs * self.pair + x.where(pairs > ONE_BLOCK, self.sorting, 0.0)
+        """Seconds to put pairs in the order of their experts; one thread block sorts up to 1,024."""
+        return pairs * self.pair + x.where(pairs > 1024, self.sorting, 0.0)
 
     def rate(self, op: MoE, gpu: Gpu) -> float:
         """Share of the tensor cores' peak that such a product can reach by its format and instruction."""
@@ -216,9 +215,6 @@ def balanced_groups(loads: Array, copies: int, groups: int) -> Array:
         filled[to] += 1
         sums[to] += load
     return found
-
-
-FEATURES = feature_names("moe")
 
 
 class _Tile(NamedTuple):
@@ -491,7 +487,7 @@ EXPERTS = Family(
     core=ExpertPhysics,
     named=_named,
     core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing", "kernel"),
-    features={"moe": FEATURES},
+    features={"moe": feature_names("moe")},
     shares=("tensor", "l2", "dram", "between", "launch"),
     pipes=_pipes,
     # Everything between the parts of the kernel may stay on the chip.

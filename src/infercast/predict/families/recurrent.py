@@ -40,10 +40,7 @@ TRITON = "triton"
 FLASHINFER, FLASHKDA, CUTE = "flashinfer", "flashkda", "cute"
 LIBRARIES = {tuple(name.split()): each for name, each in constants("scan").items()}
 """By the kind of layer and the library."""
-FUSED = (FLASHINFER, CUTE)  # Libraries with one kernel that keeps everything between chunks on the chip
-CLIFF = 4.0
 SCAN_OVERLAP = 4.0
-SCAN_UNIT = 64.0 * 128.0 * 128.0
 
 
 class ScanPhysics:
@@ -59,7 +56,7 @@ class ScanPhysics:
         self.name = op.kernel or TRITON
         self.library = library = LIBRARIES.get((op.kind, self.name), LIBRARIES[op.kind, TRITON])
         self.cycle = 1.0 / gpu.boost_clock
-        self.scale = op.chunk * op.key_dim * op.value_dim / SCAN_UNIT
+        self.scale = op.chunk * op.key_dim * op.value_dim / (64.0 * 128.0 * 128.0)
         self.dram_rate, self.l2_rate = gpu.dram_bandwidth * library.dram, gpu.l2_bandwidth * 0.7
         self.cache_bytes = gpu.l2_bytes * library.cache
         self.prepared, self.passed, self.per_chunk, self.kept = _bytes_of(op, self.name)
@@ -75,7 +72,7 @@ class ScanPhysics:
 
     def moving(self, moved: Number, x: Kit) -> Number:
         """Seconds of bytes that one kernel leaves to another."""
-        miss = x.miss_share(moved, self.cache_bytes, CLIFF)
+        miss = x.miss_share(moved, self.cache_bytes, 4.0)
         return moved * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate)
 
     def _scan_sizes(self, batch: Lengths) -> _ScanSizes:
@@ -148,7 +145,7 @@ def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
     state = op.heads * op.key_dim * op.value_dim
     kept = 2.0 * state * bytes_of(op.state_dtype)
     gates = op.heads * 4.0 * (op.key_dim if op.kind == KIMI_DELTA else 1)
-    if library in FUSED:
+    if library in (FLASHINFER, CUTE):  # one kernel keeps everything between chunks on the chip
         return 0.0, 2.0 * keys + 2.0 * values + 2.0 * gates, 0.0, kept
     if op.kind == MAMBA2:
         # States of chunks are written, passed on and read in fp32, products of a chunk with itself for each group.
@@ -164,16 +161,11 @@ def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
     return before + after, widened + keys + values + gates, 2.0 * value * state, kept
 
 
-CONVOLUTION_OVERLAP = 4.0
-CHAIN = 8.0  # Tokens that a block of Triton's kernel takes one after another
-SPAN = 512.0  # Tokens that a block of the CUDA kernel takes at a time
-
-
 CONVOLUTION_KERNELS = constants("convolution")
 
 
 class ConvolutionPhysics:
-    """Short causal convolutions: Triton's blocks take a few tokens, the older CUDA kernel's 512 of a channel."""
+    """Short causal convolutions: Triton's blocks take 8 tokens, the older CUDA kernel's 512 of a channel."""
 
     def __init__(self, op: ShortConvolution, gpu: Gpu) -> None:
         phase = "update" if op.update else "prompts"
@@ -189,14 +181,14 @@ class ConvolutionPhysics:
         moved = 2.0 * value * op.channels * (tokens + (op.taps - 1) * sequences)
         missed = x.miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)
         per_sm = op.channels / gpu.sms / gpu.boost_clock
-        blocks = sequences * (kernel.block + kernel.span * x.ceil(mean / SPAN))
+        blocks = sequences * (kernel.block + kernel.span * x.ceil(mean / 512.0))
         terms = {
             "dram": moved * missed / (gpu.dram_bandwidth * kernel.dram),
             "l2": moved / (gpu.l2_bandwidth * kernel.l2),
             "values": (tokens * kernel.value + blocks) * per_sm,
-            "launch": (kernel.launch + kernel.row * x.smaller(mean, CHAIN)) / gpu.boost_clock,
+            "launch": (kernel.launch + kernel.row * x.smaller(mean, 8.0)) / gpu.boost_clock,
         }
-        seconds = terms["launch"] + x.soft_max(CONVOLUTION_OVERLAP, terms["dram"] + 1e-12, terms["l2"], terms["values"])
+        seconds = terms["launch"] + x.soft_max(4.0, terms["dram"] + 1e-12, terms["l2"], terms["values"])
         features = x.columns(
             *x.logs(tokens, sequences, mean, op.channels + 0.0 * mean, moved / gpu.l2_bytes),
             *(term / seconds for term in terms.values()),
@@ -205,11 +197,7 @@ class ConvolutionPhysics:
         return Physics(seconds, terms, features)
 
 
-UPDATE_OVERLAP = 4.0
-WIDTH = 128.0
-UPDATE_UNIT = WIDTH * WIDTH  # Values of the states that cycles were fitted on
-
-
+WIDTH = 128.0  # Of keys and values of the states that cycles were fitted on
 UPDATE_KERNELS = constants("state update")
 
 
@@ -228,7 +216,7 @@ class StateUpdatePhysics:
         op, gpu, kernel, x = self.op, self.gpu, self.kernel, kit_of(rows)
         one = replace(op, rows=1)
         states, moved = rows * one.state_bytes, rows * (one.bytes_read + one.bytes_written)
-        blocks = rows * (op.heads * op.key_dim * op.value_dim / UPDATE_UNIT * (op.key_dim / WIDTH) ** kernel.wide)
+        blocks = rows * (op.heads * op.key_dim * op.value_dim / (WIDTH * WIDTH) * (op.key_dim / WIDTH) ** kernel.wide)
         if kernel.tuned and op.value_dim != kernel.tuned:
             blocks = blocks * kernel.untuned
         launch = x.like(moved, kernel.launch / gpu.boost_clock)
@@ -241,7 +229,7 @@ class StateUpdatePhysics:
                 "blocks": blocks / gpu.sms * kernel.block / gpu.boost_clock,
                 "launch": launch,
             }
-            return launch + x.soft_max(UPDATE_OVERLAP, terms["dram"] + 1e-12, terms["l2"], terms["blocks"]), terms
+            return launch + x.soft_max(4.0, terms["dram"] + 1e-12, terms["l2"], terms["blocks"]), terms
 
         seconds, terms = taken(missed)
         features = x.columns(

@@ -34,6 +34,8 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 HEIGHT, STRIP = 3.3, 0.8  # inches of a chart, and of the strip with percentiles in it
 LABELLED = 6  # kernels of a roofline that are named; the others tell their names when they are pointed at
 LEFT, RIGHT = 0.3, 3e4  # operations per byte at the ends of a chart
+LEADER = {"arrowstyle": "-", "color": canvas.MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
+"""A line from a name to its mark."""
 PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
 DRAWN = (
     "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "output_tokens_per_s",
@@ -177,17 +179,16 @@ def roofline_chart(rooflines: Sequence[tuple[str, StepRoofline]]) -> str:
 
 
 def _roofline(axes: Axes, roofline: StepRoofline, tips: canvas.Tips) -> None:
-    low, high = LEFT, RIGHT
     lowest = min(point.flops_per_second for point in roofline.points)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set(xlabel="operations per byte", ylabel="TFLOP/s", xlim=(low, high))
+    axes.set(xlabel="operations per byte", ylabel="TFLOP/s", xlim=(LEFT, RIGHT))
     axes.set_ylim(0.5 * lowest / TERA, 2.5 * max(roofline.peaks.values()) / TERA)
-    obstacles = _roofs(axes, roofline)
+    _roofs(axes, roofline)
     for point in roofline.points:
         (mark,) = axes.plot(
-            [max(point.intensity, low)], [point.flops_per_second / TERA], "o", ms=_mark_size(point),
-            color=COLOURS.get(point.family, OTHERS), alpha=0.75, mec=canvas.PAPER, mew=0.8,
+            *_place(point), "o", ms=5 + 22 * sqrt(point.share), color=COLOURS.get(point.family, OTHERS), alpha=0.75,
+            mec=canvas.PAPER, mew=0.8,
         )  # fmt: skip
         reached = format_percent(point.flops_per_second / point.limit)
         rate = format_rate(point.flops_per_second, "FLOP/s")
@@ -195,51 +196,33 @@ def _roofline(axes: Axes, roofline: StepRoofline, tips: canvas.Tips) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
-    marks = [(point.name, _mark_box(axes, point)) for point in roofline.points]
-    canvas.put_names(axes, marks[:LABELLED], [*obstacles, *(box for _, box in marks[LABELLED:])])
+    lowest_first = sorted(roofline.points[:LABELLED], key=lambda point: point.flops_per_second)
+    left = 0.98 - canvas.LETTER * max(len(point.name) for point in lowest_first) / canvas.inches(axes)
+    for place, point in enumerate(lowest_first):  # in the corner that is never reached: much work a byte, and slow
+        axes.annotate(
+            point.name, _place(point), (left, 0.06 + 0.062 * place), textcoords="axes fraction", va="center",
+            color=canvas.INK, fontsize=8.5, arrowprops={**LEADER, "relpos": (0.0, 0.5)},
+        )  # fmt: skip
 
 
-def _roofs(axes: Axes, roofline: StepRoofline) -> list[canvas.Box]:
-    """The roof of each number format in use and that of memory, with their names; returns what these take."""
+def _place(point: RooflinePoint) -> tuple[float, float]:
+    return max(point.intensity, LEFT), point.flops_per_second / TERA
+
+
+def _roofs(axes: Axes, roofline: StepRoofline) -> None:
+    """The roof of each number format in use and that of memory, with their names."""
     used = {point.dtype for point in roofline.points if point.share >= 0.05}
-    peaks = {dtype: peak for dtype, peak in roofline.peaks.items() if dtype in used}
-    pixels = axes.transData.transform
-    taken: list[canvas.Box] = []
-    for dtype, peak in peaks.items():
+    small: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "color": canvas.MUTED, "fontsize": 8.5}
+    for dtype, peak in roofline.peaks.items():
+        if dtype not in used:
+            continue
         ridge = peak / roofline.bandwidth
         corners = [(x, min(peak, x * roofline.bandwidth) / TERA) for x in (LEFT, ridge, RIGHT)]
         axes.plot(*zip(*corners, strict=True), color=canvas.MUTED, lw=1.2)
-        for start, end in pairwise(corners):
-            taken += canvas.line_boxes(tuple(pixels(start)), tuple(pixels(end)))
-        words = f"{dtype}: {format_rate(peak, 'FLOP/s')}"
-        axes.annotate(
-            words, corners[-1], (-2, 3), textcoords="offset points", ha="right", color=canvas.MUTED, fontsize=8.5
-        )
-        right, height = pixels(corners[-1])
-        taken.append(canvas.text_box(right - canvas.LABEL_LETTER * len(words) - 3, height + 12, words))
-    taken.append(_memory_name(axes, roofline, f"memory: {format_rate(roofline.bandwidth, 'B/s')}"))
-    return taken
-
-
-def _memory_name(axes: Axes, roofline: StepRoofline, words: str) -> canvas.Box:
-    """The name of the slope stands at the left, just above where the slope is at the end of the name."""
-    pixels, values = axes.transData.transform, axes.transData.inverted().transform
-    left = float(pixels((LEFT, 1.0))[0]) + 5
-    end = float(values((left + canvas.LABEL_LETTER * len(words), 0.0))[0])
-    height = float(pixels((end, end * roofline.bandwidth / TERA))[1]) + canvas.LINE / 2
-    where = tuple(values((left, height)))
-    axes.annotate(words, where, (0, 0), textcoords="offset points", va="center", color=canvas.MUTED, fontsize=8.5)
-    return canvas.text_box(left, height, words)
-
-
-def _mark_size(point: RooflinePoint) -> float:
-    return 5 + 22 * sqrt(point.share)
-
-
-def _mark_box(axes: Axes, point: RooflinePoint) -> canvas.Box:
-    x, y = axes.transData.transform((max(point.intensity, LEFT), point.flops_per_second / TERA))
-    half = _mark_size(point) / canvas.POINTS / 2
-    return canvas.Box(float(x - half), float(y - half), float(x + half), float(y + half))
+        axes.annotate(f"{dtype}: {format_rate(peak, 'FLOP/s')}", corners[-1], (-2, 3), **small)
+    words = f"memory: {format_rate(roofline.bandwidth, 'B/s')}"
+    end = LEFT * (RIGHT / LEFT) ** (canvas.LETTER * len(words) / canvas.inches(axes))  # above the slope where it ends
+    axes.annotate(words, (LEFT, end * roofline.bandwidth / TERA), (5, 0), **small | {"ha": "left"})
 
 
 def numbers_chart(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from html import escape
 from math import isfinite, log2
 from pathlib import Path
@@ -122,7 +123,7 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
     rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
     notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + curves.overload_notes(sweep)
     below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    values = elements.table([escape(column.title).replace(" ", "<br>") for column in columns], rows)
+    values = elements.table([escape(str(column.title)).replace(" ", "<br>") for column in columns], rows)
 
     def paint(figure: Any, tips: canvas.Tips) -> None:
         charts = curves.charts_of(sweep)
@@ -254,9 +255,10 @@ def _paint(plan: DayPlan, panels: Any, tips: canvas.Tips) -> None:
 
 
 def break_even_plot(found: BreakEven, version: str) -> Plot:
-    rows = [[escape(column.cell(point)) for column in curves.SPECULATION_COLUMNS] for point in found.points]
+    rows = [[escape(column.cell(point)) for column in curves.SPECULATION_FIELDS] for point in found.points]
     titles = [
-        f"{measure}{escape(column.title)}" for measure, column in zip(MEASURES, curves.SPECULATION_COLUMNS, strict=True)
+        f"{measure}{escape(str(column.title))}"
+        for measure, column in zip(MEASURES, curves.SPECULATION_FIELDS, strict=True)
     ]
     answer = f'<p class="answer">{escape(found.sentence)}</p>'
     loads = elements.table([title.replace(" ", "<br>") for title in titles], rows)
@@ -360,3 +362,6 @@ def _paint_comparison(figure: Any, tips: canvas.Tips, both: SideBySide) -> None:
         axes.grid(visible=False, axis="y")
     columns = 4 if narrow else len(shown)
     figure.legend(shown.values(), shown.keys(), loc="upper left", ncols=columns, handlelength=1, columnspacing=1.0)
+
+
+PLOTS: dict[str, Callable[[Any, str], Plot]] = {"DayPlan": day_plot, "Sweep": sweep_plot}

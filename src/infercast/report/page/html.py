@@ -67,7 +67,7 @@ def _cards(overview: Overview) -> str:
     if forecast.tpot is not None and intervals.tpot is not None:
         shown.append(elements.Card("TPOT p50", format_seconds(forecast.tpot.p50), _ends(intervals.tpot, "p50")))
     for quantity in quantities.RESULTS:
-        if quantity.matters(forecast):
+        if quantity.is_shown(forecast):
             ends = quantities.format_rates(getattr(intervals, quantity.interval)) if quantity.interval else ""
             shown.append(elements.Card(quantity.label, quantity.write(quantity.of(forecast)), ends))
     below = {each.key: told.price_words(forecast) for each in quantities.COSTS}
@@ -76,7 +76,7 @@ def _cards(overview: Overview) -> str:
     shown += [
         elements.Card(quantity.label, quantity.write(quantity.of(forecast)), below.get(quantity.key, ""))
         for quantity in (*quantities.PROMISES, *quantities.COSTS, *quantities.ENERGIES)
-        if quantity.key in DECISIVE and quantity.matters(forecast)
+        if quantity.key in DECISIVE and quantity.is_shown(forecast)
     ]
     return elements.cards(shown, "Below a number its 80 % interval, or the source of the price.")
 

@@ -190,21 +190,56 @@ class Lookup:
 # finished request are never looked up again, so they wait for reallocation as one anonymous *run*.
 
 
-class BlockPool:
-    """``num_blocks`` blocks shared by all layer groups."""
+class KvCache:
+    """``num_blocks`` blocks shared by all layer groups.
 
-    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool) -> None:
-        self.num_blocks = num_blocks
+    With ``sparse_windows``, a sliding window group caches only those blocks from which the same prompt, or one seen to
+    begin like it, can continue, and those before every multiple of ``retained_every`` tokens, if any. With
+    ``drops_last``, the last block of a prefix hit is recomputed; ``ahead``: tokens after a block belong to its key.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        shape: KvShape,
+        *,
+        caching: bool = True,
+        sparse_windows: bool = False,
+        retained_every: int = 0,
+        drops_last: bool = False,
+        ahead: int = 0,
+    ) -> None:
+        self.num_blocks, self.shape, self.caching, self.sparse_windows = num_blocks, shape, caching, sparse_windows
         self.num_held = 0  # Blocks held by sequences
-        self.caching = caching
         self.num_groups = len(shape.windows)
         self._num_blank = num_blocks
         # Blocks freed together, and runs (integers) with their number of blocks.
         self._unused: OrderedDict[BlockRun | int, int] = OrderedDict()
         self._num_runs = 0
         self._lookup = Lookup(shape)
+        self._sizes, self._common = shape.sizes, shape.common_size
         self._ratios = tuple(size // shape.block_size for size in shape.sizes)
         """Block size of each group relative to the smallest."""
+        self._is_uneven = len({*shape.sizes}) > 1
+        self._peeking = tuple(
+            group for group, size in enumerate(self._sizes) if drops_last and size < self._common and shape.drops(group)
+        )
+        """Groups that also keep the first block beyond a common end, which is dropped again."""
+        self._segment = retained_every // self._common
+        self._drops_last = drops_last
+        self._ahead = max(1, ahead)  # Tokens after a prefix hit, at least
+        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports, self._ahead)  # Of reusable aligned states
+        self._block_size = shape.block_size
+        self._groups = tuple(map(shape.group, range(self.num_groups)))
+        self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
+        self._sparse = tuple(group for group in self._windowed if sparse_windows and not shape.chunked)
+        self._is_aligned = shape.aligned and bool(shape.states)
+        self.is_plain = self.num_groups == 1 and not (self._windowed or shape.states or shape.state_blocks)
+        """Whether every sequence has one table of blocks, and keeps all of them while it runs."""
+        self._in_common = self._common // shape.block_size
+        self.renews = self._is_aligned and shape.rules.renews
+        self._new_states: set[tuple[int, int]] = set()  # Edges and positions of states cached by the step being planned
+        self._paths = PrefixPaths(shape.block_size, ahead)
 
     @property
     def num_free(self) -> int:
@@ -315,51 +350,6 @@ class BlockPool:
             self.num_held += end - start
         span.holders.add(holding)
         return span
-
-
-class KvCache(BlockPool):
-    """``num_blocks`` blocks shared by all layer groups.
-
-    With ``sparse_windows``, a sliding window group caches only those blocks from which the same prompt, or one seen to
-    begin like it, can continue, and those before every multiple of ``retained_every`` tokens, if any. With
-    ``drops_last``, the last block of a prefix hit is recomputed; ``ahead``: tokens after a block belong to its key.
-    """
-
-    def __init__(
-        self,
-        num_blocks: int,
-        shape: KvShape,
-        *,
-        caching: bool = True,
-        sparse_windows: bool = False,
-        retained_every: int = 0,
-        drops_last: bool = False,
-        ahead: int = 0,
-    ) -> None:
-        super().__init__(num_blocks, shape, caching=caching)
-        self.shape = shape
-        self.sparse_windows = sparse_windows
-        self._sizes, self._common = shape.sizes, shape.common_size
-        self._is_uneven = len({*shape.sizes}) > 1
-        self._peeking = tuple(
-            group for group, size in enumerate(self._sizes) if drops_last and size < self._common and shape.drops(group)
-        )
-        """Groups that also keep the first block beyond a common end, which is dropped again."""
-        self._segment = retained_every // self._common
-        self._drops_last = drops_last
-        self._ahead = max(1, ahead)  # Tokens after a prefix hit, at least
-        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports, self._ahead)  # Of reusable aligned states
-        self._block_size = shape.block_size
-        self._groups = tuple(map(shape.group, range(self.num_groups)))
-        self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
-        self._sparse = tuple(group for group in self._windowed if sparse_windows and not shape.chunked)
-        self._is_aligned = shape.aligned and bool(shape.states)
-        self.is_plain = self.num_groups == 1 and not (self._windowed or shape.states or shape.state_blocks)
-        """Whether every sequence has one table of blocks, and keeps all of them while it runs."""
-        self._in_common = self._common // shape.block_size
-        self.renews = self._is_aligned and shape.rules.renews
-        self._new_states: set[tuple[int, int]] = set()  # Edges and positions of states cached by the step being planned
-        self._paths = PrefixPaths(shape.block_size, ahead)
 
     def path(self, request: Request) -> Path:
         return self._paths.path(request) if self.caching and request.prefix else ()

@@ -7,25 +7,21 @@ that it could see has come. The tokens of a step are known before they are due, 
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from functools import partial
-from math import inf, nan
+from math import inf
 from typing import Any, NamedTuple, cast
-
-import numpy as np
 
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.fleet.two_pools import Link, PoolTransfers, Wire, receiving
 from infercast.serve.loop import Replica
-from infercast.serve.record import Numbers, Record
+from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Plan, PrefillFirstPolicy, Sequence
-from infercast.serve.simulation import AnyLoop, check_workload, loop_of
-from infercast.serve.speculation import DraftCounts
-from infercast.serve.step import StepEstimate
-from infercast.serve.workload.api_server import ApiServers
+from infercast.serve.simulation import AnyLoop, check_workload, clients_of, loop_of
 from infercast.serve.workload.clients import ArrivalQueue
 from infercast.serve.workload.request import Request, Workload
 
@@ -52,22 +48,13 @@ class Emission(NamedTuple):
 Emit = Callable[[float, int, list[Tokens]], None]  # Called with a time, the number of an engine and its tokens
 
 
-class LiveRecord:
-    """What one engine did, in place of a `Record`: times of requests, which tokens leave when, and sums."""
+class LiveRecord(Record):
+    """What one engine did, with the tokens of each step as they leave; requests are not known before."""
 
     def __init__(self, replica: Replica, emit: Emit) -> None:
         first_room = 1024  # Requests that there is room for at first
-        self.sent_at, self.started_at, self.first_token, self.last_token = (np.full(first_room, nan) for _ in range(4))
+        super().__init__(first_room, replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
         self.step_sizes: deque[int] = deque(maxlen=MOST_STEPS)  # Tokens of steps since somebody looked
-        self.prefilling = self.decoding = self
-        self.drafts, self.tier = DraftCounts(), None
-        self.num_cached: dict[int, int] = {}  # Prompt tokens found in the cache, of requests that are not answered yet
-        self.next_mark, self.last_end, self.decoded_at = inf, nan, nan
-        self.ends: list[float] = []  # Of steps, and (1, tokens, 0) of each, as in a record
-        self.stretches: list[int] = []
-        self.before_write: Callable[[], None] | None = None
-        self.ahead: tuple[SequenceOf[float], int, int] | None = None  # Nothing is repeated here
-        self._path, self._turn = replica.token_path_seconds, replica.token_turn_seconds
         self._forgets = isinstance(replica.policy, PrefillFirstPolicy)
         self._emit, self.number = emit, 0
         self._produced: dict[int, int] = {}
@@ -75,39 +62,34 @@ class LiveRecord:
 
     def make_room(self, count: int) -> None:
         if count > self.sent_at.size:
-            for name in ("sent_at", "started_at", "first_token", "last_token"):
-                old = getattr(self, name)
-                setattr(self, name, np.concatenate([old, np.full(max(count, 2 * old.size) - old.size, nan)]))
+            self.grow(max(count, 2 * self.sent_at.size))
 
     def observe(self, scheduler: Any, plan: Plan) -> None:
         """A step was launched; its plan does not name the decode batch."""
         cohort = scheduler.cohort
         members = [each for each in cohort.members if each.joined < cohort.steps] if plan.decodes else []
         self._decoding.append([*members, *(each for each in plan.ending if each not in cohort.members)])
+        self.step_sizes.append(plan.decodes + sum(plan.new_tokens))
 
-    def start(self, sequences: list[Sequence], time: float) -> None:
-        """Sequences were admitted to a step that begins then."""
-        for sequence in sequences:
-            if not sequence.num_preemptions:
-                self.started_at[sequence.index] = time
-                self.num_cached[sequence.index] = sequence.num_cached
-                self._produced[sequence.index] = 0
+    def start(self, sequences: SequenceOf[Sequence], time: float) -> None:
+        super().start(sequences, time)
+        self._produced |= {each.index: 0 for each in sequences if not each.num_preemptions}
 
     def tokens(
         self,
         end: float,
         num_sampled: int,
-        others: list[Sequence],
-        done: list[Sequence],
-        left: list[Sequence] = (),  # type: ignore[assignment]
+        others: SequenceOf[Sequence],
+        done: SequenceOf[Sequence],
+        left: SequenceOf[Sequence] = (),
         apart: bool = False,
     ) -> None:
         """A step is processed; its tokens leave, and those of sequences that were retracted meanwhile do not."""
-        time = self.last_end = end + (self._path + self._turn * num_sampled)
+        time = self.last_end = end + (self.token_path_seconds + self.token_turn_seconds * num_sampled)
         if len(self.ends) == MOST_STEPS:
             if self.before_write is not None:
                 self.before_write()
-            self.ends, self.stretches = [], []
+            self.ends, self.stretches = array("d"), []
         self.ends.append(end)
         self.stretches += (1, num_sampled, 0)
         found: list[Tokens] = []
@@ -130,92 +112,8 @@ class LiveRecord:
                 self.forget(index)
         self._emit(time, self.number, found)
 
-    def note(self, numbers: Numbers, estimate: StepEstimate, seconds: list[float], held: list[int]) -> None:
-        """A step was launched, of either phase."""
-        self.step_sizes.append(numbers[2])
-
-    def note_last_tokens(self, sequences: list[Sequence]) -> None:
-        """Gaps between tokens are the clients' to measure."""
-
     def forget(self, index: int) -> None:
         self._produced.pop(index, None)
-
-
-class Frontend:
-    """API servers that requests pass on their way to the engines: `Clients`, for requests that are not known before."""
-
-    sends_at_once = False
-
-    def __init__(self, replica: Replica, servers: int = 1) -> None:
-        self._path, self._token = replica.request_path_seconds, replica.request_token_seconds
-        servers = max(servers, replica.num_servers)
-        self._costs = replica.server
-        self.servers = ApiServers(replica.server, servers) if replica.server.part else None
-        self._free_at = [0.0] * servers
-        self._coming: list[deque[int]] = [deque() for _ in range(servers)]
-        self._left: deque[tuple[float, int]] = deque()  # Requests on their way to an engine: when they reach it
-        self._num_sent = 0
-        self.requests: dict[int, Request] = {}
-        self._sent: dict[int, float] = {}
-
-    @property
-    def next_arrival(self) -> float | None:
-        """Of the request that comes next; None if all are still in an API server."""
-        return self._left[0][0] if self._left else None
-
-    def put(self, index: int, request: Request, now: float) -> None:
-        self.requests[index], self._sent[index] = request, now
-        if self.servers is not None:
-            self.servers.put(now, index)
-        self._coming[self._num_sent % len(self._coming)].append(index)
-        self._num_sent += 1
-        self.move_to(now)
-
-    def move_to(self, time: float) -> None:
-        """Let the servers work; a round takes in all requests that came while the one before was going on."""
-        if self.servers is not None:
-            for end, index, _ in self.servers.move_to(time):
-                self._leave(index, end)
-            return
-        for server, coming in enumerate(self._coming):
-            while coming and (begin := max(self._free_at[server], self._sent[coming[0]])) <= time:
-                taken = [index for index in coming if self._sent[index] <= begin]
-                end = begin + len(taken) * self._costs.turn
-                for index in taken:
-                    coming.popleft()
-                    self._free_at[server] = end
-                    self._leave(index, end)
-                    end += self._costs.hand_over
-
-    def _leave(self, index: int, time: float) -> None:
-        if (request := self.requests.get(index)) is not None:  # else its client has left
-            self._left.append((time + self._path + self._token * request.num_input, index))
-
-    @property
-    def next_event(self) -> float:
-        """When a server has something to do, or a request reaches an engine."""
-        if self.servers is not None:
-            soonest = self.servers.soonest
-            begins = [] if soonest is None else [soonest[0]]
-        else:
-            waiting = zip(self._free_at, self._coming, strict=True)
-            begins = [max(free, self._sent[each[0]]) for free, each in waiting if each]
-        return min([*begins, self.next_arrival or inf])
-
-    def pop(self) -> tuple[int, Request, float]:
-        _, index = self._left.popleft()
-        return index, self.requests.pop(index), self._sent.pop(index)
-
-    def drop(self, index: int) -> bool:
-        """A client left before its request reached an engine."""
-        if index not in self.requests:
-            return False
-        for coming in self._coming:
-            if index in coming:
-                coming.remove(index)
-        self._left = deque(each for each in self._left if each[1] != index)
-        del self.requests[index], self._sent[index]
-        return True
 
 
 class LiveSystem:
@@ -228,7 +126,7 @@ class LiveSystem:
         link: Link | None = None,
         sequence_bytes: Callable[[int], float] = float,
     ) -> None:
-        self.frontend = Frontend(pool.replicas[0], pool.servers)
+        self.frontend = clients_of(pool.replicas[0], Workload(()), pool.servers)
         self.num_requests = 0
         self._checked = pool.replicas[0] if decode is None else decode.replicas[0]
         self._due: list[Emission] = []
@@ -247,12 +145,11 @@ class LiveSystem:
             self._wire = Wire(link, len(self.pools[0].engines))
         for number, record in enumerate(self.records):
             record.number = number
-        if self.frontend.servers is not None:
-            self.frontend.servers.listen([cast("LiveRecord", engine.record) for engine in self.pools[0].engines])
+        self.frontend.listen([engine.record for engine in self.pools[0].engines])
 
     def _loop(self, emit: Emit, replica: Replica, inbox: ArrivalQueue) -> AnyLoop:
         record = LiveRecord(replica, emit)
-        return loop_of(replica, inbox, cast("Record", record), jump=False, observe=record.observe)
+        return loop_of(replica, inbox, record, jump=False, observe=record.observe)
 
     @property
     def records(self) -> list[LiveRecord]:
@@ -288,8 +185,8 @@ class LiveSystem:
         """When something happens next, if nothing is sent before."""
         waiting = self._wire.next_ready if self._wire is not None else inf
         clocks = [pool.furthest_behind for pool in self.pools]
-        arrivals = [pool.next_delivery for pool in self.pools[1:]]
-        return min([*clocks, *arrivals, waiting, self.frontend.next_event, self._due[0].time if self._due else inf])
+        arrivals = [pool.next_delivery for pool in self.pools]
+        return min([*clocks, *arrivals, waiting, self._due[0].time if self._due else inf])
 
     def advance(self, now: float) -> list[Emission]:
         """Everything up to a moment; returns the tokens that have reached their clients by then, in order."""

@@ -205,56 +205,6 @@ def _by_cache(server: Server, count: int) -> Sequence[float]:
     return [score + each * FULL_WEIGHT * more for score, each, more in zip(scores, server.waiting, fuller, strict=True)]
 
 
-# The endpoint picker of llm-d and of the Gateway API Inference Extension: weighted scores, the highest wins. Three
-# scorers from 0 to 1 with the weights of the default profile: the share of the prompt an endpoint has been sent before
-# (3), how short its queue is relative to the others (2), how empty its KV cache is (2). Queues and caches are known
-# from metrics scraped every 50 ms; requests sent since are not in them, so a burst may follow one prefix. Sources:
-# gateway-api-inference-extension pkg/epp/scheduling/framework/plugins (prefixcachescorer, queuescorer,
-# kvcacheutilizationscorer), the README of llm-d-inference-scheduler's scorer/prefix, and Red Hat's page on configuring
-# llm-d's scheduler for the weights.
-
-
-class ScorePicker:
-    """The picker's view of the endpoints, and their scores."""
-
-    def __init__(self, num_engines: int, cache_tokens: int, block_size: int) -> None:
-        self._index = PrefixIndex(num_engines, cache_tokens, block_size)
-        self._cache_tokens = cache_tokens
-        # Per engine: prompt tokens of unanswered requests, as of the last scrape.
-        self._sent: list[dict[int, int]] = [{} for _ in range(num_engines)]
-        self._queues, self._used = [0] * num_engines, [0.0] * num_engines
-        self._scraped = 0
-
-    def scores(self, delivery: Arrival, times: Sequence[Times]) -> list[float]:
-        """Scores of all engines for a request."""
-        if (number := floor(delivery.arrival / SCRAPE_SECONDS)) > self._scraped:
-            self._scraped = number
-            self._scrape(number * SCRAPE_SECONDS, times)
-        found, tokens = self._index.cached_tokens(delivery.request), delivery.request.num_input
-        longest = max(self._queues)
-        spread = longest - min(self._queues)
-        return [
-            PREFIX_WEIGHT * found.get(engine, 0) / tokens
-            + QUEUE_WEIGHT * ((longest - waiting) / spread if spread else 1.0)
-            + CACHE_WEIGHT * (1.0 - used)
-            for engine, (waiting, used) in enumerate(zip(self._queues, self._used, strict=True))
-        ]
-
-    def pick(self, engine: int, delivery: Arrival) -> None:
-        """Record that a request goes to an engine."""
-        self._sent[engine][delivery.number] = delivery.request.num_input
-        self._index.add(engine, delivery.number, delivery.request)
-
-    def _scrape(self, moment: float, times: Sequence[Times]) -> None:
-        for engine, prompts in enumerate(self._sent):
-            started_at, last_token = times[engine].started_at, times[engine].last_token
-            for number in [number for number in prompts if last_token[number] <= moment]:
-                del prompts[number]
-            running = [tokens for number, tokens in prompts.items() if started_at[number] <= moment]
-            self._queues[engine] = len(prompts) - len(running)
-            self._used[engine] = min(1.0, sum(running) / self._cache_tokens)
-
-
 @dataclass(frozen=True, slots=True)
 class Engines:
     """What a policy knows of the engines before they start."""
@@ -370,14 +320,47 @@ def dynamo(engines: Engines) -> Choose:
     return prefix_aware(engines, answers=True)
 
 
+# The endpoint picker of llm-d and of the Gateway API Inference Extension: weighted scores, the highest wins. Three
+# scorers from 0 to 1 with the weights of the default profile: the share of the prompt an endpoint has been sent before
+# (3), how short its queue is relative to the others (2), how empty its KV cache is (2). Queues and caches are known
+# from metrics scraped every 50 ms; requests sent since are not in them, so a burst may follow one prefix. Sources:
+# gateway-api-inference-extension pkg/epp/scheduling/framework/plugins (prefixcachescorer, queuescorer,
+# kvcacheutilizationscorer), the README of llm-d-inference-scheduler's scorer/prefix, and Red Hat's page on configuring
+# llm-d's scheduler for the weights.
+
+
 def llm_d(engines: Engines) -> Choose:
-    """llm-d's endpoint picker: prefix, queue and cache scores (`ScorePicker`); ties go round robin."""
-    picker = ScorePicker(engines.count, engines.cache_tokens, engines.block_size)
+    """llm-d's endpoint picker: prefix, queue and cache scores; ties go round robin."""
+    index = PrefixIndex(engines.count, engines.cache_tokens, engines.block_size)
     pick = smallest_in_turn(engines.count)
+    sent: list[dict[int, int]] = [{} for _ in range(engines.count)]  # Prompt tokens of unanswered requests, by engine
+    queues, used, scraped = [0] * engines.count, [0.0] * engines.count, 0  # As of the last scrape
+
+    def scrape(moment: float, times: Sequence[Times]) -> None:
+        for engine, prompts in enumerate(sent):
+            started_at, last_token = times[engine].started_at, times[engine].last_token
+            for number in [number for number in prompts if last_token[number] <= moment]:
+                del prompts[number]
+            running = [tokens for number, tokens in prompts.items() if started_at[number] <= moment]
+            queues[engine] = len(prompts) - len(running)
+            used[engine] = min(1.0, sum(running) / engines.cache_tokens)
 
     def choose(delivery: Arrival, loads: Loads) -> int:
-        chosen = pick([-score for score in picker.scores(delivery, loads.times)])
-        picker.pick(chosen, delivery)
+        nonlocal scraped
+        if (number := floor(delivery.arrival / SCRAPE_SECONDS)) > scraped:
+            scraped = number
+            scrape(number * SCRAPE_SECONDS, loads.times)
+        found, tokens, longest = index.cached_tokens(delivery.request), delivery.request.num_input, max(queues)
+        spread = longest - min(queues)
+        scores = [
+            PREFIX_WEIGHT * found.get(engine, 0) / tokens
+            + QUEUE_WEIGHT * ((longest - waiting) / spread if spread else 1.0)
+            + CACHE_WEIGHT * (1.0 - share)
+            for engine, (waiting, share) in enumerate(zip(queues, used, strict=True))
+        ]
+        chosen = pick([-score for score in scores])
+        sent[chosen][delivery.number] = tokens
+        index.add(chosen, delivery.number, delivery.request)
         return chosen
 
     return choose

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import attrgetter
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.serve.cache.blocks import BlockAllocation, Ends, KvShape, Path
@@ -433,6 +434,9 @@ class PrefillFirstPolicy:
     ignores_end: bool = False  # The engine knows that requests produce all they declare (``ignore_eos``)
     rules: PrefillRules = OLDEST_RULES
     priorities: Priorities | None = None  # None: priorities do not count
+    chunked_prefill: ClassVar[bool] = True  # Any prompt can be computed: in chunks or, alone, as a whole
+    repeats: ClassVar[bool] = True  # Decode steps are taken in runs
+    frees_on_completion: ClassVar[bool] = False  # Blocks of in-flight steps are freed with their results
 
     @property
     def max_num_batched_tokens(self) -> int:
@@ -442,21 +446,6 @@ class PrefillFirstPolicy:
     @property
     def max_num_seqs(self) -> int:
         return self.max_running_requests
-
-    @property
-    def chunked_prefill(self) -> bool:
-        """Any prompt can be computed: in chunks or, alone, as a whole."""
-        return True
-
-    @property
-    def repeats(self) -> bool:
-        """Decode steps are taken in runs."""
-        return True
-
-    @property
-    def frees_on_completion(self) -> bool:
-        """Blocks of in-flight steps are freed with their results."""
-        return False
 
     def spare_tokens(self, block_size: int) -> int:
         """A partly filled page, one that may be needed, and a token."""
@@ -489,6 +478,14 @@ class AdapterLimit:
     def has_slot(self, sequence: Sequence) -> bool:
         adapter, taken = sequence.adapter, self._in_step
         return adapter in self._free or adapter in taken or len(taken) < self._max_adapters
+
+    def first(self, waiting: deque[Sequence], position: int) -> int:
+        """The first place from there on whose request has a slot; their number if none has."""
+        if len(self._in_step) < self._max_adapters:
+            return position
+        able = self._in_step | self._free
+        later = enumerate(islice(waiting, position, None), position)
+        return next((place for place, each in later if each.adapter in able), len(waiting))
 
     def add(self, sequence: Sequence) -> None:
         self._in_step |= {sequence.adapter} - self._free

@@ -81,21 +81,11 @@ class HostOffload:
         self.loaded: dict[int, int] = {}  # Tokens each request loaded from the tier at its first start, if any
 
     @property
-    def has_moves(self) -> bool:
-        """True while copies are in flight or about to be submitted."""
-        return self.num_under_way > 0
-
-    @property
     def is_quiet(self) -> bool:
         """True if another lookup would change nothing."""
-        return not self.has_moves and not self.tier.counts_lookups
+        return not (self.num_under_way or self.tier.counts_lookups)
 
     # Starting requests.
-
-    @property
-    def arrived(self) -> list[Sequence]:
-        """Waiting requests with all blocks loaded."""
-        return [each for each, has_arrived in self.loading.items() if has_arrived]
 
     def look_up(self, sequence: Sequence, computed: int, known: int) -> int | None:
         """Tokens in the tier after the ``computed`` ones; None: retry in the next step."""

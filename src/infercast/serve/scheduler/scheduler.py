@@ -42,6 +42,8 @@ SKIPPED = -1  # Returned instead of a token count: the request stays in the queu
 
 
 class Scheduler:
+    can_retry_now = False  # It cannot plan again until a result or a request arrives
+
     def __init__(
         self,
         policy: FcfsPolicy,
@@ -143,11 +145,6 @@ class Scheduler:
 
     def _planned(self, plan: Plan) -> list[Sequence]:
         return [*(self.cohort.members if plan.decodes else ()), *plan.sequences]
-
-    @property
-    def can_retry_now(self) -> bool:
-        """Always False: it cannot plan again until a result or a request arrives."""
-        return False
 
     def most_steps(self, plan: Plan) -> int:
         """How many times the step just planned can be repeated before a known change."""
@@ -258,7 +255,9 @@ class Scheduler:
                 if sequence not in self.running:
                     continue  # the next one has taken its place
                 if drafts is not None and cast("DraftSequence", sequence).in_prompt:
-                    self._go_on_with_prompt(plan, sequence)
+                    cast("DraftPlan", plan).has_prompts = True
+                    if self.offload is not None:
+                        self.offload.settling.append(sequence)
                 self._schedule(plan, sequence, new_tokens)
             position += 1
 
@@ -282,12 +281,6 @@ class Scheduler:
             if victim is sequence:
                 return position if by_priority and self.policy.goes_on else -1
         return position
-
-    def _go_on_with_prompt(self, plan: Plan, sequence: Sequence) -> None:
-        """With drafts: a running sequence in the middle of its prompt is in the step."""
-        cast("DraftPlan", plan).has_prompts = True
-        if self.offload is not None:
-            self.offload.settling.append(sequence)
 
     def _next_tokens(self, plan: Plan, sequence: Sequence) -> int:
         """Tokens a running sequence computes in the step being planned; 0: none."""
@@ -417,6 +410,8 @@ class Scheduler:
             return
         position, waiting, most = 0, self.waiting, self.policy.max_num_seqs
         while position < len(waiting) and plan.budget > 0 and len(self.running) < most:
+            if self.adapters is not None and (position := self.adapters.first(waiting, position)) == len(waiting):
+                break
             sequence = waiting[position]
             new_tokens = SKIPPED if self._is_skipped(sequence) else self._start(plan, sequence)
             if new_tokens > 0:
@@ -432,14 +427,14 @@ class Scheduler:
     def _plan_loaded(self, plan: Plan) -> bool:
         """Admit requests loaded from host memory; False if one of them does not fit."""
         assert self.offload is not None
-        for sequence in self.offload.arrived:
+        for sequence in [each for each, has_arrived in self.offload.loading.items() if has_arrived]:
             if plan.budget <= 0 or len(self.running) >= self.policy.max_num_seqs:
                 return False
             if self._is_skipped(sequence):
                 continue
             new_tokens = self._start(plan, sequence)
             if not new_tokens:
-                self._is_blocked = not self.offload.has_moves
+                self._is_blocked = not self.offload.num_under_way
                 return False
             self._begin(plan, self.waiting.index(sequence), sequence, new_tokens)
         return True

@@ -111,7 +111,8 @@ class Clients:
         costs: ServerCosts | None = None,
         servers: int = 1,
     ) -> None:
-        self.requests: Sequence[Request] = workload.requests
+        self.requests = dict(enumerate(workload.requests))  # That have not reached an engine
+        self._num_known = len(workload.requests)
         self._path_seconds, self._token_seconds = path_seconds, token_seconds
         costs = ServerCosts() if costs is None else costs
         self._costs, self._in_rounds = costs, any(costs) and not costs.part
@@ -149,7 +150,28 @@ class Clients:
         else:
             _, index, sent = self._left.popleft()
             self._see_next()
-        return index, self.requests[index], sent
+        return index, self.requests.pop(index), sent
+
+    def put(self, index: int, request: Request, now: float) -> None:
+        """A request that was not known before, which a client sends now."""
+        self.requests[index] = request
+        self._starts.append(index)
+        self._arrivals.append(now)
+        self._look_ahead()
+        self.move_to(now)
+
+    def drop(self, index: int) -> bool:
+        """The client of such a request leaves; False if an engine has it already."""
+        if self.requests.pop(index, None) is None:
+            return False
+        if self.servers is None:
+            place = self._starts.index(index, self._num_begun)
+            del self._starts[place], self._arrivals[place]
+            self._look_ahead()
+        else:
+            self._left = deque(each for each in self._left if each[1] != index)
+            self._see_next()
+        return True
 
     def move_to(self, time: float) -> None:
         """Let the API servers work up to a time of which all steps are known."""
@@ -159,7 +181,8 @@ class Clients:
             servers.put(self._sent_at, self._next)
             self._send()
         for end, index, sent in servers.move_to(time):
-            self._left.append((end + self._path(index), index, sent))
+            if index in self.requests:  # else its client has left
+                self._left.append((end + self._path(index), index, sent))
         self._see_next()
 
     def _send(self) -> tuple[int, float]:
@@ -206,9 +229,10 @@ class Clients:
         if self.further is not None and self._num_begun == len(self._starts):
             # All requests are sent; perhaps others follow
             assert self.further is not None
-            requests, count = self.further(), len(self.requests)
-            self.requests = (*self.requests, *requests)
-            self._starts += range(count, len(self.requests))
+            requests, count = self.further(), self._num_known
+            self._num_known += len(requests)
+            self.requests |= enumerate(requests, count)
+            self._starts += range(count, self._num_known)
             self._arrivals += [request.arrival for request in requests]
             if not requests:
                 self.further = None

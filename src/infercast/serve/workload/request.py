@@ -143,29 +143,28 @@ def refuse_too_long(workload: Workload, longest: int) -> None:
 
 def truncated(workload: Workload, longest: int) -> Workload:
     """The same requests cut to ``longest`` tokens: prompts first, keeping their beginnings, then answers."""
-    requests = tuple(
-        request if _tokens(request) <= longest else _truncated(request, longest) for request in workload.requests
-    )
-    count = sum(_tokens(request) > longest for request in workload.requests)
-    if workload.open_ended:
-        workload = replace(workload, cut=("truncate", longest))
-    if not count:
-        return workload
-    words = f"{workload.description}; {count:,} of {len(requests):,} cut to max_model_len {longest:,}"
-    return replace(workload, requests=requests, description=words, num_truncated=count)
+    requests = tuple(each if _tokens(each) <= longest else _truncated(each, longest) for each in workload.requests)
+    return _within(workload, requests, "truncate", longest)
 
 
 def without_too_long(workload: Workload, longest: int) -> Workload:
-    requests = tuple(request for request in workload.requests if _tokens(request) <= longest)
-    count = len(workload.requests) - len(requests)
+    return _within(workload, tuple(each for each in workload.requests if _tokens(each) <= longest), "skip", longest)
+
+
+def _within(workload: Workload, requests: tuple[Request, ...], how: str, longest: int) -> Workload:
+    """A workload with these of its requests, the others cut or left out, and a word on how many they are."""
+    count = sum(_tokens(each) > longest for each in workload.requests)
     if workload.open_ended:
-        workload = replace(workload, cut=("skip", longest))
+        workload = replace(workload, cut=(how, longest))
     if not count:
         return workload
     if not requests:
         raise InputError(f"all {count:,} requests are longer than max_model_len {longest}; none is left to simulate")
-    words = f"{workload.description}; {count:,} longer than max_model_len {longest:,} left out"
-    return replace(workload, requests=requests, description=words, num_skipped=count)
+    if how == "skip":
+        words = f"{workload.description}; {count:,} longer than max_model_len {longest:,} left out"
+        return replace(workload, requests=requests, description=words, num_skipped=count)
+    words = f"{workload.description}; {count:,} of {len(requests):,} cut to max_model_len {longest:,}"
+    return replace(workload, requests=requests, description=words, num_truncated=count)
 
 
 def _tokens(request: Request) -> int:
