@@ -15,7 +15,7 @@ from infercast.forecast.command.pasted import read_command, text_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, taken_by
 from infercast.forecast.option_table import COST, TIME, WORKLOAD, Option
-from infercast.forecast.progress import time_budget
+from infercast.forecast.progress import share_of_time, time_budget
 
 
 @with_options(
@@ -42,9 +42,11 @@ def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: An
     workload = workload_of(ctx)
     deployed = {**taken_by(deploy, given), "calibration": calibration_of(given)}
     usual_trials = 24  # for the bar: about as many settings are tried
-    with runs_bar("settings", usual_trials) as tell, time_budget(time_limit_of(ctx)):
-        asked: dict[str, Any] = {"like": workload, "slo": slo, "tariff": tariff, "facility": facility_of(given)}
-        asked |= {"advice": given["advice"], "service": given["service"], "tell": tell or (lambda _: None)}
-        asked["engine"] = asked_for
-        explained = explain_command(text, gpu, workload if said else None, **asked, **deployed)
-    print_answer(form, explained)
+    of_trials = 0.85  # Share of the time that is for runs and settings, and not for what is said of them
+    asked: dict[str, Any] = {"like": workload, "slo": slo, "tariff": tariff, "facility": facility_of(given)}
+    asked |= {"advice": given["advice"], "service": given["service"], "engine": asked_for}
+    with time_budget(time_limit_of(ctx)):
+        with runs_bar("settings", usual_trials) as tell, share_of_time(of_trials):
+            asked["tell"] = tell or (lambda _: None)
+            explained = explain_command(text, gpu, workload if said else None, **asked, **deployed)
+        print_answer(form, explained)

@@ -27,9 +27,12 @@ from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.question import AXES, PlanAxis, Question, setting_axis
 from infercast.forecast.plan.request import ANY, question_of, same_named
 from infercast.forecast.plan.search import plan
+from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.slo import Slo
 from infercast.report.plan import brief_plan, layouts_list, plan_dict, render_layouts, render_plan
 from infercast.report.plan_folder import check_folder, write_plan
+
+LAYOUTS = 0.8  # Share of the time that they take; what limits the best of them takes the rest
 
 
 @with_options(
@@ -54,10 +57,12 @@ def layouts_command(ctx: Context, *, model: str, form: Form, **given: Any) -> No
     slo, tariff = slo_of(given), tariff_of(given)
     names, counts = comma_list("--gpu", given["gpu"]), _counts(given["gpus"])
     others = {"num_gpus": counts, "workload": load, "settings": settings_of(ctx), "slo": slo, "price": tariff}
-    others |= {"facility": facility_of(given), "calibration": calibration_of(given), "time_limit": time_limit_of(ctx)}
-    with runs_bar("layouts", count_layouts(model, names, counts, given["network"])) as tell:
-        costs = compare(model, names, **{**taken_by(deploy, given), **taken_by(compare, given), **others, "tell": tell})
-    print_result(form, layouts_list, render_layouts, costs)
+    others |= {"facility": facility_of(given), "calibration": calibration_of(given)}
+    asked = {**taken_by(deploy, given), **taken_by(compare, given), **others, "time_limit": None}
+    with time_budget(time_limit_of(ctx)):
+        with runs_bar("layouts", count_layouts(model, names, counts, given["network"])) as tell, share_of_time(LAYOUTS):
+            costs = compare(model, names, **asked, tell=tell)
+        print_result(form, layouts_list, render_layouts, costs)
 
 
 def _counts(given: list[str]) -> list[int]:

@@ -33,10 +33,11 @@ from infercast.forecast.option_table import (
     WORKLOAD,
     Option,
 )
-from infercast.forecast.progress import time_budget
+from infercast.forecast.progress import share_of_time, time_budget
 from infercast.report.sweep import break_even_dict, render_break_even
 from infercast.serve.workload.request import Workload
 
+RUNS = 0.7  # Share of the time that the runs may take; intervals and changes take the rest
 AXES = {sweeps.RATE: "rates", sweeps.CONCURRENCY: "concurrencies"}  # Options with several values, by those with one
 
 
@@ -45,7 +46,7 @@ def _run(ctx: Context, run: Callable[..., Any], given: dict[str, Any], bar: str,
     if not along.get("vary"):
         refuse_idle_router(ctx)
     source, device, settings = asked.args
-    with runs_bar(bar, total) as tell, time_budget(time_limit_of(ctx)):
+    with runs_bar(bar, total) as tell, share_of_time(RUNS):
         promised = {"slo": slo_of(given), "price": tariff_of(given), "facility": facility_of(given)}
         common = {"settings": settings, "router": given["router"], "tell": tell, **asked.keywords}
         return run(source, device, load, **along, **promised, **common)
@@ -71,8 +72,9 @@ def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **
         if given[option]:
             along = {option: _loads(ctx, load, given[option])}
     total = len(vary[1]) if vary else len(next(iter(along.values())))
-    found = _run(ctx, sweeps.sweep, given, "sweep", total, **along)
-    print_answer(form, found, plot=plot, csv=csv)
+    with time_budget(time_limit_of(ctx)):
+        found = _run(ctx, sweeps.sweep, given, "sweep", total, **along)
+        print_answer(form, found, plot=plot, csv=csv)
 
 
 def _split_settings(ctx: Context, given: list[str]) -> tuple[str, list[str]] | None:
@@ -115,8 +117,9 @@ def energy_command(ctx: Context, *, csv: Path | None, form: Form, **given: Any) 
     clocks = None if gpu_clocks is None else sweeps.parse_numbers(gpu_clocks, "--gpu-clocks")
     total = len(limits or clocks or range(sweeps.VALUES)) + 2 * sweeps.HALVINGS
     along = {"power_limits": limits, "clocks": clocks, "least_odds": given["least_odds"]}
-    found = _run(ctx, sweeps.save_energy, given, "energy", total, **along)
-    print_answer(form, found, csv=csv)
+    with time_budget(time_limit_of(ctx)):
+        found = _run(ctx, sweeps.save_energy, given, "energy", total, **along)
+        print_answer(form, found, csv=csv)
 
 
 @with_options(
