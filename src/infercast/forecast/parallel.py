@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from infercast.forecast.progress import clock, share_of_time
+from infercast.forecast.progress import clock, set_clock, share_of_time
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -59,11 +59,13 @@ def _forked(work: Callable[[int], Answer], places: range, width: int) -> Iterato
 
     _work.append(work)
     try:
-        with ProcessPoolExecutor(width, get_context("fork")) as pool:
-            yield from pool.map(_at, places)
+        with ProcessPoolExecutor(width, get_context("fork"), set_clock, (clock(),)) as pool:
+            for answer, now in pool.map(_at, places):
+                set_clock(now)
+                yield answer
     finally:
         _work.clear()
 
 
-def _at(place: int) -> Any:
-    return _work[0](place)
+def _at(place: int) -> tuple[Any, float]:
+    return _work[0](place), clock()

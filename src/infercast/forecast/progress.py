@@ -29,9 +29,21 @@ OVER = 0.01  # A share of the time that is left in seconds, below which nothing 
 SPARE = 0.8  # Of the time that is left, what a run is planned for that is begun again with fewer requests
 FEWEST_MORE = 0.2  # A run does not go on for a smaller share of further requests than this
 VARIABLE = "INFERCAST_TIME_LIMIT"
-clock = time.monotonic
-_end: ContextVar[float] = ContextVar("end", default=inf)
+SLOWEST = 3  # A busy machine may take so many times as long by the clock on the wall
+_ends: ContextVar[tuple[float, float]] = ContextVar("ends", default=(inf, inf))  # Of work, and on the wall
 _cuts: list[str] = []
+_elsewhere = 0.0  # Seconds that other processes worked for this one
+
+
+def clock() -> float:
+    """Seconds of work. Those of an idle machine are seconds; a busy one gives the same answers, and later."""
+    return time.process_time() + _elsewhere
+
+
+def set_clock(seconds: float) -> None:
+    """Go on from here, if that is later: so far a process came that works for this one, or for which this one works."""
+    global _elsewhere  # noqa: PLW0603 - as there is one clock
+    _elsewhere += max(0.0, seconds - clock())
 
 
 def usual_limit(default: float) -> float:
@@ -47,12 +59,13 @@ def usual_limit(default: float) -> float:
 def time_budget(seconds: float | None) -> Iterator[None]:
     """Within it, answers are refined for so many seconds, or for as long as it takes; never longer than around it."""
     require(seconds is None or 0 < seconds < inf, "time_limit", "be seconds above 0", seconds)
-    before = _end.get()
-    _end.set(before if seconds is None else min(before, clock() + seconds))
+    before = work, wall = _ends.get()
+    if seconds is not None:
+        _ends.set((min(work, clock() + seconds), min(wall, time.monotonic() + SLOWEST * seconds)))
     try:
         yield
     finally:
-        _end.set(before)
+        _ends.set(before)
 
 
 @contextmanager
@@ -72,8 +85,9 @@ def timed(items: Sequence[Item], later: float = 0.0) -> Iterator[Item]:
 
 def time_left() -> float:
     """Seconds in which an answer may still be refined; infinite without a limit."""
-    end = _end.get()
-    return inf if end == inf else end - clock()
+    work, wall = _ends.get()
+    # What is left on the wall counts where other work of the machine took most of what has gone by.
+    return inf if work == inf else min(work - clock(), (wall - time.monotonic()) / (SLOWEST - 1))
 
 
 def cut(what: str) -> None:
