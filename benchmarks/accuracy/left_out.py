@@ -29,9 +29,8 @@ import pandas
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import LEFT_OUT, Rows
 from infercast.lab.fit.samples import FEWEST, Key, Sample, key_of, sample_of
-from infercast.lab.fit.tables import WHOLE_TOKENS, takes_whole_tokens
+from infercast.lab.fit.tables import LEFT_OUT, WHOLE_TOKENS, Rows, takes_whole_tokens
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured, fit_pooled, pools_of
 from infercast.predict.fitted import POOLED, Artifact
 from infercast.predict.identity import kernel_profile

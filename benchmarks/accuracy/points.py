@@ -16,8 +16,8 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import LEFT_OUT, Rows
 from infercast.lab.fit.samples import group_hashes, key_of
+from infercast.lab.fit.tables import LEFT_OUT, Rows
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.op import tensor_rate_of
 from infercast.predict.roofline import Roofline

@@ -23,8 +23,8 @@ from infercast.cli.options import known_names
 from infercast.cli.outputs import print_json
 from infercast.errors import InfercastError, InputError, UnknownNameError, require
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import Array, Rows
 from infercast.lab.fit.samples import Key, Sample, group_hashes, is_left_out, key_of, sample_of
+from infercast.lab.fit.tables import Array, Rows
 from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured
 from infercast.predict.fitted import Artifact, load_artifact
 from infercast.predict.identity import KernelProfile, kernel_profile

@@ -10,7 +10,7 @@ import pandas
 
 from infercast.bundled import read_data
 from infercast.errors import FileFormatError
-from infercast.lab.fit.rows import Rows, in_microseconds, read_parquet, rows_of
+from infercast.lab.fit.tables import Rows, in_microseconds, read_parquet, rows_of
 from infercast.ops import Scan, ShortConvolution, StateUpdate
 from infercast.ops.mixers import GATED_DELTA, KIMI_DELTA, MAMBA2
 

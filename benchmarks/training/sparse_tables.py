@@ -14,7 +14,7 @@ import pandas
 from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of
-from infercast.lab.fit.rows import Array, Rows, read_parquet, rows_of
+from infercast.lab.fit.tables import Array, Rows, read_parquet, rows_of
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
 from infercast.models.mixers.mixer import Mixer, SequenceBatch
 from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infercast.bundled import read_data
 from infercast.lab.fit import samples, tables, train
-from infercast.lab.fit.rows import Rows
+from infercast.lab.fit.tables import Rows
 from training.recurrent_tables import RECURRENT_FILES, read_recurrent
 from training.sparse_tables import MODULE_FILES, SPARSE_FILES, read_module, read_sparse
 

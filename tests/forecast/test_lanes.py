@@ -9,7 +9,7 @@ import infercast
 from infercast.forecast.explain import step_log as module
 from infercast.forecast.explain.step_log import Watched, lanes_of, watch_run
 from infercast.forecast.system import system_of
-from infercast.serve import simulate, simulation
+from infercast.serve import loop, simulate
 from infercast.serve.timeline import Span, Timeline
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -44,7 +44,7 @@ def test_the_host_plans_when_the_simulation_did(run: Watched, monkeypatch: pytes
             moments.append(self.clock)
             return super().launch(*words)
 
-    monkeypatch.setattr(simulation, "Timeline", Noted)
+    monkeypatch.setattr(loop, "Timeline", Noted)
     record = simulate(run.forecast.system.pools[0].replica, run.forecast.workload, jump=False)
     lanes = lanes_of(run, 0.0, 1e6)
     plans = [each.begin for each in lanes.engines[0].host if each.name == "plan"]

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from infercast.bundled import read_data
 from infercast.calibration.readers import EDGE, Snapshot, parse_metrics, read_results, read_snapshot
 from infercast.calibration.result import QUANTITIES, RATE, Asked, Lengths, Result
 from infercast.engines.base import FAMILIES, Deployment
-from infercast.engines.settings import metrics_of
 from infercast.errors import InputError, require
 from infercast.forecast.calibration import TITLES, Calibration, Fingerprint, Learned, Pair, Source, with_acceptance
 from infercast.forecast.intervals import slowed
@@ -377,9 +377,12 @@ def fetch(url: str, path: str = "/metrics") -> str:
 
 def as_vllm(values: Snapshot) -> dict[tuple[str, str], float]:
     """SGLang's metrics under vLLM's names, by what both show."""
-    tables = {family: metrics_of(family)["metric"] for family in FAMILIES}
-    names = {row["value"]: row["name"] for row in reversed(tables["vllm"])}
-    others = {row["name"]: names[row["value"]] for row in tables["sglang"] if row["value"] in names}
+    shown: dict[str, dict[str, str]] = {}
+    for family in FAMILIES:
+        rows = read_data(f"engines/{family}/metrics.toml")["names"].items()
+        shown[family] = {name: row if isinstance(row, str) else row["value"] for name, row in rows}
+    names = {value: name for name, value in reversed(shown["vllm"].items())}
+    others = {name: names[value] for name, value in shown["sglang"].items() if value in names}
     found = dict(values)
     for (name, labels), value in values.items():
         part = re.search(r"_(?:bucket|sum|count)$", name)

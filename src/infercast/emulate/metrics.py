@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from infercast.engines.settings import metrics_of
+from infercast.bundled import read_data
 
 
 class Histogram:
@@ -68,6 +68,15 @@ def _buckets(named: Mapping[str, list[float]], name: str, longest: int) -> list[
         return named[name]
     steps = (mantissa * 10**power for power in range(12) for mantissa in (1, 2, 5))
     return [each for each in steps if each <= longest]
+
+
+def metrics_of(family: str) -> dict[str, Any]:
+    """What a server's page of metrics has: each ``metric`` with its name, value, kind and words, buckets and labels."""
+    shown: dict[str, dict[str, str]] = read_data("engines/metrics.toml")
+    about = {value: {"kind": kind, "help": text} for kind, rows in shown.items() for value, text in rows.items()}
+    table = dict(read_data(f"engines/{family}/metrics.toml"))
+    rows = {name: row if isinstance(row, dict) else {"value": row} for name, row in table.pop("names").items()}
+    return {**table, "metric": [{"name": name, **row, **about[row["value"]]} for name, row in rows.items()]}
 
 
 class Metrics:

@@ -19,7 +19,7 @@ from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.forecast.system import PROXY_ROUTER, system_of
 from infercast.serve.workload.distributions import parse_lengths
 from infercast.units import json_text
-from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Problem, read_document
+from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Problem, check_host, read_document
 
 if TYPE_CHECKING:
     import uvicorn
@@ -174,11 +174,7 @@ class Server:
             await _reply(send, _error(str(problem), "BadRequestError", 400), 400)
 
     def _route(self, scope: Mapping[str, Any]) -> Callable[..., Awaitable[None]]:
-        headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1").lower()
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if self._hosts and name not in self._hosts:
-            raise Problem(403, "HostError", f"this server does not go by the name {name[:80]!r}; see --listen")
+        check_host(dict(scope["headers"]).get(b"host", b"").decode("latin-1"), self._hosts, "--listen")
         found = self._routes.get((scope["method"], scope["path"].rstrip("/") or "/"))
         if found is None:
             if any(path == scope["path"] for _, path in self._routes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from enum import Enum
 from math import exp, inf, log, prod
@@ -67,9 +68,13 @@ class HostCosts:
         return ServerCosts(self.server_turn, self.token_turn if part else 0.0, part, self.hand_over, self.server_work)
 
     def sped_up(self, speed: float, title: str, source: str | None = None) -> Self:
-        names = (field.name for field in fields(self) if field.name not in FACTS)
-        seconds: dict[str, Any] = {name: getattr(self, name) / speed for name in names}
+        seconds: dict[str, Any] = {name: each / speed for name, each in self.seconds.items()}
         return replace(self, title=title, source=source or self.source, **seconds)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """All times by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in FACTS}
 
     def on_cpu(self, name: str) -> Self:
         if name == MEASURED:
@@ -174,8 +179,7 @@ class HostProbe(NamedTuple):
     def on(self, host: Costs) -> Costs:
         """An engine's host times on this machine, from those on the reference."""
         factors = self.factors_on(host)
-        names = (field.name for field in fields(host) if field.name not in FACTS)
-        seconds: dict[str, Any] = {name: getattr(host, name) * factors[group_of(name)] for name in names}
+        seconds: dict[str, Any] = {name: each * factors[group_of(name)] for name, each in host.seconds.items()}
         told = f"{self.title}: Python x {factors[PYTHON]:.2f}, launches x {factors[LAUNCH]:.2f} the measured times"
         return replace(host, title=told, source="a probe of this machine", is_measured=True, **seconds)
 
@@ -227,6 +231,12 @@ class Launch(Enum):
     FULL_GRAPH = "full graph"  # The whole step is one CUDA graph: steps in which every sequence computes one token
     PIECEWISE_GRAPHS = "piecewise graphs"  # Attention is launched eagerly between graphs of the rest
     EAGER = "eager"  # Every kernel is launched individually
+
+
+def next_size(sizes: Sequence[int], number: int) -> int | None:
+    """The smallest of some ascending sizes that holds so many tokens or sequences."""
+    place = bisect_left(sizes, number)
+    return sizes[place] if place < len(sizes) else None
 
 
 class Graphs(Protocol):

@@ -215,16 +215,6 @@ def commands_in(file: str) -> EngineCommands:
     return EngineCommands(**read_data(file)) if file else EngineCommands()
 
 
-@cache
-def metrics_of(family: str) -> dict[str, Any]:
-    """What a server's page of metrics has: each ``metric`` with its name, value, kind and words, buckets and labels."""
-    shown: dict[str, dict[str, str]] = read_data("engines/metrics.toml")
-    about = {value: {"kind": kind, "help": text} for kind, rows in shown.items() for value, text in rows.items()}
-    table = dict(read_data(f"engines/{family}/metrics.toml"))
-    rows = {name: row if isinstance(row, dict) else {"value": row} for name, row in table.pop("names").items()}
-    return {**table, "metric": [{"name": name, **row, **about[row["value"]]} for name, row in rows.items()]}
-
-
 def numbers(version: str) -> tuple[int, ...]:
     """A version as numbers: 0.5.16 is after 0.5.9."""
     return tuple(int(part) for part in version.split("."))

@@ -129,6 +129,15 @@ class DecodeSurface:
         places = range(start, end)
         return [[column[at] + share * (column[at + 1] - column[at]) for at in places] for column in page]
 
+    def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
+        length, rest = divmod(total_keys, num_sequences)
+        number, start = divmod(length, PAGE)
+        page = self._pages.get((num_sequences, number))
+        if page is None:
+            page = self._pages[num_sequences, number] = self._make_page(num_sequences, number)
+        share = rest / num_sequences
+        return [column[start] + share * (column[start + 1] - column[start]) for column in page]
+
     def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
         """Seconds of each kernel at the integer lengths of a page and the one after."""
         curve = self._curves.get(num_sequences)

@@ -226,8 +226,7 @@ class KernelTimer:
             tokens += new
         if count:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            keys = computed + count
-            decodes = [each for (each,) in time_decoding(count, keys)]
+            decodes, keys = time_decoding.next_step(count, computed + count), computed + count
             padded = [each.seconds(count, keys) for each in self._padded] if self._is_padded else self._not_padded
             attention = [*map(fuse_prefill_decode, attention, decodes, self._attention_launches, padded)]
         return self._put_together(tokens, len(prefills) + count, len(prefills), count + num_first, attention)
@@ -417,8 +416,8 @@ class DraftingTimer(KernelTimer):
         # The drafter runs for every sequence in the step; for unfinished prompts the result is not used.
         number = shape.num_sequences
         if passes > 1:
-            again = self._single(number, shape.total_computed + shape.num_tokens)
-            attention = [each + (passes - 1) * more for each, (more,) in zip(attention, again, strict=True)]
+            again = self._single.next_step(number, shape.total_computed + shape.num_tokens)
+            attention = [each + (passes - 1) * more for each, more in zip(attention, again, strict=True)]
         row = passes * (self._most_sequences + 1) + number
         drafts = self._draft_seconds[row]
         if shape.prompts:
@@ -470,18 +469,17 @@ class DraftingTimer(KernelTimer):
         """Sequences with drafts, mixed with those without."""
         most = self._drafting.num_drafts
         if not num_drafts:
-            return [each for (each,) in of_single(count, computed + count)]
+            return of_single.next_step(count, computed + count)
         with_drafts = min(count, -(-num_drafts // most))
         if self._drafting.by_batch:
             with_drafts = count
         width = 1 + max(1, round(num_drafts / with_drafts))
         share = with_drafts / count
-        verified = self._verifying(width)(with_drafts, int(share * computed) + with_drafts * width)
-        seconds = [each for (each,) in verified]
+        seconds = self._verifying(width).next_step(with_drafts, int(share * computed) + with_drafts * width)
         if with_drafts == count:
             return seconds
-        others = of_single(count - with_drafts, computed - int(share * computed) + count - with_drafts)
-        return [*map(fuse_prefill_decode, seconds, [each for (each,) in others], self._attention_launches, repeat(0.0))]
+        others = of_single.next_step(count - with_drafts, computed - int(share * computed) + count - with_drafts)
+        return [*map(fuse_prefill_decode, seconds, others, self._attention_launches, repeat(0.0))]
 
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float], verifying: int = 0
@@ -645,21 +643,18 @@ class CorrectedTimer(KernelTimer):
         return factor * self._own.kernel_seconds(rows, [each / factor for each in varying], slowed)
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        factors = np.where(rows[0] >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
+        factors = self._factors_of(rows[0])[:, None]
         return np.asarray(factors * self._own.step_kernels(rows, varying / factors, slowed))
 
     def row_seconds(self, table: int, rows: Table) -> Table:
         each = self._own.row_seconds(table, rows)
-        return (
-            each if table else each * np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
-        )
+        return each if table else each * self._factors_of(rows)[:, None]
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
         return self._own.row_calls(table, rows)
 
     def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
-        factors = np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])
-        return np.asarray(factors * self._own.slowed_seconds(rows, slowed))
+        return np.asarray(self._factors_of(rows) * self._own.slowed_seconds(rows, slowed))
 
     def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
         return self._own.limit_felt(rows, slowed, seconds)
@@ -675,6 +670,9 @@ class CorrectedTimer(KernelTimer):
         found = self._own.with_adapters(estimate)
         pairs = zip(plain, found.gpu_seconds, strict=True)
         return found._replace(gpu_seconds=[before + factor * (after - before) for before, after in pairs])
+
+    def _factors_of(self, rows: Table) -> Table:
+        return np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])
 
     def _longer(self, estimate: StepEstimate) -> StepEstimate:
         factor = self._factors[estimate.rows[0] >= self._decoding_row]

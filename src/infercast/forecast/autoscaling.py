@@ -19,6 +19,7 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.errors import InputError, require
 from infercast.forecast.cost import GpuPrice
+from infercast.forecast.progress import Pace, cut, timed
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import QUANTITIES, Array, Limit, Slo, latency_of
@@ -297,16 +298,16 @@ def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -
     whole = traffic.workload(mix, np.zeros(mix.size))
     full = most_requests_per_second(system, whole)
     levels: list[Level] = []
-    for share in SHARES:
+    fullness = (0.3, 1.0)  # shares of a replica's seats that closed loops keep taken
+    for share in timed(SHARES, len(fullness)):
         rate, stay = share * full, levels[-1].in_system / levels[-1].rate if levels else 1.0
         count = min(int(max(RESIDENCES * rate * stay, LEAST)), mix.size)
         comes = partial(_at_rate, traffic, mix, random.exponential(1.0 / rate, mix.size), rate)
         levels.append(_level(_settled(system, comes, count, mix.size), slo, rate, replicas))
     pool = system.pools[-1].engines
     seats = len(pool.replicas) * num_seats(pool.replicas[0], whole.requests)
-    fullness = (0.3, 1.0)  # shares of a replica's seats that closed loops keep taken
     rounds = 8
-    for share in fullness:
+    for share in timed(fullness):
         clients = int(share * seats)
         if clients > (1.2 if share < 1.0 else 1.02) * replicas * levels[-1].in_system:
             count = int(np.clip(rounds * clients, LEAST, 2 * MOST))
@@ -331,16 +332,20 @@ def _sample(traffic: Traffic, count: int, random: np.random.Generator) -> Array:
 
 
 def _settled(system: System, load: Callable[[int], Workload], count: int, most: int) -> Forecast:
-    """A forecast of the steady part, if the run has one; one twice as long where the first is too short."""
+    """A forecast of the steady part, if the run has one; one twice as long where the first is too short, in time."""
+    pace = Pace()
     while True:
         workload = load(count)
         run = system.serve(workload, go_on=lambda *_: None)
         forecast = simulate_system(system, workload, run=run)
         if forecast.steady.reached:
             return simulate_system(system, workload, run=run, steady=True)
-        if count >= most:
+        longer = pace.affordable(count, min(2 * count, most), again=True)
+        if pace.is_late:
+            cut("a level")
+        if longer <= count:
             return forecast
-        count = min(2 * count, most)
+        count, pace = longer, Pace()
 
 
 def _at_rate(traffic: Traffic, mix: Array, gaps: Array, rate: float, count: int) -> Workload:

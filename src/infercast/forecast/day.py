@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from os import PathLike
 from typing import Any, NamedTuple, Unpack
 
@@ -24,7 +25,7 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import KILO, Facility, server_around
 from infercast.forecast.option_table import OPTIONS
-from infercast.forecast.progress import cut, stage_progress, time_budget, time_left
+from infercast.forecast.progress import cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
@@ -207,6 +208,7 @@ class SteppedDay:
 
 
 MOST_REPLICAS = 1024
+OF_CURVE = 0.4  # The share of the time for the loads of one replica; those of several have twice that of the rest
 TOGETHER = (2, 4)  # Sizes of fleets simulated together: behind a load balancer each replica has steadier traffic
 FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
 
@@ -280,7 +282,10 @@ def capacity(
     system, lag = system_of(deployment), start or autoscaling.start_up(deployment)
     with stage_progress(tell) as say, time_budget(time_limit):
         say("one replica at several loads")
-        lone = autoscaling.learn_curve(system, traffic, slo)
+        began = time_left()
+        with share_of_time(OF_CURVE):
+            lone = autoscaling.learn_curve(system, traffic, slo)
+        took = 0.0 if began == inf else began - time_left()
         if lone.most_kept() <= 0.0:
             raise InputError(
                 f"slo {slo} cannot hold on {deployment.model.name}, {deployment.layout} of {deployment.gpu.name}: an "
@@ -291,7 +296,12 @@ def capacity(
         gpu_price = None if deployment.gpu.stages else tariff.price(deployment.gpu.name, facility)
         build = partial(SteppedDay, traffic=traffic, service=service, gpus=deployment.layout.gpus, price=gpu_price)
         say("several replicas behind a load balancer")
-        curves = {1: lone} | _beside_others(deployment, traffic, slo, _smallest(build({1: lone}), goal)[0])
+        fleet, curves = _smallest(build({1: lone}), goal)[0], {1: lone}
+        if time_left() > 1.5 * took:
+            with share_of_time(2 * OF_CURVE):
+                curves |= _beside_others(deployment, traffic, slo, fleet)
+        else:
+            cut("a fleet")
         curve = curves[max(curves)]
         say("the day")
         day = build(curves)

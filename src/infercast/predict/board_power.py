@@ -37,9 +37,7 @@ SPREAD = {"sibling": 0.12, "unseen": 0.2, "typical": 0.25}
 """Standard deviation of the logarithm of a run's power, where a board was not metered."""
 BLOCK_BYTES, BLOCK_FLOPS = 32 * 1024, 4.0e6  # Bytes or operations of a busy multiprocessor, at least
 TILE_ROWS = 16  # Rows of the smallest tile of kernels for experts ...
-PADDED_ROW = (
-    0.4  # ... and what one of zeros that fills a tile costs in 16 bits; narrow weights are unpacked for each tile
-)
+PADDED_ROW = 0.4  # ... and the share that one of zeros costs in 16 bits: narrow weights are unpacked for each tile
 COLLECTIVE_SHARE = 0.15  # Share of the multiprocessors that carry a collective: 16 to 32 of NCCL's channels
 HELD = 0.987  # Share of its limit that a board holds while the limit binds: 691 of 700 W and 986 of 1,000 W
 BURST = 1.41  # Times the TDP, the most that a board draws in bursts of milliseconds, before the limit binds

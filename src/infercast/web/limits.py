@@ -7,7 +7,7 @@ import json
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from infercast.bundled import read_data
@@ -98,11 +98,7 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "").lower()
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        # A page elsewhere whose name was made to point at this machine is not ours: it must not read answers.
-        if self.hosts and name not in self.hosts:
-            raise Problem(403, "HostError", f"this server does not go by the name {name[:80]!r}; see --allow-host")
+        check_host(headers.get(b"host", ""), self.hosts, "--allow-host")
         is_visit = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == "navigate"
         if headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none") and not is_visit:
             raise Problem(403, "OriginError", "requests from pages of other sites are refused")
@@ -112,6 +108,13 @@ class Guard:
             raise Problem(
                 429, "TooManyRequestsError", f"too many requests; try again in {seconds} s", retry_after=seconds
             )
+
+
+def check_host(host: str, known: Collection[str], option: str) -> None:
+    """Refuse a request by a name that the server does not go by: a page elsewhere must not read answers."""
+    name = (host if host.endswith("]") else host.rpartition(":")[0] or host).lower()
+    if known and name not in known:
+        raise Problem(403, "HostError", f"this server does not go by the name {name[:80]!r}; see {option}")
 
 
 def client_of(scope: Scope) -> str:

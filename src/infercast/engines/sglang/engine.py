@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import bisect
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
@@ -16,7 +15,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines import speculation as drafts
 from infercast.engines.base import Deployment, Engine, Tell, Version, engine_named
-from infercast.engines.host import Launch
+from infercast.engines.host import Launch, next_size
 from infercast.engines.memory import slots_of
 from infercast.engines.settings import (
     EngineNames,
@@ -197,16 +196,11 @@ class SglangGraphs(NamedTuple):
 
     def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
         """How a step of this many tokens is launched, and its padded size: the next captured one."""
-        sizes = self.decode if is_decode else self.prefill
-        if not sizes or num_tokens > sizes[-1]:
-            return Launch.EAGER, num_tokens
-        padded = sizes[bisect.bisect_left(sizes, num_tokens)]
-        if is_decode:
-            return Launch.FULL_GRAPH, padded
+        padded = next_size(self.decode if is_decode else self.prefill, num_tokens)
         most_padding = 2  # A prefill step that padding would enlarge by more than this factor runs without a graph
-        if padded > most_padding * num_tokens:
+        if padded is None or not (is_decode or padded <= most_padding * num_tokens):
             return Launch.EAGER, num_tokens
-        return Launch.PIECEWISE_GRAPHS, padded
+        return Launch.FULL_GRAPH if is_decode else Launch.PIECEWISE_GRAPHS, padded
 
 
 def static_factor(model: ModelConfig) -> float:

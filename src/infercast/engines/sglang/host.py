@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from functools import lru_cache
 
 import numpy as np
 
-from infercast.engines.host import HostCosts, Launch
+from infercast.engines.host import HostCosts, Launch, next_size
 from infercast.engines.sglang.settings import ResolvedSglang, facts_of
 from infercast.engines.speculation import Drafting
 from infercast.hardware import Gpu
@@ -170,8 +169,7 @@ class SglangPasses:
         return around + self._host.kernel_gap * self._kernels if self._kernels else 0.0
 
     def padded(self, num_sequences: int) -> int:
-        place = bisect_left(self._sizes, num_sequences)
-        return self._sizes[place] if place < len(self._sizes) else num_sequences
+        return next_size(self._sizes, num_sequences) or num_sequences
 
     def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
         host, kernels = self._host, self._kernels

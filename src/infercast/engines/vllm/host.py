@@ -6,7 +6,6 @@ launched like the target's own. The V1 runner has piecewise graphs of passes, an
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from functools import lru_cache
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment
-from infercast.engines.host import HostCosts, Launch
+from infercast.engines.host import HostCosts, Launch, next_size
 from infercast.engines.vllm.kernels import default_block_size, packs_experts
 from infercast.engines.vllm.kv_cache import ALL, NONE, kv_layout
 from infercast.engines.vllm.settings import ResolvedSettings
@@ -299,8 +298,7 @@ class VllmPasses:
         return 0.0 if self._work is None else self._host.kernel_gap * (self._work.kernels + DRAFT_HEAD_KERNELS)
 
     def padded(self, num_sequences: int) -> int:
-        place = bisect.bisect_left(self._sizes, num_sequences)
-        return self._sizes[place] if place < len(self._sizes) else num_sequences
+        return next_size(self._sizes, num_sequences) or num_sequences
 
     def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
         """Added launch time of a step that verifies and then drafts in ``passes`` passes."""

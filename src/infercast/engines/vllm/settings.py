@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import bisect
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from infercast.engines.host import Launch
+from infercast.engines.host import Launch, next_size
 from infercast.engines.settings import check_counts, check_sizes, version_of
 from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.kernels import DATACENTER_BLACKWELL, UNIT, check_block_size
@@ -69,20 +68,15 @@ class CapturedGraphs:
 
     def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
         """How a step is launched, and its padded size; decode: all sequences have ``width`` tokens."""
-        full = _next(self._full_sizes, num_tokens) if is_decode else None
-        pieces = _next(self.sizes, num_tokens) if self.mode != "full_decode_only" else None
+        full = next_size(self._full_sizes, num_tokens) if is_decode else None
+        pieces = next_size(self.sizes, num_tokens) if self.mode != "full_decode_only" else None
         if full is not None and not (self.has_holes and pieces is not None and pieces < full):
             return Launch.FULL_GRAPH, full
         if pieces is not None:
-            hidden = _next(self._full_sizes, num_tokens) if self.has_holes else None
+            hidden = next_size(self._full_sizes, num_tokens) if self.has_holes else None
             if hidden is None or hidden >= pieces:
                 return Launch.PIECEWISE_GRAPHS, pieces
         return Launch.EAGER, num_tokens
-
-
-def _next(sizes: list[int] | tuple[int, ...], num_tokens: int) -> int | None:
-    place = bisect.bisect_left(sizes, num_tokens)
-    return sizes[place] if place < len(sizes) else None
 
 
 POLICIES = ("fcfs", "priority")

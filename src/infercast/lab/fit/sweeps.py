@@ -13,7 +13,7 @@ import pandas
 from infercast import ops
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
-from infercast.lab.fit.rows import Array, Rows, read_parquet, rows_of
+from infercast.lab.fit.tables import Array, Rows, read_parquet, rows_of
 from infercast.ops.op import gated_activation, norm, quantise, rope, spread_lengths
 from infercast.predict.families.sparse import BLOCK_CHOICE, TOP_K, latent_attention
 from infercast.predict.identity import SWEEP
