@@ -7,7 +7,7 @@ from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import redeploy
 from infercast.forecast.diagnosis.causes import Cause, adding_up, without
-from infercast.forecast.diagnosis.changes import FREE, GPUS, ROUTER, SEATS, SLOTS, STAGES, changes_of
+from infercast.forecast.diagnosis.changes import FREE, GPUS, HOST, ROUTER, SEATS, SERVERS, SLOTS, STAGES, changes_of
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis, bottleneck, diagnose_run
 from infercast.forecast.diagnosis.trials import CAPACITY, Trials, aim_of
 from infercast.forecast.intervals import forecast_intervals
@@ -221,3 +221,10 @@ def test_nothing_breaks_first_beyond_the_rate_that_the_headline_names() -> None:
     for forecast, name in ((full, "adapter slots"), (plain, "max_num_seqs")):
         first = diagnose_run(forecast, trials=False).breaks[0]
         assert (first.name, first.load) == (name, pytest.approx(forecast.state.capacity))
+
+
+def test_replicas_in_place_of_stages_have_hosts_and_seats_of_their_own() -> None:
+    of = system({"max_model_len": 2048}, model="qwen3-8b", pipeline_parallel_size=2)
+    forecast = simulate_system(of, synthetic_workload(rate=1, count=60, **SHORT))
+    found = next(each for each in changes_of(forecast) if each.values.get("data_parallel_size") == 2)
+    assert {STAGES, HOST, SEATS, SERVERS} <= {*found.eases}

@@ -675,7 +675,8 @@ NEXT_OF_DAY = "--export-autoscaler FILE writes the rules of the autoscaler"
 def _fullest_run(plan: DayPlan) -> Forecast:
     """Of one replica as full as the SLO lets it be."""
     first, *fuller = plan.curve.levels
-    return [first, *(each for each in fuller if each.in_system <= plan.most_kept)][-1].forecast
+    fullest = [first, *(each for each in fuller if each.in_system <= plan.most_kept)][-1]
+    return fullest.forecast.promised(plan.slo)
 
 
 def title_of(plan: DayPlan) -> str:

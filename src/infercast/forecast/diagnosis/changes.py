@@ -227,7 +227,7 @@ def _layouts(forecast: Forecast, number: int) -> Iterator[Change]:
         for by in dict.fromkeys((pipeline, 2)):
             values = {t: by * tensor, p: None if pipeline == by else pipeline // by}
             yield Change((STAGES, *role), values, of_pool)
-            yield Change((STAGES, KV, *role), {d: by * data, p: values[p]}, of_pool)
+            yield Change((STAGES, KV, HOST, SEATS, SERVERS, *role), {d: by * data, p: values[p]}, of_pool)
     if data > 1 and data % 2 == 0:
         yield Change((GPU, ROUTER, *role), {t: 2 * tensor, d: _or_none(data // 2)}, of_pool)
     if tensor > 1 and tensor % 2 == 0:
