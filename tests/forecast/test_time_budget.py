@@ -16,7 +16,7 @@ from infercast.forecast.progress import Pace, share_of_time, time_budget, time_l
 from infercast.forecast.result import Forecast
 from infercast.report.diagnosis import change_words
 
-NEAR = {"gpu": "l4", "rate": 30.0, "input_lengths": 300, "output_lengths": 60}  # Near what it serves at most
+NEAR = {"gpu": "l4", "rate": 30.0, "input_len": 300, "output_len": 60}  # Near what it serves at most
 
 
 class Clock:
@@ -65,7 +65,7 @@ def test_the_stage_alone_decides_what_is_said(clock: Callable[[float], None]) ->
 
 def test_a_length_that_is_given_is_served_whatever_it_takes(clock: Callable[[float], None]) -> None:
     clock(100.0)
-    made = near(count=400, time_limit=1.0)
+    made = near(num_requests=400, time_limit=1.0)
     assert len(made.workload.requests) == 400
     assert made.steady.stopped == "asked"
     assert not progress.was_cut()
@@ -108,7 +108,7 @@ def test_shares_of_the_time_and_budgets_within_budgets(clock: Callable[[float], 
 
 
 def test_no_time_is_left_for_changes(clock: Callable[[float], None]) -> None:
-    forecast = near(count=300, rate=4.0)
+    forecast = near(num_requests=300, rate=4.0)
     clock(1.0)
     with time_budget(1.5):
         found = diagnose_run(forecast)
@@ -124,7 +124,7 @@ def test_no_time_is_left_for_changes(clock: Callable[[float], None]) -> None:
 
 def test_an_edge_is_then_between_two_rates(clock: Callable[[float], None]) -> None:
     clock(1.0)
-    load = {"input_lengths": 300, "output_lengths": 60, "count": 150}
+    load = {"input_len": 300, "output_len": 60, "num_requests": 150}
     found = infercast.sweep("qwen2.5-0.5b", "l4", rates=[2, 400], slo="ttft_p50<60ms", time_limit=2.0, **load)
     assert found.promise is not None
     assert (found.promise.value, found.promise.fails_at) == (2, 400)
@@ -134,17 +134,15 @@ ALL_CORES = """
 import os
 from infercast.forecast import parallel
 import infercast
-from infercast.report.formats import function_of, renderers_of
 from infercast.units import json_text
-pids = set()
 def both(function, *given, **options):
     texts = []
     for width in (1, 2):
         parallel.PATIENCE, parallel.processors = 0.0, lambda: width
         found = function(*given, **options)
-        texts.append(json_text(function_of(renderers_of(found).document)(found)))
+        texts.append(json_text(found.to_dict()))
     assert texts[0] == texts[1]
-load = {"input_lengths": 300, "output_lengths": 40, "count": 150}
+load = {"input_len": 300, "output_len": 40, "num_requests": 150}
 both(infercast.sweep, "qwen2.5-0.5b", "l4", rates=[2, 4, 6], slo="ttft_p99<1s", **load)
 both(infercast.sweep, "qwen2.5-0.5b", "l4", vary=("max_num_seqs", [8, 64, 128]), rate=4, **load)
 def where(item):

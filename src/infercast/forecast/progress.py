@@ -76,7 +76,7 @@ def time_left() -> float:
     return inf if end == inf else end - clock()
 
 
-def cut(what: str) -> None:
+def note_cut(what: str) -> None:
     """Note that the time limit ended something: with more time, or on another machine, the answer would be another."""
     _cuts.append(what)
 
