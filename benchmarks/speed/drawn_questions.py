@@ -145,9 +145,9 @@ def compare(count: int, seed: int, times: int) -> None:
         ask = {"gpu": gpu, "tensor_parallel_size": size, "rate": rate}
         made = infercast.simulate(model, time_limit=LIMIT / 2, **ask)
         number = min(times * len(made.workload.requests), 100_000)
-        long = infercast.simulate(model, count=number, seed=1, **ask)
+        long = infercast.simulate(model, num_requests=number, seed=1, **ask)
         if long.steady.reached:
-            long = infercast.simulate(model, count=number, seed=1, steady=True, **ask)
+            long = infercast.simulate(model, num_requests=number, seed=1, steady=True, **ask)
         late += made.steady.stopped == LATE
         kept["word"].append(made.state.word == long.state.word)
         print(f"{model} on {gpu} at {rate:g}/s: {len(made.workload.requests)} requests, {made.steady.stopped}, "

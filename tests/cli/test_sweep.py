@@ -16,7 +16,7 @@ def test_rates_as_json(answered: Any) -> None:
     assert found["axis"] == "rate"
     assert found["usd_per_gpu_hour"] == 0.8
     assert found["saturation_requests_per_s"] > 2
-    assert set(found["knee"]) == set(found["slo_holds_up_to"]) == {"value", "reached"}
+    assert set(found["knee"]) == set(found["slo_holds_up_to"]) == {"value", "reached", "fails_at"}
     for point in found["points"]:
         assert point["ttft_ms"]["p50"] <= point["ttft_ms"]["p95"] <= point["ttft_ms"]["p99"]
         assert 0 <= point["slo_attainment"] <= 1

@@ -134,15 +134,13 @@ ALL_CORES = """
 import os
 from infercast.forecast import parallel
 import infercast
-from infercast.report.formats import document_of
 from infercast.units import json_text
-pids = set()
 def both(function, *given, **options):
     texts = []
     for width in (1, 2):
         parallel.PATIENCE, parallel.processors = 0.0, lambda: width
         found = function(*given, **options)
-        texts.append(json_text(document_of(found)))
+        texts.append(json_text(found.to_dict()))
     assert texts[0] == texts[1]
 load = {"input_len": 300, "output_len": 40, "num_requests": 150}
 both(infercast.sweep, "qwen2.5-0.5b", "l4", rates=[2, 4, 6], slo="ttft_p99<1s", **load)

@@ -19,7 +19,7 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.errors import InputError, require
 from infercast.forecast.cost import GpuPrice
-from infercast.forecast.progress import Pace, cut, timed
+from infercast.forecast.progress import Pace, note_cut, timed
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import QUANTITIES, Array, Limit, Slo, latency_of
@@ -342,7 +342,7 @@ def _settled(system: System, load: Callable[[int], Workload], count: int, most: 
             return simulate_system(system, workload, run=run, steady=True)
         longer = pace.affordable(count, min(2 * count, most), again=True)
         if pace.is_late:
-            cut("a level")
+            note_cut("a level")
         if longer <= count:
             return forecast
         count, pace = longer, Pace()

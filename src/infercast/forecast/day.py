@@ -25,7 +25,7 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import KILO, Facility, server_around
 from infercast.forecast.option_table import OPTIONS
-from infercast.forecast.progress import cut, share_of_time, stage_progress, time_budget, time_left
+from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
@@ -301,7 +301,7 @@ def capacity(
             with share_of_time(2 * OF_CURVE):
                 curves |= _beside_others(deployment, traffic, slo, fleet)
         else:
-            cut("a fleet")
+            note_cut("a fleet")
         curve = curves[max(curves)]
         say("the day")
         day = build(curves)
@@ -312,7 +312,7 @@ def capacity(
         policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
         found = None
         if check and time_left() <= 0.0:
-            cut("the busiest minutes")
+            note_cut("the busiest minutes")
         elif check:
             say("the busiest minutes, request by request")
             found = check_busiest(deployment, traffic, slo, fleet, plain.attained)

@@ -29,11 +29,11 @@ from infercast.forecast.deploy import (
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.parallel import on_all_cores
-from infercast.forecast.progress import share_of_time, stage_progress, time_budget
+from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, Verdict
 from infercast.forecast.simulate import Served, forecast_of, serve_system
 from infercast.forecast.slo import Percentiles, Slo, parse_slo
-from infercast.forecast.steady import State
+from infercast.forecast.steady import LATE, State
 from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import with_topology
@@ -182,18 +182,23 @@ def compare(
             say(f"{layout} on {device.name}")
             served, intervals = next(done)
             forecast = replace(forecast_of(system, served), tariff=tariff, facility=facility)
-            forecast.keep("intervals", partial(replace, intervals))
+            if intervals is None:
+                note_cut("intervals")
+            else:
+                forecast.keep("intervals", partial(replace, intervals))
             if slo is not None and forecast.state.is_steady:
                 forecast = forecast.promised(slo)
-            costs.append(_cost_of(forecast, layout))
+            costs.append(_cost_of(forecast, layout, intervals))
     return Layouts.of(costs, config.name, load, tariff)
 
 
-def _served(system: System, load: Workload, slo: Slo | None) -> tuple[Served, Intervals]:
-    """What takes the time of a layout."""
+def _served(system: System, load: Workload, slo: Slo | None) -> tuple[Served, Intervals | None]:
+    """What takes the time of a layout; intervals, which an SLO needs, where there is time for them."""
     of_run = 0.5  # The share of the time that is for the run itself
     with share_of_time(of_run):
         served = serve_system(system, load, slo=slo)
+    if slo is None and time_left() <= 0.0:
+        return served, None
     return served, forecast_of(system, served).intervals
 
 
@@ -236,7 +241,7 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def _cost_of(forecast: Forecast, layout: ParallelLayout) -> LayoutCost:
+def _cost_of(forecast: Forecast, layout: ParallelLayout, intervals: Intervals | None) -> LayoutCost:
     deployment, gpu = forecast.deployment, forecast.deployment.gpu
     memory = deployment.memory
     return LayoutCost(
@@ -249,7 +254,7 @@ def _cost_of(forecast: Forecast, layout: ParallelLayout) -> LayoutCost:
         tpot=forecast.tpot,
         output_tokens_per_second=forecast.output_tokens_per_second,
         saturation=forecast.saturation,
-        intervals=forecast.intervals,
+        intervals=intervals,
         source=basis_of(
             (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
         ),
@@ -262,11 +267,16 @@ def _cost_of(forecast: Forecast, layout: ParallelLayout) -> LayoutCost:
     )
 
 
-def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
-    """Figures that were announced only, and kernels that are known to be out of order, or were put in order."""
+def comparison_notes(costs: Sequence[LayoutCost]) -> list[str]:
+    """Figures that were announced only, kernels that are known to be out of order, or were put in order, and what the
+    time limit cut.
+    """
     gpus = {cost.gpu.name: cost.gpu for cost in costs}
     announced = [note for gpu in gpus.values() for note in gpu.announced_notes]
-    return [*announced, *(ordering().notes([*gpus.values()]) if len(gpus) > 1 else [])]
+    runs = sum(cost.forecast is not None and cost.forecast.steady.stopped == LATE for cost in costs)
+    late = f"the time limit ended the runs of {runs} layouts: a longer --time-limit narrows them" if runs else ""
+    ordered = ordering().notes([*gpus.values()]) if len(gpus) > 1 else []
+    return [*announced, *ordered, *([late] if late else [])]
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:

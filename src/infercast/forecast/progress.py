@@ -90,7 +90,7 @@ def time_left() -> float:
     return inf if work == inf else min(work - clock(), (wall - time.monotonic()) / (SLOWEST - 1))
 
 
-def cut(what: str) -> None:
+def note_cut(what: str) -> None:
     """Note that the time limit ended something: with more time, or on another machine, the answer would be another."""
     _cuts.append(what)
 

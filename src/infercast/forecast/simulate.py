@@ -26,7 +26,7 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import jumps_over
-from infercast.forecast.progress import Pace, cut, request_progress, time_budget, time_left
+from infercast.forecast.progress import Pace, note_cut, request_progress, time_budget, time_left
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome_of, part_of, pool_run, queue_of
 from infercast.forecast.slo import Slo, parse_slo
@@ -165,7 +165,7 @@ def forecast_of(system: System, served: Served, *, steady: bool = False) -> Fore
     """What users see of it."""
     workload, run, steady_state, state = served
     if steady_state.stopped == steadiness.LATE:
-        cut("a run")
+        note_cut("a run")
     part = served.part(asked=steady)
     seen = outcome_of(run.clients, part, workload)
     start = float(run.clients.sent_at.min())

@@ -41,7 +41,7 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
 from infercast.forecast.parallel import on_all_cores
-from infercast.forecast.progress import cut, share_of_time, stage_progress, time_budget, time_left
+from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, counted, headroom, holds, per_hour_of
 from infercast.forecast.simulate import (
     Served,
@@ -418,7 +418,7 @@ def _edge(points: Sequence[Point], slo: Slo, keeps: Callable[[float], bool], who
         bad = point.number
         while good is not None and bad > edge * good:
             if time_left() <= 0.0:
-                cut("an edge")
+                note_cut("an edge")
                 return Edge(good, reached=True, fails_at=bad)
             middle = round((good * bad) ** 0.5) if whole else float(f"{(good * bad) ** 0.5:.3g}")
             if middle in (good, bad):

@@ -26,7 +26,7 @@ import numpy as np
 from infercast.engines.base import Deployment, Engine, Version
 from infercast.engines.timer import Corrections, Factor
 from infercast.forecast.kernels import StepCost, average_step
-from infercast.forecast.progress import cut, time_left
+from infercast.forecast.progress import note_cut, time_left
 from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles, quantile
 from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import NamedTuple
@@ -504,7 +504,7 @@ def luck_of(
     others: list[Record | ServedRequests] = []
     for other in drawn:
         if len(others) == FEWEST_DRAWS and time_left() <= 0.0:
-            cut("draws")
+            note_cut("draws")
             break
         others.append(serve(other))
     scale = length / count

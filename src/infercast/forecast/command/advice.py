@@ -16,7 +16,7 @@ from infercast.errors import InfercastError
 from infercast.forecast.diagnosis.changes import ANSWERS, FREE, GPUS, Change, changes_of
 from infercast.forecast.diagnosis.trials import Gain, Trials
 from infercast.forecast.parallel import on_all_cores
-from infercast.forecast.progress import OVER, cut, time_left
+from infercast.forecast.progress import OVER, note_cut, time_left
 from infercast.forecast.result import Forecast
 
 LEAST = 0.02  # Smaller changes of a number are not worth a setting ...
@@ -110,7 +110,7 @@ def advise(loads: Sequence[tuple[str, Forecast]], tell: Callable[[str], None] = 
         tell(change.label)
         if advice is None:
             untried.append(change.label)
-            cut("advice")
+            note_cut("advice")
         elif isinstance(advice, InfercastError):
             refused.append((change.label, str(advice)))
         elif advice.real:

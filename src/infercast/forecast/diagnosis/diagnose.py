@@ -22,7 +22,7 @@ from infercast.forecast.diagnosis.changes import ANSWERS, FREE, GPU, GPUS, MIXED
 from infercast.forecast.diagnosis.growth import Binding, bindings
 from infercast.forecast.diagnosis.trials import CAPACITY, Aim, Gain, Trials, queued_share
 from infercast.forecast.intervals import Intervals
-from infercast.forecast.progress import cut, time_left
+from infercast.forecast.progress import note_cut, time_left
 from infercast.forecast.result import Forecast, prices_of
 from infercast.forecast.system import System
 from infercast.lazy_classes import dataclass
@@ -82,7 +82,7 @@ def diagnose_run(
     best, ahead = best_of(tried or (), attempt), tuple(bindings(forecast))
     is_late = trials and not kept and time_left() <= 0.0
     if is_late:
-        cut("changes")
+        note_cut("changes")
     return RunDiagnosis(forecast, attempt.aim, adding_up(causes), best, tried, ahead, kept, attempt.count, is_late)
 
 

@@ -24,7 +24,7 @@ from infercast.forecast.plan.evaluate import (
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, ReplicaSpec, ScreenedOption, look_at, pool_options, stems_of
-from infercast.forecast.progress import cut
+from infercast.forecast.progress import note_cut
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
 from infercast.hardware import load_gpu
 from infercast.lazy_classes import dataclass, field, replace
@@ -317,7 +317,7 @@ def plan(
         if not search.options:
             raise
     if when:
-        cut("a search")
+        note_cut("a search")
     return search.answer(when)
 
 
