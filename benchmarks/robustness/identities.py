@@ -152,7 +152,7 @@ def _forecast(checks: Checks, found: dict[str, Any], words: list[str]) -> None:
     _money(checks, found)
     rate = found["requests_per_s"]
     checks.same("tokens per GPU", found["output_tokens_per_s_per_gpu"] * found["gpus"], found["output_tokens_per_s"])
-    if (told := found["diagnosis"]) is not None:
+    if (told := found.get("diagnosis")) is not None:
         checks.share("causes together", sum(each["share"] for each in told["causes"]))
     for name in ("slo_attainment", "slo_odds"):
         checks.share(name, found[name])

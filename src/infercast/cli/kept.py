@@ -18,6 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from infercast.units import json_text
+
 VARIABLE, FLAG = "INFERCAST_CACHE", "--no-cache"  # A folder, or ``off``; and the option that leaves it out once
 COMMANDS = (
     *("simulate", "sweep", "layouts", "explain-command", "speculate", "energy", "capacity", "disaggregate", "plan"),
@@ -60,7 +62,7 @@ def place_of(arguments: Sequence[str]) -> Path | None:
 
 
 def _digest(plain: object) -> str:
-    return sha256(json.dumps(plain).encode()).hexdigest()
+    return sha256(json_text(plain).encode()).hexdigest()
 
 
 def _named(arguments: Sequence[str]) -> Iterator[list[object]]:
@@ -114,7 +116,7 @@ def find(place: Path) -> Kept | None:
 def keep(place: Path, notes: Sequence[str], text: str) -> None:
     """Write an answer at once, whole or not at all, and drop those that were used longest ago."""
     entry = {"notes": list(notes), "text": text, "digest": _digest([list(notes), text])}
-    content = json.dumps(entry).encode()
+    content = json_text(entry).encode()
     if len(content) > MOST_BYTES // 8:
         return
     new = place.with_name(f"{place.stem}.{os.getpid()}.new")
