@@ -133,7 +133,9 @@ def test_layouts_side_by_side():
 
 
 def test_of_layouts_that_keep_up_with_a_rate_the_shortest_answers_come_first() -> None:
-    costs = infercast.compare("qwen2.5-0.5b", ["l4"], num_gpus=(1, 2), workload=workload(rate=3.0, count=40))
+    costs = infercast.compare(
+        "qwen2.5-0.5b", ["l4"], num_gpus=(1, 2), workload=workload(concurrency=None, rate=3.0, count=40)
+    )
     best, *others = [each for each in ranked(costs) if each.forecast is not None]
     alike = [each for each in others if each.layout.gpus == best.layout.gpus]
     assert best.layout.gpus == min(each.layout.gpus for each in others)
