@@ -31,7 +31,7 @@ from infercast.forecast.intervals import Intervals
 from infercast.forecast.parallel import on_all_cores
 from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, Verdict
-from infercast.forecast.simulate import Served, forecast_of, serve_system
+from infercast.forecast.simulate import SystemRun, forecast_of, serve_system
 from infercast.forecast.slo import Percentiles, Slo, parse_slo
 from infercast.forecast.steady import LATE, State
 from infercast.forecast.system import System, system_of
@@ -192,7 +192,7 @@ def compare(
     return Layouts.of(costs, config.name, load, tariff)
 
 
-def _served(system: System, load: Workload, slo: Slo | None) -> tuple[Served, Intervals | None]:
+def _served(system: System, load: Workload, slo: Slo | None) -> tuple[SystemRun, Intervals | None]:
     """What takes the time of a layout; intervals, which an SLO needs, where there is time for them."""
     of_run = 0.5  # The share of the time that is for the run itself
     with share_of_time(of_run):

@@ -95,7 +95,7 @@ def simulate(
     return forecast if promise is None else forecast.promised(promise)
 
 
-class Served(NamedTuple):
+class SystemRun(NamedTuple):
     """What takes the time of a simulation: the requests in the end, what became of them, and how the system copes."""
 
     workload: Workload
@@ -126,7 +126,7 @@ def serve_system(
     medians: Callable[[], bool] = lambda: True,
     rejects: float = inf,
     check: Callable[[ServedRequests], None] = lambda _: None,
-) -> Served:
+) -> SystemRun:
     """Serve a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
     ``watch`` returns for each pool one step observer a replica, which may see more requests than the workload has.
@@ -158,10 +158,10 @@ def serve_system(
             steady_state = steady_state._replace(stopped=steadiness.LATE, num_needed=count)
             break
         workload, run = extended(workload, longer, longest_taken(workload, system.pools[-1].replica)), None
-    return Served(workload, run, steady_state, state)
+    return SystemRun(workload, run, steady_state, state)
 
 
-def forecast_of(system: System, served: Served, *, steady: bool = False) -> Forecast:
+def forecast_of(system: System, served: SystemRun, *, steady: bool = False) -> Forecast:
     """What users see of it."""
     workload, run, steady_state, state = served
     if steady_state.stopped == steadiness.LATE:

@@ -44,7 +44,7 @@ from infercast.forecast.parallel import on_all_cores
 from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, counted, headroom, holds, per_hour_of
 from infercast.forecast.simulate import (
-    Served,
+    SystemRun,
     forecast_of,
     most_requests_per_second,
     serve_system,
@@ -299,7 +299,7 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 
-    def serve(value: float) -> Served:
+    def serve(value: float) -> SystemRun:
         return serve_system(system, at_load(workload, axis.name, value), capacity=capacity, slo=slo)
 
     if len(axis.values) > 1:
@@ -651,7 +651,7 @@ def break_even(
     return BreakEven(drafted.drafting, first.title, words.partition(" clients, ")[2] or words, tuple(points))
 
 
-def _serve_both(systems: tuple[System, System], load: Workload) -> tuple[Served, Served, bool]:
+def _serve_both(systems: tuple[System, System], load: Workload) -> tuple[SystemRun, SystemRun, bool]:
     """Both with the same requests, as many as the longer takes; and whether a steady part of the first counts alone."""
     plain, drafted = systems
     with share_of_time(0.4):
