@@ -218,8 +218,8 @@ def test_a_server_before_the_engine_delays_the_first_token_alone():
     plain, served = (infercast.deploy("llama-3.1-8b", "h200-sxm", api_server=on) for on in (False, True))
     one = workload(concurrency=1, count=1, input_lengths=1000)
     before, after = (infercast.simulate(each, one) for each in (plain, served))
-    turns, part = 3.6e-3 - 0.27e-3, 0.038e-3  # of the server's thread, and what its first part of an answer takes
-    assert after.ttft.mean - before.ttft.mean == pytest.approx(1.9e-3 + 1000 * 2.5e-6 + turns + part)
+    turns, part = 3.6e-3 - 0.10e-3, 0.038e-3  # of the server's thread, and what its first part of an answer takes
+    assert after.ttft.mean - before.ttft.mean == pytest.approx(1.9e-3 + 1000 * 1.5e-6 + turns + part)
     assert after.tpot.mean == pytest.approx(before.tpot.mean)
 
 
@@ -295,7 +295,10 @@ def test_balancing_needs_spread_experts(engine: str) -> None:
 
 @pytest.mark.parametrize(("engine", "lengths"), [("vllm@0.25", {}), ("vllm@0.33", {"output_lengths": 100})])
 def test_an_engine_that_nobody_measured_is_less_certain(engine: str, lengths: dict[str, int]) -> None:
-    """Of short answers on 0.33 the host decides, which is as uncertain beside one GPU as beside two."""
+    """Two GPUs of either release, and a server before 0.25; that of 0.33 was measured as its engine was.
+
+    Of short answers on 0.33 the host decides, which is as uncertain beside one GPU as beside two.
+    """
     alone = infercast.deploy("qwen2.5-7b", "a100-sxm", api_server=False, engine=engine)
     served = infercast.deploy("qwen2.5-7b", "a100-sxm", engine=engine)
     two = infercast.deploy("qwen2.5-7b", "a100-sxm", tensor_parallel_size=2, api_server=False, engine=engine)
@@ -304,7 +307,7 @@ def test_an_engine_that_nobody_measured_is_less_certain(engine: str, lengths: di
         forecast = infercast.simulate(deployment, workload(**lengths))
         band = forecast_intervals(forecast).tpot
         widths.append(band.high.mean / band.low.mean)
-    assert widths[0] < min(widths[1:])
+    assert widths[0] < min(widths[2:] if engine == "vllm@0.33" else widths[1:])
 
 
 def test_layouts_of_prompts_of_one_token_have_intervals_too():

@@ -97,7 +97,7 @@ class Engine(ABC):
     expert_launches: ClassVar[ExpertLaunches | None] = None  # How it launches Triton's kernel for experts, if tunable
     tuned_since: ClassVar[Mapping[str, Version]] = {}
     """By kernel architecture: the release from which on kernels are as fast as estimated."""
-    quicker_experts_since: ClassVar[Version]
+    quicker_experts_since: ClassVar[Version | None] = None
     host_type: ClassVar[type[HostCosts]]
 
     @property
@@ -597,7 +597,8 @@ def put_on(
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
     model = engine.choose_kernels(model, gpu, layout)
-    if engine.version >= engine.quicker_experts_since and gpu.kernels == "hopper" and model.weights.experts == "bf16":
+    since = engine.quicker_experts_since
+    if since is not None and engine.version >= since and gpu.kernels == "hopper" and model.weights.experts == "bf16":
         model = with_quicker_experts(model)
     model = engine.with_settings(settings, model)
     return model, engine.resolve(settings, model, layout, gpu)

@@ -57,8 +57,11 @@ class _Received:
     def __init__(self, timer: step.StepTimer) -> None:
         self._timer, self._groups = timer, step.groups_of(timer)
         self.decode = self._groups.decode
-        adapted = getattr(timer, "adapted", None)
-        self.adapted: _Received | None = adapted and _Received(adapted)
+
+    @property
+    def adapted(self) -> _Received | None:
+        adapted = getattr(self._timer, "adapted", None)
+        return adapted and _Received(adapted)
 
     def __call__(self, shape: step.StepShape, steps: int = 1) -> step.StepEstimate:
         return self._timer(taken_in(shape), steps)
