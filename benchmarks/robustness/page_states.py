@@ -31,9 +31,10 @@ from infercast.web import state as page
 State = dict[str, Any]
 Api = Callable[[str, State], dict[str, Any]]  # (question, state) -> answer
 AT_ONCE = ("simulate", "memory")  # Questions of the API that are no jobs, unless they take too long
-TRAFFIC_NAMES = {"input_len": "input_lengths", "output_len": "output_lengths", "prefix_len": "prefix_length",
-                 "num_requests": "count"}  # fmt: skip
-PYTHON_TRAFFIC = ("rate", "arrival", "burstiness", "concurrency", "prefix_groups", "seed", *TRAFFIC_NAMES)
+PYTHON_TRAFFIC = (
+    *("rate", "arrival", "burstiness", "concurrency", "prefix_groups", "seed"),
+    *("input_len", "output_len", "prefix_len", "num_requests"),
+)
 PYTHON_GROUPS = ("hardware", "layout", "engine", "model")
 
 
@@ -131,7 +132,7 @@ def from_python(state: State) -> dict[str, Any] | None:
     for name, value in state.items():
         field = page.BY_NAME[name]
         if name in PYTHON_TRAFFIC:
-            traffic[TRAFFIC_NAMES.get(name, name)] = value
+            traffic[name] = value
         elif field.setting:
             settings[page.own_name(name, engine)] = value
         elif field.group in PYTHON_GROUPS and name not in ("model", "gpu", "engine", "router"):

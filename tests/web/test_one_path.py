@@ -15,7 +15,7 @@ if not FOLDER.exists():
 
 SMALL = {"model": "qwen3-0.6b", "gpu": "l40s", "input_len": "uniform:50:400", "output_len": "20"}
 STATES: dict[str, tuple[str, dict[str, Any]]] = {
-    "a run that goes on for its SLO": ("simulate", SMALL | {"rate": 40.0, "slo": "e2e_p99<2s,ttft_p99<60ms"}),
+    "a run that goes on for its SLO": ("simulate", SMALL | {"rate": 30.0, "slo": "e2e_p99<2s,ttft_p99<60ms"}),
     "clients of replicas": ("simulate", SMALL | {"concurrency": 4, "data_parallel_size": 2, "pue": 1.3}),
     "stages": ("simulate", SMALL | {"rate": 9.0, "num_requests": 40, "pipeline_parallel_size": 2, "slo": "e2e_p90<1s"}),
     "overloaded": ("simulate", SMALL | {"rate": 9000.0, "num_requests": 200, "max_num_seqs": 8}),
