@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infercast.serve.cache.blocks import STATE_WINDOW, Ends, KvShape, StateRules
+from infercast.serve.cache.blocks import STATE_WINDOW, BlockAllocation, Ends, KvShape, Reach, StateRules
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.base import FcfsPolicy, Prompt, opened_blocks, whole_blocks
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -91,6 +91,13 @@ def test_the_state_before_a_prompt_s_end_takes_a_block_more_and_is_found() -> No
     assert step(scheduler) == [(1, 2, 12)]
     # Four blocks of tokens, the state it began with and its own.
     assert scheduler.cache.num_held == 4 + 2
+
+
+@pytest.mark.parametrize(("prompt_end", "admitted"), [(16, False), (20, True)])
+def test_of_a_prompt_beyond_the_longest_length_no_state_before_an_end_must_fit(prompt_end: int, admitted: bool) -> None:
+    cache = KvCache(5, ALIGNED._replace(rules=StateRules(exports=True)), sparse_windows=True)
+    # Four blocks of tokens and a state; where the prompt ends in them, the state before that, too.
+    assert cache.admit(BlockAllocation(0, [], 20, 2), 0, 8, 16, 8, reach=Reach(0, 8, prompt_end)) is admitted
 
 
 def test_a_prompt_that_arrives_computed_is_not_cut() -> None:

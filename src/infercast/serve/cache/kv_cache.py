@@ -464,7 +464,8 @@ class KvCache:
         # Per group: a window's few blocks must not make up for what full attention still needs.
         whole = sum([self._most_to_start(group, count, num_tokens, chunk) for group in self._groups])
         if self._is_aligned and self.ends.is_left(num_cached, num_tokens, self.ends.last(num_tokens)):
-            whole += len(self.shape.states)
+            # A prompt beyond the longest length does not end in what must fit.
+            whole += len(self.shape.states) if reach is None or self._is_kept(num_tokens, reach) else 0
         if reach is None:
             return max(self._missing(count, needed), whole)
         return max(self._missing(count, needed, self._states_for(reach, count)), whole)
@@ -485,14 +486,17 @@ class KvCache:
         count = len(self.shape.states)
         return more * (self.num_groups - count) + count * (min(1, more) if states is None else states)
 
+    def _is_kept(self, end: int, reach: Reach) -> bool:
+        """Whether the state before ``end`` is one that later prompts may start from: with few kept, the prompt's."""
+        return end >= reach.prompt_end or not self.sparse_windows or self._segment > 0
+
     def _states_for(self, reach: Reach, before: int) -> int:
         """Blocks that a group of aligned states needs for a step, after this many."""
         return 0 if reach.end <= before * self._block_size else 1 + self._leaves_two(reach)
 
     def _leaves_two(self, reach: Reach) -> bool:
         """True if a step also stores a state before its end: with sparse windows, only where a prompt ends."""
-        is_due = reach.end >= reach.prompt_end or not self.sparse_windows or self._segment > 0
-        return is_due and self.ends.is_left(reach.start, reach.end, self.ends.last(reach.end))
+        return self._is_kept(reach.end, reach) and self.ends.is_left(reach.start, reach.end, self.ends.last(reach.end))
 
     def grow(self, holding: BlockAllocation, num_tokens: int, reach: Reach | None = None) -> bool:
         """Allocate room for this many tokens, or nothing and return False; aligned states for what a step computes."""
