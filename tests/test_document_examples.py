@@ -44,7 +44,8 @@ def test_python_in_documents_compiles_and_names_what_is_there(page: str, code: s
 def printed(command: str) -> str:
     answer = subprocess.run(
         [sys.executable, "-m", "infercast", *shlex.split(command)],
-        capture_output=True, text=True, check=True, env={"COLUMNS": "160", "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True, text=True, check=True,
+        env={"COLUMNS": "160", "PYTHONPATH": str(ROOT / "src"), "INFERCAST_CACHE": "off", "INFERCAST_TIME_LIMIT": "100000"},
     )  # fmt: skip
     return answer.stdout
 

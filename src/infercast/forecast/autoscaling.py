@@ -19,7 +19,7 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.errors import InputError, require
 from infercast.forecast.cost import GpuPrice
-from infercast.forecast.progress import Pace, note_cut, timed
+from infercast.forecast.progress import Pace, note_cut, share_of_time
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import QUANTITIES, Array, Limit, Slo, latency_of
@@ -299,20 +299,23 @@ def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -
     full = most_requests_per_second(system, whole)
     levels: list[Level] = []
     fullness = (0.3, 1.0)  # shares of a replica's seats that closed loops keep taken
-    for share in timed(SHARES, len(fullness)):
+    runs = len(SHARES) + len(fullness)
+    for place, share in enumerate(SHARES):
         rate, stay = share * full, levels[-1].in_system / levels[-1].rate if levels else 1.0
         count = min(int(max(RESIDENCES * rate * stay, LEAST)), mix.size)
         comes = partial(_at_rate, traffic, mix, random.exponential(1.0 / rate, mix.size), rate)
-        levels.append(_level(_settled(system, comes, count, mix.size), slo, rate, replicas))
+        with share_of_time(1.0 / (runs - place)):
+            levels.append(_level(_settled(system, comes, count, mix.size), slo, rate, replicas))
     pool = system.pools[-1].engines
     seats = len(pool.replicas) * num_seats(pool.replicas[0], whole.requests)
     rounds = 8
-    for share in timed(fullness):
+    for place, share in enumerate(fullness):
         clients = int(share * seats)
         if clients > (1.2 if share < 1.0 else 1.02) * replicas * levels[-1].in_system:
             count = int(np.clip(rounds * clients, LEAST, 2 * MOST))
             closed = partial(_clients, traffic, mix, clients)
-            levels.append(_level(_settled(system, closed, count, 2 * MOST), slo, None, replicas))
+            with share_of_time(1.0 / (len(fullness) - place)):
+                levels.append(_level(_settled(system, closed, count, 2 * MOST), slo, None, replicas))
     ordered = sorted(levels, key=lambda level: level.in_system)
     # A replica with more in it serves no less; what chance makes of it otherwise is smoothed.
     each = full / replicas

@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from itertools import count
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
 from infercast.errors import InputError, require
 from infercast.serve.loop import Progress
 from infercast.units import format_seconds
-
-Item = TypeVar("Item")
 
 EVERY = 0.1  # Seconds between two lines
 CELLS = 24  # Of the bar
@@ -74,13 +72,6 @@ def share_of_time(share: float) -> Iterator[None]:
     left = time_left()
     with time_budget(None if left == inf else max(share * left, 1e-6)):
         yield
-
-
-def timed(items: Sequence[Item], later: float = 0.0) -> Iterator[Item]:
-    """Items, each with its share of the time while it is looked at, and as much for each of ``later`` ones."""
-    for place, item in enumerate(items):
-        with share_of_time(1.0 / (len(items) - place + later)):
-            yield item
 
 
 def time_left() -> float:
