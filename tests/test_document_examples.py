@@ -42,10 +42,12 @@ def test_python_in_documents_compiles_and_names_what_is_there(page: str, code: s
 
 
 def printed(command: str) -> str:
+    """Without a limit of time, which another machine comes less or more far in."""
+    usual = {"INFERCAST_CACHE": "off", "INFERCAST_TIME_LIMIT": "100000"}
     answer = subprocess.run(
         [sys.executable, "-m", "infercast", *shlex.split(command)],
         capture_output=True, text=True, check=True,
-        env={"COLUMNS": "160", "PYTHONPATH": str(ROOT / "src"), "INFERCAST_CACHE": "off", "INFERCAST_TIME_LIMIT": "100000"},
+        env={"COLUMNS": "160", "PYTHONPATH": str(ROOT / "src"), **usual},
     )  # fmt: skip
     return answer.stdout
 
