@@ -63,6 +63,17 @@ def test_the_stage_alone_decides_what_is_said(clock: Callable[[float], None]) ->
         assert len(set(same)) == 1
 
 
+@pytest.mark.parametrize(
+    ("load", "least"),
+    [({"rate": None, "concurrency": 300}, 3 * 300), ({"rate": 90.0, "data_parallel_size": 6}, 6 * 100)],
+)
+def test_no_run_is_so_short_that_it_says_nothing_of_the_load(
+    load: dict[str, Any], least: int, clock: Callable[[float], None]
+) -> None:
+    clock(100.0)
+    assert len(near(**load, time_limit=1.0).workload.requests) >= least
+
+
 def test_a_length_that_is_given_is_served_whatever_it_takes(clock: Callable[[float], None]) -> None:
     clock(100.0)
     made = near(num_requests=400, time_limit=1.0)
