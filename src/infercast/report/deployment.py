@@ -30,12 +30,8 @@ ASSUMED = "assumed; say what you see with --acceptance"
 
 
 def layout_dict(layout: ParallelLayout) -> dict[str, Any]:
-    return {
-        "tensor_parallel_size": layout.tensor,
-        "pipeline_parallel_size": layout.pipeline,
-        "data_parallel_size": layout.data,
-        "enable_expert_parallel": layout.experts,
-    }
+    sizes = "tensor_parallel_size=tensor pipeline_parallel_size=pipeline data_parallel_size=data"
+    return pick(layout, f"{sizes} enable_expert_parallel=experts")
 
 
 def render_fit(fit: Fit) -> list[RenderableType]:
@@ -154,13 +150,9 @@ def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
         return None
     acceptance = drafting.acceptance
     return {
-        "method": drafting.method,
-        "num_speculative_tokens": drafting.num_drafts,
-        "draft": drafting.draft and drafting.draft.config.name,
+        **pick(drafting, "method num_speculative_tokens=num_drafts draft=draft.config.name"),
         "acceptance_rates": list(acceptance.rates),
-        "acceptance_length": acceptance.length,
-        "acceptance_source": acceptance.source,
-        "acceptance_is_assumed": acceptance.is_assumed,
+        **pick(acceptance, "acceptance_length=length acceptance_source=source acceptance_is_assumed=is_assumed"),
         "note": drafting.note or None,
     }
 
@@ -169,19 +161,13 @@ def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the words of engines' metrics."""
     if found is None:
         return None
-    counts = found.counts
-    return {
-        "num_drafts": counts.num_drafts,
-        "num_draft_tokens": counts.num_draft_tokens,
-        "num_accepted_tokens": counts.num_accepted,
-        "num_accepted_tokens_per_pos": counts.accepted_by_position,
-        "mean_acceptance_length": counts.acceptance_length,
-        "draft_acceptance_rate": counts.acceptance_rate,
-        "acceptance_rate_per_pos": counts.rates_by_position,
-        "drafted_tokens_per_s": found.drafted_per_second,
-        "accepted_tokens_per_s": found.accepted_per_second,
-        "decode_gpu_shares": found.parts,
-    }
+    counted = (
+        "num_drafts num_draft_tokens num_accepted_tokens=num_accepted num_accepted_tokens_per_pos=accepted_by_position "
+        "mean_acceptance_length=acceptance_length draft_acceptance_rate=acceptance_rate "
+        "acceptance_rate_per_pos=rates_by_position"
+    )
+    rates = "drafted_tokens_per_s=drafted_per_second accepted_tokens_per_s=accepted_per_second decode_gpu_shares=parts"
+    return pick(found.counts, counted) | pick(found, rates)
 
 
 def flag_words(options: Mapping[str, Any]) -> list[str]:
@@ -266,16 +252,8 @@ def _layout(deployment: Deployment) -> str:
 
 
 def workload_dict(workload: Workload) -> dict[str, Any]:
-    return {
-        "description": workload.description,
-        "requests": len(workload.requests),
-        "truncated": workload.num_truncated,
-        "skipped": workload.num_skipped,
-    }
-
-
-def render_deployment(deployment: Deployment) -> list[RenderableType]:
-    return [Facts(deployment_facts(deployment))]
+    cut = pick(workload, "truncated=num_truncated skipped=num_skipped")
+    return {"description": workload.description, "requests": len(workload.requests), **cut}
 
 
 def render_workload(workload: Workload) -> list[RenderableType]:
@@ -307,7 +285,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
 
 
 RENDERERS = {
-    "Deployment": Renderers(deployment_dict, render_deployment),
+    "Deployment": Renderers(deployment_dict, lambda deployment: [Facts(deployment_facts(deployment))]),
     "Fit": Renderers(fit_dict, render_fit),
     "Workload": Renderers(workload_dict, render_workload),
 }
