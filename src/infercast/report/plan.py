@@ -118,7 +118,7 @@ def _begin(plan: Plan, *, brief: bool) -> list[RenderableType]:
         return [*parts, *(Section("nearest", Paragraph(each.sentence, WIDEST)) for each in plan.nearest)]
     rows = _winner(plan.winner)
     if brief:
-        from infercast.report.manifests import command_lines, pools_of  # noqa: PLC0415 - other forms need none of it
+        from infercast.report.plan_folder import command_lines, pools_of  # noqa: PLC0415 - other forms need none of it
 
         pools = pools_of(plan.winner.candidate)
         left_out = ("GPUs", "energy", "power", "options")  # rows that a screen goes without
