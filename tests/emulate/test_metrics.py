@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infercast.emulate.metrics import Metrics, metrics_of
+from infercast.emulate.emulator import Metrics, metrics_of
 
 NAMES = json.loads((Path(__file__).parent.parent / "data" / "metric_names.json").read_text())
 """Names that the engines' own sources define: vLLM 0.32 and SGLang 0.5.23."""

@@ -6,9 +6,8 @@ from infercast import deploy
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import redeploy
-from infercast.forecast.diagnosis.causes import Cause, adding_up, without
 from infercast.forecast.diagnosis.changes import FREE, GPUS, HOST, ROUTER, SEATS, SERVERS, SLOTS, STAGES, changes_of
-from infercast.forecast.diagnosis.diagnose import RunDiagnosis, bottleneck, diagnose_run
+from infercast.forecast.diagnosis.diagnose import Cause, RunDiagnosis, adding_up, bottleneck, diagnose_run, without
 from infercast.forecast.diagnosis.trials import CAPACITY, Trials, aim_of
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import Forecast

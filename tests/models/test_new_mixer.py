@@ -24,7 +24,7 @@ from infercast.models.spec import parameter_count, rank_weight_bytes
 from infercast.ops import Call
 from infercast.ops.op import Elementwise
 from infercast.predict.families.recurrent import LIBRARIES, UPDATE_KERNELS
-from infercast.report.models import render_model
+from infercast.report.deployment import render_model
 from infercast.serve.step import StepShape
 from infercast.serve.workload.synthetic import synthetic_workload
 

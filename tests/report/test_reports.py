@@ -15,10 +15,9 @@ from infercast.lab.validate.compare import Comparison, RunComparison, Validation
 from infercast.models.library import model_names
 from infercast.report.accuracy import render_validation, validation_dict
 from infercast.report.catalog import render_gpu, render_gpus
-from infercast.report.deployment import fit_dict, render_fit
+from infercast.report.deployment import fit_dict, model_dict, render_fit, render_model, render_models
 from infercast.report.forecast import forecast_dict, render_forecast
 from infercast.report.kernels import render_step, step_dict
-from infercast.report.models import model_dict, render_model, render_models
 from infercast.units import format_bytes, format_percent, format_seconds
 
 

@@ -12,8 +12,8 @@ pytest.importorskip("starlette", reason="needs infercast[web]")
 
 from starlette.types import Message, Receive, Scope, Send
 
-from infercast.web.files import FOLDER, read_files
 from infercast.web.limits import HEADERS, LARGEST_BODY, Guard, Problem, Rates, read_document
+from infercast.web.server import STATIC, read_files
 
 Headers = dict[str, str]
 
@@ -148,4 +148,4 @@ def test_files_are_those_of_the_folder_and_no_links(tmp_path: Path) -> None:
     assert sorted(found) == ["", "index.html", "inner/a.js"]
     assert found[""] == found["index.html"]
     assert found["inner/a.js"].media_type.startswith("text/javascript")
-    assert "index.html" in read_files(FOLDER)
+    assert "index.html" in read_files(STATIC)

@@ -27,6 +27,7 @@ from infercast.report.terminal import (
     cells,
     named_first,
     on_screen,
+    pick,
     styled,
 )
 from infercast.units import format_figure, format_seconds
@@ -226,11 +227,7 @@ def _caution(answers: bool, gpus: float) -> str:
 def explained_dict(explained: Explained) -> dict[str, Any]:
     meanings = {id(each.flag): each for each in explained.meanings}
     return {
-        "command": explained.command,
-        "read_from": explained.pasted.where,
-        "model": explained.reading.model,
-        "gpu": explained.fit.gpu.name,
-        "engine": explained.engine.name,
+        **pick(explained, "command read_from=pasted.where model=reading.model gpu=fit.gpu.name engine=engine.name"),
         "flags": [_flag_dict(each, meanings.get(id(each))) for each in explained.reading.flags],
         "environment": sorted(explained.pasted.environment),
         "notes": list(explained.notes),
@@ -280,16 +277,7 @@ def _advice_dict(advice: Advice) -> dict[str, Any]:
         "gain": exp(advice.gain) - 1.0,
         "changes_answers": advice.answers,
         "gpus": advice.gpus,
-        "effects": [
-            {
-                "load": each.load,
-                "quantity": each.name,
-                "change": each.change,
-                "noise": each.noise,
-                "beyond_noise": each.is_real,
-            }
-            for each in advice.effects
-        ],
+        "effects": [pick(each, "load quantity=name change noise beyond_noise=is_real") for each in advice.effects],
     }
 
 

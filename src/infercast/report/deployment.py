@@ -1,12 +1,12 @@
-"""What fits, a deployment, its workload and its speculative decoding, as tables and as plain data."""
+"""Models, what fits, a deployment, its workload and its speculative decoding, as tables and as plain data."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.base import Deployment, Engine, engine_of
@@ -14,13 +14,13 @@ from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.forecast.option_table import OPTIONS, OURS_ALONE
 from infercast.forecast.system import BOTH
+from infercast.models import spec
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config, bundled_name
-from infercast.models.spec import parameter_count
-from infercast.report.terminal import Facts, Grid, RenderableType, Renderers, Section, pick
+from infercast.report.terminal import Facts, Field, FittingTable, Grid, RenderableType, Renderers, Section, pick, styled
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
-from infercast.units import format_bytes, format_count, format_percent
+from infercast.units import format_bytes, format_count, format_many, format_percent
 
 if TYPE_CHECKING:
     from infercast.forecast.memory import Fit
@@ -30,12 +30,8 @@ ASSUMED = "assumed; say what you see with --acceptance"
 
 
 def layout_dict(layout: ParallelLayout) -> dict[str, Any]:
-    return {
-        "tensor_parallel_size": layout.tensor,
-        "pipeline_parallel_size": layout.pipeline,
-        "data_parallel_size": layout.data,
-        "enable_expert_parallel": layout.experts,
-    }
+    sizes = "tensor_parallel_size=tensor pipeline_parallel_size=pipeline data_parallel_size=data"
+    return pick(layout, f"{sizes} enable_expert_parallel=experts")
 
 
 def render_fit(fit: Fit) -> list[RenderableType]:
@@ -47,7 +43,7 @@ def render_fit(fit: Fit) -> list[RenderableType]:
     rows = [(name, format_bytes(size), format_percent(size / memory.total)) for name, size in _parts(fit)]
     shape = memory.kv.shape
     answers = [
-        ("parameters", format_count(parameter_count(model))),
+        ("parameters", format_count(spec.parameter_count(model))),
         ("KV cache of a token", f"{_token_cost(memory.kv)} ({model.cache_dtype})"),
         ("KV blocks", f"{memory.num_blocks:,} of {tokens_each(shape)}, {format_bytes(memory.kv.block_bytes)} each"),
         ("longest sequence", f"{fit.longest_sequence:,} tokens"),
@@ -82,7 +78,7 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
         **pick(fit, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
         **({} if is_plain else {**layout_dict(fit.layout), "weights_of_fullest_stage": fit.most_weights}),
         **pick(fit, weights="model.weights.name", kv_cache_dtype="model.cache_dtype"),
-        "parameters": parameter_count(fit.model),
+        "parameters": spec.parameter_count(fit.model),
         "bytes": {name.replace(" ", "_"): size for name, size in _parts(fit)},
         **pick(
             memory, total_bytes="total", kv_bytes_per_token="kv.first_token_bytes",
@@ -154,13 +150,9 @@ def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
         return None
     acceptance = drafting.acceptance
     return {
-        "method": drafting.method,
-        "num_speculative_tokens": drafting.num_drafts,
-        "draft": drafting.draft and drafting.draft.config.name,
+        **pick(drafting, "method num_speculative_tokens=num_drafts draft=draft.config.name"),
         "acceptance_rates": list(acceptance.rates),
-        "acceptance_length": acceptance.length,
-        "acceptance_source": acceptance.source,
-        "acceptance_is_assumed": acceptance.is_assumed,
+        **pick(acceptance, "acceptance_length=length acceptance_source=source acceptance_is_assumed=is_assumed"),
         "note": drafting.note or None,
     }
 
@@ -169,19 +161,13 @@ def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the words of engines' metrics."""
     if found is None:
         return None
-    counts = found.counts
-    return {
-        "num_drafts": counts.num_drafts,
-        "num_draft_tokens": counts.num_draft_tokens,
-        "num_accepted_tokens": counts.num_accepted,
-        "num_accepted_tokens_per_pos": counts.accepted_by_position,
-        "mean_acceptance_length": counts.acceptance_length,
-        "draft_acceptance_rate": counts.acceptance_rate,
-        "acceptance_rate_per_pos": counts.rates_by_position,
-        "drafted_tokens_per_s": found.drafted_per_second,
-        "accepted_tokens_per_s": found.accepted_per_second,
-        "decode_gpu_shares": found.parts,
-    }
+    counted = (
+        "num_drafts num_draft_tokens num_accepted_tokens=num_accepted num_accepted_tokens_per_pos=accepted_by_position "
+        "mean_acceptance_length=acceptance_length draft_acceptance_rate=acceptance_rate "
+        "acceptance_rate_per_pos=rates_by_position"
+    )
+    rates = "drafted_tokens_per_s=drafted_per_second accepted_tokens_per_s=accepted_per_second decode_gpu_shares=parts"
+    return pick(found.counts, counted) | pick(found, rates)
 
 
 def flag_words(options: Mapping[str, Any]) -> list[str]:
@@ -223,7 +209,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
     shape, layout, drafting = memory.kv.shape, deployment.layout, deployment.drafting
     unfitted = " (default; not fitted to your machine)" if deployment.has_default_host else ""
     rows = [
-        ("model", f"{model.name} ({format_count(parameter_count(model))} parameters, {model.layers} layers)"),
+        ("model", f"{model.name} ({format_count(spec.parameter_count(model))} parameters, {model.layers} layers)"),
         ("weights", f"{model.weights.name}, {format_bytes(memory.weights)} per GPU"),
         ("GPU", f"{deployment.layout.gpus} x {gpu.title} ({gpu.name})"),
         (
@@ -266,16 +252,8 @@ def _layout(deployment: Deployment) -> str:
 
 
 def workload_dict(workload: Workload) -> dict[str, Any]:
-    return {
-        "description": workload.description,
-        "requests": len(workload.requests),
-        "truncated": workload.num_truncated,
-        "skipped": workload.num_skipped,
-    }
-
-
-def render_deployment(deployment: Deployment) -> list[RenderableType]:
-    return [Facts(deployment_facts(deployment))]
+    cut = pick(workload, "truncated=num_truncated skipped=num_skipped")
+    return {"description": workload.description, "requests": len(workload.requests), **cut}
 
 
 def render_workload(workload: Workload) -> list[RenderableType]:
@@ -294,7 +272,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "engine_rules": deployment.engine.rules_from or deployment.engine.name,
         "engine_note": deployment.engine.note or None,
         **pick(model, model="name", architecture="architecture", weights="weights.name", kv_cache_dtype="cache_dtype"),
-        "parameters": parameter_count(model),
+        "parameters": spec.parameter_count(model),
         "gpu": deployment.gpu.name,
         **layout_dict(deployment.layout),
         **pick(memory, weight_bytes="weights", num_gpu_blocks="num_blocks", block_size="kv.shape.block_size"),
@@ -306,8 +284,74 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
     }
 
 
+ENDINGS = "For(CausalLM|ConditionalGeneration)$"  # of names of architectures
+MODEL_FIELDS: tuple[Field[spec.ModelConfig], ...] = (
+    Field("", lambda model: model.name, "name"),
+    Field("", lambda model: re.sub(ENDINGS, "", model.architecture), "architecture", rank=4, words=True),
+    Field("", lambda model: format_count(spec.parameter_count(model)), "total"),
+    Field("", lambda model: format_count(spec.active_parameter_count(model)), "active"),
+    Field("", lambda model: f"{model.layers}", "layers", rank=3),
+    Field("", lambda model: model.stacks[0].mixer.label, "heads", rank=2, words=True),
+    Field("", lambda model: model.weights.name, "weights", rank=1, words=True),
+)
+
+
+def render_models(models: Iterable[spec.ModelConfig]) -> list[RenderableType]:
+    legend = "active: parameters one token uses. heads: query/key-value x width; of a latent (MLA); of a state."
+    return [FittingTable(MODEL_FIELDS, list(models)), styled(legend, style="dim")]
+
+
+def render_model(model: spec.ModelConfig) -> list[RenderableType]:
+    weights = spec.weight_bytes(model)
+    parameters, active = (format_count(count(model)) for count in (spec.parameter_count, spec.active_parameter_count))
+    rows = [
+        ("architecture", model.architecture),
+        ("parameters", f"{parameters}, {active} per token"),
+        ("weights", f"{model.weights.name}, {format_bytes(weights.total)}"),
+        ("hidden size", f"{model.hidden:,}"),
+        ("vocabulary", f"{model.vocabulary:,}{' (head shares the embedding)' if model.tied_embedding else ''}"),
+        ("positions", f"{model.max_positions:,}"),
+        *([("layer inputs", f"{model.layer_inputs:,} values a token, from a table")] if model.layer_inputs else []),
+        ("KV cache", model.cache_dtype),
+        *(
+            (f"{stack.layers} layers", f"{stack.mixer.description}; {stack.feed_forward.description}")
+            for stack in model.stacks
+        ),
+        *_prediction_rows(model),
+        *(("note", note) for note in model.notes),
+    ]
+    return [Section(model.name, Facts(rows))]
+
+
+def _prediction_rows(model: spec.ModelConfig) -> list[tuple[str, str]]:
+    part = model.prediction
+    if part is None:
+        return []
+    halves = [half for stack in part.stacks for half in (stack.mixer, stack.feed_forward) if not half.is_empty]
+    counted = format_count(spec.prediction_parameter_count(model))
+    words = "; ".join(half.description for half in halves)
+    return [("prediction", f"{format_many(part.heads, 'head')}, {counted} parameters: {words}")]
+
+
+def model_dict(model: spec.ModelConfig) -> dict[str, Any]:
+    counts = {"parameters": spec.parameter_count(model), "active_parameters": spec.active_parameter_count(model)}
+    values = asdict(model)
+    values["stacks"] = _named_stacks(values["stacks"])
+    if values["prediction"]:
+        values["prediction"]["stacks"] = _named_stacks(values["prediction"]["stacks"])
+        counts["prediction_parameters"] = spec.prediction_parameter_count(model)
+    return {**values, **counts, "weight_bytes": spec.weight_bytes(model).total}
+
+
+def _named_stacks(stacks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """JSON keeps the name `attention` for every mixer."""
+    names = {"mixer": "attention"}
+    return [{names.get(name, name): value for name, value in stack.items()} for stack in stacks]
+
+
 RENDERERS = {
-    "Deployment": Renderers(deployment_dict, render_deployment),
+    "Deployment": Renderers(deployment_dict, lambda deployment: [Facts(deployment_facts(deployment))]),
     "Fit": Renderers(fit_dict, render_fit),
+    "ModelConfig": Renderers(model_dict, render_model),
     "Workload": Renderers(workload_dict, render_workload),
 }

@@ -7,7 +7,6 @@ from typing import Any
 
 from infercast import units
 from infercast.engines.base import package_of
-from infercast.forecast.cost import GpuPrice
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
@@ -95,10 +94,6 @@ def render_decision(forecast: Forecast) -> list[RenderableType]:
     return [*parts, Section("Cost", Facts(cost_rows(forecast)))]
 
 
-def render_verdict(verdict: Verdict) -> list[RenderableType]:
-    return [Section(slo_title(verdict), Grid(*cells(LIMIT_FIELDS, verdict.limits)))]
-
-
 def slo_title(verdict: Verdict) -> str:
     failing = [str(each.limit) for each in verdict.limits if each.headroom is not None and each.headroom <= 1.0]
     if verdict.holds:
@@ -125,20 +120,16 @@ def price_words(forecast: Forecast) -> str:
 
 
 def decision_fields(forecast: Forecast) -> dict[str, Any]:
-    prices = [{"gpu": gpu, "gpus": count, **_price_dict(price)} for count, gpu, price in prices_of(forecast)]
+    facts = "usd_per_gpu_hour=per_hour provider kind date source"
+    prices = [
+        {"gpu": gpu, "gpus": count, **{key: value or None for key, value in pick(price, facts).items()}}
+        for count, gpu, price in prices_of(forecast)
+    ]
     return {
         "slo": None if forecast.verdict is None else slo_dict(forecast.verdict),
         **{each.key: each.data(forecast) for each in (*quantities.PROMISES, *quantities.COSTS)},
         "prices": prices,
     }
-
-
-def _price_dict(price: GpuPrice | None) -> dict[str, Any]:
-    names = ("usd_per_gpu_hour", "provider", "kind", "date", "source")
-    if price is None:
-        return dict.fromkeys(names)
-    values = (price.per_hour, price.provider, price.kind, price.date, price.source)
-    return {name: value or None for name, value in zip(names, values, strict=True)}
 
 
 def slo_dict(verdict: Verdict) -> dict[str, Any]:
@@ -191,24 +182,13 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
         "joules": energy.joules,
         "joules_interval": [energy.low, energy.high],
         "joules_per_output_token_interval": [energy.joules_per_output_token * each for each in energy.interval],
-        "idle_watts_per_gpu": energy.idle_watts,
-        "limit_watts_per_gpu": energy.limit_watts,
-        "source": energy.source,
+        **pick(energy, "idle_watts_per_gpu=idle_watts limit_watts_per_gpu=limit_watts source"),
         "parts": [
             {"part": name, "joules": joules, "share": joules / energy.joules} for name, joules in energy.by_part.items()
         ],
-        "pools": [
-            {"gpus": each.gpus, "watts_per_gpu": each.mean_watts, "peak_watts_per_gpu": each.peak_watts}
-            for each in energy.pools
-        ],
+        "pools": [pick(each, "gpus watts_per_gpu=mean_watts peak_watts_per_gpu=peak_watts") for each in energy.pools],
         "phases": [
-            {
-                "phase": each.name,
-                "joules": each.joules,
-                "watts_per_gpu": each.watts,
-                "burst_watts_per_gpu": each.burst_watts,
-                "joules_per_token": each.joules_per_token,
-            }
+            pick(each, "phase=name joules watts_per_gpu=watts burst_watts_per_gpu=burst_watts joules_per_token")
             for each in energy.phases
         ],
     }
@@ -216,25 +196,10 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
 
 def _wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
     return {
-        "gpu_watts": wall.gpu_watts,
-        "server_watts": wall.server_watts,
-        "watts": wall.watts,
-        "peak_watts": wall.peak_watts,
-        "joules": wall.joules,
+        **pick(wall, "gpu_watts server_watts watts peak_watts joules"),
         "joules_interval": [wall.low, wall.high],
-        "grams_co2_per_hour": wall.grams_co2_per_hour,
-        "pue": wall.pue,
-        "kwh_per_day": wall.kilowatt_hours_per_day,
-        "servers": [
-            {
-                "kind": each.kind,
-                "gpus": each.gpus,
-                "base_watts": each.base_watts,
-                "factor": each.factor,
-                "fitted": each.fitted,
-            }
-            for each in wall.servers
-        ],
+        **pick(wall, "grams_co2_per_hour pue kwh_per_day=kilowatt_hours_per_day"),
+        "servers": [pick(each, "kind gpus base_watts factor fitted") for each in wall.servers],
     }
 
 
@@ -535,20 +500,15 @@ def _pool_dict(pool: PoolRun) -> dict[str, Any]:
 def _tier_dict(tier: TierRun) -> dict[str, Any]:
     copied = {
         f"kv_offload_{way}_{name}": value
-        for way, copies in (("load", tier.load), ("store", tier.store))
-        for name, value in (("copies", copies.copies), ("bytes", copies.num_bytes), ("time", copies.seconds))
+        for way in ("load", "store")
+        for name, value in pick(tier, f"copies={way}.copies bytes={way}.num_bytes time={way}.seconds").items()
     }
     return {
-        "cpu_hit_rate": tier.hit_rate,
-        "cpu_cache_peak": tier.peak_use,
-        "external_prefix_cache_queries": tier.queries,
-        "external_prefix_cache_hits": tier.hits,
-        "stores_refused": tier.num_refused,
-        "held_up_s": tier.held_up,
+        **pick(tier, "cpu_hit_rate=hit_rate cpu_cache_peak=peak_use external_prefix_cache_queries=queries"),
+        **pick(tier, "external_prefix_cache_hits=hits stores_refused=num_refused held_up_s=held_up"),
         "loaded_requests": tier.num_loaded,
         **copied,
-        "load_link_use": tier.load.use,
-        "store_link_use": tier.store.use,
+        **pick(tier, "load_link_use=load.use store_link_use=store.use"),
         "load_wait_ms": in_ms(tier.mean_wait),
     }
 
@@ -671,5 +631,9 @@ def _phase_dict(phase: Phase) -> dict[str, Any]:
 RENDERERS = {
     "Forecast": Renderers(forecast_dict, render_forecast),
     "Intervals": Renderers(quantities.interval_fields, lambda intervals: [quantities.render_intervals(intervals)]),
-    "Verdict": Renderers(slo_dict, render_verdict, rows="limits"),
+    "Verdict": Renderers(
+        slo_dict,
+        lambda verdict: [Section(slo_title(verdict), Grid(*cells(LIMIT_FIELDS, verdict.limits)))],
+        rows="limits",
+    ),
 }

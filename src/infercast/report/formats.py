@@ -214,7 +214,7 @@ HOMES = {
     "Gpu": "catalog",
     "Intervals": "forecast",
     "Layouts": "plan",
-    "ModelConfig": "models",
+    "ModelConfig": "deployment",
     "Plan": "plan",
     "RunDiagnosis": "diagnosis",
     "Savings": "sweep",

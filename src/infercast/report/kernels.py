@@ -298,22 +298,14 @@ def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[t
 def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
     ranges = breakdown.composition.ranges if breakdown.composition else ()
     return {
-        "duration_s": breakdown.duration,
-        "side_by_side": breakdown.side_by_side,
-        "steps": breakdown.steps,
-        "kernels": [
-            {"kernel": each.name, "family": each.family, "seconds": each.seconds} for each in breakdown.kernels
-        ],
-        "host_seconds": breakdown.host.seconds,
-        "idle_seconds": breakdown.idle_seconds,
+        **pick(breakdown, "duration_s=duration side_by_side steps"),
+        "kernels": [pick(each, "kernel=name family seconds") for each in breakdown.kernels],
+        **pick(breakdown, "host_seconds=host.seconds idle_seconds"),
         "ttft": _parts_dict(breakdown.first_tokens),
         "tpot": _parts_dict(breakdown.later_tokens),
         "by_tokens_generated": [
             {
-                "first": each.first,
-                "last": each.last,
-                "requests": each.requests,
-                "tokens": each.tokens,
+                **pick(each, "first last requests tokens"),
                 "ms": in_ms(each.seconds),
                 "families_ms": {name: in_ms(seconds) for name, seconds in each.families.items()},
             }
@@ -419,9 +411,7 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "ceiling": CEILING,
         "findings": [
             {
-                "family": each.family,
-                "source": each.source,
-                "kernel": each.name,
+                **pick(each, "family source kernel=name"),
                 "saving": asdict(each.saving),
                 "gaps": [record(GAP_FIELDS, gap) for gap in each.gaps],
                 "sentence": _sentence(each),

@@ -42,6 +42,7 @@ from infercast.report.terminal import (
     any_has,
     cells,
     named_first,
+    pick,
     record,
     styled,
 )
@@ -117,7 +118,7 @@ def _begin(plan: Plan, *, brief: bool) -> list[RenderableType]:
         return [*parts, *(Section("nearest", Paragraph(each.sentence, WIDEST)) for each in plan.nearest)]
     rows = _winner(plan.winner)
     if brief:
-        from infercast.report.manifests import command_lines, pools_of  # noqa: PLC0415 - other forms need none of it
+        from infercast.report.plan_folder import command_lines, pools_of  # noqa: PLC0415 - other forms need none of it
 
         pools = pools_of(plan.winner.candidate)
         left_out = ("GPUs", "energy", "power", "options")  # rows that a screen goes without
@@ -261,12 +262,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     return {
         "workload": question.workload.description,
         "slo": str(question.slo),
-        "model": question.model,
-        "rate": question.rate,
-        "objective": question.objective,
-        "max_gpus": question.max_gpus,
-        "budget_per_hour": question.budget,
-        "power_budget_w": question.power_budget,
+        **pick(question, "model rate objective max_gpus budget_per_hour=budget power_budget_w=power_budget"),
         "winner": plan.winner and row_dict(plan.winner),
         "front": [row_dict(row) for row in plan.front],
         "runner_up": plan.runner_up and row_dict(plan.runner_up),
@@ -275,8 +271,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "by_odds": [{"odds": odds, "deployment": str(row.candidate), **row_dict(row)} for odds, row in plan.by_odds],
         "nearest": [{"sentence": each.sentence, **row_dict(each.row)} for each in plan.nearest],
         "simulated": [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
-        "candidates": plan.num_candidates,
-        "not_looked_at": plan.num_unseen,
+        **pick(plan, "candidates=num_candidates not_looked_at=num_unseen"),
         "cut": plan.cut or None,
         "stages": {stage.value: plan.count(stage) for stage in Stage},
         "notes": list(plan.notes),
@@ -288,11 +283,7 @@ def row_dict(row: Row) -> dict[str, Any]:
     return {
         **_candidate_dict(row.candidate),
         "prefill": prefill and _candidate_dict(prefill),
-        "headroom": row.headroom,
-        "total_gpus": row.gpus,
-        "cost_per_hour": row.cost,
-        "stage": row.stage.value,
-        "slo_holds": row.holds,
+        **pick(row, "headroom total_gpus=gpus cost_per_hour=cost stage=stage.value slo_holds=holds"),
         "reason": row.reason or None,
         "most_requests_per_s": row.rate,
         **(_figures_dict(row.figures) if row.figures else {}),
@@ -301,12 +292,7 @@ def row_dict(row: Row) -> dict[str, Any]:
 
 def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
     return {
-        "engine": candidate.engine,
-        "gpu": candidate.gpu,
-        "replicas": candidate.replicas,
-        "quantization": candidate.quantization,
-        "kv_cache_dtype": candidate.kv_cache_dtype,
-        "power_limit_w": candidate.power_limit,
+        **pick(candidate, "engine gpu replicas quantization kv_cache_dtype power_limit_w=power_limit"),
         **layout_dict(candidate.layout),
         "settings": dict(candidate.settings),
         "options": candidate.options(),
@@ -318,17 +304,8 @@ def _figures_dict(figures: Figures) -> dict[str, Any]:
         "ttft_ms": milliseconds(figures.ttft),
         "tpot_ms": milliseconds(figures.tpot),
         "end_to_end_ms": milliseconds(figures.end_to_end),
-        "attainment": figures.attainment,
-        "goodput": figures.goodput,
-        "tightest": figures.tightest,
-        "odds": figures.odds,
-        "state": figures.state,
-        "busy": figures.busy,
-        "kv_peak": figures.kv_peak,
-        "bottleneck": figures.bottleneck,
-        "source": figures.source,
-        "output_tokens_per_s": figures.output_tokens_per_second,
-        "requests_per_s": figures.requests_per_second,
+        **pick(figures, "attainment goodput tightest odds state busy kv_peak bottleneck source"),
+        **pick(figures, "output_tokens_per_s=output_tokens_per_second requests_per_s=requests_per_second"),
         "capacity_requests_per_s": figures.capacity,
         "beyond_budget": figures.beyond or None,
         "energy": figures.drawn and _drawn_dict(figures.drawn),

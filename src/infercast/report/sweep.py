@@ -48,6 +48,7 @@ from infercast.report.terminal import (
     at,
     in_ms,
     named_first,
+    pick,
     record,
     styled,
 )
@@ -346,9 +347,7 @@ def _best(sweep: Sweep) -> list[tuple[str, str]]:
 def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     fields = point_fields(sweep)
     return {
-        "title": sweep.title,
-        "workload": sweep.workload,
-        "axis": sweep.axis.name,
+        **pick(sweep, "title workload axis=axis.name"),
         "slo": sweep.slo and str(sweep.slo),
         "usd_per_gpu_hour": sweep.price and sweep.price.per_hour,
         "light_ttft_p50_ms": sweep.light_ttft and in_ms(sweep.light_ttft),
@@ -473,20 +472,13 @@ def _charts(found: Savings) -> list[Chart]:
 
 def savings_dict(found: Savings) -> dict[str, Any]:
     fields = saving_fields(found)
-    points = [record(fields, point) for point in found.points]
-    after = counted_dict((found.best or found.free).forecast, _next_saving(found))
     return {
-        "title": found.title,
-        "workload": found.workload,
-        "axis": found.name,
+        **pick(found, "title workload axis=name"),
         "slo": found.slo and str(found.slo),
-        "own_value": found.free.number,
-        "best_value": found.best and found.best.number,
-        "best_slo_odds": found.odds,
-        "saved_share": found.saved,
+        **pick(found, "own_value=free.number best_value=best.number best_slo_odds=odds saved_share=saved"),
         "answer": sentence_of(found),
-        **after,
-        "points": points,
+        **counted_dict((found.best or found.free).forecast, _next_saving(found)),
+        "points": [record(fields, point) for point in found.points],
     }
 
 
@@ -544,18 +536,14 @@ def break_even_charts(found: BreakEven) -> list[Chart]:
 
 def break_even_dict(found: BreakEven) -> dict[str, Any]:
     return {
-        "title": found.title,
-        "workload": found.workload,
+        **pick(found, "title workload"),
         "speculation": drafting_dict(found.drafting),
-        "break_even_clients": found.clients,
-        "sentence": found.sentence,
+        **pick(found, "break_even_clients=clients sentence"),
         **counted_dict(_best_run(found), _next_drafts(found)),
         "caveats": _caveats(found),
         "points": [
             {
-                "clients": point.clients,
-                "speed_up": point.speed_up,
-                "tpot_ratio": point.tpot_ratio,
+                **pick(point, "clients speed_up tpot_ratio"),
                 "without": _run_dict(point.plain),
                 "with": _run_dict(point.drafted),
                 "drafts": draft_run_dict(drafts_of(point.drafted)),
@@ -566,12 +554,8 @@ def break_even_dict(found: BreakEven) -> dict[str, Any]:
 
 
 def _run_dict(run: Forecast) -> dict[str, Any]:
-    return {
-        "output_tokens_per_s": run.output_tokens_per_second,
-        "requests_per_s": run.requests_per_second,
-        "tpot_p50_ms": run.tpot and in_ms(run.tpot.p50),
-        "ttft_p50_ms": in_ms(run.ttft.p50),
-    }
+    rates = pick(run, "output_tokens_per_s=output_tokens_per_second requests_per_s=requests_per_second")
+    return {**rates, "tpot_p50_ms": run.tpot and in_ms(run.tpot.p50), "ttft_p50_ms": in_ms(run.ttft.p50)}
 
 
 def day_caveats(plan: DayPlan) -> list[str]:
@@ -580,29 +564,19 @@ def day_caveats(plan: DayPlan) -> list[str]:
 
 
 def day_dict(plan: DayPlan) -> dict[str, Any]:
-    deployment, traffic, rules = plan.deployment, plan.traffic, plan.autoscaler
+    traffic, rules = plan.traffic, "interval_s=interval up_delay_s=up_delay down_delay_s=down_delay"
     return {
-        "model": deployment.model.name,
-        "gpu": deployment.gpu.name,
-        "gpus_per_replica": deployment.layout.gpus,
+        **pick(plan.deployment, "model=model.name gpu=gpu.name gpus_per_replica=layout.gpus"),
         "traffic": traffic.description,
         "requests": int(traffic.arrivals.size),
         "window_s": traffic.window,
         "requests_per_s": (traffic.counts / traffic.window).tolist(),
         "slo": str(plan.slo),
-        "goal": {"share": plan.goal.share, "of": plan.goal.of},
+        "goal": pick(plan.goal, "share of"),
         "smallest_fixed_fleet": plan.smallest_fleet,
         "policies": {day.policy: _policy_dict(plan, day) for day in plan.policies},
         "scheduled_by_hour": list(plan.hours),
-        "autoscaler": {
-            "measure": rules.measure,
-            "target": rules.target,
-            "interval_s": rules.interval,
-            "up_delay_s": rules.up_delay,
-            "down_delay_s": rules.down_delay,
-            "min_replicas": rules.least,
-            "max_replicas": rules.most,
-        },
+        "autoscaler": pick(plan.autoscaler, f"measure target {rules} min_replicas=least max_replicas=most"),
         "start_up_s": {**plan.start._asdict(), "all": plan.start.seconds},
         "replica": _replica_dict(plan),
         "usd_per_gpu_hour": plan.price and plan.price.per_hour,
@@ -623,8 +597,7 @@ def _replica_dict(plan: DayPlan) -> dict[str, Any]:
         "ms_per_output_token": in_ms(service.per_output),
         "load_curve": [
             {
-                "requests_in_it": level.in_system,
-                "requests_per_s": level.rate,
+                **pick(level, "requests_in_it=in_system requests_per_s=rate"),
                 "ttft_p99_ms": in_ms(level.forecast.ttft.p99),
                 "tpot_p99_ms": level.forecast.tpot and in_ms(level.forecast.tpot.p99),
             }

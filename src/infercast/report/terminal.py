@@ -510,9 +510,12 @@ def cells(fields: Iterable[Field[T_contra]], rows: Iterable[T_contra]) -> tuple[
 
 
 def pick(owner: Any, names: str = "", **paths: str) -> dict[str, Any]:
-    """Attributes as plain data: those of ``names`` as they are called, and others by the path that each key has."""
-    found = {name: getattr(owner, name) for name in names.split()}
-    return found | {key: at(path)(owner) for key, path in paths.items()}
+    """Attributes as plain data, as they are called, or others by the path that each key has: ``gpus model=spec.name``.
+
+    A path may be a keyword, too.
+    """
+    keys = {key: path or key for key, _, path in (name.partition("=") for name in names.split())}
+    return {key: at(path)(owner) for key, path in (keys | paths).items()}
 
 
 class FittingTable:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
+import mimetypes
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h11
 import uvicorn
@@ -21,16 +23,46 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from infercast.errors import InputError
-from infercast.web.files import read_files
 from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Guard, Problem, Rates, client_of, read_document
 from infercast.web.workers import FIXED, KINDS, SECONDS, BusyError, Jobs, Reply, RequestCoalescer, TooLongError, Workers
 
 API = "/api/v1"
 STYLE = Path(__file__).parent / "api.css"
+STATIC = Path(__file__).parent / "static"
 ASKED = ("simulate", "memory", "curve")
 EXPORTS = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", "json": "application/json"}
 NO_STORE = {"cache-control": "no-store"}
 WARM = {"state": {}, "intervals": True}  # the first question of most; it is asked when the server starts
+
+TYPES = {
+    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".json": "application/json",
+    ".webmanifest": "application/manifest+json", ".txt": "text/plain; charset=utf-8", ".woff2": "font/woff2",
+}  # fmt: skip
+
+
+class File(NamedTuple):
+    body: bytes
+    media_type: str
+    tag: str
+
+
+def read_files(folder: Path = STATIC) -> dict[str, File]:
+    """All files of a folder when the server starts, by their paths below it, and nothing else; links are left out."""
+    found = {
+        path.relative_to(folder).as_posix(): _read(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink() and not path.name.startswith(".")
+    }
+    if "index.html" in found:
+        found[""] = found["index.html"]
+    return found
+
+
+def _read(path: Path) -> File:
+    body = path.read_bytes()
+    kind = TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:20]}"')
 
 
 class WebApp:

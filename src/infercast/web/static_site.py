@@ -21,8 +21,8 @@ from infercast.bundled import read_data
 from infercast.errors import InputError
 from infercast.units import json_text
 from infercast.web.answers import answer
-from infercast.web.files import FOLDER as STATIC
 
+STATIC = Path(__file__).parent / "static"
 REGISTRY = "https://registry.npmjs.org"
 PIECE = 65_536  # bytes of the pieces that large archives of forests come in; a question needs a few of them
 LEFT_OUT = (

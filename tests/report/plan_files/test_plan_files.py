@@ -22,16 +22,18 @@ from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.question import Plan
 from infercast.models.layout import ParallelLayout
 from infercast.report.deployment import repository_of
-from infercast.report.manifests import (
+from infercast.report.plan_folder import (
+    check_folder,
     compose_file,
     dynamo_graph,
     llm_d_values,
     manifests,
     plain_name,
+    plan_files,
     pools_of,
+    write_plan,
     yaml_text,
 )
-from infercast.report.plan_folder import check_folder, plan_files, write_plan
 
 ENGINE = "vllm@0.25"
 Plans = Callable[..., Plan]

@@ -1,13 +1,15 @@
-"""``infercast calibrate``: what a user's own benchmark results say of a deployment."""
+"""``infercast calibrate``: what benchmark results say of a deployment, and ``watch``: what a running engine does."""
 
 from __future__ import annotations
 
+import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from infercast import Deployment, __version__
-from infercast.calibration.learn import calibrate
+from infercast.calibration.learn import Watched, calibrate, fetch, watch
 from infercast.calibration.result import Asked
 from infercast.cli.options import Context, deployment_of, is_given, with_options
 from infercast.cli.outputs import Form, note, print_result, stages_bar
@@ -20,6 +22,8 @@ from infercast.forecast.deploy import load_device
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, PARALLEL, Option
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
+from infercast.report.terminal import Facts, pick
+from infercast.units import format_many
 
 
 @with_options(
@@ -74,3 +78,61 @@ def _pasted(ctx: Context) -> Deployment:
     of_command = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "host")  # No flag says it
     others = {name: given[name] for name in of_command}
     return FlagPoint.of(reading, load_device(given["gpu"], given["network"]), engine, others).deploy()
+
+
+@with_options(
+    Option("url", str, "Of a running engine, such as http://localhost:8000.", ..., metavar="URL", argument=True),
+    Option("model", str, "What it serves; default: what its /v1/models says.", metavar="MODEL", catalogue="models"),
+    "gpu",
+    Option("seconds", float, "How long to watch.", 30.0),
+    Option("out", Path, "Where to write a calibration, for --calibration of others.", panel="Files", short="-o"),
+    *(PARALLEL, ENGINE_ARGS, DEPLOYMENT),
+)
+def watch_command(ctx: Context, *, out: Path | None, form: Form, **given: Any) -> None:
+    if out is not None:
+        check_writable(out, "--out", (".toml",))
+    if given["model"] is None:
+        ctx.params["model"] = _served(given["url"])
+    with stages_bar() as tell:
+        found = watch(deployment_of(ctx)(), given["url"], given["seconds"], tell or (lambda _: None))
+    if out is not None:
+        write_whole(out, [write_calibration(found.calibration)])
+    print_result(form, partial(watched_dict, found), partial(render_watched, found, str(out or "")))
+
+
+def _served(url: str) -> str:
+    """The first model of a server."""
+    try:
+        return str(json.loads(fetch(url, "/v1/models"))["data"][0]["id"])
+    except (ValueError, LookupError, TypeError):
+        raise InputError(f"{url} does not say what it serves; give --model") from None
+
+
+def watched_dict(found: Watched) -> dict[str, Any]:
+    seen = "requests_per_second=rate mean_input_tokens=inputs.mean mean_output_tokens=outputs.mean"
+    return {
+        **pick(found, f"seconds requests {seen}"),
+        **found.gauges,
+        **pick(found, "prefix_hit_rate=hits prefix_hit_rate_before=hits_before"),
+        "deviations": list(found.deviations),
+        "calibration": calibration_dict(found.calibration),
+        "version": __version__,
+    }
+
+
+def render_watched(found: Watched, out: str) -> list[Any]:
+    rows = [
+        (
+            "load",
+            f"{format_many(found.requests, 'request')} in {found.seconds:.0f} s, {found.rate:.3g}/s; on average "
+            f"{found.inputs.mean:.0f} prompt and {found.outputs.mean:.0f} output tokens",
+        ),
+        (
+            "engine",
+            f"{found.gauges['running']:.0f} run, {found.gauges['waiting']:.0f} wait, KV cache "
+            f"{found.gauges['kv_usage']:.0%} full"
+            + ("" if found.hits is None else f", {found.hits:.0%} of prompt tokens cached"),
+        ),
+        ("deviates", "\n".join(found.deviations) or "nothing beyond what is uncertain"),
+    ]
+    return [Facts(rows), *render_calibration(found.calibration, out)]

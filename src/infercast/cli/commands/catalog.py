@@ -36,7 +36,7 @@ def models(
 ) -> None:
     from infercast.forecast.deploy import load_model  # noqa: PLC0415 - GPUs and hosts are shown without numpy
     from infercast.models.library import model_names  # noqa: PLC0415
-    from infercast.report.models import model_dict, render_model, render_models  # noqa: PLC0415
+    from infercast.report.deployment import model_dict, render_model, render_models  # noqa: PLC0415
 
     if name is None:
         _print_all(form, model_dict, render_models, map(load_model, model_names()))

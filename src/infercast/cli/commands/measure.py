@@ -1,4 +1,4 @@
-"""``infercast measure``: time the kernels of the GPU in this machine, or its CPU."""
+"""``infercast measure``: time the kernels of the GPU in this machine, or its CPU, and ``fit``: learn from tables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from infercast.bundled import read_data
 from infercast.cli.options import known_names, with_options
-from infercast.cli.outputs import Form, bar_of, note, print_result
+from infercast.cli.outputs import Form, bar_of, note, print_result, stages_bar
 from infercast.engines.base import engine_named
 from infercast.engines.host import HostProbe, read_probe
-from infercast.errors import InputError, UnknownNameError, require
+from infercast.errors import InputError, UnknownNameError, need, require
 from infercast.forecast.deploy import deploy
 from infercast.forecast.option_table import Option
+from infercast.hardware import load_gpu
 from infercast.hardware.load import MEASURED
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
@@ -24,7 +26,7 @@ from infercast.lab.measure.device import ENGINES
 from infercast.lab.measure.host import probe_host
 from infercast.lab.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import Facts, Grid, Section, pick
+from infercast.report.terminal import Facts, Grid, Section, pick, styled
 from infercast.serve import Request, Workload, simulate
 from infercast.units import json_text
 
@@ -171,3 +173,58 @@ def _idle(model: str, host: HostProbe | str) -> tuple[float, float]:
     """TTFT and TPOT of a request that is alone."""
     record = simulate(deploy(model, GPU, api_server=False, host=host).replica(), Workload((Request(0.0, 512, 32),)))
     return float(record.ttft[0]), float(record.tpot[0])
+
+
+FAMILIES = tuple(read_data("lab/fit.toml")["columns"])
+
+
+@with_options(
+    Option("data", Path, "Folder of parquet files, one per kernel family.", ..., metavar="DATA", argument=True),
+    Option("out", Path, "Artefact to write (.npz).", ...),
+    Option("gpus", str, "Only these GPUs.", metavar="A,B"),
+    Option("families", str, f"Of {', '.join(FAMILIES)}.", metavar="A,B"),
+    Option("measurements", Path, "Also tables of `infercast measure`.", metavar="DIR"),
+)
+def fit_command(*, data: Path, out: Path, measurements: Path | None, form: Form, **given: Any) -> None:
+    need("fitting", "fit")
+    from infercast.lab.fit import train  # noqa: PLC0415 - only this command needs it
+    from infercast.lab.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
+    from infercast.lab.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
+
+    _need_folder(data, "DATA")
+    _need_folder(out.parent, "--out")
+    chosen = known_names("family", given["families"] or "", FAMILIES) or tuple(
+        each for each in FAMILIES if (data / FILES[each]).exists()
+    )
+    with stages_bar() as tell:
+        samples = read_samples(data, chosen, _gpus(given["gpus"]))
+        if measurements is not None:
+            samples |= sweep_samples(measurements, chosen)
+        tables = train.table_hashes(data, chosen)
+        sweeps = {} if measurements is None else train.sweep_hashes(measurements, chosen)
+        provenance = {
+            "data": {name: found[:16] for name, found in tables.items()},
+            "gpus": sorted({key[1] for key in samples}),
+            "engines": sorted({key[2] for key in samples}),
+            "licence": "facts and figures; see docs/predict.md",
+        }
+        fitted = train.fit_artifact(
+            samples, out, provenance, tell or (lambda _: None), train.origin_of({**tables, **sweeps})
+        )
+    rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
+    size = out.stat().st_size
+    slow = train.count_left_out(samples)
+    lines = [f"{out}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB"]
+    if slow:
+        lines.append(f"left out of models for other GPUs: {slow:,} rows of groups that take over twice their physics")
+    document = {"written": str(out), "models": len(fitted), "rows": rows, "left_out": slow, "bytes": size}
+    print_result(form, lambda: document, lambda: [styled("\n".join(lines))])
+
+
+def _need_folder(path: Path, what: str) -> None:
+    if not path.is_dir():
+        raise InputError(f"{what}: {path} is not a folder")
+
+
+def _gpus(text: str | None) -> list[str] | None:
+    return None if text is None else [load_gpu(name).name for name in known_names("GPU", text)]

@@ -20,7 +20,7 @@ from infercast.hardware import load_gpu
 from infercast.lab.measure.device import gpu_name
 from infercast.lab.measure.sweep import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import Facts, Grid, Section, in_us
+from infercast.report.terminal import Facts, Grid, Section, in_us, pick
 from infercast.units import format_seconds, json_text
 
 EXCLUDED = {
@@ -106,13 +106,7 @@ def tuning_dict(tuning: tune.Tuning) -> dict[str, Any]:
         "model": tuning.model.name,
         "gpu": tuning.gpu.name,
         "tensor_parallel_size": tuning.layout.tensor,
-        "layer": {
-            "inter": op.inter,
-            "hidden": op.hidden,
-            "topk": op.topk,
-            "dtype": op.dtype,
-            "experts": op.num_local,
-        },
+        "layer": pick(op, "inter hidden topk dtype experts=num_local"),
         "file": tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
         f"{tuning.engine.family}_has_tuned_file": tuning.has_file,
         "needs_trial": tuning.needs_trial or None,

@@ -1,32 +1,253 @@
-"""The answer: what limits a run, the change that helps most for its price, and what breaks first as the load grows."""
+"""The answer: what limits a run, the change that helps most for its price, and what breaks first as the load grows.
+
+A run waits for *causes*, each of which is the share of what matters that is gone where that part takes no time. Kernels
+and the host are judged by how results grew in runs where they were slower (`Intervals.sensitivity`). What requests
+queue for is judged by trials without it, and only where the run counts say that it may bind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import log
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import exp, log
 
 from infercast.errors import InfercastError
 from infercast.forecast.cost import hourly
-from infercast.forecast.diagnosis.causes import (
-    LARGE_STEP,
-    MOST,
-    Cause,
-    adding_up,
-    causes_of,
-    phases_of,
-    responses,
-    step_share,
-    without,
+from infercast.forecast.diagnosis.changes import (
+    ANSWERS,
+    BURSTS,
+    DECODE,
+    FREE,
+    GPU,
+    GPUS,
+    HOST,
+    KV,
+    LINK,
+    MIXED,
+    PREFILL,
+    REUSE,
+    ROUTER,
+    ROUTERS,
+    SEATS,
+    SERVERS,
+    SLOTS,
+    STAGES,
+    TOKENS,
+    USUAL_SEATS,
+    WITH_PREFIXES,
+    Change,
+    changes_of,
 )
-from infercast.forecast.diagnosis.changes import ANSWERS, FREE, GPU, GPUS, MIXED, SEATS, TOKENS, Change, changes_of
-from infercast.forecast.diagnosis.growth import Binding, bindings
-from infercast.forecast.diagnosis.trials import CAPACITY, Aim, Gain, Trials, queued_share
-from infercast.forecast.intervals import Intervals
+from infercast.forecast.diagnosis.growth import Binding, bindings, most_running, server_share
+from infercast.forecast.diagnosis.trials import CAPACITY, WAITING, Aim, Gain, Trials, queued_share
+from infercast.forecast.intervals import Intervals, slowed
+from infercast.forecast.kernels import Phase
 from infercast.forecast.progress import note_cut, time_left
 from infercast.forecast.result import Forecast, prices_of
+from infercast.forecast.run import PoolRun
 from infercast.forecast.system import System
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
+from infercast.serve import Replica
+from infercast.serve.scheduler.base import FcfsPolicy
+from infercast.serve.workload.api_server import ServerCosts
 from infercast.shown import ResultMixin
+from infercast.units import format_percent
+
+FULL = 0.95  # Share of seats or of KV blocks from which on they may bind
+LARGE_STEP = 0.4  # Share of the token budget that a step with prompts has from which on the budget may bind
+BOUNDS = {"dram": "memory bandwidth", "tensor": "tensor cores", "link": "the link between GPUs"}
+WAITED = 0.2  # Share from which on what a trial shows comes before the kernels
+LEAST = 0.02  # Parts of a smaller share are not told
+MOST = 0.995
+PARTS = (GPU, HOST, PREFILL, DECODE, LINK)  # What takes its time; all else keeps requests waiting
+
+
+class Cause(NamedTuple):
+    """Something that a run waits for."""
+
+    kind: str  # One of the words of `changes`
+    name: str
+    share: float  # Of what matters, that is gone without it
+    detail: str = ""  # What bounds kernels
+    tried: bool = False  # Whether a trial says so, not a slope
+    family: str = ""  # Of kernels
+
+    @property
+    def effect(self) -> float:
+        return -log(1.0 - min(max(self.share, 0.0), MOST))
+
+    def words(self, aim: Aim) -> str:
+        """``gemm in decode steps, bound by memory bandwidth: 66.4 % of TPOT p50``."""
+        bound = f", bound by {BOUNDS.get(self.detail, self.detail)}" if self.family and self.detail else ""
+        if not aim.is_rate:
+            return f"{self.name}{bound}: {format_percent(self.share)} of {aim.name}"
+        if self.tried:
+            return f"{self.name}: {format_percent(1.0 / (1.0 - self.share) - 1.0)} more {aim.name} without that"
+        return f"{self.name}{bound}: {format_percent(self.share)} of the time"
+
+
+def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list[Cause]:
+    """All that matter, the largest first; at most so many trials, without which the share of waiting stands for one."""
+    found = [*_of_two_pools(trials)] or [*_kernels(trials, intervals)]
+    suspects = [*_relaxations(trials)]
+    if not most:
+        waits = [Cause(kind, name, _waiting(trials, kind)) for kind, name, _ in suspects[:1]]
+        found += [each for each in waits if each.share >= LEAST]
+    for kind, name, relaxed in suspects[:most]:
+        if kind == BURSTS and any(each.tried and each.share > WAITED for each in found):
+            continue  # a queue before something else
+        try:
+            gains = relaxed()
+        except InfercastError:  # the engine would refuse it
+            continue
+        if gains > log(1.0 + LEAST):
+            found.append(Cause(kind, name, 1.0 - exp(-gains), tried=True))
+        elif kind in (SEATS, KV):
+            found.append(Cause(kind, name, 0.0, "more would not help", tried=True))
+    largest = min(max((each.share for each in found), default=0.0), 1.0)
+    # What keeps requests waiting says more than that the rest takes its time.
+    return sorted(found, key=lambda each: (each.kind in PARTS or each.share <= max(WAITED, largest / 2), -each.effect))
+
+
+def adding_up(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """The same with shares of the whole: of what the trials before leave, and parts that are no more than all of it."""
+    left, shares = 1.0, dict[Cause, float]()
+    for each in causes:
+        if each.tried:
+            shares[each] = left * each.share
+            left -= shares[each]
+    ratio = left / max(sum(each.share for each in causes if not each.tried), left, 1e-12)
+    return tuple(each._replace(share=shares.get(each, ratio * each.share)) for each in causes)
+
+
+def _waiting(trials: Trials, kind: str) -> float:
+    """The share of what matters that is spent waiting: of stages for each other, or of requests in queues."""
+    forecast = trials.forecast
+    if kind == STAGES:
+        phases = forecast.pools[-1].phases
+        return sum(each.host_bound_seconds for each in phases) / sum(each.whole for each in phases)
+    if trials.aim.quantity == "tpot":  # who waits for a first token has none to wait between
+        return 0.0
+    before = 1.0 if trials.aim.quantity == "ttft" else forecast.ttft.mean / forecast.end_to_end.mean
+    return queued_share(forecast) * before
+
+
+def phases_of(trials: Trials) -> Sequence[Phase]:
+    """The steps that what matters is made of."""
+    forecast, aim = trials.forecast, trials.aim
+    if aim.quantity == "ttft":
+        pools = forecast.pools[:1]
+        return [each for pool in pools for each in pool.phases if each.name == "prefill"] or forecast.phases
+    return forecast.pools[-1].phases if aim.quantity == "tpot" else forecast.phases
+
+
+def responses(trials: Trials, intervals: Intervals | None) -> tuple[float, float]:
+    """By how much what matters grows with the times of kernels and of the host; as logarithms, by each unit."""
+    known, phases = None if intervals is None else intervals.sensitivity, phases_of(trials)
+    if known is not None and trials.aim.quantity != "capacity":
+        sign = -1.0 if trials.aim.is_rate else 1.0
+        gpu, host = (float(sign * each[trials.aim.place]) for each in (known.gpu, known.host))
+        if gpu + host > 0:  # not so where no request has it
+            return max(gpu, 0.0), max(host, 0.0)
+    whole = sum(each.whole for each in phases)
+    waits = sum(each.host_bound_seconds for each in phases if each.waits_for == "host")
+    return 1.0 - waits / whole, waits / whole
+
+
+def _kernels(trials: Trials, intervals: Intervals | None) -> Iterator[Cause]:
+    """Families of kernels by kind of step, and the host."""
+    phases, (gpu, host) = phases_of(trials), responses(trials, intervals)
+    whole = sum(each.gpu_seconds for each in phases) or 1.0
+    if host >= LEAST:
+        yield Cause(HOST, "the host's CPU", host)
+    for phase in phases:
+        words = "steps with prompts" if phase.name == "prefill" else "decode steps"
+        for family in phase.families:
+            share = gpu * family.seconds / whole
+            if share >= LEAST:
+                yield Cause(GPU, f"{family.family} in {words}", share, family.bound, family=family.family)
+
+
+def without(part: float, response: float) -> float:
+    """The share of a result that is gone where a part of all times is, and the result grows so much with them."""
+    return response * part if response <= 1.0 else 1.0 - (1.0 - min(part, MOST)) ** response
+
+
+def _of_two_pools(trials: Trials) -> Iterator[Cause]:
+    """Both pools and the link between them, which TTFT consists of."""
+    link = trials.forecast.link
+    if link is None or trials.aim.quantity != "ttft":
+        return
+    parts = {
+        (LINK, f"the link ({link.name})"): link.wait.mean + link.transfer.mean,
+        (PREFILL, "the prefill pool"): link.prompt.mean,
+        (DECODE, "the decode pool"): link.first_step.mean,
+    }
+    for (kind, name), seconds in parts.items():
+        if (share := seconds / trials.forecast.ttft.mean) >= LEAST:
+            yield Cause(kind, name, min(share, MOST))
+
+
+def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]]]:
+    """What counts say may bind, those first that bind hardest, and what goes without it gains."""
+    forecast, system = trials.forecast, trials.forecast.system
+    pool, waits, queued = forecast.pools[-1], forecast.waiting.peak > 0, queued_share(forecast)
+    replica, deployment, requests = pool.pool.replica, pool.deployment, forecast.workload.requests
+
+    def gained(changed: System) -> float:
+        return trials.gains(changed)[0].gain
+
+    def relaxed(**values: object) -> float:
+        return gained(_with(system, lambda each: replace(each, **values)))  # type: ignore[arg-type]
+
+    adapters = {request.adapter for request in requests} - {None}
+    if replica.max_adapters is not None and len(adapters) > replica.max_adapters and replica.stages is None:
+        name = f"adapter slots, {replica.max_adapters} for {len(adapters)} adapters"
+        endless = 1 << 30
+        yield SLOTS, name, lambda: relaxed(max_adapters=endless)
+    if waits and (pool.kv_usage.peak >= FULL or pool.num_preemptions):
+        name = f"KV cache, {format_percent(min(pool.kv_usage.peak, 1.0))} full"
+        yield KV, name, lambda: relaxed(num_blocks=8 * replica.num_blocks)
+    seats, name = most_running(pool), deployment.engine.bounds[1]
+    if waits and deployment.asked is not None and max(each.running.peak for each in pool.records) >= FULL * seats:
+        more = Change((SEATS,), {name: max(4 * seats, USUAL_SEATS)})
+        yield SEATS, f"{name} {seats}, all in use", lambda: gained(more.applied(system))
+    if (stages := replica.stages) is not None:
+        yield STAGES, "other pipeline stages", lambda: gained(_with(system, lambda each: _at_once(each, len(stages))))
+    shared = any(request.prefix for request in requests)
+    if shared and not replica.prefix_caching:
+        yield REUSE, "prompts that are computed again, without a prefix cache", lambda: relaxed(prefix_caching=True)
+    if len(forecast.pools[0].records) > 1 and (waits or shared or queued > WAITING / 3):
+        better = next(each for each in (*WITH_PREFIXES * shared, *ROUTERS) if each != forecast.router)
+        name = f"the load balancer ({forecast.router})"
+        yield ROUTER, name, lambda: gained(Change((ROUTER,), router=better).applied(system))
+    busy = 0.5  # Share of its time from which on an API server may be waited for
+    if server_share(forecast) > busy:
+        yield SERVERS, "the API server", lambda: relaxed(server=ServerCosts())
+    is_open = forecast.workload.concurrency is None and not forecast.workload.in_turns
+    if trials.aim.quantity == "ttft" and is_open and queued > WAITING:
+        yield BURSTS, "bursts of arrivals", lambda: trials.gains(system, spread=True)[0].gain
+
+
+def step_share(pool: PoolRun) -> float:
+    """The tokens of an average step with prompts, as a share of the most that a step may have."""
+    record = max(pool.records, key=lambda each: each.prefilling.steps)
+    steps = record.prefilling.steps
+    return record.prefilling.tokens / steps / pool.deployment.settings.max_num_batched_tokens if steps else 0.0
+
+
+def _with(system: System, change: Callable[[Replica], Replica]) -> System:
+    return system._replace(pools=tuple(pool.of(change(pool.replica)) for pool in system.pools))
+
+
+def _at_once(replica: Replica, stages: int) -> Replica:
+    """A pipeline whose stages all work on every step at once."""
+    policy = replica.policy
+    if isinstance(policy, FcfsPolicy):
+        policy = replace(policy, decode_stride=1)
+    faster = slowed(replica, prompts=1 / stages, decodes=1 / stages)
+    return replace(faster, policy=policy, stages=None, steps_under_way=2, stages_in_turn=False)
+
 
 MOST_TRIALS = 8  # Of changes; causes have a few of their own
 WORTH = 0.05  # The least gain (a logarithm) that is worth a change of its price
