@@ -17,7 +17,7 @@ from cases import read_cases
 from infercast.bundled import DATA
 from infercast.predict.board_power import POWER
 from infercast.predict.ceilings import CEILINGS
-from infercast.predict.fitted import KERNELS, load_artifact, read_manifest, stamp
+from infercast.predict.fitted import KERNELS, Inputs, load_artifact, manifest_path, read_manifest, write_document
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned
 from infercast.predict.operators import INPUTS
@@ -25,6 +25,15 @@ from moves import describe, moves_between
 from predictions import compute, read_expected
 
 FITTED = DATA / "fitted"
+
+
+def stamp(archive: Path, inputs: Inputs) -> bool:
+    """Say in a manifest that the sources as they are now mean the same; False if it says so already."""
+    known = read_manifest(archive)
+    stamped = known | {"source_sha256": inputs.source_hash, "sources": [*inputs.sources]}
+    if stamped != known:
+        write_document(manifest_path(archive), stamped)
+    return stamped != known
 
 
 def main(words: list[str] | None = None) -> int:

@@ -20,7 +20,6 @@ from infercast.predict.fitted import (
     manifest_path,
     read_manifest,
     save_artifact,
-    stamp,
 )
 from infercast.predict.operators import INPUTS
 
@@ -95,7 +94,8 @@ def test_other_features_are_refused_by_name(path):
     assert f"(moe, number 1: {first} then, something now); fit it again with `infercast fit`" in said
 
 
-def test_other_physics_is_refused_and_stamped_where_it_means_the_same(path):
+def test_other_physics_is_refused_and_stamped_where_it_means_the_same(path, regression):
+    stamp = regression("stamp").stamp
     changed = replace(KERNELS, sources=("predict/fitted.py",))
     assert "was fitted to other physics" in refusal(path, changed)
     assert "stamp.py" in refusal(path, changed)
@@ -120,19 +120,25 @@ def test_a_torn_manifest_is_named(path, text):
 
 
 @pytest.fixture
-def stamping(monkeypatch, path):
-    """The command, with one case in place of hundreds and an artefact that was fitted to other physics."""
+def regression(monkeypatch):
+    """A program of that folder by its name."""
     folder = ROOT / "benchmarks" / "regression"
     if not folder.exists():
         pytest.skip("benchmarks are not part of a source distribution")
     monkeypatch.syspath_prepend(str(folder))
-    stamping = importlib.import_module("stamp")
-    case = importlib.import_module("cases").Case("kernel h200-sxm gemm m=1 n=4096 k=4096")
+    return importlib.import_module
+
+
+@pytest.fixture
+def stamping(monkeypatch, path, regression):
+    """The command, with one case in place of hundreds and an artefact that was fitted to other physics."""
+    stamping = regression("stamp")
+    case = regression("cases").Case("kernel h200-sxm gemm m=1 n=4096 k=4096")
     monkeypatch.setattr(stamping, "read_cases", lambda: [case])
     text = manifest_path(path).read_text(encoding="utf-8")
     text = text.replace(KERNELS.source_hash, "0" * 64)
     manifest_path(path).write_text(text, encoding="utf-8")
-    expected = importlib.import_module("predictions").compute([case])
+    expected = regression("predictions").compute([case])
     return lambda **moved: (monkeypatch.setattr(stamping, "read_expected", lambda: expected | moved), stamping.main)[1]
 
 

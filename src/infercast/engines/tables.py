@@ -65,7 +65,6 @@ def fuse_prefill_decode(prompts: float, decodes: float, launches: int, padded: f
         return prompts + decodes
     if padded:
         return prompts + max(decodes, padded)
-    # As in `slowed_by`, which is called less often
     long = prompts / (prompts + SLOWED_SECONDS * launches)
     prompts *= 1.0 + SLOWED_SHARE * long * (decodes / (decodes + BESIDE_SECONDS * launches))
     longer, shorter = (prompts, decodes) if prompts > decodes else (decodes, prompts)

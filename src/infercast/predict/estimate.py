@@ -129,15 +129,10 @@ def fuse_prefill_decode(prompts: Any, decodes: Any, launches: Any = 1, padded: A
     """Seconds of both halves in ``launches`` launches; ``padded``: the least that decoding takes in the same launch."""
     if np.any(padded):
         return prompts + np.maximum(decodes, padded)
-    prompts = prompts * slowed_by(prompts, decodes, launches)
+    long = prompts / (prompts + SLOWED_SECONDS * launches)
+    prompts = prompts * (1.0 + SLOWED_SHARE * long * (decodes / (decodes + BESIDE_SECONDS * launches)))
     longer, shorter = np.maximum(prompts, decodes), np.minimum(prompts, decodes)
     return longer + ADDED_SHARE * np.maximum(shorter - SHARED_SECONDS * launches, 0.0)
-
-
-def slowed_by(prompts: Any, decodes: Any, launches: Any) -> Any:
-    """How many times longer prompts take in one launch with decoding sequences."""
-    long = prompts / (prompts + SLOWED_SECONDS * launches)
-    return 1.0 + SLOWED_SHARE * long * (decodes / (decodes + BESIDE_SECONDS * launches))
 
 
 def join(prompts: Estimate, decodes: Estimate, padded: Any = 0.0) -> Estimate:

@@ -7,8 +7,8 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -136,10 +136,13 @@ class Inputs:
     features: Mapping[str, tuple[str, ...]]  # Sets of features by name
     sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
 
-    @property
+    @cached_property
     def source_hash(self) -> str:
         """Of the sources as they are written; empty where only compiled ones are installed. Takes a millisecond."""
-        return _source_hash(self.sources)
+        files = [path for pattern in self.sources for path in sorted(PACKAGE.glob(pattern))]
+        # Line ends are git's business.
+        parts = [f"{file.name}\n".encode() + file.read_bytes().replace(b"\r\n", b"\n") for file in files]
+        return hashlib.sha256(b"".join(parts)).hexdigest() if any(file.suffix == ".py" for file in files) else ""
 
 
 KERNELS = Inputs(
@@ -150,19 +153,6 @@ KERNELS = Inputs(
         *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml", "data/physics.json"),
     ),
 )
-
-
-def _files(sources: tuple[str, ...]) -> Iterator[Path]:
-    for pattern in sources:
-        yield from sorted(PACKAGE.glob(pattern))
-
-
-@lru_cache
-def _source_hash(sources: tuple[str, ...]) -> str:
-    files = list(_files(sources))
-    # Line ends are git's business.
-    parts = [f"{file.name}\n".encode() + file.read_bytes().replace(b"\r\n", b"\n") for file in files]
-    return hashlib.sha256(b"".join(parts)).hexdigest() if any(file.suffix == ".py" for file in files) else ""
 
 
 # What an artefact was fitted on, in a readable file next to it: ``kernels.json`` for ``kernels.npz``.
@@ -217,16 +207,7 @@ def write_manifest(archive: Path, arrays: NpzFile, inputs: Inputs, origin: Mappi
         "source_sha256": inputs.source_hash,
         "sources": inputs.sources,
     }
-    _write(manifest_path(archive), {**document, **(origin or {}), "features": inputs.features})
-
-
-def stamp(archive: Path, inputs: Inputs) -> bool:
-    """Say in a manifest that the sources as they are now mean the same; False if it says so already."""
-    known = read_manifest(archive)
-    stamped = known | {"source_sha256": inputs.source_hash, "sources": [*inputs.sources]}
-    if stamped != known:
-        _write(manifest_path(archive), stamped)
-    return stamped != known
+    write_document(manifest_path(archive), {**document, **(origin or {}), "features": inputs.features})
 
 
 def read_manifest(archive: Path) -> dict[str, Any]:
@@ -257,7 +238,7 @@ def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
     return ""
 
 
-def _write(path: Path, document: Mapping[str, Any]) -> None:
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
     temporary = path.with_name(f"{path.name}.part")
     temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, path)

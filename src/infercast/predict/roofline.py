@@ -32,7 +32,10 @@ def pipes_of(op: Op, gpu: Gpu) -> Pipes:
 
 def pipe_limits(op: Op, gpu: Gpu) -> dict[str, Array]:
     """Seconds that each pipe needs at least, for one launch or an array of them."""
-    return families_of(op)[0].hard_limits(op, gpu)
+    family = families_of(op)[0]
+    if family.limits is not None:
+        return family.limits(op, gpu)
+    return {name: np.ravel(seconds) for name, seconds in family.pipes(op, gpu).items()}
 
 
 def limit_seconds(op: Op, gpu: Gpu) -> Array:
@@ -192,11 +195,11 @@ class Typical(Roofline):
 
     def reached(self, op: Op, gpu: Gpu) -> Efficiency:
         """What kernels like this one typically reach on GPUs like this one."""
-        return _found(family_of(op).typical(op), gpu.kernels, gpu.vendor).efficiency
+        return _found(family_of(op).typical(op), gpu.kernels, gpu.vendor)[0]
 
     def source_of(self, op: Op, gpu: Gpu) -> str:
         """Whether it rests on what is known of its own architecture."""
-        return _found(family_of(op).typical(op), gpu.kernels, gpu.vendor).source
+        return _found(family_of(op).typical(op), gpu.kernels, gpu.vendor)[1]
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         return {**super().explain(op, gpu), "efficiency factor": self.reached(op, gpu).share}
@@ -215,14 +218,9 @@ def _architecture(gpu: Gpu) -> str:
     return gpu.kernels.partition(f" {OLDER}")[0]
 
 
-class _Found(NamedTuple):
-    efficiency: Efficiency
-    source: str
-
-
 @cache
-def _found(names: tuple[str, ...], kernels: str, vendor: str) -> _Found:
-    """The first row that fits: of the architecture, of the vendor, of all."""
+def _found(names: tuple[str, ...], kernels: str, vendor: str) -> tuple[Efficiency, str]:
+    """The first row that fits, of the architecture, of the vendor or of all, and where it is from."""
     own, _, older = kernels.partition(" ")
     group, name = next(
         (group, name) for group in (own, vendor, "all") for name in names if name in _typical().get(group, {})
@@ -230,7 +228,7 @@ def _found(names: tuple[str, ...], kernels: str, vendor: str) -> _Found:
     efficiency = _typical()[group][name]
     if older == OLDER and not OLDER_KERNELS.isdisjoint(names):
         efficiency = efficiency._replace(launches=OLDER_LAUNCHES * efficiency.launches)
-    return _Found(efficiency, PUBLISHED if group == own else Typical.source)
+    return efficiency, PUBLISHED if group == own else Typical.source
 
 
 @cache

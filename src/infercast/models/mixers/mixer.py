@@ -125,9 +125,16 @@ class Mixer(ABC):
         """A few words for the page of one model."""
         return self.description_text.format(self)
 
-    def matrices(self, hidden: int) -> int:
-        """Weights in matrices, which quantising makes smaller."""
+    def whole_matrices(self, hidden: int) -> int:
+        """Weights in matrices, which quantising makes smaller: those that every GPU holds ..."""
         return 0
+
+    def split_matrices(self, hidden: int) -> int:
+        """... and those that GPUs split."""
+        return 0
+
+    def matrices(self, hidden: int) -> int:
+        return self.whole_matrices(hidden) + self.split_matrices(hidden)
 
     def vectors(self, hidden: int) -> int:
         """Norms, biases and other weights that stay in the base format, on every GPU."""
@@ -135,7 +142,8 @@ class Mixer(ABC):
 
     def held_bytes(self, shard: Shard) -> float:
         """Bytes of the matrices that one GPU holds."""
-        return 0.0
+        values = self.whole_matrices(shard.hidden) + self.split_matrices(shard.hidden) / shard.layout.tensor
+        return values * shard.weights.stored_bytes(getattr(shard.weights, self.part))
 
     def divides(self, tensor: int) -> bool:
         """Whether it splits evenly over ``tensor`` GPUs."""
@@ -439,29 +447,25 @@ class LatentAttention(Mixer):
     label_text = "MLA {0.heads} x {0.latent_dim}"
     description_text = "MLA, {0.heads} heads, latent {0.latent_dim}"
 
-    def matrices(self, hidden: int) -> int:
-        return self._whole_matrices(hidden) + self.heads * self._matrices_a_head(hidden)
-
-    def _whole_matrices(self, hidden: int) -> int:
-        """Projections down, which every GPU holds."""
+    def whole_matrices(self, hidden: int) -> int:
+        """Projections down to a latent."""
         return hidden * (self.q_lora_rank + self.latent_dim)
 
-    def _matrices_a_head(self, hidden: int) -> int:
-        """What GPUs split: queries, the expansion of the latent, the output."""
+    def split_matrices(self, hidden: int) -> int:
+        """Of each head: queries, the expansion of the latent, the output."""
         queries = (self.q_lora_rank or hidden) * self.query_dim
-        return queries + self.kv_lora_rank * self.expanded_dim + self.value_dim * hidden
+        return self.heads * (queries + self.kv_lora_rank * self.expanded_dim + self.value_dim * hidden)
 
     def vectors(self, hidden: int) -> int:
         return self.q_lora_rank + self.kv_lora_rank
 
     def held_bytes(self, shard: Shard) -> float:
-        """Heads are split; the projections down to a latent are on every GPU."""
-        weights, heads = shard.weights, self.heads / shard.layout.tensor
-        values = self._whole_matrices(shard.hidden) + heads * self._matrices_a_head(shard.hidden)
-        # Decoding multiplies with the expansion in the base format, so a quantised one has a wide copy, too.
-        expansion = heads * self.kv_lora_rank * self.expanded_dim
-        copied = 0.0 if weights.attention == weights.base else expansion * weights.stored_bytes(weights.base)
-        return values * weights.stored_bytes(weights.attention) + copied
+        """Decoding multiplies with the expansion in the base format, so a quantised one has a wide copy, too."""
+        weights, held = shard.weights, Mixer.held_bytes(self, shard)
+        if weights.attention == weights.base:
+            return held
+        expansion = self.heads / shard.layout.tensor * self.kv_lora_rank * self.expanded_dim
+        return held + expansion * weights.stored_bytes(weights.base)
 
     @property
     def split_widths(self) -> dict[str, int]:
@@ -542,16 +546,9 @@ class KimiLatentAttention(LatentAttention):
 
     gated: bool = False  # The output is multiplied with a gate of its width, by a product of its own
 
-    def matrices(self, hidden: int) -> int:
-        return LatentAttention.matrices(self, hidden) + self._gate_matrix(hidden)
-
-    def held_bytes(self, shard: Shard) -> float:
-        weights = shard.weights
-        gate = self._gate_matrix(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.attention)
-        return LatentAttention.held_bytes(self, shard) + gate
-
-    def _gate_matrix(self, hidden: int) -> int:
-        return hidden * self.heads * self.value_dim if self.gated else 0
+    def split_matrices(self, hidden: int) -> int:
+        gate = hidden * self.heads * self.value_dim if self.gated else 0
+        return LatentAttention.split_matrices(self, hidden) + gate
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         calls = [call for call in LatentAttention.token_calls(self, shard, tokens) if call.name != "rope"]

@@ -68,11 +68,6 @@ class RecurrentMixer(Mixer):
     def state(self, shard: Shard) -> State:
         """Of a sequence on one GPU."""
 
-    def held_bytes(self, shard: Shard) -> float:
-        """Unless a kind says otherwise, all matrices are split."""
-        weights = shard.weights
-        return self.matrices(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.recurrent)
-
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """The last tokens of each channel in the model's own format, and the matrices."""
         state = self.state(shard)
@@ -150,7 +145,7 @@ class GatedDeltaNet(RecurrentMixer):
         shape = (heads, key_heads, self.key_dim, self.value_dim)
         return State(GATED_DELTA, *shape, channels, self.taps, self.state_dtype or shard.weights.base)
 
-    def matrices(self, hidden: int) -> int:
+    def split_matrices(self, hidden: int) -> int:
         """Queries, keys, values, the gate of the output, and the output."""
         return hidden * (2 * self._key_width + 3 * self._value_width)
 
@@ -220,27 +215,18 @@ class KimiDeltaAttention(RecurrentMixer):
         shape = (heads, heads, self.head_dim, self.head_dim)
         return State(KIMI_DELTA, *shape, 3 * heads * self.head_dim, self.taps, "fp32")
 
-    def _whole_matrices(self, hidden: int) -> int:
-        """Down to the narrow vectors of the gates, which every GPU holds."""
+    def whole_matrices(self, hidden: int) -> int:
+        """Down to the narrow vectors of the gates."""
         return (1 if self.full_rank_gate else 2) * hidden * self.head_dim
 
-    def _split_matrices(self, hidden: int) -> int:
+    def split_matrices(self, hidden: int) -> int:
         """Queries, keys, values and output; up from the narrow vectors."""
         gate = hidden if self.full_rank_gate else self.head_dim
         return self._width * (4 * hidden + self.head_dim + gate)
 
-    def matrices(self, hidden: int) -> int:
-        """All products but the narrow one of the strength of each update."""
-        return self._whole_matrices(hidden) + self._split_matrices(hidden)
-
     def vectors(self, hidden: int) -> int:
-        """That product, the convolutions, decays and the norm of a head."""
+        """The product of the strength of each update, the convolutions, decays and the norm of a head."""
         return hidden * self.heads + (3 * self.taps + 1) * self._width + self.heads + self.head_dim
-
-    def held_bytes(self, shard: Shard) -> float:
-        split = self._split_matrices(shard.hidden) / shard.layout.tensor
-        weights = shard.weights
-        return (self._whole_matrices(shard.hidden) + split) * weights.stored_bytes(weights.recurrent)
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Queries, keys and values one by one, both gates, the gated norm of each head and the output."""
@@ -375,7 +361,7 @@ class Mamba1(RecurrentMixer):
         shape = (channels // CHANNELS, 1, self.state_size, CHANNELS)
         return State(MAMBA2, *shape, channels, self.taps, shard.weights.base)
 
-    def matrices(self, hidden: int) -> int:
+    def split_matrices(self, hidden: int) -> int:
         return self.channels * (3 * hidden + self._narrow + self.rank)
 
     def vectors(self, hidden: int) -> int:
@@ -419,7 +405,7 @@ class GatedConvolution(RecurrentMixer):
     def state(self, shard: Shard) -> State:
         return State("", 0, 0, 0, 0, shard.layout.share(self.channels), self.taps, shard.weights.base)
 
-    def matrices(self, hidden: int) -> int:
+    def split_matrices(self, hidden: int) -> int:
         return 4 * hidden * self.channels
 
     def vectors(self, hidden: int) -> int:

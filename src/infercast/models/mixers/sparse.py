@@ -180,9 +180,6 @@ class Indexer:
         keys = self.compressor.vectors(hidden) if self.compressor else (hidden + 2) * self.head_dim
         return hidden * self.heads + keys
 
-    def held_bytes(self, shard: Shard) -> float:
-        return self.matrices * shard.weights.stored_bytes(shard.weights.attention)
-
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Index queries, keys and weights, written as the scores need them."""
         # One kernel rotates and quantises index queries and scales the weights of heads: a thread block a head.
@@ -245,14 +242,11 @@ class SparseLatentAttention(LatentAttention):
         chosen = f"{self.indexer.heads} index heads choose" if self.indexer else "reuses the choice of"
         return f"DSA, {self.heads} heads, latent {self.latent_dim}, {chosen} {self.topk:,} tokens"
 
-    def matrices(self, hidden: int) -> int:
-        return LatentAttention.matrices(self, hidden) + (self.indexer.matrices if self.indexer else 0)
+    def whole_matrices(self, hidden: int) -> int:
+        return LatentAttention.whole_matrices(self, hidden) + (self.indexer.matrices if self.indexer else 0)
 
     def vectors(self, hidden: int) -> int:
         return LatentAttention.vectors(self, hidden) + (self.indexer.vectors(hidden) if self.indexer else 0)
-
-    def held_bytes(self, shard: Shard) -> float:
-        return LatentAttention.held_bytes(self, shard) + (self.indexer.held_bytes(shard) if self.indexer else 0.0)
 
     def entry_bytes(self, shard: Shard) -> float:
         return self.latent_dim * bytes_of(shard.cache_dtype)
@@ -351,15 +345,12 @@ class CompressedAttention(Mixer):
         every = f", one entry for {self.compressor.tokens} tokens{chosen}" if self.compressor else ""
         return f"{self.heads} heads of {self.head_dim}, window {self.window}{every}"
 
-    def matrices(self, hidden: int) -> int:
-        """Projections of queries, of the vector, of each group's output, and of all; the indexer's queries."""
-        index = self.indexer.matrices if self.indexer else 0
-        return self._whole_matrices(hidden) + self._split_matrices(hidden) + index
+    def whole_matrices(self, hidden: int) -> int:
+        """Projections of queries and of the vector; the indexer's queries."""
+        return hidden * (self.q_lora_rank + self.head_dim) + (self.indexer.matrices if self.indexer else 0)
 
-    def _whole_matrices(self, hidden: int) -> int:
-        return hidden * (self.q_lora_rank + self.head_dim)
-
-    def _split_matrices(self, hidden: int) -> int:
+    def split_matrices(self, hidden: int) -> int:
+        """Queries, and outputs of each group and of all."""
         width = self.heads * self.head_dim
         return (self.q_lora_rank + self.o_lora_rank) * width + self.o_groups * self.o_lora_rank * hidden
 
@@ -367,13 +358,6 @@ class CompressedAttention(Mixer):
         beside = self.compressor.vectors(hidden) if self.compressor else 0
         beside += self.indexer.vectors(hidden) if self.indexer else 0
         return self.q_lora_rank + self.head_dim + self.heads + beside
-
-    def held_bytes(self, shard: Shard) -> float:
-        """Heads and groups are split; the rest is on every GPU."""
-        weights, hidden = shard.weights, shard.hidden
-        values = self._whole_matrices(hidden) + self._split_matrices(hidden) / shard.layout.tensor
-        index = self.indexer.held_bytes(shard) if self.indexer else 0.0
-        return values * weights.stored_bytes(weights.attention) + index
 
     @property
     def split_widths(self) -> dict[str, int]:

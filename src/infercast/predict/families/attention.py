@@ -35,13 +35,14 @@ from infercast.predict.families.family import (
     Pipes,
     Shape,
     Values,
+    all_floats,
+    all_lone,
     constants,
     dram_seconds,
     feature_names,
-    float_pairs,
-    lone_pair,
     product_limits,
     quantised_waves,
+    wholes,
 )
 from infercast.predict.identity import ANY, LATENT, kernel_of
 
@@ -366,18 +367,8 @@ def _build(values: Values, queries: Any, keys: Any) -> Attention:
         queries, keys, batch = np.array([[queries]]), np.array([[keys]]), np.array([[batch]])
     else:
         queries, keys, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(queries, keys, batch))
-    return Attention(
-        queries,
-        keys,
-        heads=int(values["heads"]),
-        kv_heads=int(values["kv_heads"]),
-        head_dim=int(values["head_dim"]),
-        value_dim=int(values["head_dim"]),
-        sequences=batch,
-        window=int(values["window"]),
-        dtype=values["dtype"],
-        kv_dtype=values["kv_dtype"],
-    )
+    sizes, formats = wholes(values, *_HEADS, "window"), {"dtype": values["dtype"], "kv_dtype": values["kv_dtype"]}
+    return Attention(queries, keys, **sizes, value_dim=int(values["head_dim"]), sequences=batch, **formats)
 
 
 def _single(values: Values, queries: int, cached: int) -> Single:
@@ -578,14 +569,12 @@ ENCODER_ATTENTION = Family(
         "encoder_attention": Shape(
             ("batch", "tokens", "heads", "head_dim"),
             {},
-            lambda values: EncoderAttention(
-                values["batch"], values["tokens"], heads=int(values["heads"]), head_dim=int(values["head_dim"])
-            ),
+            lambda by: EncoderAttention(by["batch"], by["tokens"], **wholes(by, "heads", "head_dim")),
         )
     },
     step_sizes=("images", "tokens"),
-    sizes=lambda op: float_pairs(op.images, op.tokens),
-    size_of_one=lambda op: lone_pair(op.images, op.tokens),
+    sizes=lambda op: all_floats(op.images, op.tokens),
+    size_of_one=lambda op: all_lone(op.images, op.tokens),
     kind=lambda op: (op.dtype,),
     core=EncoderAttentionPhysics,
     core_key=attrgetter("heads", "head_dim", "dtype"),

@@ -102,14 +102,14 @@ def floats(size: Size) -> Array:
     return np.atleast_1d(np.asarray(size, dtype=np.float64))
 
 
-def float_pairs(first: Size, second: Size) -> tuple[Array, Array]:
-    one, other = np.broadcast_arrays(floats(first), floats(second))
-    return one, other
+def all_floats(*sizes: Size) -> tuple[Array, ...]:
+    return tuple(np.broadcast_arrays(*map(floats, sizes)))
 
 
-def lone_pair(first: Size, second: Size) -> tuple[float, float] | None:
-    one, other = lone(first), lone(second)
-    return None if one is None or other is None else (one, other)
+def all_lone(*sizes: Size) -> tuple[float | None, ...] | None:
+    """Several of one kernel, where each of them is one number."""
+    found = tuple(map(lone, sizes))
+    return None if None in found else found
 
 
 def lone(size: Size) -> float | None:
@@ -120,6 +120,11 @@ def lone(size: Size) -> float | None:
 
 
 Values = Mapping[str, Any]
+
+
+def wholes(values: Values, *names: str) -> dict[str, Any]:
+    """Those of an operator's fields that are whole numbers."""
+    return {name: int(values[name]) for name in names}
 
 
 class Core(Protocol):
@@ -226,12 +231,6 @@ class Family:
     typical: Callable[[Any], tuple[str, ...]] = lambda op: (op.family,)
     """Rows of typical.toml with its efficiency on GPUs that were not measured, first choice first."""
     ceiling: Ceiling
-
-    def hard_limits(self, op: Op, gpu: Gpu) -> dict[str, Array]:
-        """Seconds that each pipe needs at least, for one launch or an array of them."""
-        if self.limits is not None:
-            return self.limits(op, gpu)
-        return {name: np.ravel(seconds) for name, seconds in self.pipes(op, gpu).items()}
 
     def tables(self, op: Op, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
         """Names of the measured tables that a profile lists for an operator, first choice first."""

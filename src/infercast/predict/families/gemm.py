@@ -25,11 +25,11 @@ from infercast.predict.families.family import (
     Family,
     Pipes,
     Shape,
+    all_floats,
+    all_lone,
     constants,
     dram_seconds,
     feature_names,
-    floats,
-    lone,
     product_limits,
     quantised_waves,
 )
@@ -441,7 +441,6 @@ def columns(s: Shapes, a: Machine, x: Kit, seconds: Number, terms: tuple[Number,
 Timed = tuple[Number, tuple[Number, ...]]
 """Seconds of products in a table or in an engine, and their terms as in ``SHARES``."""
 Compute = Callable[..., tuple[Timed, list[Number]]]  # A function like `time_products`
-Sizes = tuple[Array, Array, Array]
 
 
 def time_products(m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool) -> tuple[Timed, list[Number]]:
@@ -488,22 +487,12 @@ class GemmPhysics:
         self.gpu, self._machine, (self._compute, self._logarithmic) = gpu, Machine(op, gpu), by
 
     def physics(self, size: tuple[Number, Number, Number], *, engine: bool = False) -> Physics:
-        """Of `sizes_of` an operator, or of one as plain floats."""
+        """Sizes of many, or of one as plain floats."""
         x = kit_of(size[0])
         (seconds, terms), values = self._compute(*size, self._machine, x, engine=engine)
         logs = iter(x.logs(*compress(values, self._logarithmic)))
         features = [next(logs) if each else value for value, each in zip(values, self._logarithmic, strict=True)]
         return Physics(seconds, dict(zip(SHARES, terms, strict=True)), x.columns(*features))
-
-
-def sizes_of(op: Gemm) -> Sizes:
-    m, n, k = np.broadcast_arrays(*(floats(size) for size in (op.m, op.n, op.k)))
-    return m, n, k
-
-
-def _size_of_one(op: Gemm) -> tuple[float, float, float] | None:
-    m, n, k = lone(op.m), lone(op.n), lone(op.k)
-    return None if m is None or n is None or k is None else (m, n, k)
 
 
 def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Compute, tuple[bool, ...]]:
@@ -570,8 +559,8 @@ GEMM = Family(
         )
     },
     step_sizes=("m",),
-    sizes=sizes_of,
-    size_of_one=_size_of_one,
+    sizes=lambda op: all_floats(op.m, op.n, op.k),
+    size_of_one=lambda op: all_lone(op.m, op.n, op.k),
     kind=attrgetter(*_KIND),
     core=GemmPhysics,
     core_key=attrgetter(*_KIND),
@@ -579,7 +568,7 @@ GEMM = Family(
     swept_core=lambda op, gpu: GemmPhysics(op, gpu, products_of_sweep(replace(op, weight_dtype=op.dtype), gpu)),
     timed_by=lambda op, engine: op if op.quantiser else replace(op, quantiser=engine),
     features={"gemm": FEATURES, "gemm fp8 cutlass": FP8_FEATURES},
-    shares=("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise"),
+    shares=SHARES,
     pipes=_pipes,
     limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
     work=_work,

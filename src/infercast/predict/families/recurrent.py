@@ -16,20 +16,20 @@ from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
 from infercast.predict.families.attention_kernels import Lengths, batch_of, single_of
 from infercast.predict.families.family import (
-    Array,
     Ceiling,
     Family,
     Shape,
     Values,
+    all_floats,
+    all_lone,
     constants,
     dram_seconds,
     feature_names,
-    float_pairs,
     floats,
     fma_and_dram,
     lone,
-    lone_pair,
     tensor_and_dram,
+    wholes,
 )
 
 if TYPE_CHECKING:
@@ -253,11 +253,6 @@ def scan_kernel(op: Scan, gpu: Gpu, profile: KernelProfile) -> str:
     return op.kernel or profile.scans.get(gpu.kernels, {}).get(op.kind, TRITON)
 
 
-def _scan_limits(op: Scan, gpu: Gpu) -> dict[str, Array]:
-    tensor = np.ravel(op.least_flops) / gpu.dense_flops(tensor_rate_of(op.dtype))
-    return {"tensor": tensor, "dram": np.ravel(dram_seconds(op, gpu))}
-
-
 def _scan_work(op: Scan, batch: Lengths) -> tuple[Quantity, Quantity]:
     """Products that no chunking saves; the states before, which lie in memory."""
     state = op.heads * op.key_dim * op.value_dim
@@ -271,13 +266,15 @@ def _scan_ceiling_shape(op: Scan, gpu: Gpu) -> list[Any]:
     return [blocks, np.log2(np.maximum(np.ravel(op.most_chunks), 1)), np.log2(np.ravel(op.num_tokens) / sequences)]
 
 
+_HEADS = ("heads", "key_heads", "key_dim", "value_dim")
+
+
 def _scan_shape(kind: str, value_dim: int, chunk: int) -> Shape:
     """Prompts of one length; one row an element where sizes are arrays."""
 
     def build(values: Values) -> Scan:
         lengths, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(values["q_len"], values["batch"]))
-        names = ("heads", "key_heads", "key_dim", "value_dim", "chunk")
-        sizes: dict[str, Any] = {name: int(values[name]) for name in names}
+        sizes = wholes(values, *_HEADS, "chunk")
         return Scan(lengths, batch, kind=kind, dtype=values["dtype"], state_dtype=values["state_dtype"], **sizes)
 
     defaults = {"key_dim": 128, "value_dim": value_dim, "chunk": chunk, "dtype": "bf16", "state_dtype": "fp32"}
@@ -302,7 +299,10 @@ SCAN = Family(
     features={"scan": feature_names("scan")},
     shares=("launch", "row", "chain", "rounds", "parallel", "dram", "state"),
     pipes=tensor_and_dram,
-    limits=_scan_limits,
+    limits=lambda op, gpu: {
+        "tensor": np.ravel(op.least_flops) / gpu.dense_flops(tensor_rate_of(op.dtype)),
+        "dram": np.ravel(dram_seconds(op, gpu)),
+    },
     work=_scan_work,
     # Nothing measured of another library stands for it: they take a batch apart in different ways.
     variants=lambda op, gpu, profile: (f"{op.kind}/{scan_kernel(op, gpu, profile)}",),
@@ -314,8 +314,8 @@ SCAN = Family(
 
 
 def _build_convolution(values: Values, tokens: Any, *, update: bool) -> ShortConvolution:
-    channels, taps = int(values["channels"]), int(values["taps"])
-    return ShortConvolution(tokens, values["batch"], channels=channels, taps=taps, update=update, dtype=values["dtype"])
+    sizes = wholes(values, "channels", "taps")
+    return ShortConvolution(tokens, values["batch"], **sizes, update=update, dtype=values["dtype"])
 
 
 _OPTIONS = {"taps": 4, "dtype": "bf16"}
@@ -333,8 +333,8 @@ CONVOLUTION = Family(
         ),
     },
     step_sizes=("tokens", "sequences"),
-    sizes=lambda op: float_pairs(op.tokens, op.sequences),
-    size_of_one=lambda op: lone_pair(op.tokens, op.sequences),
+    sizes=lambda op: all_floats(op.tokens, op.sequences),
+    size_of_one=lambda op: all_lone(op.tokens, op.sequences),
     kind=attrgetter("update", "kernel", "dtype"),
     core=ConvolutionPhysics,
     core_key=attrgetter("channels", "taps"),
@@ -360,10 +360,8 @@ def _update_work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:
 
 def _update_shape(kind: str, value_dim: int) -> Shape:
     def build(values: Values) -> StateUpdate:
-        sizes: dict[str, Any] = {name: int(values[name]) for name in ("heads", "key_heads", "key_dim", "value_dim")}
-        return StateUpdate(
-            values["batch"], kind=kind, dtype=values["dtype"], state_dtype=values["state_dtype"], **sizes
-        )
+        formats = {"dtype": values["dtype"], "state_dtype": values["state_dtype"]}
+        return StateUpdate(values["batch"], kind=kind, **wholes(values, *_HEADS), **formats)
 
     defaults = {"key_dim": 128, "value_dim": value_dim, "dtype": "bf16", "state_dtype": "fp32"}
     return Shape(("batch", "heads", "key_heads"), defaults, build)

@@ -38,6 +38,7 @@ from infercast.predict.families.family import (
     lone,
     product_limits,
     tensor_and_dram,
+    wholes,
 )
 
 if TYPE_CHECKING:
@@ -110,10 +111,6 @@ ATTENTION_HEADS, ATTENTION_KEYS = 64.0, 64.0  # Rows and keys of a tile
 ATTENTION_KERNELS = constants("sparse attention")
 
 
-def _attention_kernel(kind: str, phase: str) -> str:
-    return f"msa {phase}" if kind == "msa" else "compressed" if kind in ("csa", "hca") else "latent"
-
-
 class SparseAttentionPhysics:
     """Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
 
@@ -123,7 +120,8 @@ class SparseAttentionPhysics:
 
     def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
-        self.kernel = kernel = ATTENTION_KERNELS[_attention_kernel(op.kind, self.phase)]
+        kinds = {"msa": f"msa {self.phase}", "csa": "compressed", "hca": "compressed"}
+        self.kernel = kernel = ATTENTION_KERNELS[kinds.get(op.kind, "latent")]
         self.narrow = bytes_of(op.kv_dtype) < bytes_of(op.dtype)
         group = op.heads / op.kv_heads
         self.rows = ATTENTION_HEADS if op.kv_heads == 1 else max(16.0, group)  # Query rows of a tile
@@ -372,13 +370,7 @@ INDEX_SCORES = Family(
         "index_scores": Shape(
             (*_SIZES, "heads"),
             {**_PLACES, "head_dim": 128, "dtype": "fp8"},
-            lambda values: IndexScores(
-                *_lengths(values),
-                heads=int(values["heads"]),
-                head_dim=int(values["head_dim"]),
-                compress=int(values["compress"]),
-                dtype=values["dtype"],
-            ),
+            lambda by: IndexScores(*_lengths(by), **wholes(by, "heads", "head_dim", "compress"), dtype=by["dtype"]),
         )
     },
     **_BATCHED,
@@ -402,7 +394,7 @@ TOP_K = Family(
         "top_k": Shape(
             (*_SIZES, "topk"),
             _PLACES,
-            lambda values: TopK(*_lengths(values), topk=int(values["topk"]), compress=int(values["compress"])),
+            lambda by: TopK(*_lengths(by), **wholes(by, "topk", "compress")),
         )
     },
     **_BATCHED,
