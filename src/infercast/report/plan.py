@@ -15,7 +15,7 @@ from infercast.forecast.plan.question import Plan
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import NAMES
 from infercast.report.caveats import FORECASTS, SENTENCES, brief_doubts
-from infercast.report.deployment import flag_words, layout_dict, repository_of
+from infercast.report.deployment import flag_words, layout_dict
 from infercast.report.diagnosis import counted_dict, counted_rows
 from infercast.report.files import csv_lines, one_level
 from infercast.report.quantities import (
@@ -65,9 +65,9 @@ SHOWN = 8  # candidates that did not win, in the table
 RIVALS, CHANGES = 3, 4  # of these, and of what would change the answer, on one screen
 
 
-def brief_plan(plan: Plan) -> list[RenderableType]:
-    """One screen: the winner with its command, three rivals, other odds, why it wins and what would change it."""
-    parts, winner = _begin(plan, brief=True), plan.winner
+def brief_plan(plan: Plan, starts: Callable[[Plan], list[str]]) -> list[RenderableType]:
+    """One screen: the winner with what ``starts`` it, rivals, other odds, why it wins and what would change it."""
+    parts, winner = _begin(plan, starts), plan.winner
     if winner is not None and winner.figures is not None:
         others = (plan.runner_up, *plan.front, *(row for row in plan.rows if row.stage is Stage.SIMULATED))
         rivals = {row.candidate: row for row in others if row is not None and row.candidate != winner.candidate}
@@ -104,26 +104,23 @@ def _short(text: object) -> str:
     return str(text).replace("(as published, ", "(").replace(" (as published)", "")
 
 
-def _begin(plan: Plan, *, brief: bool) -> list[RenderableType]:
+def _begin(plan: Plan, starts: Callable[[Plan], list[str]] | None = None) -> list[RenderableType]:
     """The question, and the winner or why there is none."""
     question = plan.question
     sure = f", with odds of {format_odds(question.least_odds)} or more" if question.least_odds else ""
     asked, promised = f"{question.model}: {question.workload.description}", f"{question.slo}{sure}"
     short = f"{LENGTHS.sub('', asked).partition(';')[0]}\n{promised}, on up to {format_gpus(question.max_gpus)}"
-    parts: list[RenderableType] = [Paragraph(short, WIDEST) if brief else styled(f"{asked}; {promised}")]
+    parts: list[RenderableType] = [Paragraph(short, WIDEST) if starts else styled(f"{asked}; {promised}")]
     if plan.cut:
         parts.append(Paragraph(plan.cut, WIDEST))
     if plan.winner is None:
         parts.append(Section("no answer", Paragraph(plan.why, WIDEST)))
         return [*parts, *(Section("nearest", Paragraph(each.sentence, WIDEST)) for each in plan.nearest)]
     rows = _winner(plan.winner)
-    if brief:
-        from infercast.report.plan_folder import command_lines, pools_of  # noqa: PLC0415 - other forms need none of it
-
-        pools = pools_of(plan.winner.candidate)
+    if starts:
         left_out = ("GPUs", "energy", "power", "options")  # rows that a screen goes without
         rows = [row for row in rows if not row[0].endswith(left_out)]
-        rows += named_first("run it", command_lines(pools, repository_of(question.model)))
+        rows += named_first("run it", starts(plan))
     return [*parts, Section(f"winner: {question.goal.says}", Facts(rows))]
 
 
@@ -135,7 +132,7 @@ def _render_odds(plan: Plan) -> list[RenderableType]:
 
 
 def render_plan(plan: Plan) -> list[RenderableType]:
-    question, parts = plan.question, _begin(plan, brief=False)
+    question, parts = plan.question, _begin(plan)
     if plan.winner is not None:
         spent = "energy" if question.goal.rough else "cost"
         if len(plan.front) > 1:

@@ -254,8 +254,10 @@ def _command(pool: StartedPool, model: str, port: int, further: Iterable[str] = 
     return " ".join([*words, "--port", str(port)])
 
 
-def command_lines(pools: Sequence[StartedPool], model: str) -> list[str]:
-    return [shlex.join([*pool.commands.serve, model, *pool.flags]) for pool in pools]
+def command_lines(plan: Plan) -> list[str]:
+    """What starts each pool of the winner."""
+    pools = pools_of(plan.winner.candidate) if plan.winner else []
+    return [shlex.join([*pool.commands.serve, repository_of(plan.question.model), *pool.flags]) for pool in pools]
 
 
 def manifests(pools: Sequence[StartedPool], model: str, name: str, title: str, weights: float) -> str:
@@ -595,18 +597,16 @@ def write_plan(plan: Plan, folder: Path, command: str, *, force: bool = False) -
 def plan_files(plan: Plan, command: str) -> dict[str, str | Iterable[str]]:
     """Names and texts; what starts something only where there is a winner."""
     files: dict[str, str | Iterable[str] | None] = {}
-    lines: list[str] = []
     if plan.winner is not None:
-        lines, starting = _starting(plan, plan.winner)
-        files |= starting
+        files |= _starting(plan, plan.winner)
     files["candidates.csv"] = candidates_csv(plan)
     files["pareto.svg"] = pareto_svg(plan)
     files["again.sh"] = f"#!/usr/bin/env bash\n# Asks the same question again.\nset -euo pipefail\n{command}\n"
     kept = {name: text for name, text in files.items() if text is not None}
-    return {"README.md": _read_me(plan, lines, list(kept)), **kept}
+    return {"README.md": _read_me(plan, list(kept)), **kept}
 
 
-def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | None]]:
+def _starting(plan: Plan, winner: Row) -> Mapping[str, str | None]:
     question, candidate = plan.question, winner.candidate
     pools, model = pools_of(candidate), repository_of(question.model)
     name, title = plain_name(question.model), f"{question.model}: {candidate}"
@@ -614,7 +614,7 @@ def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | No
     weights = max(
         memory.weights * pool.layout.replica_gpus for memory, pool in zip(memories, candidate.pools, strict=True)
     )
-    return command_lines(pools, model), {
+    return {
         "serve.sh": serve_script(pools, model, title),
         "compose.yaml": compose_file(pools, model, title),
         "kubernetes.yaml": manifests(pools, model, name, title, weights),
@@ -624,8 +624,8 @@ def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | No
     }
 
 
-def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
-    question, winner, scripts = plan.question, plan.winner, read_data(SCRIPTS)
+def _read_me(plan: Plan, names: list[str]) -> str:
+    question, winner, scripts, lines = plan.question, plan.winner, read_data(SCRIPTS), command_lines(plan)
     text = f"# {question.model} for {question.rate:.3g} requests/s within {question.slo}\n\n"
     text += f"Requests: {question.workload.description or format_many(len(question.workload.requests), 'request')}.\n\n"
     if winner is None or winner.figures is None:

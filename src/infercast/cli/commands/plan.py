@@ -30,7 +30,7 @@ from infercast.forecast.plan.search import plan
 from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.slo import Slo
 from infercast.report.plan import brief_plan, layouts_list, plan_dict, render_layouts, render_plan
-from infercast.report.plan_folder import check_folder, write_plan
+from infercast.report.plan_folder import check_folder, command_lines, write_plan
 
 LAYOUTS = 0.8  # Share of the time that they take; what limits the best of them takes the rest
 
@@ -103,7 +103,7 @@ def command(ctx: Context, *, out: Path | None, force: bool, form: Form, **given:
         if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
     rows = "simulated" if found.winner is not None else "nearest"
-    print_result(form, plan_dict, render_plan, found, rows=rows, brief=brief_plan)
+    print_result(form, plan_dict, render_plan, found, rows=rows, brief=lambda found: brief_plan(found, command_lines))
 
 
 def _question(ctx: Context, slo: Slo, given: dict[str, Any]) -> Question:
