@@ -287,6 +287,10 @@ def format_ends(ends: tuple[float, float]) -> str:
     return format_interval(*ends)
 
 
+def format_band(band: Band, name: str = "p99") -> str:
+    return format_interval(getattr(band.low, name), getattr(band.high, name))
+
+
 def format_rates(ends: tuple[float, float]) -> str:
     """Two rates to three digits or more: ``2,207 to 2,233``, ``76.3 to 180``, ``1.64 to 2.05``."""
     low, high = map(format_figure, ends)
@@ -296,7 +300,7 @@ def format_rates(ends: tuple[float, float]) -> str:
 def _cells(band: Band | None) -> list[str]:
     if band is None:
         return ["-"] * len(NAMES)
-    return [format_interval(getattr(band.low, name), getattr(band.high, name)) for name in NAMES]
+    return [format_band(band, name) for name in NAMES]
 
 
 def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:

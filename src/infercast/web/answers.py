@@ -25,7 +25,7 @@ from infercast.forecast.deploy import taken_by
 from infercast.forecast.estimate import kernel_basis
 from infercast.forecast.explain.overview import StepRoofline, load_curves, look_over, step_rooflines
 from infercast.forecast.explain.step_log import Watched, watch_run
-from infercast.forecast.intervals import Intervals, forecast_intervals, jumps_over
+from infercast.forecast.intervals import Intervals, jumps_over
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import OPTIONS, PAGE_GROUPS
 from infercast.forecast.plan.question import OBJECTIVES
@@ -70,7 +70,6 @@ QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goe
 MOST_COMPARED = 4
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions", "promise")
 _runs: dict[str | None, Watched] = {}
-_intervals: dict[str | None, Intervals] = {}
 
 
 def openapi_document() -> dict[str, Any]:
@@ -459,7 +458,7 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
         raise InputError(f"intervals must be true or false, not {final!r}")
     with time_budget(limit_of(asked)):
         run = run_of(asked) if final else quick_run(asked)
-        intervals = intervals_of(asked, run) if final else None
+        intervals = run.forecast.intervals if final else None
         run = decided(asked, run, intervals)
         return {
             **about(asked, page.SIMULATE),
@@ -511,7 +510,7 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
 def _whole(asked: page.Asked) -> tuple[Watched, Intervals]:
     with time_budget(limit_of(asked)):
         run = run_of(asked)
-        intervals = intervals_of(asked, run)
+        intervals = run.forecast.intervals
     return decided(asked, run, intervals), intervals
 
 
@@ -592,19 +591,8 @@ def run_of(asked: page.Asked) -> Watched:
         _runs[key] = run
         kept_runs = 4  # runs that are kept, since their intervals, files or details may be asked for next
         while len(_runs) > kept_runs:
-            _intervals.pop(first := next(iter(_runs)), None)
-            _runs.pop(first)
+            _runs.pop(next(iter(_runs)))
     return run
-
-
-def intervals_of(asked: page.Asked, run: Watched) -> Intervals:
-    key = run_key(asked)
-    if key in _intervals:
-        return _intervals[key]
-    intervals = forecast_intervals(run.forecast)
-    if key in _runs:
-        _intervals[key] = intervals
-    return intervals
 
 
 def run_key(asked: page.Asked) -> str | None:

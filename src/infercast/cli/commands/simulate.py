@@ -145,7 +145,7 @@ def _explain(question: Question, system: System) -> None:
         return found if parts is None else {**found, "breakdown": breakdown_dict(parts)}
 
     def tables() -> list[Any]:
-        more = [] if parts is None else render_breakdown(run.forecast.workload, parts)
+        more = [] if parts is None else render_breakdown(parts)
         return [*render_forecast(run.forecast, intervals), *more]
 
     def brief() -> list[Any]:

@@ -184,7 +184,7 @@ def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
         tpot=_histogram(served.tpot) if served.tpot.size else None,
         load=load_curves(run),
         rooflines=tuple(map(step_rooflines, forecast.pools)),
-        slowest=_slowest(forecast, breakdown),
+        slowest=slowest_requests(breakdown),
     )
 
 
@@ -233,8 +233,9 @@ def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array
     return np.bincount(place, sampled, minlength=bins), held / engine.replica.num_blocks
 
 
-def _slowest(forecast: Forecast, breakdown: Breakdown) -> tuple[SlowRequest, ...]:
-    parts, requests, served = breakdown.first_tokens, forecast.workload.requests, forecast.per_request()
+def slowest_requests(breakdown: Breakdown) -> tuple[SlowRequest, ...]:
+    parts, forecast = breakdown.first_tokens, breakdown.forecast
+    requests, served = forecast.workload.requests, forecast.per_request()
     sent_at, num_cached = served["sent_s"], served["cached_tokens"]
     shown_requests = 10
     return tuple(
