@@ -228,7 +228,7 @@ class HostPages:
                 self._copy(each, tree)
 
     def _copy(self, node: Node, tree: RadixTree) -> bool:
-        """Copy a node whose parent is here, or gets here; returns False if there is no room."""
+        """Copy a node if its parent is here, or gets here; returns False if there is no room."""
         assert node.parent is not None
         if not node.parent.on_host and not (self.copies_paths and self._copy(node.parent, tree)):
             return False
