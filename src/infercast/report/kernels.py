@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from infercast.engines.base import Deployment
 from infercast.forecast.deploy import estimate_notes
 from infercast.forecast.estimate import KernelPower
-from infercast.forecast.explain.breakdown import Breakdown, Composition, KernelPart, RequestParts
+from infercast.forecast.explain.breakdown import Breakdown, KernelPart, Range, RequestParts
 from infercast.forecast.explain.diagnose import Diagnosis, Finding, Gap, Saving
 from infercast.forecast.explain.overview import SlowRequest, slowest_requests
 from infercast.forecast.explain.step_log import KINDS
@@ -196,7 +197,7 @@ def render_breakdown(breakdown: Breakdown) -> list[RenderableType]:
     ]
     if breakdown.later_tokens is not None:
         parts.append(Section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
-    if breakdown.composition is not None:
+    if breakdown.composition:
         parts.append(Section(BY_PLACE, Grid(*composition_cells(breakdown.composition))))
     return parts
 
@@ -275,16 +276,16 @@ def largest_parts(request: SlowRequest) -> str:
     return ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares[:4] if share >= 0.01)
 
 
-def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def composition_cells(composition: Sequence[Range]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Titles and rows: what a token takes in each range of places, and the shares of kernel families in it."""
     sums: dict[str, float] = {}
-    for each in composition.ranges:
+    for each in composition:
         for family, seconds in each.families.items():
             sums[family] = sums.get(family, 0.0) + seconds * each.tokens
     shown_families = 5
     shown = sorted(sums, key=lambda family: -sums[family])[:shown_families]
     rows = []
-    for each in composition.ranges:
+    for each in composition:
         shares = [each.families[family] / each.seconds for family in shown]
         cells = [format_percent(share) for share in (*shares, max(0.0, 1.0 - sum(shares)))]
         rows.append((f"{each.first:,} to {each.last:,}", f"{each.requests:,}", format_seconds(each.seconds), *cells))
@@ -292,7 +293,6 @@ def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[t
 
 
 def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
-    ranges = breakdown.composition.ranges if breakdown.composition else ()
     return {
         **pick(breakdown, "duration_s=duration side_by_side steps"),
         "kernels": [pick(each, "kernel=name family seconds") for each in breakdown.kernels],
@@ -305,7 +305,7 @@ def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
                 "ms": in_ms(each.seconds),
                 "families_ms": {name: in_ms(seconds) for name, seconds in each.families.items()},
             }
-            for each in ranges
+            for each in breakdown.composition
         ],
     }
 

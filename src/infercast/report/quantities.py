@@ -94,15 +94,11 @@ def _of_part(
 ) -> tuple[Quantity[Judged], ...]:
     """Quantities of a part of a forecast, which only matter where it has that part."""
 
-    def whole(quantity: Quantity[T_contra]) -> Quantity[Judged]:
-        def of(run: Judged) -> Any:
-            return None if (found := part(run)) is None else quantity.of(found)
-
-        def matters(run: Judged) -> bool:
-            return (found := part(run)) is not None and quantity.is_shown(found)
-
-        key, label, _, write, unit, row, _, interval, in_points = quantity
-        return Quantity(key, label, of, write, unit, row, matters, interval, in_points)
+    def whole(quantity: Quantity[Any]) -> Quantity[Judged]:
+        return quantity._replace(
+            of=lambda run: None if (found := part(run)) is None else quantity.of(found),
+            matters=lambda run: (found := part(run)) is not None and quantity.is_shown(found),
+        )
 
     return tuple(map(whole, quantities))
 

@@ -10,7 +10,7 @@ from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.forecast.explain.breakdown import Breakdown, break_down
 from infercast.forecast.explain.step_log import EngineRun, Watched
-from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, StepCost, average_shape, estimate_shape, step_calls
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun
@@ -173,12 +173,12 @@ class Overview:
     slowest: tuple[SlowRequest, ...]
 
 
-def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
+def look_over(run: Watched) -> Overview:
     forecast, served = run.forecast, run.forecast.clients
     breakdown = break_down(run)
     return Overview(
         forecast=forecast,
-        intervals=intervals or forecast_intervals(forecast),
+        intervals=forecast.intervals,
         breakdown=breakdown,
         ttft=_histogram(served.ttft),
         tpot=_histogram(served.tpot) if served.tpot.size else None,

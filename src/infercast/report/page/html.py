@@ -125,7 +125,7 @@ def _kernels(overview: Overview) -> str:
             title = told.phase_title(pool, phase)
             parts.append(f"<h3>{escape(told.pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
             parts.append(elements.plain_table(told.PHASE_COLUMNS, told.phase_cells(phase), words=(0, 3, 4, 5)))
-    if overview.breakdown.composition is not None:
+    if overview.breakdown.composition:
         parts.append(f"<h3>{BY_PLACE}</h3>{elements.plain_table(*composition_cells(overview.breakdown.composition))}")
     return "".join(parts)
 
