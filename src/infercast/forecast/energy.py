@@ -155,7 +155,7 @@ def pool_energy(
                 inputs = sum(workload.requests[number].num_input for number in served.tolist())
                 prompts = round(record.share * int(inputs - record.num_cached[served].sum()))
             steps.append((name, steps_energy(timer, board, totals, typical_batches(totals, prompts))))
-        for name, energy in within_limit(board, steps, duration / times):
+        for name, energy in within_limit(board, steps, layout.pipeline * duration / times):
             phases.setdefault(name, []).append((record.phases[name], energy))
             for family, value in energy.dynamic.items():
                 parts[family] = parts.get(family, 0.0) + gpus * value
