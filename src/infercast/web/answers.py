@@ -39,7 +39,8 @@ from infercast.forecast.sweep import MOST_VALUES, parse_numbers, save_energy, sw
 from infercast.glossary import glossary
 from infercast.hardware import Gpu, gpu_names, load_gpu
 from infercast.hardware.gpu import TOPOLOGIES
-from infercast.hardware.load import host_cpus, networks, servers
+from infercast.hardware.host import host_cpus
+from infercast.hardware.load import networks, servers
 from infercast.models.library import configs
 from infercast.models.quantization import schemes
 from infercast.report.deployment import fit_dict

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from infercast.bundled import DATA
 from infercast.engines.base import measured_engine
-from infercast.engines.host import HostProbe, mean_probe, probe_of, read_probe
 from infercast.engines.settings import Fields, MeasuredSetup
 from infercast.errors import FileFormatError, reading
+from infercast.hardware.host import HostProbe, mean_probe, probe_of, read_probe
 from infercast.serve.workload.request import Request, Segment, Workload
 
 # What measured files say of prefixes: conversations with prompts that continue answers, and tokens that were cached.
