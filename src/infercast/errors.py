@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 EXTRAS = {
-    "web": ("starlette", "uvicorn"),
+    "web": ("starlette", "uvicorn", "pydantic"),
     "report": ("matplotlib",),
     "fit": ("catboost", "pandas", "pyarrow"),
     "measure": ("torch", "pandas", "pyarrow"),

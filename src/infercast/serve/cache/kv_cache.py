@@ -253,6 +253,13 @@ class KvCache:
         if self._num_blank < 0:
             self._forget()
 
+    def clear(self) -> None:
+        """Forget everything that no sequence holds."""
+        free = self.num_free
+        self.take(free)
+        self.num_held -= free
+        self._num_blank += free
+
     def _forget(self) -> None:
         """Evict least recently used content; the rest of a run then counts as blank."""
         unused, lacking = self._unused, -self._num_blank

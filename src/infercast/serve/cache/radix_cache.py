@@ -389,6 +389,10 @@ class RadixCache:
         if blank < num_tokens:
             self._forget(num_tokens - blank if self.evicts_missing else num_tokens)
 
+    def clear(self) -> None:
+        """Forget everything that no sequence uses."""
+        self._forget(self.num_blocks * self.page)
+
     def take(self, count: int) -> None:
         self.num_blank -= count
 
