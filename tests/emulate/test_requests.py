@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infercast.emulate.answers import Wanted, answer_to, answer_words
+from infercast.emulate.answers import Wanted, answer_words, generate_text
 from infercast.emulate.server import emulator
 
 ASKED = [{"role": "user", "content": "hello"}]
@@ -83,13 +83,13 @@ def test_equal_seeds_and_no_chance_say_the_same(client: httpx.Client) -> None:
 
 def test_a_stop_ends_the_text_before_it() -> None:
     words = answer_words(7, 50)
-    found = answer_to(Wanted(stops=(words[9].strip(),), ignore_eos=True), 7, 50, 50)
+    found = generate_text(Wanted(stops=(words[9].strip(),), ignore_eos=True), 7, 50, 50)
     text = "".join(found.shown or ())
     assert words[9].strip() not in text
     assert "".join(words).startswith(text)
     assert (found.reason, found.stop_reason) == ("stop", words[9].strip())
     assert len(found.tokens) <= 10
-    assert len(answer_to(Wanted(stops=(words[9],), min_tokens=30), 7, 50, 50).tokens) >= 30
+    assert len(generate_text(Wanted(stops=(words[9],), min_tokens=30), 7, 50, 50).tokens) >= 30
 
 
 def test_probabilities_and_echo(client: httpx.Client) -> None:

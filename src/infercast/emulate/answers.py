@@ -32,7 +32,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Answer:
+class GeneratedText:
     """An answer as the engine writes it."""
 
     tokens: list[str]
@@ -47,11 +47,11 @@ def answer_words(seed: int, count: int) -> list[str]:
     return [WORDS[(first + number * step) % len(WORDS)] for number in range(count)]
 
 
-def answer_to(wanted: Wanted, seed: int, natural: int, most: int) -> Answer:
+def generate_text(wanted: Wanted, seed: int, natural: int, most: int) -> GeneratedText:
     """``natural``: tokens after which it ends by itself, unless what it has to hold needs more or less."""
     if wanted.schema is None and not wanted.choices:
         tokens = answer_words(seed, min(most, natural))
-        found = Answer(tokens, "length" if len(tokens) >= most else "stop")
+        found = GeneratedText(tokens, "length" if len(tokens) >= most else "stop")
     else:
         text = _filled(wanted.schema or {}, seed, natural)
         if wanted.choices:
@@ -59,7 +59,7 @@ def answer_to(wanted: Wanted, seed: int, natural: int, most: int) -> Answer:
         before = "" if wanted.tool is None else text_of_call(wanted.tool, "").removesuffix("}")
         whole = text if wanted.tool is None else text_of_call(wanted.tool, text)
         tokens = pieces(whole)
-        found = Answer(tokens[:most], "stop" if len(tokens) <= most else "length")
+        found = GeneratedText(tokens[:most], "stop" if len(tokens) <= most else "length")
         if wanted.tool is not None:
             found.shown = _between(found.tokens, len(before), len(whole) - 1)
             found.reason = "tool_calls" if len(tokens) <= most else "length"
@@ -81,7 +81,7 @@ def _between(tokens: Sequence[str], begin: int, end: int) -> list[str]:
     return found
 
 
-def _stop(answer: Answer, wanted: Wanted) -> None:
+def _stop(answer: GeneratedText, wanted: Wanted) -> None:
     """End it with the first stop, which its text leaves out."""
     longest = max(map(len, wanted.stops), default=0)
     text = ""

@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.emulate.answers import Answer, Wanted, answer_to
+from infercast.emulate.answers import GeneratedText, Wanted, generate_text
 from infercast.emulate.prompts import Contents
 from infercast.errors import InputError, require
 from infercast.forecast.intervals import forecast_intervals, slowed_timer
@@ -148,7 +148,7 @@ class Stream:
     """One answer while it is being written."""
 
     request: Request
-    answer: Answer
+    text: GeneratedText
     call: Call
     choice: int
     max_tokens: int
@@ -165,12 +165,12 @@ class Stream:
 
     @property
     def finish_reason(self) -> str | None:
-        return self.answer.reason if self.is_done and self.num_taken == self.num_sent else None
+        return self.text.reason if self.is_done and self.num_taken == self.num_sent else None
 
     def take(self) -> str:
         """What a client reads of the tokens that came since the last call."""
         begin, self.num_taken = self.num_taken, self.num_sent
-        shown = self.answer.shown or self.answer.tokens
+        shown = self.text.shown or self.text.tokens
         return shown[begin] if self.num_sent == begin + 1 else "".join(shown[begin : self.num_sent])
 
 
@@ -254,7 +254,7 @@ class Emulator:
         else:
             random = np.random.default_rng(seed)
         natural = most if wanted.ignore_eos else max(wanted.min_tokens, int(self._lengths.sample(1, random)[0]))
-        answer = answer_to(wanted, seed, natural, most)
+        answer = generate_text(wanted, seed, natural, most)
         words = answer.tokens
         segments, whole = self._contents.segments(ids)
         now = self.now() if came is None else came - self._lead
@@ -366,7 +366,7 @@ class Emulator:
 
     def _finish(self, stream: Stream, metrics: EngineMetrics, started: float) -> None:
         request, first = stream.request, stream.first or 0.0
-        metrics.finished["length" if stream.answer.reason == "length" else "stop"] += 1
+        metrics.finished["length" if stream.text.reason == "length" else "stop"] += 1
         metrics.counters["requests"] += 1
         measured = {
             "n": len(stream.call.streams), "computed": request.num_input - stream.num_cached,

@@ -49,7 +49,7 @@ def _called(stream: Stream, arguments: str) -> dict[str, Any]:
 def _chosen(stream: Stream, begin: int) -> Iterator[tuple[str, float, list[tuple[str, float]]]]:
     """Tokens since ``begin`` with their logarithms of probabilities, and those of the most probable."""
     count = stream.wanted.logprobs or 0
-    for number, token in enumerate(stream.answer.tokens[begin : stream.num_taken], start=begin):
+    for number, token in enumerate(stream.text.tokens[begin : stream.num_taken], start=begin):
         near = [(other, logprob(token, number, place)) for place, other in enumerate(others(token, count))]
         yield token, logprob(token, number), near[:count]
 
@@ -72,7 +72,7 @@ class Completions:
     def chunk(self, stream: Stream) -> str:
         """The next event of an answer; a chat begins with the role."""
         begin, text = stream.num_taken, stream.take()
-        reason, stop = stream.finish_reason, stream.answer.stop_reason
+        reason, stop = stream.finish_reason, stream.text.stop_reason
         told = json_text(self._logprobs(stream, begin)) if stream.wanted.logprobs is not None else "null"
         ended = f'"{reason}","stop_reason":{json_text(stop)}' if reason else "null"
         counted = f',"usage":{json_text(usage(stream.call))}' if self._always_usage else ""
@@ -110,7 +110,7 @@ class Completions:
                 calls = [_called(stream, text)]
                 said = {"message": {"role": "assistant", "content": None, "tool_calls": calls}}
             told = None if stream.wanted.logprobs is None else self._logprobs(stream, 0)
-            ends = {"finish_reason": stream.finish_reason, "stop_reason": stream.answer.stop_reason}
+            ends = {"finish_reason": stream.finish_reason, "stop_reason": stream.text.stop_reason}
             choices.append({"index": stream.choice, **said, "logprobs": told, **ends})
         name = "chat.completion" if self._is_chat else "text_completion"
         return {**self._common, "object": name, "choices": choices, "usage": usage(call)}
@@ -126,7 +126,7 @@ class Completions:
                 for token, value, near in found
             ]
             return {"content": rows}
-        at = sum(map(len, stream.answer.tokens[:begin]))
+        at = sum(map(len, stream.text.tokens[:begin]))
         offsets = [at := at + len(token) for token, _, _ in found]
         return {
             "text_offset": [end - len(token) for end, (token, _, _) in zip(offsets, found, strict=True)],
@@ -164,7 +164,7 @@ class Generated:
     def _so_far(self, stream: Stream) -> dict[str, Any]:
         reason, counts = stream.finish_reason, {"prompt_tokens": stream.request.num_input}
         ended = {"completion_tokens": stream.num_taken, "finish_reason": reason and {"type": reason}}
-        shown = stream.answer.shown or stream.answer.tokens
+        shown = stream.text.shown or stream.text.tokens
         return {"text": "".join(shown[: stream.num_taken]), "meta_info": {**counts, **ended}}
 
 
@@ -191,7 +191,7 @@ class Responded:
 
     def _document(self, call: Call, status: str) -> dict[str, Any]:
         streams = [*call.streams.values()]
-        is_cut = status == "completed" and streams[0].answer.reason == "length"
+        is_cut = status == "completed" and streams[0].text.reason == "length"
         counted = usage(call)
         names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens", "total_tokens": "total_tokens"}
         return {
@@ -204,7 +204,7 @@ class Responded:
         }  # fmt: skip
 
     def _output(self, stream: Stream, status: str) -> dict[str, Any]:
-        text = "".join((stream.answer.shown or stream.answer.tokens)[: stream.num_taken])
+        text = "".join((stream.text.shown or stream.text.tokens)[: stream.num_taken])
         common = {"id": self._item, "status": status}
         if stream.wanted.tool is not None:
             called = {"call_id": _called(stream, "")["id"], "name": stream.wanted.tool, "arguments": text}
@@ -268,7 +268,7 @@ class Messaged:
         self._common = {"id": f"msg_{number:012x}", "type": "message", "role": "assistant", "model": model}
 
     def _ended(self, stream: Stream) -> dict[str, Any]:
-        stop, reason = stream.answer.stop_reason, stream.answer.reason
+        stop, reason = stream.text.stop_reason, stream.text.reason
         usual = "end_turn" if stop is None else "stop_sequence"
         return {"stop_reason": self.REASONS.get(reason, usual), "stop_sequence": stop}
 

@@ -458,9 +458,9 @@ def _impatient(protocol: Any) -> Any:
                     self.waiting.cancel()
                     self.waiting = None
             elif self.waiting is None:
-                self.waiting = self.loop.call_later(HEADER_SECONDS, self._give_up)
+                self.waiting = self.loop.call_later(HEADER_SECONDS, self._close)
 
-        def _give_up(self) -> None:
+        def _close(self) -> None:
             self.waiting = None
             if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
                 self.transport.close()
