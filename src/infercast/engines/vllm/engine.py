@@ -372,7 +372,8 @@ class Vllm(Engine):
         return () if self.rules.has(Rule.UNIT_DUMMY_NORMS) else super().tied_routers
 
     def choose_kernels(self, model: ModelConfig, gpu: Gpu, layout: ParallelLayout | None = None) -> ModelConfig:
-        model = choose_kernels(model, gpu)
+        since = self.quicker_experts_since
+        model = choose_kernels(model, gpu, is_recent=since is not None and self.version >= since)
         if layout is None or not self.fact("small_tiles"):
             return model
         where = gpu, layout, self.family

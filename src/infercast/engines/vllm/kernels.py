@@ -117,9 +117,10 @@ def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
     return False
 
 
-PACKED_ROUTING = ((1.0, 5.4), (32.0, 9.0))
+PACKED_ROUTING = {False: ((1.0, 5.4), (32.0, 9.0)), True: ((1.0, 8.0), (32.0, 10.0))}
 """Tokens, and how many times as long those kernels choose experts as one of vLLM's: top-k, sums of bit matrices,
-clearing and sorting are launches of their own. From decode steps of gpt-oss-20b on an H200: a sixth of their time."""
+clearing and sorting are launches of their own. From decode steps of gpt-oss-20b on an H200: a sixth of their time; with
+PyTorch 2.14 (True) a quarter, where published runs of gpt-oss-120b by earlier releases have no room for more."""
 
 
 def packs_experts(model: ModelConfig, gpu: Gpu) -> bool:
@@ -128,10 +129,13 @@ def packs_experts(model: ModelConfig, gpu: Gpu) -> bool:
     return is_packed and not model.weights.experts_kernel and gpu.kernels == "hopper"
 
 
-def choose_kernels(model: ModelConfig, gpu: Gpu) -> ModelConfig:
-    """The model with the cache format and padding of this GPU's kernels, and what they take longer."""
+def choose_kernels(model: ModelConfig, gpu: Gpu, *, is_recent: bool = False) -> ModelConfig:
+    """The model with the cache format and padding of this GPU's kernels, and what they take longer.
+
+    ``is_recent``: compiled by PyTorch 2.14 or later.
+    """
     if packs_experts(model, gpu):
-        model = model.with_experts(partial(replace, routing_slower=PACKED_ROUTING))
+        model = model.with_experts(partial(replace, routing_slower=PACKED_ROUTING[is_recent]))
     kinds = {type(stack.mixer) for stack in model.stacks}
     if not kinds & {SparseLatentAttention, CompressedAttention}:
         with_sinks = any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.sinks for stack in model.stacks)
