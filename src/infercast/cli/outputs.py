@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infercast import __version__
 from infercast.errors import InputError, need, require
 from infercast.lazy_classes import NamedTuple
 from infercast.report.files import check_writable, today, write_whole
@@ -55,14 +54,14 @@ class Outputs(NamedTuple):
         if self.result is not None:
             from infercast.calibration.result import result_path, saved_result  # noqa: PLC0415
 
-            text = json_text(saved_result(forecast, __version__, detailed=self.detailed))
+            text = json_text(saved_result(forecast, detailed=self.detailed))
             write_whole(result_path(self.result, forecast), [text])
 
     def write_comparison(self, runs: tuple[Watched, Watched], names: tuple[str, str]) -> None:
         if self.report is not None:
             from infercast.report.page.figures import comparison_plot  # noqa: PLC0415 - most runs write nothing
 
-            write_whole(self.report, [comparison_plot(runs, names, __version__).page(command_line(*FILES), today())])
+            write_whole(self.report, [comparison_plot(runs, names).page(command_line(*FILES))])
 
     def write(self, run: Watched) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
@@ -76,7 +75,7 @@ class Outputs(NamedTuple):
             from infercast.forecast.explain.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.page.html import report_page  # noqa: PLC0415
 
-            page = report_page(look_over(run), __version__, command_line(*FILES), today())
+            page = report_page(look_over(run), command_line(*FILES))
             write_whole(self.report, [page])
         if self.trace is not None:
             from infercast.forecast.explain.step_log import lanes_of  # noqa: PLC0415
@@ -202,7 +201,7 @@ def print_answer(form: Form, answer: Any, *, plot: Path | None = None, csv: Path
         assert how.csv is not None, "the command has no option --csv"
         write_whole(csv, how.csv(answer))
     if plot is not None:
-        write_plot(plot, plot_of(answer, __version__))
+        write_plot(plot, plot_of(answer))
     print_result(form, how.document, how.tables, answer, rows=how.rows, brief=how.brief)
 
 
@@ -293,4 +292,4 @@ def write_plot(path: Path, picture: Picture) -> None:
     elif path.suffix == ".svg":
         write_whole(path, [picture.svg()])
     else:
-        write_whole(path, [picture.page(command_line("--plot", "--csv", "--export-autoscaler"), today())])
+        write_whole(path, [picture.page(command_line("--plot", "--csv", "--export-autoscaler"))])

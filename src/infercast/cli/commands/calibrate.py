@@ -57,7 +57,7 @@ def command(ctx: Context, *, out: Path, form: Form, **given: Any) -> None:
     of_load = ("rate", "concurrency", "num_requests", "input_len", "output_len", "prefix_hit_rate")
     asked = Asked(*(given[name] for name in of_load))
     with stages_bar() as tell:
-        found = calibrate(started, given["results"], asked=asked, version=__version__, tell=tell or (lambda _: None))
+        found = calibrate(started, given["results"], asked=asked, tell=tell or (lambda _: None))
     write_whole(out, [write_calibration(found)])
     for doubt in doubts_of(found):
         note(doubt)
