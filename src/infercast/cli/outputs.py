@@ -209,10 +209,10 @@ PATIENCE = 2.0  # seconds that a run may take before a bar is shown
 
 
 @contextmanager
-def bar_of(task: Mapping[str, Any], *columns: str, **options: Any) -> Iterator[Callable[..., None] | None]:
-    """What updates a bar of these columns (rich's, or texts) on standard error; None if piped."""
+def bar_of(task: Mapping[str, Any], *columns: str, **options: Any) -> Iterator[Callable[..., None]]:
+    """What updates a bar of these columns (rich's, or texts) on standard error; there is none if piped."""
     if not sys.stderr.isatty():
-        yield None
+        yield lambda **_: None
         return
     from rich import progress  # noqa: PLC0415 - most runs are over before a bar would show
     from rich.console import Console  # noqa: PLC0415
@@ -232,39 +232,31 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
 
         def tell(sent: int, simulated: float) -> None:
             elapsed = time.monotonic() - start
-            if update is not None and elapsed > PATIENCE:
+            if elapsed > PATIENCE:
                 text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times real time"
                 update(completed=sent, description=text, visible=True, refresh=True)
 
-        yield None if update is None else tell
+        yield tell if sys.stderr.isatty() else None
 
 
 @contextmanager
-def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
-    """Progress callback of several runs: the name of each as it begins; None if piped."""
+def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Progress callback of several runs: the name of each as it begins."""
     with bar_of({"description": doing, "total": total}) as update:
-        yield None if update is None else lambda label: update(advance=1, description=label)
+        yield lambda label: update(advance=1, description=label)
 
 
 @contextmanager
-def stages_bar(patience: float = PATIENCE) -> Iterator[Callable[[str], None] | None]:
-    """Progress callback of work of unknown length: the current stage; shown after a while, None if piped."""
+def stages_bar(patience: float = PATIENCE) -> Iterator[Callable[[str], None]]:
+    """Progress callback of work of unknown length: the current stage; shown after a while."""
     task = {"description": "", "total": None, "visible": False}
     with bar_of(task, "SpinnerColumn", "{task.description}", "TimeElapsedColumn") as update:
         start = time.monotonic()
-        yield (
-            None
-            if update is None
-            else lambda doing: update(description=doing, visible=time.monotonic() - start >= patience)
-        )
+        yield lambda doing: update(description=doing, visible=time.monotonic() - start >= patience)
 
 
-def with_counts(
-    tell: Callable[[str], None] | None,
-) -> tuple[Callable[[str], None] | None, Callable[[int, int], None] | None]:
-    """Progress callbacks: each stage as it begins, and how much of it is done; None if piped."""
-    if tell is None:
-        return None, None
+def with_counts(tell: Callable[[str], None]) -> tuple[Callable[[str], None], Callable[[int, int], None]]:
+    """Progress callbacks: each stage as it begins, and how much of it is done."""
     doing = [""]
 
     def say(words: str) -> None:
