@@ -33,14 +33,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": BASE,
     "engines": BASE | {"hardware", "ops", "models", "predict", "serve"},
     "forecast": UNDER_FORECAST,
-    "calibration": UNDER_FORECAST | {"forecast"},
+    "calibration": UNDER_FORECAST | {"", "forecast"},
     "calibrate": BASE | {"calibration"},
     "old_names": BASE | {"calibration"},
     "lab": BASE,
     "lab.validate": UNDER_FORECAST | {"forecast"},
     "lab.fit": BASE | {"hardware", "ops", "models", "predict"},
     "lab.measure": BASE | {"hardware", "ops.op"},
-    "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "lab.validate"},
+    "report": BASE | {"", "glossary", "hardware", "models", "engines", "serve", "forecast", "lab.validate"},
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "emulate": BASE | {"", "serve", "forecast", "report", "web"},
     "cli": BASE
@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},
     "__main__": {"cli.main"},
 }
-"""The public package itself is written as the empty name."""
+"""The public package itself, which has the version, is written as the empty name."""
 
 LIBRARIES = {
     "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "calibration", "web", "emulate"}

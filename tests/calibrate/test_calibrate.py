@@ -40,7 +40,7 @@ def load(rate: float) -> infercast.Workload:
 
 
 def saved(forecast: Forecast, path: Path, *, detailed: bool = True) -> Path:
-    path.write_text(json_text(saved_result(forecast, "0", detailed=detailed)))
+    path.write_text(json_text(saved_result(forecast, detailed=detailed)))
     return path
 
 
@@ -163,7 +163,7 @@ def test_a_calibrated_deployment_is_not_calibrated_again(learned: Calibration) -
 
 def test_saved_results_say_what_the_forecast_does(deployment: infercast.Deployment, tmp_path: Path) -> None:
     forecast = infercast.simulate(deployment, load(12.0))
-    document = saved_result(forecast, "0", detailed=True)
+    document = saved_result(forecast, detailed=True)
     assert document["median_ttft_ms"] == pytest.approx(1e3 * forecast.ttft.p50)
     assert document["p99_e2el_ms"] == pytest.approx(1e3 * forecast.end_to_end.p99)
     assert document["output_throughput"] == pytest.approx(forecast.output_tokens_per_second)
@@ -176,7 +176,7 @@ def test_saved_results_say_what_the_forecast_does(deployment: infercast.Deployme
     assert [len(each) for each in document["itls"]] == [count - 1 for count in document["output_lens"]]
     assert 0 < document["max_concurrent_requests"] <= 120
     assert document["max_output_tokens_per_s"] > document["output_throughput"]
-    plain = saved_result(forecast, "0")
+    plain = saved_result(forecast)
     assert not {"ttfts", "itls", "input_lens"} & {*plain}
     path = saved(forecast, tmp_path / "plain.json", detailed=False)
     assert read_results([path])[0].kind == "vllm bench serve"

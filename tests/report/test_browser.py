@@ -40,7 +40,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workload = synthetic_workload(rate=20, count=60, input_lengths="uniform:50:900", output_lengths="uniform:2:60")
     overview = look_over(watch_run(system_of(deploy("llama-3.1-8b", "h200-sxm")), workload))
     path = tmp_path_factory.mktemp("report") / "run.html"
-    path.write_text(report_page(overview, "1.2.3"), encoding="utf-8")
+    path.write_text(report_page(overview), encoding="utf-8")
     return path
 
 

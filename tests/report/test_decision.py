@@ -28,7 +28,7 @@ def run() -> Watched:
 
 def test_the_page_has_a_section_for_each_and_cards(run: Watched, without_tips: Any) -> None:
     pytest.importorskip("matplotlib")
-    page = without_tips(report_page(look_over(run), "1"))
+    page = without_tips(report_page(look_over(run)))
     assert '<section id="slo"><h2>SLO: fails on e2e_p95&lt;1ms</h2>' in page
     assert "ttft_p99&lt;1s" in page
     assert '<section id="cost">' in page
@@ -36,7 +36,7 @@ def test_the_page_has_a_section_for_each_and_cards(run: Watched, without_tips: A
         assert f'<div class="name">{name}</div>' in page
     assert "2026-08-22" in page
     plain = replace(run, forecast=replace(run.forecast, verdict=None))
-    assert "SLO" not in report_page(look_over(plain), "1")
+    assert "SLO" not in report_page(look_over(plain))
 
 
 def test_a_comparison_with_a_gpu_without_a_price_has_dashes(run: Watched, text_of: Any) -> None:

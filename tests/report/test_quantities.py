@@ -35,7 +35,7 @@ def test_one_row_is_in_json_tables_page_and_comparison(run: Any, text_of: Any, w
     assert "water" in text
     assert "2.50 l" in text
     assert "watts" in text
-    page = without_tips(html.report_page(look_over(run), "1"))
+    page = without_tips(html.report_page(look_over(run)))
     assert "litres per token" in page
     assert 'class="number">watts</th>' in page
     assert "litres per token" in text_of(comparison.render_runs((run, run), "nothing=1"))

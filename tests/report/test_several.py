@@ -126,8 +126,8 @@ def test_the_page(save: Save, document: dict[str, Any], without_tips: Any) -> No
     odd = slower(document)
     odd["pools"][0]["deployment"]["gpu"] = "<script>alert(1)</script>"
     runs = save(one=document, two=odd)
-    page = without_tips(several_page(runs, "1.2.3", "infercast report one.json two.json", "2026-11-16"))
-    assert page == without_tips(several_page(runs, "1.2.3", "infercast report one.json two.json", "2026-11-16"))
+    page = without_tips(several_page(runs, "infercast report one.json two.json"))
+    assert page == without_tips(several_page(runs, "infercast report one.json two.json"))
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<li>two: Only here.</li>" in page

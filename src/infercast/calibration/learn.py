@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from infercast import __version__
 from infercast.bundled import read_data
 from infercast.calibration.readers import EDGE, Snapshot, parse_metrics, read_results, read_snapshot
 from infercast.calibration.result import QUANTITIES, RATE, Asked, Lengths, Result
@@ -247,7 +248,6 @@ def calibrate(
     results: Sequence[Path | str | Result],
     *,
     asked: Asked | None = None,
-    version: str = "",
     tell: Tell = lambda _: None,
 ) -> Calibration:
     """What measured results say of the deployment that they were measured on.
@@ -287,7 +287,7 @@ def calibrate(
         results=sources,
         prefix_hit_rate=_mean([each.prefix_hit_rate for each in found]),
         acceptance_length=accepted,
-        version=version,
+        version=__version__,
         title="these results",
     )
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from infercast import __version__
 from infercast.errors import FileFormatError, InputError, reading
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import drafts_of
@@ -290,7 +291,7 @@ def result_path(asked: Path, forecast: Forecast) -> Path:
     return asked / f"{BACKEND}-{load['request_rate']}qps{clients}-{model}-{DATE}.json"
 
 
-def saved_result(forecast: Forecast, version: str, *, detailed: bool = False) -> dict[str, Any]:
+def saved_result(forecast: Forecast, *, detailed: bool = False) -> dict[str, Any]:
     """The same as plain data, in the order of the benchmark; with ``detailed`` a list entry for each request."""
     served, requests = forecast.clients, forecast.workload.requests
     model = forecast.deployment.model.name
@@ -299,7 +300,7 @@ def saved_result(forecast: Forecast, version: str, *, detailed: bool = False) ->
     count, goodput = len(requests), None if forecast.verdict is None else forecast.verdict.goodput
     return {
         "date": DATE, "endpoint_type": BACKEND, "backend": BACKEND, "label": None, "model_id": model,
-        "tokenizer_id": model, "num_prompts": count, "forecast_by": f"infercast {version}", **_load(forecast),
+        "tokenizer_id": model, "num_prompts": count, "forecast_by": f"infercast {__version__}", **_load(forecast),
         "duration": duration, "completed": count, "failed": 0, "total_input_tokens": inputs,
         "total_output_tokens": outputs, "request_throughput": count / duration, "request_goodput": goodput,
         "output_throughput": outputs / duration, "total_token_throughput": (inputs + outputs) / duration,

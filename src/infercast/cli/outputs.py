@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infercast import __version__
 from infercast.errors import InputError, need, require
 from infercast.lazy_classes import NamedTuple
 from infercast.report.files import check_writable, today, write_whole
@@ -55,14 +54,14 @@ class Outputs(NamedTuple):
         if self.result is not None:
             from infercast.calibration.result import result_path, saved_result  # noqa: PLC0415
 
-            text = json_text(saved_result(forecast, __version__, detailed=self.detailed))
+            text = json_text(saved_result(forecast, detailed=self.detailed))
             write_whole(result_path(self.result, forecast), [text])
 
     def write_comparison(self, runs: tuple[Watched, Watched], names: tuple[str, str]) -> None:
         if self.report is not None:
             from infercast.report.page.figures import comparison_plot  # noqa: PLC0415 - most runs write nothing
 
-            write_whole(self.report, [comparison_plot(runs, names, __version__).page(command_line(*FILES), today())])
+            write_whole(self.report, [comparison_plot(runs, names).page(command_line(*FILES))])
 
     def write(self, run: Watched) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
@@ -76,7 +75,7 @@ class Outputs(NamedTuple):
             from infercast.forecast.explain.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.page.html import report_page  # noqa: PLC0415
 
-            page = report_page(look_over(run), __version__, command_line(*FILES), today())
+            page = report_page(look_over(run), command_line(*FILES))
             write_whole(self.report, [page])
         if self.trace is not None:
             from infercast.forecast.explain.step_log import lanes_of  # noqa: PLC0415
@@ -202,7 +201,7 @@ def print_answer(form: Form, answer: Any, *, plot: Path | None = None, csv: Path
         assert how.csv is not None, "the command has no option --csv"
         write_whole(csv, how.csv(answer))
     if plot is not None:
-        write_plot(plot, plot_of(answer, __version__))
+        write_plot(plot, plot_of(answer))
     print_result(form, how.document, how.tables, answer, rows=how.rows, brief=how.brief)
 
 
@@ -210,10 +209,10 @@ PATIENCE = 2.0  # seconds that a run may take before a bar is shown
 
 
 @contextmanager
-def bar_of(task: Mapping[str, Any], *columns: str, **options: Any) -> Iterator[Callable[..., None] | None]:
-    """What updates a bar of these columns (rich's, or texts) on standard error; None if piped."""
+def bar_of(task: Mapping[str, Any], *columns: str, **options: Any) -> Iterator[Callable[..., None]]:
+    """What updates a bar of these columns (rich's, or texts) on standard error; there is none if piped."""
     if not sys.stderr.isatty():
-        yield None
+        yield lambda **_: None
         return
     from rich import progress  # noqa: PLC0415 - most runs are over before a bar would show
     from rich.console import Console  # noqa: PLC0415
@@ -233,39 +232,31 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
 
         def tell(sent: int, simulated: float) -> None:
             elapsed = time.monotonic() - start
-            if update is not None and elapsed > PATIENCE:
+            if elapsed > PATIENCE:
                 text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times real time"
                 update(completed=sent, description=text, visible=True, refresh=True)
 
-        yield None if update is None else tell
+        yield tell if sys.stderr.isatty() else None
 
 
 @contextmanager
-def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
-    """Progress callback of several runs: the name of each as it begins; None if piped."""
+def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Progress callback of several runs: the name of each as it begins."""
     with bar_of({"description": doing, "total": total}) as update:
-        yield None if update is None else lambda label: update(advance=1, description=label)
+        yield lambda label: update(advance=1, description=label)
 
 
 @contextmanager
-def stages_bar(patience: float = PATIENCE) -> Iterator[Callable[[str], None] | None]:
-    """Progress callback of work of unknown length: the current stage; shown after a while, None if piped."""
+def stages_bar(patience: float = PATIENCE) -> Iterator[Callable[[str], None]]:
+    """Progress callback of work of unknown length: the current stage; shown after a while."""
     task = {"description": "", "total": None, "visible": False}
     with bar_of(task, "SpinnerColumn", "{task.description}", "TimeElapsedColumn") as update:
         start = time.monotonic()
-        yield (
-            None
-            if update is None
-            else lambda doing: update(description=doing, visible=time.monotonic() - start >= patience)
-        )
+        yield lambda doing: update(description=doing, visible=time.monotonic() - start >= patience)
 
 
-def with_counts(
-    tell: Callable[[str], None] | None,
-) -> tuple[Callable[[str], None] | None, Callable[[int, int], None] | None]:
-    """Progress callbacks: each stage as it begins, and how much of it is done; None if piped."""
-    if tell is None:
-        return None, None
+def with_counts(tell: Callable[[str], None]) -> tuple[Callable[[str], None], Callable[[int, int], None]]:
+    """Progress callbacks: each stage as it begins, and how much of it is done."""
     doing = [""]
 
     def say(words: str) -> None:
@@ -293,4 +284,4 @@ def write_plot(path: Path, picture: Picture) -> None:
     elif path.suffix == ".svg":
         write_whole(path, [picture.svg()])
     else:
-        write_whole(path, [picture.page(command_line("--plot", "--csv", "--export-autoscaler"), today())])
+        write_whole(path, [picture.page(command_line("--plot", "--csv", "--export-autoscaler"))])

@@ -627,7 +627,7 @@ def break_even(
     asked: partial[Deployment],
     workload: Callable[[int], Workload],
     clients: Sequence[int] | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> BreakEven:
     """Simulate loads on a deployment that drafts and on the same one that does not; ``asked`` is a call of `deploy`."""
     drafted = asked()
@@ -642,8 +642,7 @@ def break_even(
     systems, points = (system_of(plain), system_of(drafted)), []
     both = on_all_cores(partial(_serve_both, systems), loads)
     for number, (without, drafting, is_steady) in zip(clients, both, strict=True):
-        if tell is not None:
-            tell(format_many(number, "client"))
+        tell(format_many(number, "client"))
         before, after = forecast_of(systems[0], without, steady=is_steady), forecast_of(systems[1], drafting)
         points.append(LoadPoint(number, before, after))
     first = points[0].drafted

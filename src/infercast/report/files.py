@@ -6,7 +6,7 @@ import csv
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from io import StringIO
 from itertools import chain
 from pathlib import Path
@@ -74,11 +74,11 @@ def check_writable(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
         raise InputError(f"{option} {path} {what}")
 
 
-def today() -> str:
+def today() -> date:
     """The day that pages say they were made on, in UTC; SOURCE_DATE_EPOCH sets it, so that pages can be made again."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     try:
         moment = datetime.now(UTC) if given is None else datetime.fromtimestamp(int(given), UTC)
     except (ValueError, OverflowError, OSError):
         raise InputError(f"SOURCE_DATE_EPOCH must be seconds since 1970, not {given!r}") from None
-    return moment.date().isoformat()
+    return moment.date()

@@ -251,12 +251,12 @@ def picture_of(answer: Any) -> Any:
     from infercast.report.plots import PICTURES, Picture  # noqa: PLC0415 - needs matplotlib
 
     draw = PICTURES.get(_kind_of(answer))
-    return plot_of(answer, "").figure(Picture) if draw is None else draw(answer)
+    return plot_of(answer).figure(Picture) if draw is None else draw(answer)
 
 
-def plot_of(answer: Any, version: str) -> Plot:
+def plot_of(answer: Any) -> Plot:
     """What ``--plot`` draws."""
     from infercast.report.page.figures import PLOTS  # noqa: PLC0415 - asked for by few
 
-    plot: Plot = PLOTS[_kind_of(answer)](answer, version)
+    plot: Plot = PLOTS[_kind_of(answer)](answer)
     return plot

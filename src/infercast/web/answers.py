@@ -44,7 +44,6 @@ from infercast.hardware.load import networks, servers
 from infercast.models.library import configs
 from infercast.models.quantization import schemes
 from infercast.report.deployment import fit_dict
-from infercast.report.files import today
 from infercast.report.forecast import forecast_dict, request_rows
 from infercast.report.plan import plan_dict
 from infercast.report.saved_runs import runs_of
@@ -307,7 +306,7 @@ def comparison_of(kind: str, documents: Sequence[Mapping[str, Any]], titles: Seq
     else:
         from infercast.report.page.html import several_page  # noqa: PLC0415 - it loads matplotlib
 
-        text = several_page(runs, __version__, date=today())
+        text = several_page(runs)
     return {"name": f"comparison.{kind}", "text": text}
 
 
@@ -501,7 +500,7 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
     else:
         from infercast.report.page.html import report_page  # noqa: PLC0415 - it loads matplotlib
 
-        text = report_page(look_over(run), __version__, command_of(asked, run), today())
+        text = report_page(look_over(run), command_of(asked, run))
     name = re.sub(r"[^\w.-]+", "-", title_of(forecast))
     return {"name": f"{name}.{kind}", "text": text}
 

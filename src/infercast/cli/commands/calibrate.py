@@ -57,7 +57,7 @@ def command(ctx: Context, *, out: Path, form: Form, **given: Any) -> None:
     of_load = ("rate", "concurrency", "num_requests", "input_len", "output_len", "prefix_hit_rate")
     asked = Asked(*(given[name] for name in of_load))
     with stages_bar() as tell:
-        found = calibrate(started, given["results"], asked=asked, version=__version__, tell=tell or (lambda _: None))
+        found = calibrate(started, given["results"], asked=asked, tell=tell)
     write_whole(out, [write_calibration(found)])
     for doubt in doubts_of(found):
         note(doubt)
@@ -94,7 +94,7 @@ def watch_command(ctx: Context, *, out: Path | None, form: Form, **given: Any) -
     if given["model"] is None:
         ctx.params["model"] = _served(given["url"])
     with stages_bar() as tell:
-        found = watch(deployment_of(ctx)(), given["url"], given["seconds"], tell or (lambda _: None))
+        found = watch(deployment_of(ctx)(), given["url"], given["seconds"], tell)
     if out is not None:
         write_whole(out, [write_calibration(found.calibration)])
     print_result(form, partial(watched_dict, found), partial(render_watched, found, str(out or "")))

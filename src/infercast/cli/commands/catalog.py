@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.app import offer
-from infercast.cli.outputs import Form, print_result
+from infercast.cli.outputs import Form, print_answer, print_result
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.host import HostCpu, host_cpus
 from infercast.report import catalog
@@ -27,7 +27,7 @@ def gpus(
     if name is None:
         _print_all(form, asdict, catalog.render_gpus, map(load_gpu, gpu_names()))
     else:
-        print_result(form, catalog.priced_gpu_dict, catalog.render_gpu, load_gpu(name))
+        print_answer(form, load_gpu(name))
 
 
 def models(
@@ -36,12 +36,12 @@ def models(
 ) -> None:
     from infercast.forecast.deploy import load_model  # noqa: PLC0415 - GPUs and hosts are shown without numpy
     from infercast.models.library import model_names  # noqa: PLC0415
-    from infercast.report.deployment import model_dict, render_model, render_models  # noqa: PLC0415
+    from infercast.report.deployment import model_dict, render_models  # noqa: PLC0415
 
     if name is None:
         _print_all(form, model_dict, render_models, map(load_model, model_names()))
     else:
-        print_result(form, model_dict, render_model, load_model(name))
+        print_answer(form, load_model(name))
 
 
 def hosts(form: Form = Form.TABLE) -> None:

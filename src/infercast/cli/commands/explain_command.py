@@ -47,6 +47,6 @@ def command(ctx: Context, *, words: list[str], gpu: str, form: Form, **given: An
     asked |= {"advice": given["advice"], "service": given["service"], "engine": asked_for}
     with time_budget(time_limit_of(ctx)):
         with runs_bar("settings", usual_trials) as tell, share_of_time(of_trials):
-            asked["tell"] = tell or (lambda _: None)
+            asked["tell"] = tell
             explained = explain_command(text, gpu, workload if said else None, **asked, **deployed)
         print_answer(form, explained)

@@ -81,7 +81,7 @@ def _families(text: str | None) -> tuple[str, ...] | None:
 
 
 @contextmanager
-def _bar(budget: float) -> Iterator[Progress | None]:
+def _bar(budget: float) -> Iterator[Progress]:
     """A bar with the time left, where standard error is a terminal."""
     task = {"description": "getting ready", "total": 1.0}
     with bar_of(task, "measuring", "BarColumn", "{task.description}") as update:
@@ -89,10 +89,9 @@ def _bar(budget: float) -> Iterator[Progress | None]:
         def tell(finished: int, total: int, used: float) -> None:
             left = seconds_left(finished, total, used, budget)
             text = f"{finished:,} of {total:,} shapes, {left // 60:.0f}:{left % 60:02.0f} left"
-            if update is not None:
-                update(completed=used / max(used + left, 1e-9), description=text)
+            update(completed=used / max(used + left, 1e-9), description=text)
 
-        yield None if update is None else tell
+        yield tell
 
 
 def seconds_left(finished: int, total: int, used: float, budget: float) -> float:
@@ -208,9 +207,7 @@ def fit_command(*, data: Path, out: Path, measurements: Path | None, form: Form,
             "engines": sorted({key[2] for key in samples}),
             "licence": "facts and figures; see docs/predict.md",
         }
-        fitted = train.fit_artifact(
-            samples, out, provenance, tell or (lambda _: None), train.origin_of({**tables, **sweeps})
-        )
+        fitted = train.fit_artifact(samples, out, provenance, tell, train.origin_of({**tables, **sweeps}))
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
     size = out.stat().st_size
     slow = train.count_left_out(samples)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from infercast import __version__
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, command_line, print_result
 from infercast.errors import InputError, need
@@ -30,5 +29,5 @@ def command(*, runs: list[Path], out: Path | None, form: Form, **_: Any) -> None
     if out is not None:
         from infercast.report.page.html import several_page  # noqa: PLC0415 - it loads matplotlib
 
-        write_whole(out, [several_page(found, __version__, command_line("--out"), today())])
+        write_whole(out, [several_page(found, command_line("--out"))])
     print_result(form, several_dict, render_several, found, rows="rows")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from infercast import __version__
 from infercast.cli.options import (
     Context,
     deployment_of,
@@ -140,7 +139,7 @@ def speculate_command(ctx: Context, *, concurrencies: str | None, plot: Path | N
     if plot is not None:
         from infercast.report.page.figures import break_even_plot  # noqa: PLC0415 - only where it is asked for
 
-        write_plot(plot, break_even_plot(found, __version__))
+        write_plot(plot, break_even_plot(found))
     print_result(form, break_even_dict, render_break_even, found, rows="points")
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import date
 from functools import cache
 from html import escape, unescape
 from importlib import resources
 from typing import NamedTuple
 
+from infercast import __version__
 from infercast.forecast.result import Forecast
 from infercast.glossary import Term, glossary, spellings
+from infercast.report.files import today
 from infercast.report.forecast import CLASS_FIELDS, TURN_FIELDS, session_rows
 from infercast.report.terminal import cells
 
@@ -182,36 +183,6 @@ def explain_words(html: str) -> tuple[str, list[Term]]:
     return marked, [term for term in glossary() if term.key in used]
 
 
-class Provenance(NamedTuple):
-    """How a page came about."""
-
-    version: str
-    command: str = ""  # What was typed; empty where nothing was
-    date: str = ""  # The day as in 2026-11-16; empty on pages that are to be the same whenever they are made
-
-    @property
-    def line(self) -> str:
-        parts = ["A forecast, not a measurement", f"infercast {self.version}", *self._day]
-        return " \u00b7 ".join(f"<span>{escape(part)}</span>" for part in parts)
-
-    @property
-    def _day(self) -> list[str]:
-        if not self.date:
-            return []
-        day = date.fromisoformat(self.date)
-        return [f"{day.day} {day:%B %Y}"]
-
-    @property
-    def footer(self) -> str:
-        return f"A forecast by infercast {self.version}; nothing on this page was measured."
-
-    @property
-    def section(self) -> PageSection:
-        rows = [("version", f"infercast {self.version}"), *(("date", each) for each in self._day)]
-        command = f"<p>Command:</p><pre><code>{escape(self.command)}</code></pre>" if self.command else ""
-        return PageSection("made", "How this page was made", command + facts_list(rows), "Command")
-
-
 class Content(NamedTuple):
     title: str
     lead: str
@@ -224,15 +195,21 @@ def style_sheet() -> str:
     return resources.files("infercast").joinpath("report/page.css").read_text(encoding="utf-8")
 
 
-def whole_page(content: Content, made: Provenance) -> str:
-    """A page without script or network: it opens in any browser, in light and dark, on a phone, and prints."""
-    sections = [*content.sections]
+def whole_page(content: Content, command: str = "") -> str:
+    """A page without script or network: it opens in any browser, in light and dark, on a phone, and prints.
+
+    ``command`` is what it was made by.
+    """
+    by, day, sections = f"infercast {__version__}", f"{today().day} {today():%B %Y}", [*content.sections]
     if content.caveats:
         sections.append(PageSection("caveats", "Caveats", items(content.caveats)))
-    sections.append(made.section)
+    typed = f"<p>Command:</p><pre><code>{escape(command)}</code></pre>" if command else ""
+    made = typed + facts_list([("version", by), ("date", day)])
+    sections.append(PageSection("made", "How this page was made", made, "Command"))
+    line = " \u00b7 ".join(f"<span>{part}</span>" for part in ("A forecast, not a measurement", by, day))
     header = (
         f'<header><h1>{escape(content.title)}</h1><p class="lead">{escape(content.lead)}</p>'
-        f'<p class="made">{made.line}</p>{content.top}</header>'
+        f'<p class="made">{line}</p>{content.top}</header>'
     )
     body, terms = explain_words("\n".join([header, "<main>", *(section.html for section in sections)]))
     if terms:
@@ -252,7 +229,7 @@ def whole_page(content: Content, made: Provenance) -> str:
             f"<title>{escape(content.title)} - infercast</title>",
             f"<style>\n{style_sheet()}</style></head><body>",
             body.replace("</header>", f"{links}</header>", 1),
-            f"</main><footer>{escape(made.footer)}</footer>",
+            f"</main><footer>A forecast by {by}; nothing on this page was measured.</footer>",
             "</body></html>\n",
         ]
     )

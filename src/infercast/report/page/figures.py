@@ -42,7 +42,6 @@ class Plot(NamedTuple):
     paint: canvas.Paint
     sections: tuple[elements.PageSection, ...]  # What follows the figure on a page; the first has the figure in it
     caveats: tuple[str, ...]
-    version: str
     top: str = ""  # HTML below the title of a page
 
     def chart(self) -> str:
@@ -57,12 +56,12 @@ class Plot(NamedTuple):
         style = f"<style>{''.join(colours)} svg {{ background: var(--paper); font-family: sans-serif; }}</style>"
         return re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + style, figure, count=1) + "\n"
 
-    def page(self, command: str, date: str = "") -> str:
-        """A page without script or network; ``command`` is what it was made by, ``date`` the day as in 2026-11-16."""
+    def page(self, command: str) -> str:
+        """A page without script or network; ``command`` is what it was made by."""
         first, *others = self.sections
         sections = [first._replace(body=self.chart() + first.body), *others]
         content = elements.Content(self.title, self.lead, sections, self.caveats, self.top)
-        return elements.whole_page(content, elements.Provenance(self.version, command, date))
+        return elements.whole_page(content, command)
 
     def figure(self, make: Any) -> Any:
         """A figure of the class ``make``, in the colours of light pages."""
@@ -117,7 +116,7 @@ def _recolour(artist: Any, colours: dict[str, str]) -> None:
             put(translated(colour))
 
 
-def sweep_plot(sweep: Sweep, version: str) -> Plot:
+def sweep_plot(sweep: Sweep) -> Plot:
     name = curves.UNITS.get(sweep.axis.name, sweep.axis.name)
     columns = curves.columns_of(sweep)
     rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
@@ -149,7 +148,6 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
             elements.PageSection("values", f"Each value of {name}", values + below, "Values"),
         ),
         caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
-        version=version,
     )
 
 
@@ -200,7 +198,7 @@ def _bends(axes: Any, sweep: Sweep) -> None:
                           fontsize=8, color=canvas.MUTED, ha="center", va="bottom")  # fmt: skip
 
 
-def day_plot(plan: DayPlan, version: str) -> Plot:
+def day_plot(plan: DayPlan) -> Plot:
     def paint(figure: Any, tips: canvas.Tips) -> None:
         panels = figure.subplots(3, 1, sharex=True, gridspec_kw=canvas.room(figure, left=0.55, right=0.25, hspace=0.4))
         _paint(plan, panels, tips)
@@ -219,7 +217,6 @@ def day_plot(plan: DayPlan, version: str) -> Plot:
             elements.PageSection("basis", "Method", elements.facts_list(basis_rows(plan))),
         ),
         caveats=tuple(day_caveats(plan)),
-        version=version,
         top=f'<p class="answer">{escape(answer_of(plan))}</p>',
     )
 
@@ -254,7 +251,7 @@ def _paint(plan: DayPlan, panels: Any, tips: canvas.Tips) -> None:
     promise.set_xlim(0, span)
 
 
-def break_even_plot(found: BreakEven, version: str) -> Plot:
+def break_even_plot(found: BreakEven) -> Plot:
     rows = [[escape(column.cell(point)) for column in curves.SPECULATION_FIELDS] for point in found.points]
     titles = [
         f"{measure}{escape(str(column.title))}"
@@ -285,12 +282,11 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
             elements.PageSection("loads", "Each number of clients", loads, "Loads"),
         ),
         caveats=tuple(caveats_of([point.drafted for point in found.points])),
-        version=version,
         top=answer,
     )
 
 
-def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names, version: str) -> Plot:
+def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names) -> Plot:
     """The picture of the kernels of one step in both, and all that stands below it."""
     both, (before, after) = side_by_side(runs, names), (run.forecast for run in runs)
     height = 1.0 + 0.95 * max(1, len(both.steps))
@@ -303,7 +299,6 @@ def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names, vers
         paint=lambda figure, tips: _paint_comparison(figure, tips, both),
         sections=_sections(runs, both, names),
         caveats=tuple(shared_first(dict(zip(names, (caveats(before), caveats(after)), strict=True)))),
-        version=version,
         top=f"<h2>Why</h2>{elements.items(reasons(both, compare_runs(*runs)))}",
     )
 
@@ -364,4 +359,4 @@ def _paint_comparison(figure: Any, tips: canvas.Tips, both: SideBySide) -> None:
     figure.legend(shown.values(), shown.keys(), loc="upper left", ncols=columns, handlelength=1, columnspacing=1.0)
 
 
-PLOTS: dict[str, Callable[[Any, str], Plot]] = {"DayPlan": day_plot, "Sweep": sweep_plot}
+PLOTS: dict[str, Callable[[Any], Plot]] = {"DayPlan": day_plot, "Sweep": sweep_plot}

@@ -28,8 +28,7 @@ DECISIVE = (
 _NOTE = '<p class="note">The bar of a mark is its 80 % interval, where the saved run has one.</p>'
 
 
-def report_page(overview: Overview, version: str, command: str = "", date: str = "") -> str:
-    """The whole page; ``command`` is what it was made by, ``date`` the day as in 2026-11-16."""
+def report_page(overview: Overview, command: str = "") -> str:
     forecast = overview.forecast
     gpus = " and ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.title}" for pool in forecast.pools)
     sources = [(escape(title), elements.facts_list(rows)) for title, rows in told.system_facts(forecast)]
@@ -55,7 +54,7 @@ def report_page(overview: Overview, version: str, command: str = "", date: str =
         caveats=caveats(forecast),
         top=warning + _cards(overview),
     )
-    return elements.whole_page(content, elements.Provenance(version, command, date))
+    return elements.whole_page(content, command)
 
 
 def _cards(overview: Overview) -> str:
@@ -194,8 +193,7 @@ def _slowest(slowest: Sequence[SlowRequest]) -> str:
     return charts.slowest_chart(slowest) + elements.table(columns, rows, words=(4,))
 
 
-def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date: str = "") -> str:
-    """The whole page; ``command`` is what it was made by, ``date`` the day as in 2026-11-16."""
+def several_page(runs: Sequence[SavedRun], command: str = "") -> str:
     rows = rows_of(runs)
     models = " and ".join(dict.fromkeys(run.model for run in runs))
     top = [f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings_of(runs)]
@@ -222,7 +220,7 @@ def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date
         caveats=shared_first({run.name: run.caveats for run in runs}),
         top="".join(top),
     )
-    return elements.whole_page(content, elements.Provenance(version, command, date))
+    return elements.whole_page(content, command)
 
 
 def _headline(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
