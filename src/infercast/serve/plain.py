@@ -329,7 +329,6 @@ class PlainLoop:
         return ending
 
     def _end(self, step: StepInFlight, time: float) -> None:
-        """The result of a single step is there."""
         record, tokens = self.record, step.num_tokens
         record.ends.append(time)
         record.stretches += (1, tokens, tokens - len(step.first))

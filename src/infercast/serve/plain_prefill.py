@@ -132,7 +132,7 @@ class PlainPrefillLoop:
                 return []
         count, most = len(waiting), policy.max_running_requests - len(cohort.members) - num_ended
         most = most if policy.max_prompts is None else min(most, policy.max_prompts)
-        reserved = cohort.num_declared() + (num_ended + count) * policy.max_reserved_output + (1 + count) * page
+        reserved = cohort.num_declared + (num_ended + count) * policy.max_reserved_output + (1 + count) * page
         if scheduler.cut is not None or count > most or reserved + tokens >= self.cache.num_blank * page:
             return []
         started = [*waiting]
@@ -224,7 +224,6 @@ class PlainPrefillLoop:
         return span.start
 
     def _complete_step(self, step: BatchInFlight, end: float) -> None:
-        """The result of a step is there."""
         _, _, count, prompts, ending, fresh = step
         if prompts is None:
             self.cohort.done += 1

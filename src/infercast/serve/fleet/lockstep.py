@@ -86,8 +86,6 @@ class _BarrierRound:
 
 
 class DpBarrier:
-    """The barrier of engines in lockstep."""
-
     def __init__(self, num_engines: int, shared: Shared, *, overlap: bool = False) -> None:
         """``overlap``: the engines are pipelines, with several passes in flight."""
         self.time = 0.0  # The clock of the engine taking its turn, set by the driver

@@ -204,7 +204,6 @@ class RunningPool:
         return True
 
     def close(self) -> None:
-        """Run every engine's loop to its end."""
         for engine in self.engines:
             for _ in engine.events:
                 pass
