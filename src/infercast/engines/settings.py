@@ -38,16 +38,11 @@ class Resolved(Settings, Protocol):
     """Settings with every default filled in; code outside the engine reads only these."""
 
     @property
-    def max_num_batched_tokens(self) -> int:
-        """Tokens of the largest step."""
-
+    def max_num_batched_tokens(self) -> int: ...  # Tokens of the largest step ...
     @property
-    def max_num_seqs(self) -> int:
-        """Sequences of the largest step."""
-
+    def max_num_seqs(self) -> int: ...  # ... and its sequences
     @property
-    def max_model_len(self) -> int:
-        """Tokens of the longest sequence."""
+    def max_model_len(self) -> int: ...  # Tokens of the longest sequence
 
 
 Asked = TypeVar("Asked", bound=Settings)
@@ -89,8 +84,8 @@ def check_counts(settings: Settings, names: Iterable[str]) -> None:
 
 def check_sizes(name: str, sizes: Sequence[int] | None) -> None:
     """Reject an empty list of CUDA graph sizes, or sizes below 1."""
-    if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
-        raise InputError(f"{name} must be one or more numbers of at least 1, not {list(sizes)}")
+    if sizes is not None:
+        require(sizes and min(sizes) >= 1, name, "be one or more numbers of at least 1", list(sizes))
 
 
 @dataclass(frozen=True, slots=True)

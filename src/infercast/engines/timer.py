@@ -62,41 +62,23 @@ class TimedDeployment(Protocol):
     """What a timer reads of a deployment."""
 
     @property
-    def model(self) -> ModelConfig:
-        """The model as the engine runs it."""
-
+    def model(self) -> ModelConfig: ...  # As the engine runs it
     @property
-    def layout(self) -> ParallelLayout:
-        """Parallel layout."""
-
+    def layout(self) -> ParallelLayout: ...
     @property
-    def gpu(self) -> Gpu:
-        """The GPU."""
-
+    def gpu(self) -> Gpu: ...
     @property
-    def settings(self) -> Resolved:
-        """The engine's settings, with defaults filled in."""
-
+    def settings(self) -> Resolved: ...
     @property
-    def predictor(self) -> Predictor:
-        """Kernel times."""
-
+    def predictor(self) -> Predictor: ...
     @property
-    def graphs(self) -> Graphs:
-        """CUDA graphs of the engine."""
-
+    def graphs(self) -> Graphs: ...
     @property
-    def host_model(self) -> HostModel:
-        """Host time of a step."""
-
+    def host_model(self) -> HostModel: ...
     @property
-    def drafting(self) -> Drafting | None:
-        """Speculative decoding; None without it."""
-
+    def drafting(self) -> Drafting | None: ...
     @property
-    def draft_passes(self) -> DraftPasses:
-        """How draft passes are launched."""
-
+    def draft_passes(self) -> DraftPasses: ...
     def weight_waits(self, tokens: Table, seconds: Table) -> Table | None:
         """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory."""
 

@@ -92,7 +92,7 @@ def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> 
             return mixer
         return replace(mixer, state_dtype=FORMATS[matrices] or mixer.state_dtype or FORMATS[whole])
 
-    return replace(model, stacks=tuple(replace(stack, mixer=changed(stack.mixer)) for stack in model.stacks))
+    return model.with_mixers(changed)
 
 
 class Source(NamedTuple):

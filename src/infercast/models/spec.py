@@ -142,6 +142,10 @@ class ModelConfig(ResultMixin):
         )
         return replace(self, stacks=tuple(stacks))
 
+    def with_mixers(self, change: Callable[[Mixer], Mixer]) -> ModelConfig:
+        """The same model with its token mixers changed."""
+        return replace(self, stacks=tuple(replace(stack, mixer=change(stack.mixer)) for stack in self.stacks))
+
     def pooling(self) -> ModelConfig:
         """The same model, which gives a vector or a score for each prompt."""
         return replace(self, pools=True, tied_embedding=True, prediction=None)

@@ -428,7 +428,6 @@ STATED: dict[str, tuple[str, type]] = {
 """Required settings in every file, and their names there."""
 FURTHER = ("max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "attention_backend")
 """Settings a file may contain under their own names."""
-"""Step names in a profile: sequences, and prompt tokens."""
 
 
 def measured_setup(config: Fields) -> MeasuredSetup:
