@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.engines.host import PROBE
+from infercast.hardware.host import PROBE
 from infercast.lab.validate.compare import RunComparison, Validation, validate
 from infercast.lab.validate.measured import read_measured
 

@@ -9,12 +9,12 @@ import pytest
 
 from infercast.bundled import read_data
 from infercast.engines.base import engine_named
-from infercast.engines.host import FACTS, HostProbe, group_of, mean_probe, read_probe
+from infercast.engines.host import FACTS, group_of
 from infercast.engines.vllm.host import VllmHost
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, host_of
 from infercast.forecast.uncertainty import RUN_TO_RUN, spread_of
-from infercast.hardware.load import host_cpus
+from infercast.hardware.host import HostProbe, host_cpus, mean_probe, read_probe
 
 REFERENCE = read_data("hosts/probe.toml")["reference"]
 TIMES = [field.name for field in fields(VllmHost) if field.name not in FACTS]
@@ -47,7 +47,7 @@ def test_a_host_like_that_of_the_bundled_times_has_these(tmp_path: Path, engine:
 
 def test_each_group_of_times_has_its_factor_and_a_slower_host_never_less(tmp_path: Path) -> None:
     bundled, host = engine_named().default_host(), host_from(probed(tmp_path, python=2.0, launch=1.5))
-    factors = read_probe(probed(tmp_path, python=2.0, launch=1.5)).factors_on(bundled)
+    factors = read_probe(probed(tmp_path, python=2.0, launch=1.5)).factors(bundled.python_at, bundled.launch_at)
     assert 1.0 < factors["launch"] < 1.5 / bundled.launch_at
     assert 1.0 < factors["python"] < 2.0
     for name in TIMES:

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 import infercast
-from infercast.engines.host import probe_of
+from infercast.hardware.host import probe_of
 from infercast.lab.measure.host import probe_host
 
 SPREAD = {"p50", "p10", "p90", "n"}

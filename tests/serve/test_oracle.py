@@ -49,7 +49,7 @@ both = pytest.mark.parametrize("steps_under_way", [1, 2])
 
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [("small", 800), ("tree", 400), ("pipeline", 240), ("crowd", 120), ("states", 240), ("stops", 400)],
+    [("small", 400), ("tree", 200), ("pipeline", 120), ("crowd", 60), ("states", 120), ("stops", 200)],
 )
 @pytest.mark.parametrize("part", range(4))
 def test_every_step_of_random_engines(

@@ -23,7 +23,7 @@ LISTS = {
     "models": "models.library:model_names",
     "gpus": "hardware:gpu_names",
     "engines": "engines.base:FAMILIES engines.base:engines",
-    "hosts": "hardware.load:host_cpus",
+    "hosts": "hardware.host:host_cpus",
     "networks": "hardware.load:networks",
     "routers": "serve.fleet.router:POLICIES",
 }  # The names of each list of the catalogue; loaded only when the tab key is pressed

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from enum import Enum
-from math import exp, inf, log, prod
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from infercast.bundled import DATA, read_data
 from infercast.engines.settings import numbers
-from infercast.errors import FileFormatError, reading
-from infercast.hardware.load import MEASURED, host_cpu, read_table
-from infercast.lazy_classes import MISSING, NamedTuple, dataclass, fields, replace
+from infercast.errors import FileFormatError
+from infercast.hardware.host import LAUNCH, MEASURED, PYTHON, HostProbe, host_cpu
+from infercast.hardware.load import read_table
+from infercast.lazy_classes import MISSING, dataclass, fields, replace
 from infercast.serve.step import HostCost
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.units import MICRO, MILLI
@@ -83,6 +82,13 @@ class HostCosts:
         title = f"{cpu.title}, {cpu.single_thread_speed:.2f} times as fast as the measured one"
         return self.sped_up(cpu.single_thread_speed, title, cpu.source)
 
+    def on_machine(self, probe: HostProbe) -> Self:
+        """These times, from those on the reference host."""
+        factors = probe.factors(self.python_at, self.launch_at)
+        seconds: dict[str, Any] = {name: each * factors[group_of(name)] for name, each in self.seconds.items()}
+        told = f"{probe.title}: Python x {factors[PYTHON]:.2f}, launches x {factors[LAUNCH]:.2f} the measured times"
+        return replace(self, title=told, source="a probe of this machine", is_measured=True, **seconds)
+
 
 Costs = TypeVar("Costs", bound=HostCosts)
 
@@ -149,79 +155,14 @@ def _costs_of(kind: type[Costs], values: dict[str, Any]) -> Costs:
 
 # Host times on a machine that `infercast measure --host` probed: each group of them by a factor.
 
-PROBE = "hosts/probe.toml"
-PARTS = {"python": "python", "launch": "gpu"}  # Where a probe's file has the figures of a kind
-OTHER = "is not what `infercast measure --host` writes"
-PYTHON, LAUNCH, WAKE = "python", "launch", "wake"
 LAUNCHED = r"graph|layer|kernel|product|piece|eager|draft|verify|mamba|prompt_step"
 
 
 def group_of(name: str) -> str:
     """The group of a host time by its field: what launches, what wakes up, and Python for all others."""
     if name.startswith("wake"):
-        return WAKE
+        return "wake"
     return LAUNCH if re.search(LAUNCHED, name) else PYTHON
-
-
-class HostProbe(NamedTuple):
-    """How many times as long as on the reference host things take."""
-
-    python: float
-    launch: float | None  # None: measured without a GPU
-    title: str
-
-    def factors_on(self, host: HostCosts) -> dict[str, float]:
-        """On an engine's host times, by group."""
-        seen = {PYTHON: self.python / host.python_at, LAUNCH: (self.launch or host.launch_at) / host.launch_at}
-        rows = read_data(PROBE)["powers"].items()
-        return {group: prod(seen[kind] ** power for kind, power in row.items()) for group, row in rows}
-
-    def on(self, host: Costs) -> Costs:
-        """An engine's host times on this machine, from those on the reference."""
-        factors = self.factors_on(host)
-        seconds: dict[str, Any] = {name: each * factors[group_of(name)] for name, each in host.seconds.items()}
-        told = f"{self.title}: Python x {factors[PYTHON]:.2f}, launches x {factors[LAUNCH]:.2f} the measured times"
-        return replace(host, title=told, source="a probe of this machine", is_measured=True, **seconds)
-
-
-def read_probe(path: Path) -> HostProbe:
-    with reading(path, "JSON"):
-        document = json.loads(path.read_text(encoding="utf-8"))
-    return probe_of(document, path)
-
-
-def probe_of(document: Any, path: Path) -> HostProbe:
-    """A probe from what its file, or a part of the file, holds."""
-    if isinstance(document, dict) and "models" in document:
-        raise FileFormatError(path, "is of an older release (an idle engine): take `infercast measure --host` again")
-    python = _relative(document, PYTHON, path)
-    if python is None:
-        raise FileFormatError(path, f"{OTHER}: python is missing")
-    return HostProbe(python, _relative(document, LAUNCH, path), f"your host (from {path.name})")
-
-
-def _relative(document: Any, kind: str, path: Path) -> float | None:
-    """How many times as long as on the reference host; None where the probe has nothing of the kind."""
-    part = document.get(PARTS[kind]) if isinstance(document, dict) else None
-    ratios = []
-    for name, reference in read_data(PROBE)["reference"][kind].items():
-        if not isinstance(part, dict) or name not in part:
-            continue
-        value: Any = part[name].get("p50") if isinstance(part[name], dict) else None
-        if type(value) not in (int, float) or not 0 < value < inf:
-            raise FileFormatError(path, f"{OTHER}: {PARTS[kind]}.{name} has no p50 above 0")
-        ratios.append(value / reference)
-    return mean_factor(ratios) if ratios else None
-
-
-def mean_factor(values: Sequence[float]) -> float:
-    return exp(sum(map(log, values)) / len(values))
-
-
-def mean_probe(probes: Sequence[HostProbe], title: str) -> HostProbe:
-    """Of a machine that was probed several times, before and after its runs."""
-    launches = [each.launch for each in probes if each.launch is not None]
-    return HostProbe(mean_factor([each.python for each in probes]), mean_factor(launches) if launches else None, title)
 
 
 # What an engine's host costs are asked.
@@ -234,7 +175,7 @@ class Launch(Enum):
 
 
 def next_size(sizes: Sequence[int], number: int) -> int | None:
-    """The smallest of some ascending sizes that holds so many tokens or sequences."""
+    """The smallest of some ascending sizes that holds this many tokens or sequences."""
     place = bisect_left(sizes, number)
     return sizes[place] if place < len(sizes) else None
 

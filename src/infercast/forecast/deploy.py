@@ -28,7 +28,8 @@ from infercast.hardware.gpu import (
     limited_gpu,
     with_topology,
 )
-from infercast.hardware.load import MEASURED, is_modelled
+from infercast.hardware.host import MEASURED, HostProbe, read_probe
+from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
@@ -41,7 +42,6 @@ from infercast.serve.workload.request import without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, as_lengths, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
-    from infercast.engines.host import HostProbe
     from infercast.forecast.calibration import Calibration
 
 RUNNERS = ("auto", "generate", "pooling")
@@ -201,11 +201,12 @@ def deploy(
     of that of the settings. Without ``settings`` those of the engine are options as well, such as ``max_num_seqs=64``.
 
     ``gpu`` may name one for each stage of a pipeline (``2xh200-sxm+2xa100-sxm``), and ``pp_layer_partition`` the layers
-    of each: ``20,20,21,19``, or ``auto`` for the cut whose slowest stage is quickest. ``network`` joins nodes where a
-    layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without direct links. ``fuse_allreduce_rms``
-    and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and ``gpu_clock_mhz`` limit every GPU, as
-    ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text over HTTP; without it as tokens from
-    the same program. With ``chat`` a server renders them by a template, which vLLM 0.11.0 parses for each.
+    of each: ``20,20,21,19``, or ``auto`` for the cut that makes the slowest one quickest. ``network`` joins nodes where
+    a layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without direct links.
+    ``fuse_allreduce_rms`` and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and
+    ``gpu_clock_mhz`` limit every GPU, as ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text
+    over HTTP; without it as tokens from the same program. With ``chat`` a server renders them by a template, which vLLM
+    0.11.0 parses for each.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
     for anything that an engine would refuse.
@@ -366,7 +367,7 @@ def host_of(engine: Engine, host: HostSource = None, gpu: Gpu | None = None) -> 
     if host is None or isinstance(host, HostCosts):
         return host or engine.default_host().on_cpu(MEASURED if gpu is None else gpu.cpu)
     if not isinstance(host, str | Path):
-        return host.on(engine.default_host())
+        return engine.default_host().on_machine(host)
     address = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"  # What an engine's own ``--host`` takes
     if re.fullmatch(address, str(host), re.IGNORECASE):
         raise InputError(
@@ -375,9 +376,7 @@ def host_of(engine: Engine, host: HostSource = None, gpu: Gpu | None = None) -> 
         )
     path = Path(host)
     if path.suffix == ".json":
-        from infercast.engines.host import read_probe  # noqa: PLC0415 - most runs have none
-
-        return read_probe(path).on(engine.default_host())
+        return engine.default_host().on_machine(read_probe(path))
     if isinstance(host, Path) or path.suffix == ".toml" or path.exists():
         return read_host(path, engine.host_type, engine.version)
     return engine.default_host().on_cpu(host)

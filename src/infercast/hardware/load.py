@@ -1,4 +1,4 @@
-"""GPUs by name or from a TOML file, kernel facts of each architecture, and the hosts, networks and servers around."""
+"""GPUs by name or from a TOML file, kernel facts of each architecture, and the networks and servers around."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from infercast.bundled import DATA, read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError, near_names, reading
 from infercast.hardware.gpu import TOPOLOGIES, Gpu
+from infercast.hardware.host import MEASURED, host_cpus
 from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.units import GIB, GIGA, KIB, MIB, MICRO, TERA
 
-MEASURED = "measured"  # The machines that engines were measured on, and the default CPU
 TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 """Formats of a tensor table. Plain fp32 is not one of them: it follows from the FMA lanes."""
 FOLDER = DATA / "gpus"
@@ -332,32 +332,9 @@ def by_kernels(facts: Mapping[str, Fact], gpu: Gpu) -> Fact:
         ) from None
 
 
-# What surrounds the GPUs: host CPUs, networks between nodes, and the power that servers draw.
+# What surrounds the GPUs: networks between nodes, and the power that servers draw.
 
 BASEBOARD, CARDS, RACK = "baseboard", "cards", "rack"
-
-
-class HostCpu(NamedTuple):
-    name: str
-    title: str
-    single_thread_speed: float  # How many times as fast as that of the measured machines
-    source: str
-
-
-@cache
-def host_cpus() -> dict[str, HostCpu]:
-    values = read_data("hosts/cpus.toml")
-    base = values[MEASURED]["rating"]
-    known = [HostCpu(name, each["title"], each["rating"] / base, each["source"]) for name, each in values.items()]
-    return {each.name: each for each in sorted(known, key=lambda each: each.single_thread_speed)}
-
-
-def host_cpu(name: str) -> HostCpu:
-    known = host_cpus()
-    if name not in known:
-        hint = " (or give the path of a host.json of `infercast measure --host`, or of a TOML file)"
-        raise UnknownNameError("host", name, known, hint)
-    return known[name]
 
 
 class Network(NamedTuple):

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from infercast.hardware import Gpu
-from infercast.hardware.load import HostCpu
+from infercast.hardware.host import HostCpu
 from infercast.report.terminal import (
     SCREEN,
     Facts,

@@ -24,7 +24,7 @@ from infercast.forecast.simulate import most_requests_per_second
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import System, system_of
 from infercast.hardware import gpu_names, load_gpu
-from infercast.hardware.load import host_cpu
+from infercast.hardware.host import host_cpu
 from infercast.models.library import bundled_config, bundled_name, checkpoint
 from infercast.serve import Workload
 from infercast.serve.workload.request import refuse_too_long

@@ -11,7 +11,7 @@ import typer
 from infercast.cli.app import offer
 from infercast.cli.outputs import Form, print_result
 from infercast.hardware import gpu_names, load_gpu
-from infercast.hardware.load import HostCpu, host_cpus
+from infercast.hardware.host import HostCpu, host_cpus
 from infercast.report import catalog
 from infercast.report.terminal import LINES
 

@@ -14,12 +14,11 @@ from infercast.bundled import read_data
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, bar_of, note, print_result, stages_bar
 from infercast.engines.base import engine_named
-from infercast.engines.host import HostProbe, read_probe
 from infercast.errors import InputError, UnknownNameError, need, require
 from infercast.forecast.deploy import deploy
 from infercast.forecast.option_table import Option
 from infercast.hardware import load_gpu
-from infercast.hardware.load import MEASURED
+from infercast.hardware.host import MEASURED, HostProbe, read_probe
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
 from infercast.lab.measure.device import ENGINES
@@ -141,7 +140,8 @@ def _host(out: Path | None, form: Form) -> None:
     write_in_folder(path, json_text(document := probe_host(), indent=1) + "\n")
     probe = read_probe(path)
     following = f"infercast simulate MODEL --gpu GPU --rate 8 --host {shlex.quote(str(path))}"
-    factors = probe.factors_on(engine_named().default_host())
+    usual = engine_named().default_host()
+    factors = probe.factors(usual.python_at, usual.launch_at)
     found = {"file": str(path), **pick(probe, "python launch"), "factors": factors, "next": following}
     found["probe"] = document
     print_result(form, lambda: found, lambda: _host_tables(document, probe, found), rows="factors")
