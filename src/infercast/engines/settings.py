@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError, require
-from infercast.lazy_classes import NamedTuple, dataclass, field, replace
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.units import whole_number
 
 TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}

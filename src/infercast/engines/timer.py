@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import repeat
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from infercast.engines.tables import (
     weighted_sum,
 )
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple, dataclass, replace
+from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lora_calls, token_calls, verify_calls
 from infercast.models.mixers.mixer import GroupedAttention

@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError, reading
-from infercast.lazy_classes import NamedTuple
 from infercast.models import families, library
 from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, reduce
 from math import exp, inf, log
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import Op
 from infercast.ops.op import Quantity, tensor_rate_of
 from infercast.predict.array_api import Number

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
-from infercast.lazy_classes import NamedTuple
 from infercast.serve.loop import Loop, worth_timing
 from infercast.serve.plain import OBEYED, NotPlain, RepeatedStep
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers

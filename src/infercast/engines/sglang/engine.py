@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines import speculation as drafts
@@ -44,7 +44,6 @@ from infercast.engines.sglang.settings import (
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import LatentAttention
 from infercast.models.mixers.recurrent import KimiDeltaAttention

@@ -7,14 +7,13 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from math import ceil, inf
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.hardware.load import by_kernels, facts_of
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import MoE
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Array, Kit, Number, Physics, Plain, kit_of

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import Scan, ShortConvolution, StateUpdate
 from infercast.ops.mixers import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from math import lcm
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from infercast.lazy_classes import NamedTuple
 from infercast.serve.workload.request import Request, Segment
 
 Tokens = TypeVar("Tokens", int, np.ndarray[Any, Any])

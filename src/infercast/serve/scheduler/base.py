@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from itertools import accumulate, islice
 from operator import attrgetter
-from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from infercast.lazy_classes import NamedTuple, dataclass, replace
+from infercast.lazy_classes import dataclass, replace
 from infercast.serve.cache.blocks import BlockAllocation, Ends, KvShape, Path
 from infercast.serve.step import GroupShape, StepShape
 from infercast.serve.workload.request import NEVER, Request

@@ -6,9 +6,8 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from infercast.lazy_classes import NamedTuple
 from infercast.serve.workload.api_server import ApiServers, ServerCosts, StepLog
 from infercast.serve.workload.request import Request, Workload
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infercast.errors import InputError, UnknownNameError, require
-from infercast.lazy_classes import NamedTuple
 
 # Length distributions: token counts, written as short strings.
 
