@@ -1,4 +1,4 @@
-"""Dataclasses and named tuples that are quick to define: of those, nothing is compiled before the first object.
+"""Dataclasses that are quick to define: nothing is compiled before the first object.
 
 A command defines a hundred of them and makes objects of half; the standard library compiles six functions for each.
 Here it keeps the fields alone, and `fields`, `replace` and `asdict` work as always.
@@ -7,33 +7,18 @@ Here it keeps the fields alone, and `fields`, `replace` and `asdict` work as alw
 from __future__ import annotations
 
 import dataclasses
-from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, asdict, field, fields, is_dataclass, replace
 from functools import partial
 from operator import attrgetter
 from sys import version_info
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
     from inspect import Signature
-    from typing import NamedTuple
 else:
-
-    class _Named(type):
-        def __new__(cls, name, bases, own):
-            kinds = own["__annotations__"]
-            given = [own[each] for each in kinds if each in own]
-            made = namedtuple(name, kinds, defaults=given, module=own["__module__"])
-            made.__annotations__ = made.__new__.__annotations__ = kinds
-            for each in own.keys() - kinds.keys() - {"__module__", "__annotations__"}:
-                setattr(made, each, own[each])
-            return made
-
-    # That of `typing` compiles the type of every field.
-    NamedTuple = type.__new__(_Named, "NamedTuple", (), {})
 
     def dataclass(cls=None, /, *, frozen=False, slots=False, kw_only=False, repr=True, eq=True):
         """As that of the standard library, less its checks."""

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.errors import InputError, need, require
-from infercast.lazy_classes import NamedTuple
 from infercast.report.files import check_writable, today, write_whole
 from infercast.report.terminal import SCREEN, markdown, on_screen, show
 from infercast.units import format_seconds, json_text

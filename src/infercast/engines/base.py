@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from infercast.engines.timer import CorrectedTimer, Corrections, DraftingTimer, 
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.load import is_modelled, networks
-from infercast.lazy_classes import NamedTuple, dataclass, field, fields, replace
+from infercast.lazy_classes import dataclass, field, fields, replace
 from infercast.models.feed_forward import ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
@@ -117,7 +117,6 @@ class Engine(ABC):
 
     @property
     def commands(self) -> EngineCommands:
-        """How it is started and asked."""
         return commands_in(self.commands_file)
 
     @property
@@ -479,12 +478,10 @@ class Deployment(ResultMixin):
 
     @property
     def graphs(self) -> Graphs:
-        """The CUDA graphs the engine captures at its start."""
         return self.engine.graphs(self.settings)
 
     @property
     def drafting(self) -> Drafting | None:
-        """Speculative decoding; None without it."""
         return self.engine.drafting(self.settings)
 
     @property
@@ -508,23 +505,19 @@ class Deployment(ResultMixin):
 
     @property
     def host_model(self) -> HostModel:
-        """The model's host costs."""
         return self.engine.host_model(self.host, self.model, self.layout, self.gpu, self.settings)
 
     @property
     def has_default_host(self) -> bool:
-        """True if no host was specified."""
         bundled = self.engine.default_host().on_cpu(self.gpu.cpu)
         bundled = bundled.behind_server() if self.over_http else bundled
         return any(self.host == self.engine.as_released(bundled, self.model, chat=chat) for chat in (False, True))
 
     @property
     def draft_passes(self) -> DraftPasses:
-        """How draft passes are launched."""
         return self.engine.draft_passes(self)
 
     def host_cost(self, shape: StepShape) -> HostCost:
-        """Host cost of a step."""
         launch, _ = self.graphs.launch(shape.num_tokens, shape.is_decode)
         if isinstance(shape, DraftShape):
             tokens = shape.num_tokens - shape.num_drafts

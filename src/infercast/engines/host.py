@@ -184,9 +184,7 @@ class Graphs(Protocol):
     """The CUDA graphs an engine captured at its start."""
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Token counts they were captured for; empty: no graphs."""
-
+    def sizes(self) -> tuple[int, ...]: ...  # Token counts they were captured for; empty: no graphs
     def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
         """How a step of this many tokens is launched, and its padded size."""
 
@@ -195,13 +193,9 @@ class HostModel(Protocol):
     """A host running one model."""
 
     @property
-    def gap_seconds(self) -> float:
-        """GPU idle time between the kernels of one step."""
-
+    def gap_seconds(self) -> float: ...  # GPU idle time between the kernels of one step
     @property
-    def waited_share(self) -> float:
-        """Share of a prefill step's GPU time that the host blocks on while launching."""
-
+    def waited_share(self) -> float: ...  # Share of a prefill step's GPU time that the host blocks on while launching
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
         """Host cost of a step, without such waits."""
 
@@ -216,11 +210,7 @@ class DraftPasses(Protocol):
     """How draft passes are launched."""
 
     @property
-    def gap_seconds(self) -> float:
-        """GPU idle time between the kernels of one pass."""
-
-    def padded(self, num_sequences: int) -> int:
-        """Padded size of a later pass over this many sequences."""
-
+    def gap_seconds(self) -> float: ...  # GPU idle time between the kernels of one pass
+    def padded(self, num_sequences: int) -> int: ...  # Padded size of a later pass over this many sequences
     def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
         """Added host cost of a step that verifies and then drafts in ``passes`` passes."""

@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError, require
-from infercast.lazy_classes import NamedTuple, dataclass, field, replace
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.units import whole_number
 
 TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
@@ -38,16 +38,11 @@ class Resolved(Settings, Protocol):
     """Settings with every default filled in; code outside the engine reads only these."""
 
     @property
-    def max_num_batched_tokens(self) -> int:
-        """Tokens of the largest step."""
-
+    def max_num_batched_tokens(self) -> int: ...  # Tokens of the largest step ...
     @property
-    def max_num_seqs(self) -> int:
-        """Sequences of the largest step."""
-
+    def max_num_seqs(self) -> int: ...  # ... and its sequences
     @property
-    def max_model_len(self) -> int:
-        """Tokens of the longest sequence."""
+    def max_model_len(self) -> int: ...  # Tokens of the longest sequence
 
 
 Asked = TypeVar("Asked", bound=Settings)
@@ -89,8 +84,8 @@ def check_counts(settings: Settings, names: Iterable[str]) -> None:
 
 def check_sizes(name: str, sizes: Sequence[int] | None) -> None:
     """Reject an empty list of CUDA graph sizes, or sizes below 1."""
-    if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
-        raise InputError(f"{name} must be one or more numbers of at least 1, not {list(sizes)}")
+    if sizes is not None:
+        require(sizes and min(sizes) >= 1, name, "be one or more numbers of at least 1", list(sizes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import repeat
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from infercast.engines.tables import (
     weighted_sum,
 )
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple, dataclass, replace
+from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lora_calls, token_calls, verify_calls
 from infercast.models.mixers.mixer import GroupedAttention
@@ -62,41 +62,23 @@ class TimedDeployment(Protocol):
     """What a timer reads of a deployment."""
 
     @property
-    def model(self) -> ModelConfig:
-        """The model as the engine runs it."""
-
+    def model(self) -> ModelConfig: ...  # As the engine runs it
     @property
-    def layout(self) -> ParallelLayout:
-        """Parallel layout."""
-
+    def layout(self) -> ParallelLayout: ...
     @property
-    def gpu(self) -> Gpu:
-        """The GPU."""
-
+    def gpu(self) -> Gpu: ...
     @property
-    def settings(self) -> Resolved:
-        """The engine's settings, with defaults filled in."""
-
+    def settings(self) -> Resolved: ...
     @property
-    def predictor(self) -> Predictor:
-        """Kernel times."""
-
+    def predictor(self) -> Predictor: ...
     @property
-    def graphs(self) -> Graphs:
-        """CUDA graphs of the engine."""
-
+    def graphs(self) -> Graphs: ...
     @property
-    def host_model(self) -> HostModel:
-        """Host time of a step."""
-
+    def host_model(self) -> HostModel: ...
     @property
-    def drafting(self) -> Drafting | None:
-        """Speculative decoding; None without it."""
-
+    def drafting(self) -> Drafting | None: ...
     @property
-    def draft_passes(self) -> DraftPasses:
-        """How draft passes are launched."""
-
+    def draft_passes(self) -> DraftPasses: ...
     def weight_waits(self, tokens: Table, seconds: Table) -> Table | None:
         """Seconds that steps of these tokens and kernel times wait for weights in host memory."""
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, engine_named
 from infercast.forecast.slo import EXAMPLE
-from infercast.lazy_classes import NamedTuple
 from infercast.models.spec import GREEDY, SORTED, TOP_P
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from math import inf
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.uncertainty import longest_taken
-from infercast.lazy_classes import NamedTuple
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import prompts_of, receiving
 from infercast.serve.loop import Progress, StepObserver

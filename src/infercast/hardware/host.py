@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from functools import cache
 from math import exp, inf, log, prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import FileFormatError, UnknownNameError, reading
-from infercast.lazy_classes import NamedTuple
 
 MEASURED = "measured"  # The machines that engines were measured on, and the default CPU
 

@@ -14,11 +14,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import UnknownNameError, UnsupportedModelError
-from infercast.lazy_classes import NamedTuple
 from infercast.models.families import Fields, Layer
 from infercast.models.layout import WeightFormat, unquantised
 

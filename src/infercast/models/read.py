@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError, reading
-from infercast.lazy_classes import NamedTuple
 from infercast.models import families, library
 from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
@@ -92,7 +91,7 @@ def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> 
             return mixer
         return replace(mixer, state_dtype=FORMATS[matrices] or mixer.state_dtype or FORMATS[whole])
 
-    return replace(model, stacks=tuple(replace(stack, mixer=changed(stack.mixer)) for stack in model.stacks))
+    return model.with_mixers(changed)
 
 
 class Source(NamedTuple):

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 from infercast.errors import InputError, require
-from infercast.lazy_classes import NamedTuple, dataclass, field, replace
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, FeedForward, Multiples
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
 from infercast.models.mixers.mixer import Mixer
@@ -141,6 +142,10 @@ class ModelConfig(ResultMixin):
             for stack, half in halves
         )
         return replace(self, stacks=tuple(stacks))
+
+    def with_mixers(self, change: Callable[[Mixer], Mixer]) -> ModelConfig:
+        """The same model with its token mixers changed."""
+        return replace(self, stacks=tuple(replace(stack, mixer=change(stack.mixer)) for stack in self.stacks))
 
     def pooling(self) -> ModelConfig:
         """The same model, which gives a vector or a score for each prompt."""

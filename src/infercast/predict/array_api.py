@@ -80,7 +80,6 @@ class Arrays:
     exp: Any = np.exp
     exp2: Any = np.exp2
     log: Any = np.log
-    flat: Any = staticmethod(np.ravel)
     sqrt: Any = np.sqrt
     expm1: Any = np.expm1
     log1p: Any = np.log1p
@@ -142,10 +141,6 @@ class Plain:
     total: Any = staticmethod(lambda values: float(np.add.reduce(values)))
     apart: Any = staticmethod(lambda values: values.tolist())
     pick: Any = staticmethod(lambda which, options: options[which])
-
-    @staticmethod
-    def flat(value: Number) -> Number:
-        return value.item() if isinstance(value, np.ndarray) else value
 
     @staticmethod
     def larger(one: Number, other: Number) -> Number:

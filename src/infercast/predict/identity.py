@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import Attention, Gemm, Op
 
 SWEEP = "sweep"  # Tables of `infercast measure`: whatever the engine runs, it runs in them

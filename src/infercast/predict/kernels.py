@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from math import exp, inf
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import ratio_bounds
-from infercast.lazy_classes import NamedTuple, dataclass
+from infercast.lazy_classes import dataclass
 from infercast.ops import Op
 from infercast.predict.array_api import Array, Arrays, Kit, Number, Physics, Plain, kit_of
 from infercast.predict.estimate import Estimate
@@ -264,13 +264,6 @@ class ModelChoice(NamedTuple):
         return gpu.kernels in self.entry.near or (self.known is not None and self.known.kernels == gpu.kernels)
 
     @property
-    def in_engine(self) -> tuple[float, float]:
-        """Factor and seconds that an engine adds to the estimate; published tables carry a launch instead."""
-        if self.entry.engine != SWEEP:
-            return 1.0, 0.0
-        return between_kernels(FAMILIES[self.entry.family], self.entry.variant)
-
-    @property
     def trust(self) -> float:
         return trust_in(self.entry, same_die=self.is_same_die)
 
@@ -316,8 +309,8 @@ class KernelModel:
             self._source, (low, high) = choice.tier, choice.interval
             self._known, self._trust, (self._least, self._most) = choice.known, choice.trust, choice.bounds
             self._forest, self._offset, self._shrink = choice.forest, choice.entry.offset, choice.entry.shrink
-            if engine and not alone:
-                self._longer, self._added = choice.in_engine
+            if engine and not alone and choice.entry.engine == SWEEP:  # published tables carry a launch instead
+                self._longer, self._added = between_kernels(family, choice.entry.variant)
             if choice.entry.engine == SWEEP and family.swept_core is not None:
                 self._make = family.swept_core
             if not choice.is_new_kernel:

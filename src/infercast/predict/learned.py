@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import product
 from math import expm1
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from infercast.errors import UnknownNameError
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.gpu import has_at_least, has_inline_ecc, ratio_bounds, without_ecc
 from infercast.hardware.load import by_kernels, is_modelled
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
 from infercast.predict import identity

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, exp, hypot, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import DATA, read_data
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.load import is_modelled
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import Op
 from infercast.ops.op import bytes_of
 from infercast.ops.tensor import SDPA_KERNELS, Conv2d, Lstm, Product, Sdpa, TensorOp, kind_named, kinds

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, reduce
 from math import exp, inf, log
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import Op
 from infercast.ops.op import Quantity, tensor_rate_of
 from infercast.predict.array_api import Number
@@ -75,15 +74,9 @@ class Predictor(Protocol):
     is_cheap: bool  # Whether a single estimate is too cheap to be worth caching
     is_bound: bool  # Whether its estimates are the least that hardware allows, not what is expected
 
-    def describe(self, gpu: Gpu) -> str:
-        """What its estimates on this GPU rest on, in words."""
-
-    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of times."""
-
-    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for thousands of operators."""
-
+    def describe(self, gpu: Gpu) -> str: ...  # What its estimates on this GPU rest on, in words
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate: ...  # One launch; arrays of shapes give arrays of times
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity: ...  # The same without interval and reason, for many operators
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one estimate: seconds of each pipe, and what their sum is multiplied by (``efficiency``)."""
 
@@ -128,7 +121,6 @@ class Roofline:
         return "roofline with wave quantisation: nothing learned, so times are lower bounds"
 
     def reached(self, op: Op, gpu: Gpu) -> Efficiency:
-        del gpu
         return Efficiency(high=log(families_of(op)[0].spread.get(op.family, SPREAD)))
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
@@ -146,7 +138,6 @@ class Roofline:
         return Estimate(seconds, low, high, source, bound)
 
     def source_of(self, op: Op, gpu: Gpu) -> str:
-        del op, gpu
         return self.source
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:

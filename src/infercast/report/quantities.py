@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import EngineLoad, MeanAndPeak, PoolRun
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.lazy_classes import NamedTuple
 from infercast.report.terminal import Facts, Grid, RenderableType, Section
 from infercast.units import (
     MILLI,

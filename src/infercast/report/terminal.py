@@ -10,9 +10,8 @@ from functools import singledispatch
 from itertools import pairwise
 from math import ceil, isfinite, log10
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from infercast.lazy_classes import NamedTuple
 from infercast.units import MICRO, MILLI
 
 if TYPE_CHECKING:

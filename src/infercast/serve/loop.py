@@ -6,13 +6,18 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from infercast.lazy_classes import dataclass
 from infercast.serve.cache.blocks import KvShape
+from infercast.serve.cache.tiers import Offload
 from infercast.serve.record import Numbers, Record
 from infercast.serve.scheduler.base import Plan, Policy
+from infercast.serve.scheduler.drafts import DraftPlan
+from infercast.serve.scheduler.offloading import KvTransfer
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.timeline import (
     NOTHING_NEW,
@@ -23,17 +28,10 @@ from infercast.serve.timeline import (
     Timeline,
     WarmupCosts,
 )
+from infercast.serve.transfers import BlockTransfers, Transfers
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Source
 from infercast.serve.workload.request import Request
-
-if TYPE_CHECKING:
-    from infercast.serve.cache.tiers import Offload
-    from infercast.serve.scheduler.drafts import DraftPlan
-    from infercast.serve.scheduler.offloading import KvTransfer
-    from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
-    from infercast.serve.speculation import Speculation
-    from infercast.serve.transfers import BlockTransfers, Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -94,11 +92,9 @@ class AdmissionPoll:
         return True
 
     def decoded(self, steps: int) -> None:
-        """Count launched decode steps."""
         self._steps += steps
 
     def poll_next(self) -> None:
-        """Make the next poll due."""
         self._steps = self._every
 
 
@@ -151,8 +147,6 @@ NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])  # 
 
 
 class Loop:
-    """The running loop of one engine."""
-
     def __init__(
         self,
         replica: Replica,
@@ -313,7 +307,6 @@ class Loop:
         return step
 
     def _time_drafts(self, plan: DraftPlan) -> Step:
-        """Time a step with drafts."""
         shape, count = plan.shape, len(plan.sequences)
         numbers = (count, len(self.scheduler.waiting), shape.num_tokens, shape.total_computed, shape.num_sampled)
         estimate = self.time_drafts[plan.has_adapters](shape)
@@ -413,7 +406,6 @@ class Loop:
             self.clients.answer(record.last_end, sequence.index)
 
     def _finish(self) -> None:
-        """Wait for the oldest in-flight step and process its result."""
         step, transfers = self.under_way.popleft(), self.transfers
         if step.plan is not NO_STEP:
             end = step.end if transfers is None else transfers.result_at(step.end)

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from typing import NamedTuple
 
-from infercast.lazy_classes import NamedTuple
 from infercast.serve.cache.blocks import BlockAllocation
 from infercast.serve.loop import Loop, worth_timing
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
@@ -329,7 +329,6 @@ class PlainLoop:
         return ending
 
     def _end(self, step: StepInFlight, time: float) -> None:
-        """The result of a single step is there."""
         record, tokens = self.record, step.num_tokens
         record.ends.append(time)
         record.stretches += (1, tokens, tokens - len(step.first))

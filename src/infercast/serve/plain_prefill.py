@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
-from infercast.lazy_classes import NamedTuple
 from infercast.serve.loop import Loop, worth_timing
 from infercast.serve.plain import OBEYED, NotPlain, RepeatedStep
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers
@@ -132,7 +131,7 @@ class PlainPrefillLoop:
                 return []
         count, most = len(waiting), policy.max_running_requests - len(cohort.members) - num_ended
         most = most if policy.max_prompts is None else min(most, policy.max_prompts)
-        reserved = cohort.num_declared() + (num_ended + count) * policy.max_reserved_output + (1 + count) * page
+        reserved = cohort.num_declared + (num_ended + count) * policy.max_reserved_output + (1 + count) * page
         if scheduler.cut is not None or count > most or reserved + tokens >= self.cache.num_blank * page:
             return []
         started = [*waiting]
@@ -224,7 +223,6 @@ class PlainPrefillLoop:
         return span.start
 
     def _complete_step(self, step: BatchInFlight, end: float) -> None:
-        """The result of a step is there."""
         _, _, count, prompts, ending, fresh = step
         if prompts is None:
             self.cohort.done += 1

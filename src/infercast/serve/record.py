@@ -9,18 +9,16 @@ from copy import copy
 from itertools import chain, zip_longest
 from math import inf
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from infercast.lazy_classes import dataclass, replace
+from infercast.serve.cache.tiers import TierTotals
 from infercast.serve.scheduler.base import Sequence
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.step import StepEstimate
-
-if TYPE_CHECKING:
-    from infercast.serve.cache.tiers import TierTotals
 
 # Sums over steps.
 #
@@ -166,7 +164,6 @@ def _cut(timed: SequenceOf[SequenceOf[float]], lengths: list[int]) -> list[Seque
 
 
 def _sum(total: float, portions: Array) -> float:
-    """Add the chunks' sums to a total in order."""
     for portion in np.add.reduce(portions, axis=1).tolist():
         total += portion
     return total
@@ -355,7 +352,6 @@ class Record(RequestTimes):
         return part
 
     def close(self, num_preemptions: int) -> Record:
-        """Finish the record."""
         self.num_preemptions = num_preemptions
         for phase in (self.prefilling, self.decoding):
             phase.close()
@@ -374,7 +370,6 @@ class Record(RequestTimes):
 
     @property
     def phases(self) -> dict[str, PhaseTotals]:
-        """Step totals by phase."""
         return {"prefill": self.prefilling, "decode": self.decoding}
 
     @property

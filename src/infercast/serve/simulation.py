@@ -7,26 +7,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import Any, TypeVar
 
 from infercast.errors import InputError
 from infercast.lazy_classes import fields
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, Replica, StepObserver
 from infercast.serve.plain import OBEYED_HERE, NotPlain, PlainLoop
+from infercast.serve.plain_prefill import OBEYED_HERE as OBEYED_BY_PREFILL
+from infercast.serve.plain_prefill import PlainPrefillLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import PrefillFirstPolicy
+from infercast.serve.scheduler.drafts import DraftBatch, Drafts
+from infercast.serve.scheduler.offloading import HostOffload
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.transfers import BlockTransfers, LayerTransfers, Transfers
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Request, Workload
 
-if TYPE_CHECKING:
-    from infercast.serve.plain_prefill import PlainPrefillLoop
-    from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
-    from infercast.serve.transfers import Transfers
-
-
-AnyLoop = Union[Loop, PlainLoop, "PlainPrefillLoop"]
+AnyLoop = Loop | PlainLoop | PlainPrefillLoop
 GoOn = Callable[..., Workload | None]  # From what is recorded when the last request is sent: a longer workload, or None
 
 
@@ -128,16 +129,9 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
     policy, shape, speculation, offload = replica.policy, replica.kv_shape, replica.speculation, replica.offload
     ahead, decode_together = replica.steps_under_way, replica.stages is None
     if isinstance(policy, PrefillFirstPolicy):
-        from infercast.serve.cache.radix_cache import HostPages, RadixCache  # noqa: PLC0415 - one engine's
-        from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler  # noqa: PLC0415
-
         host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
         cache = RadixCache(replica.num_blocks, shape, caching=replica.prefix_caching or host is not None, host=host)
-        batch = None
-        if speculation is not None:
-            from infercast.serve.scheduler.drafts import DraftBatch  # noqa: PLC0415 - few runs draft
-
-            batch = DraftBatch(cache, policy, speculation)
+        batch = None if speculation is None else DraftBatch(cache, policy, speculation)
         num, longest, adapters = 1 if decode_together else ahead, replica.max_model_len, replica.max_adapters
         return PrefillScheduler(policy, cache, ahead, longest, num_batches=num, drafts=batch, max_adapters=adapters)
     drops_last = speculation is not None and speculation.drops_block
@@ -150,15 +144,7 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
         drops_last=drops_last,
         ahead=0 if speculation is None else speculation.hash_ahead,
     )
-    drafts = host_offload = None
-    if speculation is not None:
-        from infercast.serve.scheduler.drafts import Drafts  # noqa: PLC0415 - few runs draft
-
-        drafts = Drafts(speculation, policy, blocks, replica.max_model_len)
-    if offload is not None:
-        from infercast.serve.scheduler.offloading import HostOffload  # noqa: PLC0415 - few runs have a second tier
-
-        host_offload = HostOffload(offload, shape, ahead, drops_last=drops_last)
+    drafts = None if speculation is None else Drafts(speculation, policy, blocks, replica.max_model_len)
     return Scheduler(
         policy,
         blocks,
@@ -167,7 +153,7 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
         decode_together=decode_together,
         max_adapters=replica.max_adapters,
         drafts=drafts,
-        offload=host_offload,
+        offload=None if offload is None else HostOffload(offload, shape, ahead, drops_last=drops_last),
     )
 
 
@@ -189,10 +175,10 @@ def loop_of(
         scheduler.interval.pass_number = getattr(replica.timer, "next_number", None)
     record.drafts = record.drafts if scheduler.drafts is None else scheduler.drafts.counts
     transfers: Transfers | None = None
-    if replica.offload is not None:
-        from infercast.serve.transfers import transfers_of  # noqa: PLC0415 - few runs have a second tier
-
-        transfers = transfers_of(replica.offload, scheduler)
+    if (tier := replica.offload) is not None:
+        transfers = (
+            BlockTransfers(tier, scheduler) if isinstance(scheduler, Scheduler) else LayerTransfers(tier, scheduler)
+        )
     loop = Loop(
         replica, scheduler, clients, record, transfers, jump=jump, observe=observe, progress=progress, watch=watch
     )
@@ -202,11 +188,9 @@ def loop_of(
         if scheduler.cache.is_plain and not _not_obeyed(replica, OBEYED_HERE):
             return PlainLoop(loop, scheduler, shares=shares)
         return loop
-    from infercast.serve import plain_prefill  # noqa: PLC0415 - one engine's
-
-    if shares or _not_obeyed(replica, plain_prefill.OBEYED_HERE):
+    if shares or _not_obeyed(replica, OBEYED_BY_PREFILL):
         return loop
-    return plain_prefill.PlainPrefillLoop(loop, scheduler)
+    return PlainPrefillLoop(loop, scheduler)
 
 
 def _not_obeyed(replica: Replica, obeyed: frozenset[str]) -> list[str]:

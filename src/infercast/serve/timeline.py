@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from infercast.lazy_classes import NamedTuple
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.step import HostCost, StepEstimate, StepShape, estimated, host_cost_of
 

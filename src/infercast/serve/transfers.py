@@ -190,10 +190,3 @@ class LayerTransfers(Transfers):
         self._began |= dict.fromkeys(self._host.new_loads, planned)
         host = host.waiting(max(0.0, longer - host.launch))
         return estimate._replace(gpu_seconds=[seconds + longer], host=host), []
-
-
-def transfers_of(offload: Offload, scheduler: Scheduler | PrefillScheduler) -> Transfers:
-    """The copies of a scheduler's engine, block by block or layer by layer."""
-    return (
-        BlockTransfers(offload, scheduler) if isinstance(scheduler, Scheduler) else LayerTransfers(offload, scheduler)
-    )

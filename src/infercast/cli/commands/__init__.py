@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.lazy_classes import NamedTuple
 
 
 class Command(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast import Deployment, Workload
 from infercast.cli.options import Context, deployment_of, refuse_idle_router, time_limit_of, with_options, workload_of
@@ -30,7 +30,6 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, system_of, two_pools
-from infercast.lazy_classes import NamedTuple
 from infercast.report.diagnosis import serving_words
 from infercast.report.forecast import brief_forecast, forecast_dict, render_forecast
 from infercast.serve.fleet.pool import MOST_ENGINES

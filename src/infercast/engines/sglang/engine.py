@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines import speculation as drafts
@@ -44,7 +44,6 @@ from infercast.engines.sglang.settings import (
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import LatentAttention
 from infercast.models.mixers.recurrent import KimiDeltaAttention
@@ -428,7 +427,6 @@ STATED: dict[str, tuple[str, type]] = {
 """Required settings in every file, and their names there."""
 FURTHER = ("max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "attention_backend")
 """Settings a file may contain under their own names."""
-"""Step names in a profile: sequences, and prompt tokens."""
 
 
 def measured_setup(config: Fields) -> MeasuredSetup:

@@ -175,8 +175,7 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
         quicker_rows=quicker_rows,
         experts_kernel=experts_kernel(model, gpu, layout),
     )
-    stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
-    model = replace(model, stacks=stacks, weights=weights)
+    model = replace(model.with_mixers(chosen), weights=weights)
     largest_graph = 512  # Tokens of decoding
     beside = largest_graph if weights.experts_kernel == "trtllm" else 0  # forward_normal_dual_stream, in graphs alone
     of_router = tuple(map(tuple, ARCHITECTURES["router_rows"]))

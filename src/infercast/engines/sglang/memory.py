@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.memory import KvLayout, Memory, host_link, slots_bytes
@@ -14,7 +14,6 @@ from infercast.engines.sglang.settings import ARCHITECTURES, WRITE_POLICIES, Res
 from infercast.engines.speculation import EAGLE, EAGLE_3, Drafting
 from infercast.errors import InputError, UnsupportedModelError
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import Cache, GroupedAttention
 from infercast.models.mixers.sparse import CompressedAttention

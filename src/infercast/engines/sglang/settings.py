@@ -189,9 +189,8 @@ def check(settings: SglangSettings, max_positions: int) -> None:
     if max(settings.cuda_graph_max_bs or 1, *(settings.cuda_graph_bs or (1,))) > LARGEST_GRAPH:
         raise InputError(f"cuda_graph_max_bs must be at most {LARGEST_GRAPH:,}")
     chunk = settings.chunked_prefill_size
-    no_chunks = -1  # `chunked_prefill_size` of a server without chunked prefill
-    if chunk is not None and chunk < 1 and chunk != no_chunks:
-        raise InputError(f"chunked_prefill_size must be at least 1, or -1 for whole prompts, not {chunk}")
+    is_size = chunk is None or chunk >= 1 or chunk == -1
+    require(is_size, "chunked_prefill_size", "be at least 1, or -1 for whole prompts", chunk)
     if settings.context_length is not None and settings.context_length > max_positions:
         raise InputError(
             f"context_length {settings.context_length} is above the {max_positions} positions the model was made for"
@@ -217,7 +216,6 @@ def _check_shares(settings: SglangSettings) -> None:
     require(share is None or 0 < share < 1, "mem_fraction_static", "lie in (0, 1)", str(share))
     for name in ("ep_num_redundant_experts", "schedule_conservativeness"):
         require(getattr(settings, name) >= 0, name, "be 0 or more", str(getattr(settings, name)))
-    if not 0 < settings.swa_full_tokens_ratio <= 1:
-        raise InputError(f"swa_full_tokens_ratio must lie in (0, 1], not {settings.swa_full_tokens_ratio}")
-    if settings.mamba_full_memory_ratio <= 0:
-        raise InputError(f"mamba_full_memory_ratio must be above 0, not {settings.mamba_full_memory_ratio}")
+    ratio, states = settings.swa_full_tokens_ratio, settings.mamba_full_memory_ratio
+    require(0 < ratio <= 1, "swa_full_tokens_ratio", "lie in (0, 1]", str(ratio))
+    require(states > 0, "mamba_full_memory_ratio", "be above 0", str(states))

@@ -139,9 +139,8 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, *, is_recent: bool = False) -> 
     kinds = {type(stack.mixer) for stack in model.stacks}
     if not kinds & {SparseLatentAttention, CompressedAttention}:
         with_sinks = any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.sinks for stack in model.stacks)
-        if not with_sinks or gpu.architecture not in (*WITHOUT_KERNELS, *OTHER_BLACKWELL):
-            return model
-        return replace(model, stacks=tuple(replace(each, mixer=_with_sinks(each.mixer)) for each in model.stacks))
+        has_no_kernel = with_sinks and gpu.architecture in (*WITHOUT_KERNELS, *OTHER_BLACKWELL)
+        return model.with_mixers(_with_sinks) if has_no_kernel else model
     if gpu.architecture in WITHOUT_KERNELS:
         raise InputError(
             f"vLLM does not run {model.name} on {gpu.name}: it has kernels for sparse attention on Hopper and "
@@ -150,8 +149,8 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, *, is_recent: bool = False) -> 
     narrow = model.cache_dtype != model.weights.base
     packed = CompressedAttention in kinds or gpu.architecture in OTHER_BLACKWELL
     packed = packed or (narrow and gpu.architecture == "hopper")
-    stacks = (replace(stack, mixer=_with_kernels(stack.mixer, gpu, narrow)) for stack in model.stacks)
-    return replace(model, stacks=tuple(stacks), kv_dtype=PACKED_LATENT if packed else model.kv_dtype)
+    model = model.with_mixers(partial(_with_kernels, gpu=gpu, narrow=narrow))
+    return replace(model, kv_dtype=PACKED_LATENT) if packed else model
 
 
 SINKS_SLOWER = 2.35

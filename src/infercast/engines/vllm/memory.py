@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
 from infercast.engines.vllm.versions import MEASURED, Rule, engine_version
 from infercast.errors import DoesNotFitError, InputError, require
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import lora_calls, step_calls
@@ -78,9 +78,8 @@ def with_adapters(settings: EngineSettings, model: ModelConfig) -> ModelConfig:
             raise InputError("max_loras and max_lora_rank need enable_lora; say --enable-lora")
         return model
     require(settings.max_loras >= 1, "max_loras", "be at least 1", settings.max_loras)
-    if settings.max_lora_rank not in RANKS:
-        ranks = ", ".join(map(str, RANKS))
-        raise InputError(f"max_lora_rank must be one of {ranks}, not {settings.max_lora_rank}")
+    rank = settings.max_lora_rank
+    require(rank in RANKS, "max_lora_rank", f"be one of {', '.join(map(str, RANKS))}", rank)
     return replace(model, adapters=slots_of(settings.max_loras, settings.max_lora_rank, model))
 
 
@@ -109,14 +108,11 @@ def sparse_memory(config: ModelConfig, layout: ParallelLayout, settings: Resolve
             room = tokens * heads * mixer.latent_dim * value if mixer.joins_queries else 0.0
             if config.cache_dtype == PACKED_LATENT:
                 room += WIDENED_SEQUENCES * longest * mixer.latent_dim * value
-            beside = max(beside, _expanded_tokens(settings) * heads * mixer.expanded_dim * value)
+            pages = settings.max_num_seqs * INDEXED
+            expanded = max(min(max(EXPANDED_SEQUENCES * longest, 4 * pages), EXPANDED_TOKENS), pages)
+            beside = max(beside, expanded * heads * mixer.expanded_dim * value)
         copied = max(copied, room)
     return SparseMemory(max(gathered, copied) + 4.0 * tokens * indexers[0].topk, beside)
-
-
-def _expanded_tokens(settings: ResolvedSettings) -> int:
-    pages = settings.max_num_seqs * INDEXED
-    return max(min(max(EXPANDED_SEQUENCES * settings.max_model_len, 4 * pages), EXPANDED_TOKENS), pages)
 
 
 # Weights in host memory. Kernels read them there (`cpu_offload_gb`), or layers are copied to the GPU ahead of their use
@@ -304,7 +300,8 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     recorded = float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
     draft_kernels, num_draft_graphs = draft_graphs(layout, settings)
     recorded += GRAPH_BYTES_A_KERNEL * draft_kernels * num_draft_graphs
-    if not _profiles_graphs(config, settings):
+    # The release with measured memory profiled the graphs of its V1 runner, but not those of V2.
+    if not (settings.version.has(Rule.RESERVES_GRAPHS) and runs_v2(config, engine_version(MEASURED))):
         return recorded
     profiled_bytes_a_kernel = 4.7 * KIB
     a_graph = max(LEAST_PROFILED_BYTES, profiled_bytes_a_kernel * num_kernels / layout.pipeline)
@@ -315,11 +312,6 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
 def _samples_apart(config: ModelConfig, settings: ResolvedSettings) -> bool:
     """Releases with a V2 runner that keeps counts of tokens, and that were seen to count it all."""
     return settings.version.has(Rule.RESERVES_GRAPHS) and runs_v2(config, settings.version)
-
-
-def _profiles_graphs(config: ModelConfig, settings: ResolvedSettings) -> bool:
-    """The release with measured memory profiled the graphs of its V1 runner, but not those of V2."""
-    return settings.version.has(Rule.RESERVES_GRAPHS) and runs_v2(config, engine_version(MEASURED))
 
 
 @lru_cache

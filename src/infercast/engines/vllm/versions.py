@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum, auto
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.base import Version
 from infercast.engines.settings import Asked, filled, nearest_version, numbers, version_of
 from infercast.errors import UnknownNameError
-from infercast.lazy_classes import NamedTuple
 from infercast.models.spec import ModelConfig
 
 _DATA = read_data("engines/vllm/releases.toml")

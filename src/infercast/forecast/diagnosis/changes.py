@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.engines.base import Deployment
 from infercast.forecast.deploy import redeploy
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import System, system_of, two_pools
 from infercast.hardware.load import networks
-from infercast.lazy_classes import NamedTuple
 
 SEATS, TOKENS, KV, SLOTS, ROUTER, SERVERS = "seats", "tokens", "kv", "slots", "router", "servers"
 GPU, HOST, STAGES, LINK, PREFILL, DECODE, BURSTS, REUSE = (

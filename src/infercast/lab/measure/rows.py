@@ -208,20 +208,13 @@ COOL_SECONDS = 1.5
 class Bench(Protocol):
     """Builds and times kernels."""
 
-    def build(self, case: Case) -> Launch:
-        """A kernel ready to run."""
-
-    def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
-        """Cold and warm."""
-
+    def build(self, case: Case) -> Launch: ...  # A kernel ready to run
+    def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]: ...  # Cold and warm
     def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
         """Among each other at the power limit."""
 
-    def details(self, case: Case) -> dict[str, Any]:
-        """What else is known of a case's kernel."""
-
-    def close(self) -> None:
-        """Give the GPU's memory back."""
+    def details(self, case: Case) -> dict[str, Any]: ...  # What else is known of a case's kernel
+    def close(self) -> None: ...  # Gives the GPU's memory back
 
 
 @dataclass

@@ -47,8 +47,7 @@ from infercast.serve import Record, Replica, simulate
 
 def with_dummy_weights(model: ModelConfig, tied_routers: Collection[str] = ("grouped", "biased")) -> ModelConfig:
     """The model as an engine with untrained weights runs it; ``tied_routers`` as `Engine` has them."""
-    stacks = (replace(stack, mixer=_searching(stack.mixer)) for stack in model.stacks)
-    return replace(model, stacks=tuple(stacks)).with_experts(partial(_tied, routers=tied_routers))
+    return model.with_mixers(_searching).with_experts(partial(_tied, routers=tied_routers))
 
 
 def _searching(mixer: Mixer) -> Mixer:

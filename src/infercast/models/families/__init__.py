@@ -7,10 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import DATA
-from infercast.lazy_classes import NamedTuple
 from infercast.models.families import vision
 from infercast.models.families.attention import read_layers
 from infercast.models.families.fields import Fields, HeadLayers, Layer, gather, last_layer

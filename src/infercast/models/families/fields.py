@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from infercast.errors import FileFormatError, UnsupportedModelError
-from infercast.lazy_classes import NamedTuple
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward
 from infercast.models.mixers.mixer import GroupedAttention, Mixer
 from infercast.models.spec import PredictionPart, Stack

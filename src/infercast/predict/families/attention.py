@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from math import ceil, log2
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.lazy_classes import NamedTuple, replace
+from infercast.lazy_classes import replace
 from infercast.ops import Attention, EncoderAttention
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of
+from infercast.predict.families import family as common
 from infercast.predict.families.attention_kernels import (
     SCHEDULE_FEATURES,
     Lengths,
@@ -27,30 +28,13 @@ from infercast.predict.families.attention_kernels import (
     split_phases,
     tabled_kernel,
 )
-from infercast.predict.families.family import (
-    Array,
-    Ceiling,
-    Constants,
-    Family,
-    Pipes,
-    Shape,
-    Values,
-    all_floats,
-    all_lone,
-    constants,
-    dram_seconds,
-    feature_names,
-    product_limits,
-    quantised_waves,
-    wholes,
-)
 from infercast.predict.identity import ANY, LATENT, kernel_of
 
-DECODE_CONSTANTS = constants("attention decode")["any"]
+DECODE_CONSTANTS = common.constants("attention decode")["any"]
 KEY_TILE = 128
 MMA_ROWS = 16
 
-DECODE_FEATURES = feature_names("attention_decode") + SCHEDULE_FEATURES
+DECODE_FEATURES = common.feature_names("attention_decode") + SCHEDULE_FEATURES
 
 
 class DecodePhysics:
@@ -59,7 +43,7 @@ class DecodePhysics:
     Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, and the splitting of long sequences.
     """
 
-    def __init__(self, op: Attention, gpu: Gpu, family: Constants | None = None) -> None:
+    def __init__(self, op: Attention, gpu: Gpu, family: common.Constants | None = None) -> None:
         """``family``: the kernel, where it is not the one that published tables have of this operator."""
         self.op, self.gpu = op, gpu
         self.family = family = family or tabled_kernel(op, gpu)
@@ -177,10 +161,10 @@ class DecodePhysics:
         }
 
 
-PREFILL_CONSTANTS = constants("attention prefill")["any"]
+PREFILL_CONSTANTS = common.constants("attention prefill")["any"]
 HALF_ROWS = 128
 
-PREFILL_FEATURES = feature_names("attention_prefill") + SCHEDULE_FEATURES
+PREFILL_FEATURES = common.feature_names("attention_prefill") + SCHEDULE_FEATURES
 
 
 class Tiles(NamedTuple):
@@ -198,7 +182,7 @@ class PrefillPhysics:
     the number of keys from the start of its first row's window to the end of its last row.
     """
 
-    def __init__(self, op: Attention, gpu: Gpu, family: Constants | None = None) -> None:
+    def __init__(self, op: Attention, gpu: Gpu, family: common.Constants | None = None) -> None:
         """``family``: the kernel, where it is not the one that published tables have of this operator."""
         family = family or tabled_kernel(op, gpu)
         self.op, self.gpu, self.family = op, gpu, family
@@ -360,18 +344,21 @@ def _only_decodes(batch: Attention | Lengths) -> bool:
     return bool(most == 1)
 
 
-def _build(values: Values, queries: Any, keys: Any) -> Attention:
+def _build(values: common.Values, queries: Any, keys: Any) -> Attention:
     """A batch of equal sequences; one row an element where sizes are arrays."""
     batch = values["batch"]
     if type(queries) is type(keys) is type(batch) is int:  # one needs no broadcasting, which takes longer than it
         queries, keys, batch = np.array([[queries]]), np.array([[keys]]), np.array([[batch]])
     else:
         queries, keys, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(queries, keys, batch))
-    sizes, formats = wholes(values, *_HEADS, "window"), {"dtype": values["dtype"], "kv_dtype": values["kv_dtype"]}
+    sizes, formats = (
+        common.wholes(values, *_HEADS, "window"),
+        {"dtype": values["dtype"], "kv_dtype": values["kv_dtype"]},
+    )
     return Attention(queries, keys, **sizes, value_dim=int(values["head_dim"]), sequences=batch, **formats)
 
 
-def _single(values: Values, queries: int, cached: int) -> Single:
+def _single(values: common.Values, queries: int, cached: int) -> Single:
     return Single(float(queries), float(queries + cached), float(values["batch"]))
 
 
@@ -383,14 +370,14 @@ _HEADS = ("heads", "kv_heads", "head_dim")
 _OPTIONS = {"window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
 
 
-def _pipes(op: Attention, gpu: Gpu) -> Pipes:
+def _pipes(op: Attention, gpu: Gpu) -> common.Pipes:
     """Matrix products in whole rounds of query tiles, exponentials, and the KV cache read once."""
     tensor = op.flops / gpu.dense_flops(tensor_rate_of(op.dtype))
     has_prompt = op.queries.max(axis=-1) > 1  # the rest only decode, cut along their keys until they fill the chip
     if has_prompt.any():
-        waves = quantised_waves(op.heads * op.num_tiles(QUERY_TILE), gpu.sms)
+        waves = common.quantised_waves(op.heads * op.num_tiles(QUERY_TILE), gpu.sms)
         tensor = tensor * np.where(has_prompt, waves, 1.0)
-    return {"tensor": tensor, "special": op.exponentials / gpu.special_rate, "dram": dram_seconds(op, gpu)}
+    return {"tensor": tensor, "special": op.exponentials / gpu.special_rate, "dram": common.dram_seconds(op, gpu)}
 
 
 def _work(op: Attention, batch: Lengths) -> tuple[Quantity, Quantity]:
@@ -400,8 +387,8 @@ def _work(op: Attention, batch: Lengths) -> tuple[Quantity, Quantity]:
     return 2.0 * op.heads * both * pairs_of(batch, op.window), row_bytes * keys_in_reach(batch, op.window)
 
 
-def _limits(op: Attention, gpu: Gpu) -> dict[str, Array]:
-    products = product_limits(op, gpu, op.bytes_read + op.bytes_written)
+def _limits(op: Attention, gpu: Gpu) -> dict[str, common.Array]:
+    products = common.product_limits(op, gpu, op.bytes_read + op.bytes_written)
     return {**products, "special": np.ravel(op.exponentials) / gpu.special_rate}
 
 
@@ -421,12 +408,12 @@ def _ceiling_shape(op: Attention, gpu: Gpu) -> list[Any]:
     ]
 
 
-PREFILL = Family(
+PREFILL = common.Family(
     name="attention_prefill",
     op=Attention,
     accepts=lambda op: not _only_decodes(op),
     shapes={
-        "prefill": Shape(
+        "prefill": common.Shape(
             ("batch", "q_len", *_HEADS),
             {"prefix": 0, **_OPTIONS},
             lambda values: _build(values, values["q_len"], values["q_len"] + values["prefix"]),
@@ -459,7 +446,7 @@ PREFILL = Family(
     between_kernels={"": (1.0, 0.5e-6)},
     spread={"attention": 8.0},
     typical=lambda op: ("latent" if op.latent_kv else "attention_prefill",),
-    ceiling=Ceiling(
+    ceiling=common.Ceiling(
         features=("log_rounds", "log_queries", "log_keys", "log_group", "head_dim", "window", "latent", "kv_dtype"),
         shape=_ceiling_shape,
         read_again=lambda op: np.ravel(op.kv_bytes),
@@ -470,7 +457,7 @@ DECODE = replace(
     name="attention_decode",
     accepts=_only_decodes,
     shapes={
-        "decode": Shape(
+        "decode": common.Shape(
             ("batch", "kv_len", *_HEADS),
             _OPTIONS,
             lambda values: _build(values, 1, values["kv_len"] + 1),
@@ -507,7 +494,6 @@ class EncoderAttentionPhysics:
 
     def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
         """Images and their tokens; an ``engine`` takes as long as a table."""
-        del engine
         images, tokens = size
         a, x, op, gpu, family = self, kit_of(size[1]), self.op, self.gpu, self.family
         tiles = x.ceil(tokens / family.tile_rows)
@@ -544,10 +530,10 @@ class EncoderAttentionPhysics:
 ENCODER_TILE = 128
 
 
-def _encoder_pipes(op: EncoderAttention, gpu: Gpu) -> Pipes:
+def _encoder_pipes(op: EncoderAttention, gpu: Gpu) -> common.Pipes:
     blocks = op.heads * np.asarray(op.images) * np.ceil(np.asarray(op.tokens) / ENCODER_TILE)
-    tensor = op.flops / gpu.dense_flops(tensor_rate_of(op.dtype)) * quantised_waves(blocks, gpu.sms)
-    return {"tensor": tensor, "dram": dram_seconds(op, gpu)}
+    tensor = op.flops / gpu.dense_flops(tensor_rate_of(op.dtype)) * common.quantised_waves(blocks, gpu.sms)
+    return {"tensor": tensor, "dram": common.dram_seconds(op, gpu)}
 
 
 def _encoder_work(op: EncoderAttention, size: tuple[Any, Any]) -> tuple[Quantity, Quantity]:
@@ -562,30 +548,30 @@ def _encoder_ceiling(op: EncoderAttention, gpu: Gpu) -> list[Any]:
     return [np.log2(blocks / gpu.sms), np.log2(tokens), op.head_dim]
 
 
-ENCODER_ATTENTION = Family(
+ENCODER_ATTENTION = common.Family(
     name="encoder_attention",
     op=EncoderAttention,
     shapes={
-        "encoder_attention": Shape(
+        "encoder_attention": common.Shape(
             ("batch", "tokens", "heads", "head_dim"),
             {},
-            lambda by: EncoderAttention(by["batch"], by["tokens"], **wholes(by, "heads", "head_dim")),
+            lambda by: EncoderAttention(by["batch"], by["tokens"], **common.wholes(by, "heads", "head_dim")),
         )
     },
     step_sizes=("images", "tokens"),
-    sizes=lambda op: all_floats(op.images, op.tokens),
-    size_of_one=lambda op: all_lone(op.images, op.tokens),
+    sizes=lambda op: common.all_floats(op.images, op.tokens),
+    size_of_one=lambda op: common.all_lone(op.images, op.tokens),
     kind=lambda op: (op.dtype,),
     core=EncoderAttentionPhysics,
     core_key=attrgetter("heads", "head_dim", "dtype"),
-    features={"encoder_attention": feature_names("encoder_attention")},
+    features={"encoder_attention": common.feature_names("encoder_attention")},
     shares=("tensor", "exponential", "blocks", "dram", "launch"),
     pipes=_encoder_pipes,
-    limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
+    limits=lambda op, gpu: common.product_limits(op, gpu, op.bytes_read + op.bytes_written),
     work=_encoder_work,
     throttled=("encoder_attention",),
     variants=lambda *_: ("",),
     spread={"encoder_attention": 8.0},
     typical=lambda _: ("attention_prefill",),
-    ceiling=Ceiling(features=("log_rounds", "log_tokens", "head_dim"), shape=_encoder_ceiling),
+    ceiling=common.Ceiling(features=("log_rounds", "log_tokens", "head_dim"), shape=_encoder_ceiling),
 )

@@ -6,20 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import log2
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import MEASURED, THROUGH_HOST, is_left_open, ring_rate, servers
 from infercast.hardware.load import facts_of
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import Collective
 from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of
 from infercast.predict.families.family import Ceiling, Constants, Family, Shape, constants, feature_names, floats, lone
-
-if TYPE_CHECKING:
-    from infercast.predict.identity import KernelProfile
-
+from infercast.predict.identity import KernelProfile
 
 REFERENCE_CLOCK = 1.83e9  # Latencies are of an H200, at this clock
 

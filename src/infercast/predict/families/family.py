@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,7 @@ from infercast.lazy_classes import dataclass, field
 from infercast.ops import Op
 from infercast.ops.op import Quantity, Size, tensor_rate_of
 from infercast.predict.array_api import Physics
-from infercast.predict.identity import SWEEP
-
-if TYPE_CHECKING:
-    from infercast.predict.identity import KernelProfile
-
+from infercast.predict.identity import SWEEP, KernelProfile
 
 Array = npt.NDArray[Any]
 Pipes = dict[str, Quantity]  # Seconds by pipe

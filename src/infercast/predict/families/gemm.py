@@ -8,7 +8,7 @@ from functools import cache
 from itertools import compress
 from math import inf
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,25 +19,8 @@ from infercast.lazy_classes import replace
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import Quantity, bytes_of, quantise, tensor_rate_of
 from infercast.predict.array_api import Array, Arrays, Kit, Number, Physics, Plain, kit_of
-from infercast.predict.families.family import (
-    Ceiling,
-    Constants,
-    Family,
-    Pipes,
-    Shape,
-    all_floats,
-    all_lone,
-    constants,
-    dram_seconds,
-    feature_names,
-    product_limits,
-    quantised_waves,
-)
-from infercast.predict.identity import kernel_of
-
-if TYPE_CHECKING:
-    from infercast.predict.identity import KernelProfile
-
+from infercast.predict.families import family as common
+from infercast.predict.identity import KernelProfile, kernel_of
 
 # Products in a format that a chip does not multiply in: weights stay as stored, everything else is 16 bits wide.
 #
@@ -86,7 +69,7 @@ STEP_BYTES, PARTIAL_BYTES = 128.0, 4.0
 SCALED = ("fp8", "fp8_block", "int8", "nvfp4", "mxfp4")
 
 
-LIBRARIES = constants("gemm")
+LIBRARIES = common.constants("gemm")
 # Quantising ``x``: launch seconds, share of the DRAM bandwidth, and seconds an SM needs for a row at least.
 QUANTISE_LAUNCH, QUANTISE_DRAM, QUANTISE_ROW = 2.0e-6, 0.595, 0.194e-6
 # Where an engine takes whole chunks of a row (data/kernels.toml, quantisers): values of a chunk, threads of a row.
@@ -94,7 +77,7 @@ CHUNK, ROW_THREADS = 2048.0, 1024
 
 
 @cache
-def library_of(dtype: str, architecture: str) -> Constants:
+def library_of(dtype: str, architecture: str) -> common.Constants:
     """Constants of the library that multiplies a format, of its kernels for an architecture where it has some."""
     usual, own = ("cutlass", dtype) if dtype in SCALED else ("plain",) * 2 if dtype == "fp32" else ("cublas",) * 2
     return LIBRARIES.get(f"{own} {architecture}", LIBRARIES[usual])
@@ -332,7 +315,7 @@ def _plan_of_numbers(s: Shapes, a: Machine, which: Array) -> Plan:
 # by the shape alone (read off the names of the kernels of a sweep), so the tiles of each product, and with them the
 # work of the busiest SM, are certain. Models of a sweep start from what this takes.
 
-FP8_FEATURES = feature_names("gemm fp8 cutlass")
+FP8_FEATURES = common.feature_names("gemm fp8 cutlass")
 FP8_LOGARITHMIC = tuple(name.startswith("log_") for name in FP8_FEATURES)
 
 # Rows and columns of a tile, values of k in one step, tiles of rows that run as one cluster; then, from our sweep,
@@ -361,7 +344,6 @@ def fp8_products(
     m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool = True
 ) -> tuple[tuple[Number, tuple[Number, ...]], list[Number]]:
     """The time of products and its terms, and their features in their own units; weights are always cold."""
-    del engine
     which: Number = _kernel(m, n, k) if x is Plain else _kernels(m, n, k)
     rows, cols, depth, cluster, launch, start, cycles, sharpness = KERNELS[which] if x is Plain else _TABLE[:, which]
     gpu, ceil, larger = a.gpu, x.ceil, x.larger
@@ -410,7 +392,7 @@ def _kernels(m: Array, n: Array, k: Array) -> Array:
 
 SHARES = ("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise")
 """The terms of an estimate: the first four overlap, the others add up."""
-FEATURES = feature_names("gemm")
+FEATURES = common.feature_names("gemm")
 LOGARITHMIC = tuple(name.startswith("log_") for name in FEATURES)
 
 
@@ -506,15 +488,15 @@ TILE = 128  # Rows and columns of the usual one
 USUAL = "usual"  # The kernel that multiplies a format on most chips: cuBLAS, CUTLASS by the row, DeepGEMM by the block
 
 
-def _pipes(op: Gemm, gpu: Gpu) -> Pipes:
+def _pipes(op: Gemm, gpu: Gpu) -> common.Pipes:
     """The best tile of the menu, against moving both operands and the result once."""
     rate = gpu.dense_flops(tensor_rate_of(op.dtype))
     best: Any = np.inf
     for rows, columns in ROOFLINE_TILES:
         blocks = op.batch * np.ceil(np.asarray(op.m) / rows) * np.ceil(np.asarray(op.n) / columns)
         flops = 2.0 * rows * columns * op.k * blocks
-        best = np.minimum(best, flops / rate * quantised_waves(blocks, gpu.sms))
-    return {"tensor": best, "dram": dram_seconds(op, gpu)}
+        best = np.minimum(best, flops / rate * common.quantised_waves(blocks, gpu.sms))
+    return {"tensor": best, "dram": common.dram_seconds(op, gpu)}
 
 
 def _work(op: Gemm, size: tuple[Any, Any, Any]) -> tuple[Quantity, Quantity]:
@@ -546,11 +528,11 @@ def _ceiling_shape(op: Gemm, gpu: Gpu) -> list[Any]:
 
 
 _KIND = ("dtype", "weight_dtype", "out_dtype", "batch", "quantiser")
-GEMM = Family(
+GEMM = common.Family(
     name="gemm",
     op=Gemm,
     shapes={
-        "gemm": Shape(
+        "gemm": common.Shape(
             ("m", "n", "k"),
             {"dtype": "bf16", "weight_dtype": None},
             lambda values: Gemm(values["m"], values["n"], values["k"], values["dtype"], values["weight_dtype"]),
@@ -559,8 +541,8 @@ GEMM = Family(
         )
     },
     step_sizes=("m",),
-    sizes=lambda op: all_floats(op.m, op.n, op.k),
-    size_of_one=lambda op: all_lone(op.m, op.n, op.k),
+    sizes=lambda op: common.all_floats(op.m, op.n, op.k),
+    size_of_one=lambda op: common.all_lone(op.m, op.n, op.k),
     kind=attrgetter(*_KIND),
     core=GemmPhysics,
     core_key=attrgetter(*_KIND),
@@ -570,7 +552,7 @@ GEMM = Family(
     features={"gemm": FEATURES, "gemm fp8 cutlass": FP8_FEATURES},
     shares=SHARES,
     pipes=_pipes,
-    limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
+    limits=lambda op, gpu: common.product_limits(op, gpu, op.bytes_read + op.bytes_written),
     work=_work,
     throttled=("gemm",),
     variants=_variants,
@@ -579,7 +561,7 @@ GEMM = Family(
     between_kernels={"": (1.03, 0.5e-6), "fp8": (1.0, 0.5e-6)},
     spread={"gemm": 3.7, "lm_head": 1.9},
     typical=lambda op: (f"gemm/{op.dtype}", "gemm"),
-    ceiling=Ceiling(
+    ceiling=common.Ceiling(
         features=("log_m", "log_k", "log_rounds", "aligned"),
         shape=_ceiling_shape,
         variant=lambda op: op.dtype if op.dtype != "fp16" else "bf16",

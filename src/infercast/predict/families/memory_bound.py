@@ -12,17 +12,7 @@ from infercast.hardware import Gpu
 from infercast.ops import Elementwise
 from infercast.ops.op import gated_activation, kv_write, norm, quantise, rope
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
-from infercast.predict.families.family import (
-    Ceiling,
-    Constants,
-    Family,
-    Shape,
-    constants,
-    feature_names,
-    floats,
-    fma_and_dram,
-    lone,
-)
+from infercast.predict.families import family as common
 
 # Memory-bound kernels that an engine's compiler (PyTorch's) writes: norms, activations, rotations, quantising.
 #
@@ -33,7 +23,7 @@ from infercast.predict.families.family import (
 CHUNK = 2048  # Values of a row that a block takes at once
 
 
-COMPILED = constants("compiled")
+COMPILED = common.constants("compiled")
 
 
 def compiled_terms(op: Elementwise, rows: Number, gpu: Gpu, x: Kit) -> tuple[Number, dict[str, Number]]:
@@ -59,7 +49,7 @@ def compiled_terms(op: Elementwise, rows: Number, gpu: Gpu, x: Kit) -> tuple[Num
     return seconds, {"dram": dram, "l2": cache, "port": ports, "blocks": blocks, "launch": launch}
 
 
-KERNELS = constants("memory-bound")
+KERNELS = common.constants("memory-bound")
 
 
 class MemoryBoundPhysics:
@@ -75,7 +65,6 @@ class MemoryBoundPhysics:
 
     def physics(self, rows: Number, *, engine: bool = False) -> Physics:
         """By rows; an ``engine`` takes as long as a table."""
-        del engine
         op, gpu, x = self.op, self.gpu, kit_of(rows)
         row_bytes = op.read_per_row + op.written_per_row
         kind = op.kind or op.family
@@ -97,7 +86,9 @@ class MemoryBoundPhysics:
         return Physics(seconds, terms, features)
 
 
-def _terms(op: Elementwise, rows: Number, gpu: Gpu, kernel: Constants, x: Kit) -> tuple[Number, dict[str, Number]]:
+def _terms(
+    op: Elementwise, rows: Number, gpu: Gpu, kernel: common.Constants, x: Kit
+) -> tuple[Number, dict[str, Number]]:
     row_bytes = op.read_per_row + op.written_per_row
     moved = rows * row_bytes + op.shared_read
     missed = x.miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)
@@ -113,13 +104,13 @@ def _terms(op: Elementwise, rows: Number, gpu: Gpu, kernel: Constants, x: Kit) -
     return seconds, {"dram": dram, "l2": cache, "port": port, "blocks": blocks, "launch": launch}
 
 
-def _rows(make: Callable[..., Elementwise], *sizes: str, **options: Any) -> Shape:
-    return Shape(
+def _rows(make: Callable[..., Elementwise], *sizes: str, **options: Any) -> common.Shape:
+    return common.Shape(
         ("rows", *sizes), {}, lambda values: make(values["rows"], *(int(values[name]) for name in sizes), **options)
     )
 
 
-MEMORY_BOUND = Family(
+MEMORY_BOUND = common.Family(
     name="memory_bound",
     op=Elementwise,
     shapes={
@@ -130,12 +121,14 @@ MEMORY_BOUND = Family(
         "quantise": _rows(quantise, "width"),
     },
     step_sizes=("rows",),
-    sizes=lambda op: floats(op.rows),
-    size_of_one=lambda op: None if isinstance(op.read_per_row + op.written_per_row, np.ndarray) else lone(op.rows),
+    sizes=lambda op: common.floats(op.rows),
+    size_of_one=lambda op: (
+        None if isinstance(op.read_per_row + op.written_per_row, np.ndarray) else common.lone(op.rows)
+    ),
     kind=attrgetter("family", "kind"),
     core=MemoryBoundPhysics,
-    features={"memory_bound": feature_names("memory_bound")},
-    pipes=fma_and_dram,
+    features={"memory_bound": common.feature_names("memory_bound")},
+    pipes=common.fma_and_dram,
     variants=lambda op, *_: ("",) if op.family == "quantise" and not op.kind else (op.kind or op.family,),
     # In an engine what is rotated lies apart in the projection's output, and quantising is fused with a little more.
     between_kernels={
@@ -147,5 +140,5 @@ MEMORY_BOUND = Family(
     spread={"moe": 6.7},
     typical=lambda op: ("routing" if op.family == "moe" else op.family,),
     # Of what is several kernels, what was measured of single ones does not hold.
-    ceiling=Ceiling(is_known=lambda op: op.family not in ("sampling", "moe")),
+    ceiling=common.Ceiling(is_known=lambda op: op.family not in ("sampling", "moe")),
 )

@@ -7,43 +7,25 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from math import ceil, inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.hardware.load import by_kernels, facts_of
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import MoE
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Array, Kit, Number, Physics, Plain, kit_of
-from infercast.predict.families.family import (
-    Ceiling,
-    Constants,
-    Family,
-    Pipes,
-    Shape,
-    Values,
-    constants,
-    dram_seconds,
-    feature_names,
-    floats,
-    lone,
-    product_limits,
-)
+from infercast.predict.families import family as common
 from infercast.predict.families.gemm import as_run, is_widened, multiplying
-from infercast.predict.identity import ANY
-
-if TYPE_CHECKING:
-    from infercast.predict.identity import KernelProfile
-
+from infercast.predict.identity import ANY, KernelProfile
 
 REFERENCE_CLOCK, CLOCK_FREE = 1.83e9, 0.45
 """The clock that launches belong to, and the share of them that does not scale with it."""
 
 
-class Style(Constants):
+class Style(common.Constants):
     """How one kernel multiplies the groups of rows of routed experts; what its source says is in data/kernels.toml."""
 
     def launch(self, op: MoE, gpu: Gpu) -> float:
@@ -63,7 +45,7 @@ class Style(Constants):
         return self.block_scaled if op.dtype == "fp8_block" else self.widened if is_widened(op) else 1.0
 
 
-STYLES = {name: Style(**vars(each), mma="") for name, each in constants("experts").items()}
+STYLES = {name: Style(**vars(each), mma="") for name, each in common.constants("experts").items()}
 TRITON = STYLES["triton"]
 
 
@@ -437,7 +419,7 @@ def _named(op: MoE, variant: str) -> MoE:
     return op if op.kernel or kernel == ANY else replace(op, kernel=kernel)
 
 
-def _pipes(op: MoE, gpu: Gpu) -> Pipes:
+def _pipes(op: MoE, gpu: Gpu) -> common.Pipes:
     """Rows of each expert padded to a tile, against the weights of the experts that are hit.
 
     Experts get different numbers of rows, so that each pads half a tile on average, whatever the mean.
@@ -446,7 +428,7 @@ def _pipes(op: MoE, gpu: Gpu) -> Pipes:
     hit = np.maximum(op.experts_hit, 1e-9)
     padded = np.maximum(op.routed_rows / hit + TILES[0] / 2, TILES[0])
     flops = 2.0 * op.matrices * op.hidden * op.inter * hit * padded
-    return {"tensor": flops / rate, "dram": dram_seconds(op, gpu)}
+    return {"tensor": flops / rate, "dram": common.dram_seconds(op, gpu)}
 
 
 def _work(op: MoE, tokens: Any) -> tuple[Quantity, Quantity]:
@@ -463,35 +445,30 @@ def _ceiling_shape(op: MoE, gpu: Gpu) -> list[Any]:
     return [np.log2(rows), np.log2(hit), np.log2(op.inter), np.log2(op.hidden), np.log2(blocks / gpu.sms)]
 
 
-def _build(values: Values) -> MoE:
-    return MoE(
-        values["tokens"],
-        hidden=int(values["hidden"]),
-        inter=int(values["inter"]),
-        experts=int(values["experts"]),
-        topk=int(values["topk"]),
-        dtype=values["dtype"],
-        weight_dtype=values["weight_dtype"],
-    )
+def _build(values: common.Values) -> MoE:
+    formats = {name: values[name] for name in _FORMATS}
+    return MoE(values["tokens"], **common.wholes(values, *_SIZES), **formats)
 
 
 _SIZES, _FORMATS = ("hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}
-EXPERTS = Family(
+EXPERTS = common.Family(
     name="moe",
     op=MoE,
-    shapes={"moe": Shape(("tokens", *_SIZES), _FORMATS, _build, (*_SIZES, *_FORMATS), lambda by: float(by["tokens"]))},
+    shapes={
+        "moe": common.Shape(("tokens", *_SIZES), _FORMATS, _build, (*_SIZES, *_FORMATS), lambda by: float(by["tokens"]))
+    },
     step_sizes=("tokens",),
-    sizes=lambda op: floats(op.tokens),
-    size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,
+    sizes=lambda op: common.floats(op.tokens),
+    size_of_one=lambda op: common.lone(op.tokens) if op.routing == "uniform" else None,
     kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts, is_swept(op), is_beyond(op)),
     core=ExpertPhysics,
     named=_named,
     core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing", "kernel"),
-    features={"moe": feature_names("moe")},
+    features={"moe": common.feature_names("moe")},
     shares=("tensor", "l2", "dram", "between", "launch"),
     pipes=_pipes,
     # Everything between the parts of the kernel may stay on the chip.
-    limits=lambda op, gpu: product_limits(op, gpu, op.weight_bytes + 4.0 * op.hidden * np.asarray(op.tokens)),
+    limits=lambda op, gpu: common.product_limits(op, gpu, op.weight_bytes + 4.0 * op.hidden * np.asarray(op.tokens)),
     work=_work,
     throttled=("moe",),
     variants=_variants,
@@ -506,7 +483,7 @@ EXPERTS = Family(
         f"moe/{op.weight_dtype or op.dtype}",
         "moe narrow" if bytes_of(op.weight_dtype or op.dtype) < 1 else "moe",
     ),
-    ceiling=Ceiling(
+    ceiling=common.Ceiling(
         features=("log_rows", "log_experts", "log_inter", "log_hidden", "log_rounds"),
         shape=_ceiling_shape,
         variant=lambda op: op.weight_dtype or op.dtype,

@@ -4,41 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.lazy_classes import NamedTuple
 from infercast.ops import Scan, ShortConvolution, StateUpdate
 from infercast.ops.mixers import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
+from infercast.predict.families import family as common
 from infercast.predict.families.attention_kernels import Lengths, batch_of, single_of
-from infercast.predict.families.family import (
-    Ceiling,
-    Family,
-    Shape,
-    Values,
-    all_floats,
-    all_lone,
-    constants,
-    dram_seconds,
-    feature_names,
-    floats,
-    fma_and_dram,
-    lone,
-    tensor_and_dram,
-    wholes,
-)
-
-if TYPE_CHECKING:
-    from infercast.predict.identity import KernelProfile
-
+from infercast.predict.identity import KernelProfile
 
 TRITON = "triton"
 FLASHINFER, FLASHKDA, CUTE = "flashinfer", "flashkda", "cute"
-LIBRARIES = {tuple(name.split()): each for name, each in constants("scan").items()}
+LIBRARIES = {tuple(name.split()): each for name, each in common.constants("scan").items()}
 """By the kind of layer and the library."""
 SCAN_OVERLAP = 4.0
 
@@ -161,7 +142,7 @@ def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
     return before + after, widened + keys + values + gates, 2.0 * value * state, kept
 
 
-CONVOLUTION_KERNELS = constants("convolution")
+CONVOLUTION_KERNELS = common.constants("convolution")
 
 
 class ConvolutionPhysics:
@@ -174,7 +155,6 @@ class ConvolutionPhysics:
 
     def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
         """Tokens and their sequences; an ``engine`` takes as long as a table."""
-        del engine
         op, gpu, kernel, (tokens, sequences) = self.op, self.gpu, self.kernel, size
         x, value = kit_of(tokens), bytes_of(op.dtype)
         mean = tokens / x.larger(sequences, 1.0)
@@ -198,7 +178,7 @@ class ConvolutionPhysics:
 
 
 WIDTH = 128.0  # Of keys and values of the states that cycles were fitted on
-UPDATE_KERNELS = constants("state update")
+UPDATE_KERNELS = common.constants("state update")
 
 
 class StateUpdatePhysics:
@@ -269,19 +249,19 @@ def _scan_ceiling_shape(op: Scan, gpu: Gpu) -> list[Any]:
 _HEADS = ("heads", "key_heads", "key_dim", "value_dim")
 
 
-def _scan_shape(kind: str, value_dim: int, chunk: int) -> Shape:
+def _scan_shape(kind: str, value_dim: int, chunk: int) -> common.Shape:
     """Prompts of one length; one row an element where sizes are arrays."""
 
-    def build(values: Values) -> Scan:
+    def build(values: common.Values) -> Scan:
         lengths, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(values["q_len"], values["batch"]))
-        sizes = wholes(values, *_HEADS, "chunk")
+        sizes = common.wholes(values, *_HEADS, "chunk")
         return Scan(lengths, batch, kind=kind, dtype=values["dtype"], state_dtype=values["state_dtype"], **sizes)
 
     defaults = {"key_dim": 128, "value_dim": value_dim, "chunk": chunk, "dtype": "bf16", "state_dtype": "fp32"}
-    return Shape(("batch", "q_len", "heads", "key_heads"), defaults, build)
+    return common.Shape(("batch", "q_len", "heads", "key_heads"), defaults, build)
 
 
-SCAN = Family(
+SCAN = common.Family(
     name="scan",
     op=Scan,
     shapes={
@@ -296,57 +276,59 @@ SCAN = Family(
     core=ScanPhysics,
     core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim", "chunk", "state_dtype"),
     named=_named,
-    features={"scan": feature_names("scan")},
+    features={"scan": common.feature_names("scan")},
     shares=("launch", "row", "chain", "rounds", "parallel", "dram", "state"),
-    pipes=tensor_and_dram,
+    pipes=common.tensor_and_dram,
     limits=lambda op, gpu: {
         "tensor": np.ravel(op.least_flops) / gpu.dense_flops(tensor_rate_of(op.dtype)),
-        "dram": np.ravel(dram_seconds(op, gpu)),
+        "dram": np.ravel(common.dram_seconds(op, gpu)),
     },
     work=_scan_work,
     # Nothing measured of another library stands for it: they take a batch apart in different ways.
     variants=lambda op, gpu, profile: (f"{op.kind}/{scan_kernel(op, gpu, profile)}",),
     spread={"scan": 12.0},
-    ceiling=Ceiling(
+    ceiling=common.Ceiling(
         features=("log_blocks", "log_chunks", "log_mean"), shape=_scan_ceiling_shape, variant=attrgetter("kind")
     ),
 )
 
 
-def _build_convolution(values: Values, tokens: Any, *, update: bool) -> ShortConvolution:
-    sizes = wholes(values, "channels", "taps")
+def _build_convolution(values: common.Values, tokens: Any, *, update: bool) -> ShortConvolution:
+    sizes = common.wholes(values, "channels", "taps")
     return ShortConvolution(tokens, values["batch"], **sizes, update=update, dtype=values["dtype"])
 
 
 _OPTIONS = {"taps": 4, "dtype": "bf16"}
-CONVOLUTION = Family(
+CONVOLUTION = common.Family(
     name="convolution",
     op=ShortConvolution,
     shapes={
-        "convolution": Shape(
+        "convolution": common.Shape(
             ("batch", "q_len", "channels"),
             _OPTIONS,
             lambda values: _build_convolution(values, values["batch"] * values["q_len"], update=False),
         ),
-        "convolution_update": Shape(
+        "convolution_update": common.Shape(
             ("batch", "channels"), _OPTIONS, lambda values: _build_convolution(values, values["batch"], update=True)
         ),
     },
     step_sizes=("tokens", "sequences"),
-    sizes=lambda op: all_floats(op.tokens, op.sequences),
-    size_of_one=lambda op: all_lone(op.tokens, op.sequences),
+    sizes=lambda op: common.all_floats(op.tokens, op.sequences),
+    size_of_one=lambda op: common.all_lone(op.tokens, op.sequences),
     kind=attrgetter("update", "kernel", "dtype"),
     core=ConvolutionPhysics,
     core_key=attrgetter("channels", "taps"),
     named=_named,
-    features={"convolution": feature_names("convolution")},
+    features={"convolution": common.feature_names("convolution")},
     shares=("dram", "l2", "values", "launch"),
-    pipes=fma_and_dram,
+    pipes=common.fma_and_dram,
     variants=lambda op, *_: (f"{'update' if op.update else 'prompts'}/{op.kernel or TRITON}",),
     spread={"convolution": 3.0},
-    ceiling=Ceiling(
+    ceiling=common.Ceiling(
         features=("log_mean",),
-        shape=lambda op, _: [np.log2(np.ravel(floats(op.tokens)) / np.maximum(np.ravel(floats(op.sequences)), 1.0))],
+        shape=lambda op, _: [
+            np.log2(np.ravel(common.floats(op.tokens)) / np.maximum(np.ravel(common.floats(op.sequences)), 1.0))
+        ],
         variant=lambda op: "update" if op.update else "prompts",
     ),
 )
@@ -358,16 +340,16 @@ def _update_work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:
     return 0.0 * rows, 2.0 * one.state_bytes * rows
 
 
-def _update_shape(kind: str, value_dim: int) -> Shape:
-    def build(values: Values) -> StateUpdate:
+def _update_shape(kind: str, value_dim: int) -> common.Shape:
+    def build(values: common.Values) -> StateUpdate:
         formats = {"dtype": values["dtype"], "state_dtype": values["state_dtype"]}
-        return StateUpdate(values["batch"], kind=kind, **wholes(values, *_HEADS), **formats)
+        return StateUpdate(values["batch"], kind=kind, **common.wholes(values, *_HEADS), **formats)
 
     defaults = {"key_dim": 128, "value_dim": value_dim, "dtype": "bf16", "state_dtype": "fp32"}
-    return Shape(("batch", "heads", "key_heads"), defaults, build)
+    return common.Shape(("batch", "heads", "key_heads"), defaults, build)
 
 
-STATE_UPDATE = Family(
+STATE_UPDATE = common.Family(
     name="state_update",
     op=StateUpdate,
     shapes={
@@ -376,18 +358,18 @@ STATE_UPDATE = Family(
         "mamba2_update": _update_shape(MAMBA2, 64),
     },
     step_sizes=("rows",),
-    sizes=lambda op: floats(op.rows),
-    size_of_one=lambda op: lone(op.rows),
+    sizes=lambda op: common.floats(op.rows),
+    size_of_one=lambda op: common.lone(op.rows),
     kind=attrgetter("kind", "dtype", "state_dtype"),
     core=StateUpdatePhysics,
     core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim"),
-    features={"state_update": feature_names("state_update")},
+    features={"state_update": common.feature_names("state_update")},
     shares=("dram", "l2", "blocks", "launch"),
-    pipes=fma_and_dram,
+    pipes=common.fma_and_dram,
     work=_update_work,
     variants=lambda op, *_: (op.kind,),
     spread={"state_update": 3.0},
-    ceiling=Ceiling(
+    ceiling=common.Ceiling(
         features=("log_blocks",),
         shape=lambda op, gpu: [np.log2(np.ravel(np.asarray(op.rows, dtype=np.float64)) * op.heads / gpu.sms)],
         variant=attrgetter("kind"),

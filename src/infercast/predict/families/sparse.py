@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from infercast.lazy_classes import replace
 from infercast.ops import HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Number, Physics, Plain, kit_of
+from infercast.predict.families import family as common
 from infercast.predict.families.attention_kernels import (
     DECODE,
     Lengths,
@@ -25,27 +26,9 @@ from infercast.predict.families.attention_kernels import (
     sparse_pairs_of,
     split_phases,
 )
-from infercast.predict.families.family import (
-    Array,
-    Ceiling,
-    Family,
-    Shape,
-    Values,
-    constants,
-    dram_seconds,
-    feature_names,
-    floats,
-    lone,
-    product_limits,
-    tensor_and_dram,
-    wholes,
-)
+from infercast.predict.identity import KernelProfile
 
-if TYPE_CHECKING:
-    from infercast.predict.identity import KernelProfile
-
-
-CHOICE_CONSTANTS, BLOCKS = constants("top-k").values()
+CHOICE_CONSTANTS, BLOCKS = common.constants("top-k").values()
 TIED_SCORES, LONG_ROW = {"prompt": 6.8, "decode": 3.6}, 32_768
 """Clocks a score where all fall into one bin of a row's histogram and are counted one after the other; rows of decoding
 sequences that are no longer than that are searched otherwise. Read off prompts and decoding steps of 15,000 and 60,000
@@ -66,7 +49,6 @@ class TopKPhysics:
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
         """One launch; scores were written just before, so that an ``engine`` finds as much of them in L2."""
-        del engine
         x, op, gpu, fitted = batch.x, self.op, self.gpu, self.kernel
         rows, scores = batch.total(batch.queries), batch.total(sparse_pairs_of(batch, op.compress))
         # Only rows of more scores than are chosen are searched.
@@ -108,7 +90,7 @@ it where a GPU has few heads (vLLM 0.25, platforms/cuda.py: FlashInfer with Tens
 ATTENTION_HEADS, ATTENTION_KEYS = 64.0, 64.0  # Rows and keys of a tile
 
 
-ATTENTION_KERNELS = constants("sparse attention")
+ATTENTION_KERNELS = common.constants("sparse attention")
 
 
 class SparseAttentionPhysics:
@@ -192,7 +174,7 @@ class SparseAttentionPhysics:
 SCORE_ROWS, SCORE_KEYS = 128.0, 256.0  # Rows (queries times heads) and keys of a tile
 
 
-SCORE_KERNELS = constants("index scores")
+SCORE_KERNELS = common.constants("index scores")
 
 
 class IndexScorePhysics:
@@ -251,7 +233,7 @@ class IndexScorePhysics:
 TIED, BLOCK_CHOICE = "tied", "blocks"  # The choice of a few blocks, which is another kernel than that of many keys
 
 
-def _lengths(values: Values) -> tuple[Array, Array, Array]:
+def _lengths(values: common.Values) -> tuple[common.Array, common.Array, common.Array]:
     """A batch of equal sequences; one row an element where sizes are arrays."""
     queries, keys = values["q_len"], values["q_len"] + values["prefix"]
     queries, keys, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(queries, keys, values["batch"]))
@@ -302,7 +284,14 @@ WINDOWS, COMPRESSION = {"csa": 128, "hca": 128}, {"csa": 4, "hca": 128}
 
 
 def latent_attention(
-    queries: Array, keys: Array, sequences: Array, *, heads: int, selected: int, kind: str, kv_dtype: str
+    queries: common.Array,
+    keys: common.Array,
+    sequences: common.Array,
+    *,
+    heads: int,
+    selected: int,
+    kind: str,
+    kv_dtype: str,
 ) -> SparseAttention:
     """The kernel over latents of one of the published kinds."""
     head_dim, value_dim = LATENT_WIDTHS[kind]
@@ -322,9 +311,9 @@ def latent_attention(
     )
 
 
-def _latent_shape(kind: str) -> Shape:
+def _latent_shape(kind: str) -> common.Shape:
     """What people describe attention over latents by; where all entries are seen, nothing is chosen."""
-    return Shape(
+    return common.Shape(
         (*_SIZES, "heads", *(() if kind == "hca" else ("topk",))),
         {"prefix": 0, "kv_dtype": "bf16"},
         lambda values: latent_attention(
@@ -337,7 +326,7 @@ def _latent_shape(kind: str) -> Shape:
     )
 
 
-def _blocks(values: Values) -> SparseAttention:
+def _blocks(values: common.Values) -> SparseAttention:
     """Attention over chosen blocks of 128 tokens, with heads of 128."""
     kv_heads, kv_dtype = int(values["kv_heads"]), values["kv_dtype"]
     return SparseAttention(
@@ -354,7 +343,7 @@ def _blocks(values: Values) -> SparseAttention:
     )
 
 
-_CEILING = Ceiling(features=("log_rounds", "log_pairs"), shape=_ceiling_shape)
+_CEILING = common.Ceiling(features=("log_rounds", "log_pairs"), shape=_ceiling_shape)
 
 _BATCHED: dict[str, Any] = {
     "step_sizes": ("sequences", "queries", "keys"),
@@ -363,59 +352,63 @@ _BATCHED: dict[str, Any] = {
     "size_of_one": single_of,
 }
 
-INDEX_SCORES = Family(
+INDEX_SCORES = common.Family(
     name="index_scores",
     op=IndexScores,
     shapes={
-        "index_scores": Shape(
+        "index_scores": common.Shape(
             (*_SIZES, "heads"),
             {**_PLACES, "head_dim": 128, "dtype": "fp8"},
-            lambda by: IndexScores(*_lengths(by), **wholes(by, "heads", "head_dim", "compress"), dtype=by["dtype"]),
+            lambda by: IndexScores(
+                *_lengths(by), **common.wholes(by, "heads", "head_dim", "compress"), dtype=by["dtype"]
+            ),
         )
     },
     **_BATCHED,
     kind=lambda op: (op.dtype, op.compress > 1, phase_of(op)),
     core=IndexScorePhysics,
     core_key=lambda op: (op.heads, op.head_dim, op.compress, op.entry_bytes, op.dtype, phase_of(op)),
-    features={"index_scores": feature_names("index_scores")},
+    features={"index_scores": common.feature_names("index_scores")},
     shares=("tensor", "longest", "dram", "launch"),
-    pipes=tensor_and_dram,
-    limits=lambda op, gpu: product_limits(op, gpu, op.entry_bytes * op.num_entries),
+    pipes=common.tensor_and_dram,
+    limits=lambda op, gpu: common.product_limits(op, gpu, op.entry_bytes * op.num_entries),
     work=_scores_work,
     variants=lambda op, *_: (f"{op.dtype} {phase_of(op)}",),
     interval=(-0.35, 0.45),
     spread={"index_scores": 6.0},
     ceiling=replace(_CEILING, is_known=lambda op: op.dtype == "fp8"),
 )
-TOP_K = Family(
+TOP_K = common.Family(
     name="top_k",
     op=TopK,
     shapes={
-        "top_k": Shape(
+        "top_k": common.Shape(
             (*_SIZES, "topk"),
             _PLACES,
-            lambda by: TopK(*_lengths(by), **wholes(by, "topk", "compress")),
+            lambda by: TopK(*_lengths(by), **common.wholes(by, "topk", "compress")),
         )
     },
     **_BATCHED,
     kind=lambda op: (op.topk <= FEW, op.tied, phase_of(op)),
     core=TopKPhysics,
     core_key=lambda op: (op.topk, op.compress, op.tied, phase_of(op)),
-    features={"top_k": feature_names("top_k")},
+    features={"top_k": common.feature_names("top_k")},
     shares=("blocks", "dram", "launch"),
-    pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
+    pipes=lambda op, gpu: {"dram": common.dram_seconds(op, gpu)},
     limits=lambda op, gpu: {"dram": np.ravel(4.0 * op.topk * op.num_queries / gpu.dram_bandwidth)},
     variants=_choice_variants,
     interval=(-0.5, 0.6),
     spread={"top_k": 20.0},
     ceiling=replace(_CEILING, is_known=lambda op: op.topk > FEW),
 )
-SPARSE_ATTENTION = Family(
+SPARSE_ATTENTION = common.Family(
     name="sparse_attention",
     op=SparseAttention,
     shapes={
         **{f"{kind}_attention": _latent_shape(kind) for kind in ("mla", "csa", "hca")},
-        "msa_attention": Shape((*_SIZES, "heads", "kv_heads", "topk"), {"prefix": 0, "kv_dtype": "bf16"}, _blocks),
+        "msa_attention": common.Shape(
+            (*_SIZES, "heads", "kv_heads", "topk"), {"prefix": 0, "kv_dtype": "bf16"}, _blocks
+        ),
     },
     **_BATCHED,
     kind=lambda op: (op.kind, op.kv_dtype, phase_of(op)),
@@ -425,10 +418,10 @@ SPARSE_ATTENTION = Family(
         *attrgetter("bytes_per_key", "kind", "dtype", "kv_dtype")(op),
         phase_of(op),
     ),
-    features={"sparse_attention": feature_names("sparse_attention")},
+    features={"sparse_attention": common.feature_names("sparse_attention")},
     shares=("tensor", "gather", "blocks", "dram", "launch"),
-    pipes=tensor_and_dram,
-    limits=lambda op, gpu: product_limits(op, gpu, op.kv_bytes),
+    pipes=common.tensor_and_dram,
+    limits=lambda op, gpu: common.product_limits(op, gpu, op.kv_bytes),
     work=_attention_work,
     variants=_attention_variants,
     interval=(-0.35, 0.45),
@@ -437,7 +430,7 @@ SPARSE_ATTENTION = Family(
 )
 
 
-HYPER_KERNELS = constants("hyper-connection")
+HYPER_KERNELS = common.constants("hyper-connection")
 
 
 class HyperConnectionPhysics:
@@ -452,7 +445,6 @@ class HyperConnectionPhysics:
 
     def physics(self, rows: Number, *, engine: bool = False) -> Physics:
         """By tokens; an ``engine`` takes as long as a table."""
-        del engine
         x, gpu, kernel = kit_of(rows), self.gpu, self.kernel
         moved = rows * self.row_bytes + self.shared
         cold = x.miss_share(moved, gpu.l2_bytes * kernel.cache, 2.0)
@@ -473,28 +465,28 @@ class HyperConnectionPhysics:
         return Physics(seconds, terms, features)
 
 
-def _hyper_shape(half: str) -> Shape:
-    return Shape(
+def _hyper_shape(half: str) -> common.Shape:
+    return common.Shape(
         ("rows", "hidden"), {}, lambda values: HyperConnection(values["rows"], hidden=int(values["hidden"]), half=half)
     )
 
 
-HYPER_CONNECTION = Family(
+HYPER_CONNECTION = common.Family(
     name="hyper_connection",
     op=HyperConnection,
     shapes={f"hyper_connection_{half}": _hyper_shape(half) for half in ("pre", "post")},
     step_sizes=("rows",),
-    sizes=lambda op: floats(op.rows),
-    size_of_one=lambda op: lone(op.rows),
+    sizes=lambda op: common.floats(op.rows),
+    size_of_one=lambda op: common.lone(op.rows),
     kind=lambda op: (op.half,),
     core=HyperConnectionPhysics,
     core_key=attrgetter("hidden", "streams", "half"),
-    features={"hyper_connection": feature_names("hyper_connection")},
+    features={"hyper_connection": common.feature_names("hyper_connection")},
     shares=("dram", "blocks", "launch"),
-    pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
+    pipes=lambda op, gpu: {"dram": common.dram_seconds(op, gpu)},
     variants=lambda op, *_: (op.half,),
     spread={"hyper_connection": 8.0},
-    ceiling=Ceiling(
+    ceiling=common.Ceiling(
         features=("log_rounds",),
         shape=lambda op, gpu: [np.log2(np.maximum(np.ravel(op.rows), 1) / gpu.sms)],
         variant=attrgetter("half"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from math import lcm
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from infercast.lazy_classes import NamedTuple
 from infercast.serve.workload.request import Request, Segment
 
 Tokens = TypeVar("Tokens", int, np.ndarray[Any, Any])
@@ -144,7 +143,8 @@ class KvShape(NamedTuple):
         window = self.windows[group]
         if not window:
             return 0
-        first = computed // window * window if self.chunked else max(0, computed - window + 1 - self._before(group))
+        before = 0 if group in self.states else self.retained
+        first = computed // window * window if self.chunked else max(0, computed - window + 1 - before)
         return first // (self.block_sizes[group] if self.block_sizes else self.block_size)
 
     def most_blocks(self, num_tokens: Tokens, chunk: int) -> Tokens:
@@ -164,9 +164,6 @@ class KvShape(NamedTuple):
             return least(whole, -(-(window + chunk) // size))
         # A window rarely starts at a block boundary, so it can touch one block more than its length.
         return least(whole, -(-(window - 1 + self.retained + chunk) // size) + 1)
-
-    def _before(self, group: int) -> int:
-        return 0 if group in self.states else self.retained
 
 
 # Block identity without tokens. An engine hashes tokens block by block, each hash chained to the previous one, so two
@@ -191,8 +188,6 @@ class _Node:
 
 
 class PrefixPaths:
-    """The tree of all prompts seen."""
-
     def __init__(self, block_size: int, ahead: int = 0) -> None:
         """``ahead``: tokens after a block that belong to its key."""
         self._block_size, self._ahead = block_size, ahead
@@ -329,8 +324,6 @@ class BlockRun:
 
 
 class BlockAllocation:
-    """The blocks held by one sequence."""
-
     __slots__ = (
         "beyond", "earlier", "exported", "first", "index", "junction", "left_behind", "length", "named", "num_input",
         "num_output", "num_states", "path", "shared", "spans", "tails", "whole",

@@ -119,8 +119,6 @@ Met = tuple[Node, int]  # Where a walk along a content ends: the last matching n
 
 
 class RadixTree:
-    """Nodes of pages with a fixed number of tokens."""
-
     def __init__(self, page: int) -> None:
         self.page = page
         self.root = Node(None, (), (), 0, 0, 0)
@@ -379,7 +377,6 @@ class RadixCache:
         self._arriving.clear()
 
     def hold(self, lease: Lease) -> None:
-        """Lock a sequence's match as it starts."""
         self._lock(lease.node, self.tree.root)
         lease.num_pages = lease.node.end
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from infercast.lazy_classes import NamedTuple
 from infercast.serve.loop import Replica
 from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
 
@@ -86,8 +86,6 @@ class _BarrierRound:
 
 
 class DpBarrier:
-    """The barrier of engines in lockstep."""
-
     def __init__(self, num_engines: int, shared: Shared, *, overlap: bool = False) -> None:
         """``overlap``: the engines are pipelines, with several passes in flight."""
         self.time = 0.0  # The clock of the engine taking its turn, set by the driver

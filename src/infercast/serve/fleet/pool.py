@@ -207,7 +207,6 @@ class RunningPool:
         return engine.number
 
     def close(self) -> None:
-        """Run every engine's loop to its end."""
         for engine in self.engines:
             for _ in engine.events:
                 pass

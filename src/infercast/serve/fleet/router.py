@@ -91,7 +91,6 @@ class PrefixIndex:
         return {engine: min(tokens, most) // self._block_size * self._block_size for engine, tokens in found.items()}
 
     def add(self, engine: int, number: int, request: Request) -> None:
-        """Record that an engine is sent a prompt."""
         own = request.num_input - sum([segment.num_tokens for segment in request.prefix])
         if own > 0:
             self._use(engine, number, own)
@@ -244,7 +243,6 @@ class Loads:
         heapq.heappush(self._ends, (time, engine, number, request.num_input))
 
     def move_to(self, time: float) -> None:
-        """Drop requests answered by then."""
         self.left = []
         while self._ends and self._ends[0][0] <= time:
             end, engine, number, num_input = heapq.heappop(self._ends)

@@ -11,12 +11,12 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.lazy_classes import NamedTuple, dataclass, replace
+from infercast.lazy_classes import dataclass, replace
 from infercast.serve import step
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, Replica, StepObserver
@@ -120,14 +120,12 @@ class PoolTransfers:
         return self._received[0][0] if self._received else None
 
     def put(self, index: int, received: float) -> None:
-        """Add a transfer that completes then."""
         heapq.heappush(self._received, (received, index))
 
     def move_to(self, time: float) -> None:
         """When a transfer completes is known as soon as it begins."""
 
     def pop(self) -> tuple[int, Request, float]:
-        """Remove the earliest transfer."""
         received, index = heapq.heappop(self._received)
         return index, self._requests[index], received
 
@@ -143,7 +141,6 @@ class Wire:
 
     @property
     def next_ready(self) -> float:
-        """When the next transfer could begin."""
         return self._waiting[0][0] if self._waiting else inf
 
     def put(self, sender: int, index: int, ready: float, size: float) -> None:

@@ -61,11 +61,10 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
         self.done = 0  # Steps with processed results
         self.num_ended = 0  # Members that have all their tokens, in a result not yet processed
         # Sums over members: declared output, and output apart from the steps since they joined.
-        self._declared = self._produced = 0
+        self.num_declared = self._produced = 0
         self._long: dict[DeclaredSequence, None] = {}  # Members with more output left than is reserved for any sequence
 
     def in_order(self) -> list[DeclaredSequence]:
-        """Members in batch order."""
         return sorted(self.members, key=PLACE)
 
     def join(self, sequence: DeclaredSequence) -> None:
@@ -78,7 +77,7 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
     def _count(self, sequence: DeclaredSequence) -> None:
         """Add what a sequence declares to the sums."""
         sequence.since = self.done
-        self._declared += sequence.num_declared
+        self.num_declared += sequence.num_declared
         self._num_fixed += self.knows_ends and sequence.ignores_end
         if sequence.num_declared - sequence.num_produced > self._longest_promise:
             self._long[sequence] = None
@@ -94,7 +93,7 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
         self._long.pop(member, None)
         self.blocks[(member.joined + 1 - member.num_computed) % self._block_size] -= 1
         self.num_ended -= member.last_step <= self.steps
-        self._declared -= member.num_declared
+        self.num_declared -= member.num_declared
         self._produced -= member.num_produced - member.since
         self._num_fixed -= self.knows_ends and member.ignores_end
         steps = self.steps - member.joined
@@ -106,20 +105,14 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
         member.joined = APART
 
     def produced(self, member: DeclaredSequence) -> int:
-        """Known output tokens of a member."""
         return member.num_produced + self.done - member.since
 
     def num_produced(self) -> int:
-        """Known output tokens of all members."""
         return self._produced + self.done * len(self.members)
-
-    def num_declared(self) -> int:
-        """Declared output of all members."""
-        return self._declared
 
     def still_asked(self) -> int:
         """Remaining declared output of all members, each up to the reservation limit."""
-        asked = self._declared - self.num_produced()
+        asked = self.num_declared - self.num_produced()
         for member in [*self._long]:
             beyond = member.num_declared - self.produced(member) - self._longest_promise
             if beyond > 0:
@@ -383,7 +376,6 @@ class Admission:
         self._offset -= num_tokens
 
     def room(self) -> float:
-        """Tokens neither held nor reserved."""
         cache = self._cache
         return (cache.num_blank + cache.num_evictable) * self._page - self._offset
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from itertools import accumulate, islice
 from operator import attrgetter
-from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from infercast.lazy_classes import NamedTuple, dataclass, replace
+from infercast.lazy_classes import dataclass, replace
 from infercast.serve.cache.blocks import BlockAllocation, Ends, KvShape, Path
 from infercast.serve.step import GroupShape, StepShape
 from infercast.serve.workload.request import NEVER, Request
@@ -113,7 +113,6 @@ class Plan:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences computed in the step."""
         return self.decodes + len(self.sequences)
 
     @property
@@ -123,7 +122,6 @@ class Plan:
 
     @property
     def shape(self) -> StepShape:
-        """The step's shape for a timer."""
         return GroupShape(self.decodes, self.decode_context, self.contexts, self.prefills, len(self.sampled))
 
 
@@ -142,8 +140,7 @@ class Blocks(Protocol):
     shape: KvShape
 
     @property
-    def num_held(self) -> int:
-        """Blocks held by sequences."""
+    def num_held(self) -> int: ...
 
 
 class Group(Generic[Member]):
@@ -165,7 +162,6 @@ class Group(Generic[Member]):
         self.blocks = [0] * self.period  # By step number modulo the period: blocks that members begin in that step
 
     def contexts(self) -> list[int]:
-        """Context of each member."""
         steps = self.steps
         return [member.num_computed + steps - member.joined for member in self.members]
 
@@ -324,7 +320,6 @@ class FcfsPolicy:
 
     @property
     def step_tokens(self) -> int:
-        """Token budget of a step."""
         return self.max_num_scheduled_tokens or self.max_num_batched_tokens
 
     def chunk(self, missing: int, budget: int, requests: int) -> int:
@@ -440,7 +435,6 @@ class PrefillFirstPolicy:
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """Tokens of a prefill step."""
         return self.chunked_prefill_size or self.max_prefill_tokens
 
     @property

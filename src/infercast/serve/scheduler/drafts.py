@@ -64,7 +64,6 @@ class DraftPlan(Plan):
 
     @property
     def num_sampled(self) -> int:
-        """Sequences a token is sampled for."""
         return len(self.sequences) - self.num_unsampled
 
     def take_back(self, sequence: Sequence) -> int:
@@ -337,7 +336,7 @@ class DraftBatch(ReservingDecodeBatch):
     def leave(self, member: DeclaredSequence) -> None:
         del self.members[member]
         self._long.pop(member, None)
-        self._declared -= member.num_declared
+        self.num_declared -= member.num_declared
         self._num_fixed -= self.knows_ends and member.ignores_end
         member.joined = APART
 

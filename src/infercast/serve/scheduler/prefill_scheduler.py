@@ -18,7 +18,7 @@ from bisect import insort
 from collections import deque
 from itertools import islice
 from math import fsum
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.radix_cache import RadixCache
@@ -35,10 +35,8 @@ from infercast.serve.scheduler.admission import (
     state_of,
 )
 from infercast.serve.scheduler.base import RANK, AdapterLimit, Plan, PrefillFirstPolicy
+from infercast.serve.scheduler.drafts import DraftBatch, DraftPlan
 from infercast.serve.workload.request import Request
-
-if TYPE_CHECKING:
-    from infercast.serve.scheduler.drafts import DraftBatch, DraftPlan
 
 
 class RankedQueue(deque[DeclaredSequence]):
@@ -431,7 +429,7 @@ class PrefillScheduler:
             sequence.place = place
         self.batch.is_full = False
         room = cohort.num_produced() + headroom * len(staying)
-        self.ratio = min(1.0, room / (cohort.num_declared() + 1))
+        self.ratio = min(1.0, room / (cohort.num_declared + 1))
 
     def _give_way(self, victim: DeclaredSequence) -> None:
         """Retract a sequence: free its pages and discard its in-flight tokens."""
@@ -529,19 +527,14 @@ class PrefillScheduler:
         if plan.decodes:
             ending = cohort.advance(steps)
             plan.ending = [*ending]
-            if steps > 1 and ending:
-                self._part(plan)
+            if steps > 1 and ending:  # some finished before the last repetition
+                plan.early = [each for each in ending if each.last_step < cohort.steps]
+                plan.ending = [each for each in ending if each.last_step == cohort.steps]
+                plan.wasted = len(plan.early)
         if plan.is_apart or (plan.sequences and plan.decodes):
             self.batch.joining = plan
         self._under_way.append((plan, self.batch))
         return held
-
-    def _part(self, plan: Plan) -> None:
-        """Separate sequences that finished before the last repetition from those that finish in it."""
-        steps = self.batch.cohort.steps
-        plan.early = [each for each in plan.ending if each.last_step < steps]
-        plan.ending = [each for each in plan.ending if each.last_step == steps]
-        plan.wasted = len(plan.early)
 
     def end_early(self, plan: Plan) -> None:
         """The second to last result has arrived; some sequences finished in it but are in the last step too."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
@@ -31,11 +31,9 @@ from infercast.serve.scheduler.base import (
     Sequence,
 )
 from infercast.serve.scheduler.cohort import DecodeBatch
+from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
+from infercast.serve.scheduler.offloading import HostOffload, KvTransfer
 from infercast.serve.workload.request import NEVER, Request
-
-if TYPE_CHECKING:
-    from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
-    from infercast.serve.scheduler.offloading import HostOffload, KvTransfer
 
 PLACE = attrgetter("place")
 SKIPPED = -1  # Returned instead of a token count: the request stays in the queue, and those behind it may start

@@ -16,9 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from math import inf
-from typing import Protocol
-
-from infercast.lazy_classes import NamedTuple
+from typing import NamedTuple, Protocol
 
 TURNS = 12  # Of the event loop, from a connection to the engine: from the log of a server of vLLM 0.33
 

@@ -36,11 +36,10 @@ def parse_class(text: str) -> ClassShare:
             if share is not None:
                 raise InputError(f"class {text!r} has two shares, {share:g} and {part}; give one")
             share = _number(text, "the share", part)
-            if share <= 0:
-                raise InputError(f"class {text!r}: the share must be above 0, not {part}")
+            require(share > 0, f"class {text!r}: the share", "be above 0", part)
         elif key == "priority":
-            if not re.fullmatch(r"-?\d{1,9}", value):
-                raise InputError(f"class {text!r}: priority must be a whole number, not {value!r}")
+            is_whole = re.fullmatch(r"-?\d{1,9}", value)
+            require(is_whole, f"class {text!r}: priority", "be a whole number", repr(value))
             priority = int(value)
         elif key in LIMITED:
             limits[key] = _seconds(text, key, value)
@@ -54,8 +53,7 @@ def _seconds(text: str, key: str, value: str) -> float:
     if match is None:
         raise InputError(f"class {text!r}: {key} must be seconds such as 0.5 or 500ms, not {value!r}")
     seconds = _number(text, key, match[1]) * UNITS[match[2]]
-    if seconds <= 0:
-        raise InputError(f"class {text!r}: {key} must be above 0, not {value!r}")
+    require(seconds > 0, f"class {text!r}: {key}", "be above 0", repr(value))
     return seconds
 
 

@@ -6,9 +6,8 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from infercast.lazy_classes import NamedTuple
 from infercast.serve.workload.api_server import ApiServers, ServerCosts, StepLog
 from infercast.serve.workload.request import Request, Workload
 
@@ -30,8 +29,7 @@ class Arrivals(Protocol):
     def move_to(self, time: float) -> None:
         """All steps up to then are known. A request that was to come by then has come, or comes later."""
 
-    def pop(self) -> tuple[int, Request, float]:
-        """The next request: its index, itself, and when its client sent it."""
+    def pop(self) -> tuple[int, Request, float]: ...  # The next request: its index, itself, and when its client sent it
 
 
 class Source(Arrivals, Protocol):
@@ -39,8 +37,7 @@ class Source(Arrivals, Protocol):
 
     wait_for_answers: bool  # Whether an answer may lead to the next request
 
-    def answer(self, time: float, index: int) -> None:
-        """A client has received its whole answer to request ``index``."""
+    def answer(self, time: float, index: int) -> None: ...  # A client has its whole answer to request ``index``
 
 
 class Arrival(NamedTuple):
@@ -144,7 +141,6 @@ class Clients:
             self.servers.listen(logs)
 
     def pop(self) -> tuple[int, Request, float]:
-        """The next request: its index, itself, and when its client sent it."""
         if self.servers is None:
             index, sent = self._send()
         else:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infercast.errors import InputError, UnknownNameError, require
-from infercast.lazy_classes import NamedTuple
 
 # Length distributions: token counts, written as short strings.
 
@@ -141,8 +140,8 @@ def _bounds(text: str, field: str, low: str, high: str) -> tuple[int, int]:
 
 
 def _tokens(text: str, field: str, role: str, number: str) -> int:
-    if not (number.isdecimal() and len(number) <= 10 and 1 <= int(number) <= LONGEST):
-        raise InputError(f"{field} {text!r}: the {role} must be a whole number from 1 to {LONGEST}, not {number!r}")
+    is_whole = number.isdecimal() and len(number) <= 10 and 1 <= int(number) <= LONGEST
+    require(is_whole, f"{field} {text!r}: the {role}", f"be a whole number from 1 to {LONGEST}", repr(number))
     return int(number)
 
 
@@ -151,8 +150,8 @@ def _number(text: str, field: str, role: str, number: str, least: float, most: f
         value = float(number)
     except ValueError:
         value = math.nan
-    if not least <= value <= most:
-        raise InputError(f"{field} {text!r}: the {role} must be a number from {least:g} to {most:.10g}, not {number!r}")
+    wanted = f"be a number from {least:g} to {most:.10g}"
+    require(least <= value <= most, f"{field} {text!r}: the {role}", wanted, repr(number))
     return value
 
 
@@ -243,13 +242,9 @@ def _pause_number(text: str, field: str, number: str) -> float:
     return value
 
 
-# When requests arrive: four arrival processes as arrays of seconds.
-#
-# =========  ========================================================================== poisson    independent users:
-# exponential gaps, coefficient of variation 1 gamma      gaps of a chosen burstiness: coefficient of variation 1 /
-# sqrt(burstiness) constant   a metronome: the first request at 0, then one every 1 / rate seconds burst
-# everything at once, at 0; it has no rate =========
-# ==========================================================================
+# When requests arrive, as arrays of seconds: ``poisson`` (independent users, exponential gaps with a coefficient of
+# variation of 1), ``gamma`` (gaps of a chosen burstiness, with one of 1 / sqrt(burstiness)), ``constant`` (a metronome:
+# the first request at 0, then one every 1 / rate seconds) or ``burst`` (everything at 0; it has no rate).
 
 
 def arrival_times(
@@ -294,10 +289,9 @@ def check_arrivals(kind: str, rate: float | None, count: int, burstiness: float 
         raise InputError(f"rate {rate!r} was given, but a burst has none; use poisson, gamma or constant for a rate")
     if kind != "burst" and rate is None:
         raise InputError(f"rate is missing: {kind} arrivals need requests per second; only burst goes without")
-    # Written as "not >" so that NaN is rejected too.
-    if rate is not None and not (rate > 0 and math.isfinite(1.0 / rate) and math.isfinite(rate)):
-        raise InputError(f"rate must be a positive, finite number of requests per second, not {rate!r}")
-    if not (burstiness > 0 and math.isfinite(burstiness)):
-        raise InputError(f"burstiness must be a positive, finite number (1 is Poisson), not {burstiness!r}")
+    is_usable = rate is None or (rate > 0 and math.isfinite(1.0 / rate) and math.isfinite(rate))
+    require(is_usable, "rate", "be a positive, finite number of requests per second", repr(rate))
+    is_usable = burstiness > 0 and math.isfinite(burstiness)
+    require(is_usable, "burstiness", "be a positive, finite number (1 is Poisson)", repr(burstiness))
     if kind != "gamma" and burstiness != 1.0:
         raise InputError(f"burstiness {burstiness!r} has no meaning for {kind} arrivals; use gamma, or leave it at 1")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from infercast.errors import InputError, UnknownNameError
-from infercast.lazy_classes import NamedTuple, dataclass, replace
+from infercast.lazy_classes import dataclass, replace
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.shown import ResultMixin
 from infercast.units import format_many

@@ -339,8 +339,7 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
     of_starts, of_inputs, of_outputs, of_groups, of_turns, *others = np.random.default_rng(draw.seed).spawn(10)
     of_kinds, of_people, of_tools, of_thinking, of_running = others
     # Turns of the sessions that make up ``count`` requests; the last one is cut
-    if not 1 <= (count := draw.count) <= MOST_REQUESTS:
-        raise InputError(f"count must be 1 to {MOST_REQUESTS} requests, not {count!r}")
+    require(1 <= (count := draw.count) <= MOST_REQUESTS, "count", f"be 1 to {MOST_REQUESTS} requests", repr(count))
     drawn = draw.turns.sample(count, of_turns)
     ends = np.cumsum(drawn)
     used = int(np.searchsorted(ends, count)) + 1
@@ -507,8 +506,8 @@ def scaled(
     require(limit is None or limit >= 1, "limit", "be at least 1 request", limit)
     if rate is not None:
         rate_scale = _scale_to(rate, rate_scale, workload, limit)
-    if not (rate_scale > 0 and math.isfinite(rate_scale)):
-        raise InputError(f"rate_scale must be a positive, finite number (2 is twice as fast), not {rate_scale!r}")
+    is_usable = rate_scale > 0 and math.isfinite(rate_scale)
+    require(is_usable, "rate_scale", "be a positive, finite number (2 is twice as fast)", repr(rate_scale))
     if rate_scale != 1.0 and workload.concurrency is not None:
         raise InputError(f"rate_scale {rate_scale!r} was given, but a closed loop has no rate; change its concurrency")
     requests, description, steady = workload.requests[:limit], workload.description, workload.rate
