@@ -14,7 +14,7 @@ from infercast.errors import InputError, UnknownNameError, need
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.host import LAUNCH, MEASURED, HostProbe, host_cpu, read_probe
 from infercast.ops.tensor import Conv2d, TensorOp, kind_named
-from infercast.predict.board_power import board_power
+from infercast.predict.board_power import board_under
 from infercast.predict.estimate import Estimate, basis_of, total
 from infercast.predict.operators import estimate_op
 from infercast.predict.roofline import launch_floor
@@ -164,9 +164,11 @@ def forecast_capture(
     busy, spent = float(whole.seconds), sum(each.host for each in launches) + first
     alone, seconds = queued(launches) if execution == "eager" else (busy + first, max(busy, spent))
     quickest, slowest = (spent * end for end in machine.ends)
-    board = board_power(chip)
+    board = board_under(chip)
     work = [kernel for each in launches for kernel in each.kernels]
-    known = {kernel: float(board.dynamic_joules(kernel.op, seconds_of(kernel, chip).seconds)) for kernel in {*work}}
+    timed = {kernel: float(seconds_of(kernel, chip).seconds) for kernel in {*work}}
+    most = board.held_watts - board.idle_watts
+    known = {each: min(float(board.dynamic_joules(each.op, one)), most * one) for each, one in timed.items()}
     operators = parts_of(launches, lambda call: call.name.removeprefix("aten."))
     return ModuleForecast(
         gpu=chip.name, host=machine.title, execution=execution, dtype=dtype, seconds=seconds, alone_seconds=alone,
