@@ -67,6 +67,7 @@ LIBRARIES = {
     "rich": {"report", "cli"},
     "typer": {"cli"},
     "starlette": {"web"},
+    "pydantic": {"emulate"},
     "uvicorn": {"web", "emulate"},
     "h11": {"web"},
     "yaml": {"forecast", "report"},

@@ -8,7 +8,7 @@ from typing import Any
 from infercast.hardware import gpu_names, load_gpu
 from infercast.models.library import model_names
 from infercast.models.read import read_model
-from infercast.report import catalog, models
+from infercast.report import catalog, deployment
 from infercast.report.terminal import Field
 from infercast.units import format_bytes
 
@@ -51,7 +51,7 @@ def page() -> str:
         [
             INTRODUCTION,
             MODELS,
-            table((*models.MODEL_FIELDS, CACHE), map(read_model, model_names())),
+            table((*deployment.MODEL_FIELDS, CACHE), map(read_model, model_names())),
             GPUS,
             table(catalog.GPU_FIELDS, map(load_gpu, gpu_names())),
         ]

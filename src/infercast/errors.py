@@ -6,7 +6,7 @@ InfercastError
 │   ├── FileFormatError      a file that cannot be read as what it should be
 │   ├── UnsupportedModelError   a model architecture that is not understood, never guessed
 │   └── SaturatedError       arrivals come faster than the deployment can ever serve them
-└── DoesNotFitError          a valid question whose answer is "it does not fit in memory"
+└── DoesNotFitError          a valid question with the answer "it does not fit in memory"
 
 Every message is one sentence that names the field, the value and the alternatives.
 A Python exception outside this tree is a bug.
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 EXTRAS = {
-    "web": ("starlette", "uvicorn"),
+    "web": ("starlette", "uvicorn", "pydantic"),
     "report": ("matplotlib",),
     "fit": ("catboost", "pandas", "pyarrow"),
     "measure": ("torch", "pandas", "pyarrow"),

@@ -9,7 +9,7 @@ import pytest
 import infercast
 from infercast.calibration.learn import calibrate
 from infercast.calibration.readers import read_results
-from infercast.calibration.result import result_text, saved_result
+from infercast.calibration.result import saved_result
 from infercast.engines.timer import Corrections, Factor
 from infercast.errors import InputError
 from infercast.forecast.calibration import (
@@ -23,6 +23,7 @@ from infercast.forecast.calibration import (
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import Forecast
 from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.units import json_text
 
 MODEL, GPU = "llama-3.1-8b", "h200-sxm"
 
@@ -39,7 +40,7 @@ def load(rate: float) -> infercast.Workload:
 
 
 def saved(forecast: Forecast, path: Path, *, detailed: bool = True) -> Path:
-    path.write_text(result_text(forecast, "0", detailed=detailed))
+    path.write_text(json_text(saved_result(forecast, "0", detailed=detailed)))
     return path
 
 

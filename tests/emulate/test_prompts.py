@@ -2,7 +2,8 @@
 
 import pytest
 
-from infercast.emulate.prompts import Contents, answer_words, encode, encode_chat
+from infercast.emulate.answers import answer_words
+from infercast.emulate.prompts import Contents, encode, encode_chat, pieces, text_of_call, token_id
 from infercast.errors import InputError
 from infercast.serve.workload.request import Segment
 
@@ -38,11 +39,18 @@ def test_equal_beginnings_have_equal_names_and_others_do_not() -> None:
     assert first[4] != second[4]
 
 
-@pytest.mark.parametrize("messages", [None, [], ["hi"], [{"content": "x"}], [{"role": "user", "content": 3}],
-                                      [{"role": "user", "content": [{"type": "image_url"}]}]])  # fmt: skip
-def test_messages_that_are_none(messages: object) -> None:
-    with pytest.raises(InputError):
-        encode_chat(messages)
+def test_only_text_is_emulated() -> None:
+    with pytest.raises(InputError, match="images and audio"):
+        encode_chat([{"role": "user", "content": [{"type": "image_url"}]}])
+
+
+def test_tools_and_their_calls_are_tokens() -> None:
+    asked = [{"role": "user", "content": "hi"}]
+    assert len(encode_chat(asked, [{"name": "f", "description": "a tool " * 20}])) > len(encode_chat(asked)) + 40
+    called = {"function": {"name": "f", "arguments": '{"x": 1}'}}
+    told = [*asked, {"role": "assistant", "content": None, "tool_calls": [called]}]
+    text = text_of_call("f", '{"x": 1}')
+    assert [*map(token_id, pieces(text))] == encode_chat(told)[len(encode_chat(asked)) : -2]
 
 
 def test_half_an_emoji_is_a_token_like_another() -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from infercast.calibration.learn import fetch
 from infercast.calibration.readers import parse_metrics
+from infercast.emulate.answers import Wanted
 from infercast.emulate.emulator import Call, Emulator
-from infercast.emulate.server import Form, Writer, emulator
+from infercast.emulate.forms import Completions
+from infercast.emulate.server import Writer, emulator
 from infercast.forecast.deploy import deploy
 from infercast.forecast.system import system_of
 from infercast.serve.workload.distributions import parse_lengths
@@ -98,13 +100,13 @@ def test_what_it_serves_and_how_it_goes(client: httpx.Client) -> None:
         ("/v1/completions", b'{"prompt": ""}', 400, "empty"),
         ("/v1/completions", b'{"prompt": {"a": 1}}', 400, "prompt must be"),
         ("/v1/completions", b'{"prompt": "a", "max_tokens": 0}', 400, "max_tokens"),
-        ("/v1/completions", b'{"prompt": "a", "max_tokens": 1e9}', 400, "max_tokens"),
+        ("/v1/completions", b'{"prompt": "a", "max_tokens": 1e9}', 400, "maximum context length"),
         ("/v1/completions", b'{"prompt": "a", "max_tokens": 999999}', 400, "maximum context length"),
-        ("/v1/completions", b'{"prompt": "a", "n": 1000}', 400, "at most"),
-        ("/v1/completions", b'{"prompt": "a", "stream": "yes"}', 400, "stream"),
+        ("/v1/completions", b'{"prompt": "a", "n": 20000}', 400, "16384"),
+        ("/v1/completions", b'{"prompt": "a", "stream": "maybe"}', 400, "stream"),
         ("/v1/completions", b'{"model": "gpt-5", "prompt": "a"}', 404, "does not exist"),
         ("/v1/chat/completions", b'{"messages": "hi"}', 400, "messages"),
-        ("/generate", b'{"text": ["a", "b"]}', 400, "one prompt"),
+        ("/generate", b'{"text": ["a", "b"]}', 400, "text must be"),
         ("/v1/nothing", b"{}", 404, "there is no"),
         ("/metrics", b"{}", 405, "POST"),
     ],
@@ -162,8 +164,8 @@ def test_a_client_that_reads_slowly_gets_everything_later() -> None:
             sent.append(message["body"])
 
         call = Call()
-        emulated.start(call, 0, [1, 2, 3], 50, ignore_eos=True)
-        call.write = Writer(call, Form("text", 1, "m"), send, is_stream=True, with_usage=False).write
+        emulated.start(call, 0, [1, 2, 3], 50, Wanted(ignore_eos=True))
+        call.write = Writer(call, Completions(1, "m", is_chat=False), send, is_stream=True).write
         for number in range(100):
             now[0] = 0.01 * number
             emulated.catch_up()
@@ -192,8 +194,8 @@ def test_a_broken_connection_does_not_stop_the_clock() -> None:
 
     for each in (broken, send):
         call = Call()
-        emulated.start(call, 0, [1, 2, 3], 50, ignore_eos=True)
-        call.write = Writer(call, Form("text", 1, "m"), each, is_stream=True, with_usage=False).write
+        emulated.start(call, 0, [1, 2, 3], 50, Wanted(ignore_eos=True))
+        call.write = Writer(call, Completions(1, "m", is_chat=False), each, is_stream=True).write
     for number in range(100):
         now[0] = 0.01 * number
         emulated.catch_up()

@@ -86,17 +86,17 @@ def test_runs_cover_what_they_are_meant_to() -> None:
     assert run("idle")[1].idle_seconds > 0
     assert run("full")[0].num_preemptions > 0
     assert run("single tokens")[1].later_tokens is None
-    assert run("single tokens")[1].composition is None
+    assert not run("single tokens")[1].composition
 
 
 def test_composition_counts_every_later_token() -> None:
     forecast, breakdown = run("open")
-    assert breakdown.composition is not None
-    tokens = sum(each.tokens for each in breakdown.composition.ranges)
+    assert breakdown.composition
+    tokens = sum(each.tokens for each in breakdown.composition)
     assert tokens == int((forecast.records[0].num_output - 1).sum())
-    for each in breakdown.composition.ranges:
+    for each in breakdown.composition:
         assert sum(each.families.values()) == pytest.approx(each.seconds)
-    mean = sum(each.seconds * each.tokens for each in breakdown.composition.ranges) / tokens
+    mean = sum(each.seconds * each.tokens for each in breakdown.composition) / tokens
     assert mean == pytest.approx(forecast.records[0].tpot.mean(), rel=0.1)
 
 
@@ -128,9 +128,9 @@ def test_parts_of_replicas_and_stages_add_up(name: str) -> None:
     assert later is not None
     np.testing.assert_allclose(sum(later.parts.values()), later.total, rtol=1e-9)
     assert min(part.min() for parts in (first, later) for part in parts.parts.values()) > -1e-9
-    assert (breakdown.composition is None) == ("pipeline_parallel_size" in sizes)
-    if breakdown.composition is not None:
-        tokens = sum(each.tokens for each in breakdown.composition.ranges)
+    assert (not breakdown.composition) == ("pipeline_parallel_size" in sizes)
+    if breakdown.composition:
+        tokens = sum(each.tokens for each in breakdown.composition)
         assert tokens == sum(request.num_output - 1 for request in workload.requests)
 
 

@@ -75,6 +75,13 @@ def test_gpus_that_share_a_model_all_draw(layout):
     )
 
 
+def test_stages_under_load_draw_as_much_as_tensors():
+    """Each stage has a board of its own, with a power limit of its own."""
+    layouts = ({"tensor_parallel_size": 4}, {"pipeline_parallel_size": 4})
+    tensors, stages = (run("llama-3.1-8b", rate=60, input_lengths=2048, deployment=each).energy for each in layouts)
+    assert stages.by_part["gemm"] == pytest.approx(tensors.by_part["gemm"], rel=0.25)
+
+
 def test_prompts_draw_more_than_decoding(forecast):
     energy = run("llama-3.1-8b", input_lengths=2048).energy
     prefill, decode = energy.phases

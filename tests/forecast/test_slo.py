@@ -9,7 +9,7 @@ import pytest
 from infercast import InputError, deploy, simulate
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.layouts import LayoutCost, ranked
-from infercast.forecast.result import chance_below, headroom, holds, interval_of, judge, odds, value_of
+from infercast.forecast.result import chance_below, headroom, holds, interval_of, judge, value_of
 from infercast.forecast.slo import Limit, Slo, attainment, parse_slo
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -112,7 +112,7 @@ def test_the_ends_of_an_interval_are_about_one_in_ten_and_nine_in_ten(
         ends = interval_of(forecast, limit, intervals)
         assert ends is not None
         at_end = Slo((replace(limit, seconds=ends[end]),))
-        assert odds(forecast, at_end, intervals) == pytest.approx(sure, abs=0.02)  # the middle is a little slower
+        assert judge(forecast, at_end, intervals).odds == pytest.approx(sure, abs=0.02)  # the middle is a little slower
 
 
 def test_percentiles_between_two_have_a_width_between_theirs(forecast: Any, intervals: Any) -> None:
@@ -129,8 +129,8 @@ def test_percentiles_between_two_have_a_width_between_theirs(forecast: Any, inte
 def test_the_least_likely_limit_decides(forecast: Any, intervals: Any) -> None:
     parts = limit_at(forecast, 1.3), limit_at(forecast, 1.1, "tpot_p99")
     both = Slo(parts[0].limits + parts[1].limits)
-    assert odds(forecast, both, intervals) == min(odds(forecast, each, intervals) for each in parts)
-    assert 0.4 < odds(forecast, limit_at(forecast, 1.0), intervals) < 0.5
+    assert judge(forecast, both, intervals).odds == min(judge(forecast, each, intervals).odds for each in parts)
+    assert 0.4 < judge(forecast, limit_at(forecast, 1.0), intervals).odds < 0.5
 
 
 def test_chance_below_has_a_width_on_each_side() -> None:
@@ -147,7 +147,7 @@ def test_more_than_can_be_served_keeps_no_promise() -> None:
     easy = parse_slo("e2e_p99<60min")
     assert headroom(crowded, easy) > 1
     assert not holds(crowded, easy)
-    assert odds(crowded, easy) is None
+    assert judge(crowded, easy).odds is None
     assert crowded.cost is None
 
 

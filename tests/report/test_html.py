@@ -78,8 +78,8 @@ def test_every_chart_and_section_is_there(page: str) -> None:
 
 def test_the_page_has_what_a_token_is_made_of_by_its_place(page: str, overview: Overview) -> None:
     assert BY_PLACE in page
-    assert overview.breakdown.composition is not None
-    for each in overview.breakdown.composition.ranges:
+    assert overview.breakdown.composition
+    for each in overview.breakdown.composition:
         assert f"{each.first:,} to {each.last:,}" in page
 
 

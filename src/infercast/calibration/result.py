@@ -23,7 +23,7 @@ from infercast.serve.record import ServedRequests
 from infercast.serve.workload.distributions import arrival_times
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import synthetic_workload
-from infercast.units import MILLI, json_text
+from infercast.units import MILLI
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 RATE = "output_tokens_per_s"
@@ -288,19 +288,6 @@ def result_path(asked: Path, forecast: Forecast) -> Path:
     load, model = _load(forecast), forecast.deployment.model.name.rsplit("/", 1)[-1]
     clients = "" if load["max_concurrency"] is None else f"-concurrency{load['max_concurrency']}"
     return asked / f"{BACKEND}-{load['request_rate']}qps{clients}-{model}-{DATE}.json"
-
-
-def check_result(asked: Path) -> None:
-    if asked.is_dir():
-        return
-    if asked.suffix != ".json":
-        raise InputError(f"--save-result {asked} must end in .json, or be a folder that exists")
-    if not asked.parent.is_dir():
-        raise InputError(f"--save-result {asked} needs the folder {asked.parent}, which does not exist")
-
-
-def result_text(forecast: Forecast, version: str, *, detailed: bool = False) -> str:
-    return json_text(saved_result(forecast, version, detailed=detailed))
 
 
 def saved_result(forecast: Forecast, version: str, *, detailed: bool = False) -> dict[str, Any]:

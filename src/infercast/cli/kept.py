@@ -66,7 +66,7 @@ def _digest(plain: object) -> str:
 
 
 def _named(arguments: Sequence[str]) -> Iterator[list[object]]:
-    """Files and folders whose names are in the words, as they are now."""
+    """Files and folders that the words name, as they are now."""
     parts = (part for word in arguments for part in dict.fromkeys([word, *re.split(r"[\s,=]+", word)]) if part)
     for part in parts:
         if len(part) < 4096 and "\0" not in part and os.path.lexists(part):

@@ -22,7 +22,6 @@ from infercast.units import format_seconds, json_text
 
 if TYPE_CHECKING:
     from infercast.forecast.explain.step_log import Watched
-    from infercast.forecast.intervals import Intervals
     from infercast.forecast.result import Forecast
     from infercast.report.page.figures import Plot as Picture
 
@@ -54,9 +53,9 @@ class Outputs(NamedTuple):
 
             write_whole(self.requests, request_rows(forecast))
         if self.result is not None:
-            from infercast.calibration.result import result_path, result_text  # noqa: PLC0415
+            from infercast.calibration.result import result_path, saved_result  # noqa: PLC0415
 
-            text = result_text(forecast, __version__, detailed=self.detailed)
+            text = json_text(saved_result(forecast, __version__, detailed=self.detailed))
             write_whole(result_path(self.result, forecast), [text])
 
     def write_comparison(self, runs: tuple[Watched, Watched], names: tuple[str, str]) -> None:
@@ -65,7 +64,7 @@ class Outputs(NamedTuple):
 
             write_whole(self.report, [comparison_plot(runs, names, __version__).page(command_line(*FILES), today())])
 
-    def write(self, run: Watched, intervals: Intervals) -> None:
+    def write(self, run: Watched) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
         if self.trace is not None and self.window[0] >= run.forecast.duration:
             begin, end = self.window
@@ -77,7 +76,7 @@ class Outputs(NamedTuple):
             from infercast.forecast.explain.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.page.html import report_page  # noqa: PLC0415
 
-            page = report_page(look_over(run, intervals), __version__, command_line(*FILES), today())
+            page = report_page(look_over(run), __version__, command_line(*FILES), today())
             write_whole(self.report, [page])
         if self.trace is not None:
             from infercast.forecast.explain.step_log import lanes_of  # noqa: PLC0415
@@ -121,9 +120,8 @@ def outputs_of(given: Mapping[str, Any]) -> Outputs:
     elif window != WINDOW:
         raise InputError("--trace-window needs --trace-out FILE")
     if result is not None:
-        from infercast.calibration.result import check_result  # noqa: PLC0415 - most runs write nothing
-
-        check_result(result)
+        if not result.is_dir():
+            check_writable(result, "--save-result", (".json",))
     elif detailed:
         raise InputError("--save-detailed needs --save-result FILE")
     return Outputs(report, trace, _window(window), requests, result, detailed)

@@ -12,17 +12,23 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.emulate.prompts import Contents, answer_words
+from infercast.emulate.answers import GeneratedText, Wanted, generate_text
+from infercast.emulate.prompts import Contents
 from infercast.errors import InputError, require
-from infercast.forecast.intervals import forecast_intervals
+from infercast.forecast.intervals import forecast_intervals, slowed_timer
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.system import System
 from infercast.serve.fleet.live import LiveSystem, Tokens
+from infercast.serve.fleet.pool import Engine
+from infercast.serve.loop import Loop
+from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.serve.workload.request import Request, Segment, Workload
 
@@ -55,8 +61,8 @@ class EngineMetrics:
         if name in self.histograms:
             self.histograms[name].observe(value, times)
 
-    def samples(self, row: Mapping[str, Any], labels: str, gauges: Mapping[str, float]) -> Iterator[str]:
-        """The lines of one metric of this engine."""
+    def samples(self, row: Mapping[str, Any], labels: str, gauges: Mapping[str, Any]) -> Iterator[str]:
+        """The lines of one metric of this engine; a gauge may have a value for each of a label's, or none."""
         name, value = row["name"], row["value"]
         if row["kind"] == "histogram":
             yield from self._histogram(name, self.histograms[value], labels)
@@ -67,8 +73,17 @@ class EngineMetrics:
             sizes = ",".join(f'{key}="{gauges[key]:g}"' for key in row["keys"])
             yield f"{name}{{{labels},{sizes}}} 1"
         else:
-            suffix = "_total" if row["kind"] == "counter" and not name.endswith("_total") else ""
-            yield f"{name}{suffix}{{{labels}}} {gauges[value] if value in gauges else self.counters[value]:.10g}"
+            full = f"{name}_total" if row["kind"] == "counter" and not name.endswith("_total") else name
+            shown = gauges.get(value, self.counters[value])
+            if shown is None:
+                return
+            if isinstance(shown, Mapping):
+                more = (
+                    (f'{labels},{row["label"]}="{key}"' if "label" in row else key, each) for key, each in shown.items()
+                )
+                yield from (f"{full}{{{told}}} {each:.10g}" for told, each in more)
+            else:
+                yield f"{full}{{{labels}}} {shown:.10g}"
 
     def _histogram(self, name: str, histogram: Histogram, labels: str) -> Iterator[str]:
         total = 0
@@ -105,7 +120,7 @@ class Metrics:
         escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         self._labels = [self._table["labels"].format(model=escaped, engine=number) for number in range(engines)]
 
-    def text(self, gauges: Sequence[Mapping[str, float]], ours: Mapping[str, tuple[str, float]]) -> str:
+    def text(self, gauges: Sequence[Mapping[str, Any]], ours: Mapping[str, tuple[str, float]]) -> str:
         """All metrics in Prometheus' format; ``ours``: name, help and value of gauges of the emulator itself."""
         lines: list[str] = []
         for row in self._table["metric"]:
@@ -116,11 +131,14 @@ class Metrics:
             for engine, labels, values in zip(self.engines, self._labels, gauges, strict=True):
                 lines += engine.samples(row, labels, values)
         for name, (help_text, value) in ours.items():
-            lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge", f"{name} {value:.10g}"]
+            bare = name.partition("{")[0]
+            kind = "counter" if bare.endswith("_total") else "gauge"
+            lines += [f"# HELP {bare} {help_text}", f"# TYPE {bare} {kind}", f"{name} {value:.10g}"]
         return "\n".join(lines) + "\n"
 
 
 LONGEST_SLEEP = 3600.0
+PLAIN = Wanted()
 OWN_SECONDS = 0.001  # What this server takes to accept a request and write a token, part of the deployment's API server
 LATELY = 60.0  # Seconds over which rates are told
 
@@ -130,29 +148,30 @@ class Stream:
     """One answer while it is being written."""
 
     request: Request
-    words: list[str]
+    text: GeneratedText
     call: Call
     choice: int
     max_tokens: int
+    wanted: Wanted
     seed: int
     began: float = 0.0
     entered: float = 0.0  # When it had passed the API server
     first: float | None = None
     last: float = 0.0
     num_sent: int = 0  # Tokens that have left the engine ...
+    num_cached: int = 0  # Tokens of its prompt that were found
     num_taken: int = 0  # ... and those that were handed to the client.
     is_done: bool = False
 
     @property
     def finish_reason(self) -> str | None:
-        if not (self.is_done and self.num_taken == self.num_sent):
-            return None
-        return "length" if len(self.words) >= self.max_tokens else "stop"
+        return self.text.reason if self.is_done and self.num_taken == self.num_sent else None
 
     def take(self) -> str:
-        """The words that came since the last call."""
+        """What a client reads of the tokens that came since the last call."""
         begin, self.num_taken = self.num_taken, self.num_sent
-        return self.words[begin] if self.num_sent == begin + 1 else "".join(self.words[begin : self.num_sent])
+        shown = self.text.shown or self.text.tokens
+        return shown[begin] if self.num_sent == begin + 1 else "".join(shown[begin : self.num_sent])
 
 
 @dataclass(slots=True, eq=False)
@@ -162,8 +181,10 @@ class Call:
     streams: dict[int, Stream] = field(default_factory=dict)  # By the index of the request in the system
     fresh: dict[Stream, None] = field(default_factory=dict)  # Answers with new tokens
     write: Callable[[], None] = lambda: None  # Called when there are any, as seldom as once for all that are due
+    fail: Callable[[str], None] = lambda _: None  # Called when its answers cannot go on
     came: float | None = None  # When it reached the server
     num_open: int = 0  # Answers that are not complete
+    num_prompt: int = 0  # Tokens of its prompts, each counted once
 
 
 class Emulator:
@@ -171,8 +192,10 @@ class Emulator:
 
     def __init__(
         self, system: System, lengths: LengthDistribution, *, speed: float = 1.0, seed: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, adapters: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        """``adapters``: names that clients may ask for."""
+        self.adapters, self.is_asleep = tuple(adapters), False
         require(0 < speed <= 1000, "speed", "be above 0 and at most 1000", speed)
         self.system, self.speed, self._lengths = system, speed, lengths
         first, last = system.pools[0], system.pools[-1]
@@ -188,6 +211,7 @@ class Emulator:
         host = last.deployment.host if last.deployment.over_http else None
         self._server = (0.0, 0.0) if host is None else (host.server_path, host.server_token)
         """Seconds of the API server for a request and each of its tokens, which an engine's own metrics leave out."""
+        self.wake_lag = 0.0  # Seconds by which the process woke late, lately
         self.lag = self.longest_lag = 0.0  # Seconds by which the last tokens left late, and the most so far
         self._contents, self._random = Contents(), np.random.default_rng(seed)
         self._streams: dict[int, Stream] = {}
@@ -195,6 +219,7 @@ class Emulator:
         lead = OWN_SECONDS * speed if clock is time.monotonic else 0.0
         self._lead = lead if lead < first.replica.request_path_seconds / 2 else 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self.down: set[int] = self.live.pools[-1].down  # Engines that have crashed and are not back
         most_recent = 20_000  # Requests kept for the forecast of the load so far
         self._recent: deque[Request] = deque(maxlen=most_recent)
 
@@ -205,8 +230,8 @@ class Emulator:
     # Requests.
 
     def start(
-        self, call: Call, choice: int, ids: Sequence[int], max_tokens: int | None, *, ignore_eos: bool = False,
-        min_tokens: int = 0, priority: int = 0, came: float | None = None,
+        self, call: Call, choice: int, ids: Sequence[int], max_tokens: int | None, wanted: Wanted = PLAIN, *,
+        priority: int = 0, came: float | None = None, adapter: int | None = None,
     ) -> Stream:  # fmt: skip
         """Send a prompt to the engine; ``max_tokens`` None: as many as the model has room for.
 
@@ -221,18 +246,25 @@ class Emulator:
                 f"its prompt and asks for {max_tokens or 1} more"
             )
         most = min(max_tokens or room, self.system.pools[-1].replica.max_output or room)
-        natural = most if ignore_eos else max(min_tokens, int(self._lengths.sample(1, self._random)[0]))
-        seed = int(self._random.integers(1 << 30))
-        words = answer_words(seed, min(most, natural))
+        if wanted.min_tokens > most:
+            raise InputError(f"min_tokens must be at most {most}, the room for an answer, not {wanted.min_tokens}")
+        random, seed = self._random, self._seed_of(wanted, ids, choice)
+        if seed is None:
+            seed = int(random.integers(1 << 30))
+        else:
+            random = np.random.default_rng(seed)
+        natural = most if wanted.ignore_eos else max(wanted.min_tokens, int(self._lengths.sample(1, random)[0]))
+        answer = generate_text(wanted, seed, natural, most)
+        words = answer.tokens
         segments, whole = self._contents.segments(ids)
         now = self.now() if came is None else came - self._lead
         name = hash(("answer", seed, self.live.num_requests))
         request = Request(
             now, len(ids), len(words), segments, name, declared=most, stops=len(words) < most, priority=priority
         )
-        index = self.live.submit(request, now)
+        index = self.live.submit(asking_for(request, adapter), now)
         self._contents.remember(ids, whole, words, (*segments, Segment(name, len(words))))
-        stream = Stream(request, words, call, choice, most, seed, began=now)
+        stream = Stream(request, answer, call, choice, most, wanted, seed, began=now)
         call.streams[index] = self._streams[index] = stream
         call.num_open += 1
         self._recent.append(request)
@@ -243,14 +275,43 @@ class Emulator:
             self._timer = asyncio.get_running_loop().call_later(0, self._tick)
         return stream
 
+    @staticmethod
+    def _seed_of(wanted: Wanted, ids: Sequence[int], choice: int) -> int | None:
+        """Equal seeds, and equal prompts without any chance, have equal answers."""
+        if wanted.seed is None and not wanted.is_greedy:
+            return None
+        told = wanted.seed if wanted.seed is not None else crc32(repr([*ids]).encode())
+        return (told * 2654435761 + choice * 7919) % (1 << 30)
+
     def leave(self, call: Call) -> None:
         """The client has gone: its answers are not written any further."""
         for index, stream in call.streams.items():
             if not stream.is_done and self._streams.pop(index, None) is not None:
-                self.live.abort(index, self.now())
-                metrics = self.metrics.engines[0]
+                metrics = self.metrics.engines[self.live.abort(index, self.now())]
                 metrics.finished["abort"] += 1
                 metrics.counters["aborted"] += 1
+
+    # What goes wrong.
+
+    def crash(self, number: int) -> None:
+        """An engine ends: its answers break off, and what it had cached is gone."""
+        engine = self.live.pools[-1].engines[number]
+        for stream in [each for index, each in self._streams.items() if index in engine.outstanding]:
+            self.leave(stream.call)
+            stream.call.fail("the engine has ended")
+        engine.loop.scheduler.cache.clear()
+
+    def slow(self, number: int, gpu: float, host: float) -> None:
+        """Steps of an engine take so many times as long from now on as they are forecast."""
+        for running, pool in zip(self.live.pools, self.system.pools, strict=True):
+            if number < len(running.engines):
+                timer = pool.engines.replicas[number].timer
+                cast("Loop", running.engines[number].loop).use(slowed_timer(timer, gpu, gpu, host))
+
+    def reset_prefix_cache(self) -> None:
+        for pool in self.live.pools:
+            for engine in pool.engines:
+                engine.loop.scheduler.cache.clear()
 
     # The clock.
 
@@ -297,6 +358,7 @@ class Emulator:
 
     def _begin(self, stream: Stream, metrics: EngineMetrics, at: float, cached: int) -> None:
         """An answer has its first token."""
+        stream.num_cached = cached
         stream.first, count, (path, token) = at, stream.request.num_input, self._server
         metrics.counters.update(prompt_tokens=count, prefix_queries=count, prefix_hits=cached)
         stream.entered = stream.began + path + token * count
@@ -304,10 +366,10 @@ class Emulator:
 
     def _finish(self, stream: Stream, metrics: EngineMetrics, started: float) -> None:
         request, first = stream.request, stream.first or 0.0
-        reason = "length" if len(stream.words) >= stream.max_tokens else "stop"
-        metrics.finished[reason] += 1
+        metrics.finished["length" if stream.text.reason == "length" else "stop"] += 1
         metrics.counters["requests"] += 1
         measured = {
+            "n": len(stream.call.streams), "computed": request.num_input - stream.num_cached,
             "input": request.num_input, "output": request.num_output, "max_tokens": stream.max_tokens,
             "e2e": stream.last - stream.entered, "queue": max(0.0, started - stream.entered),
             "inference": stream.last - started, "prefill": first - started, "decode": stream.last - first,
@@ -319,17 +381,19 @@ class Emulator:
 
     # What is told of it.
 
-    def metrics_text(self) -> str:
-        """Everything for Prometheus, under the engine's names."""
+    def metrics_text(self, more: Mapping[str, tuple[str, float]] = MappingProxyType({})) -> str:
+        """Everything for Prometheus, under the engine's names; ``more``: other gauges of our own."""
         found = [self._gauges(number) for number in range(len(self.metrics.engines))]
         ours = {
             "infercast:lag_seconds": ("Seconds by which the last tokens left late.", self.lag),
             "infercast:longest_lag_seconds": ("The most so far.", self.longest_lag),
+            "infercast:wake_lag_seconds": ("Seconds by which this process wakes late.", self.wake_lag),
             "infercast:clock_seconds": ("The simulation's clock.", self.now()),
+            **more,
         }
         return self.metrics.text(found, ours)
 
-    def _gauges(self, number: int) -> dict[str, float]:
+    def _gauges(self, number: int) -> dict[str, Any]:
         engine, metrics = self.live.pools[-1].engines[number], self.metrics.engines[number]
         scheduler, record = engine.loop.scheduler, self.live.records[number]
         while record.step_sizes:
@@ -340,8 +404,17 @@ class Emulator:
         capacity = replica.num_blocks * block
         seconds = max(1.0, self.now())
         running = len(scheduler.running)
+        waiting = len(engine.outstanding) - running
+        hits, awake = counters["prefix_hits"], float(not self.is_asleep)
         return {
-            "running": running, "waiting": len(engine.outstanding) - running, "kv_usage": usage,
+            "waiting_by_reason": {"capacity": waiting, "deferred": 0},
+            "sleep_state": {"awake": awake, "weights_offloaded": 1 - awake, "discard_all": 0},
+            "prompt_sources": {
+                "local_compute": counters["prompt_tokens"] - hits, "local_cache_hit": hits, "external_kv_transfer": 0,
+            },
+            "accepted_by_position": dict(enumerate(record.drafts.accepted_by_position)),
+            "adapters": self._adapters_of(engine, number), "external": None if replica.offload else 0,
+            "running": running, "waiting": waiting, "kv_usage": usage,
             "preemptions": scheduler.num_preemptions, "used_tokens": round(usage * capacity),
             "free_tokens": round((1 - usage) * capacity), "block_size": block, "num_gpu_blocks": replica.num_blocks,
             "gen_throughput": counters["generation_tokens"] / seconds,
@@ -350,6 +423,20 @@ class Emulator:
             "accepted_tokens": sum(record.drafts.accepted_by_position),
             "accept_length": 1 + sum(record.drafts.accepted_by_position) / max(1, record.drafts.num_drafts),
         }  # fmt: skip
+
+    def _adapters_of(self, engine: Engine, number: int) -> dict[str, float]:
+        """Adapters of requests that run and that wait, as labels; the first engine tells of all."""
+        settings: Any = self.system.pools[-1].deployment.settings
+        if not self.adapters or number:
+            return {}
+        running = {each.index for each in engine.loop.scheduler.running}
+        names: dict[bool, set[str]] = {True: set(), False: set()}
+        for index, request in engine.outstanding.items():
+            if request.adapter is not None:
+                names[index in running].add(self.adapters[request.adapter])
+        labels = {"running_lora_adapters": names[True], "waiting_lora_adapters": names[False]}
+        told = ",".join(f'{name}="{",".join(sorted(found))}"' for name, found in labels.items())
+        return {f'max_lora="{getattr(settings, "max_loras", len(self.adapters))}",{told}': time.time()}
 
     def state(self) -> dict[str, Any]:
         """The load so far, and what the engines do."""

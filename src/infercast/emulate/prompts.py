@@ -7,10 +7,11 @@ each of one token, so a client that sends an answer back sends the same tokens.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import accumulate
 from typing import Any
 from zlib import crc32
@@ -24,47 +25,64 @@ WORDS = re.findall(
     " the of and to in is that for it as was with be by on not he his but at are this have from or had an they which"
     " one you were her all she there would their we him been has when who will more no if out so what up said its",
 )
+TEXT_PARTS = ("text", "input_text", "output_text", "tool_result", "refusal", "thinking")
 CHUNK = 16  # Tokens of a prompt that are compared together; an engine's blocks have as many or more
 IDS = 1 << 17
 
 
+def pieces(text: str) -> list[str]:
+    """The texts of its tokens."""
+    found: list[str] = PIECE.findall(text)
+    return found
+
+
+@lru_cache(1 << 16)
+def token_id(piece: str) -> int:
+    return crc32(piece.encode(errors="surrogatepass")) % IDS
+
+
 def encode(text: str) -> list[int]:
-    return [crc32(piece.encode(errors="surrogatepass")) % IDS for piece in PIECE.findall(text)]
+    return [*map(token_id, PIECE.findall(text))]
 
 
-WORD_IDS = {word: encode(word)[0] for word in WORDS}
+TEXTS = {token_id(word): word for word in WORDS}
 
 
-def encode_chat(messages: Any) -> list[int]:
-    """A conversation in a plain template: a token for each role, the content, a token for its end."""
-    if not isinstance(messages, list) or not messages:
-        raise InputError("messages must be a list of at least one message")
+def decode(ids: Iterable[int]) -> str:
+    """A text for tokens: the words of answers are found again, and others stand for what nobody knows."""
+    return "".join(TEXTS.get(each) or WORDS[each % len(WORDS)] for each in ids)
+
+
+def text_of_call(name: str, arguments: str) -> str:
+    """How a model writes that it calls a tool."""
+    return f'{{"name": "{name}", "arguments": {arguments}}}'
+
+
+def encode_chat(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+    """A conversation in a plain template: what tools there are, a token for each role, the content, one for its end."""
     found: list[int] = []
+    if tools:
+        found = [_special("tools"), *encode("\n".join(json.dumps(each) for each in tools)), _special("end")]
     for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise InputError('every message must be an object with a "role" and a "content"')
-        found += [_special(message["role"]), *encode(_text_of(message.get("content"))), _special("end")]
+        text = _text_of(message.get("content"))
+        for call in message.get("tool_calls") or ():
+            function = call.get("function", {}) if isinstance(call, Mapping) else {}
+            text += text_of_call(str(function.get("name", "")), str(function.get("arguments", "")))
+        found += [_special(message["role"]), *encode(text), _special("end")]
     return [*found, _special("assistant")]
 
 
 def _text_of(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
-        if any(part.get("type", "text") not in ("text", "input_text") for part in content):
-            raise InputError("only parts of type text are emulated; images and audio are not")
-        return "".join(str(part.get("text", "")) for part in content)
-    raise InputError("the content of a message must be a text or a list of parts")
+    parts = [{"text": part} if isinstance(part, str) else part for part in content]
+    if any(not isinstance(part, Mapping) or part.get("type", "text") not in TEXT_PARTS for part in parts):
+        raise InputError("only parts of type text are emulated; images and audio are not")
+    return "".join(str(part.get("text", part.get("content", ""))) for part in parts)
 
 
 def _special(name: str) -> int:
     return IDS + crc32(name.encode(errors="surrogatepass")) % 1024
-
-
-def answer_words(seed: int, count: int) -> list[str]:
-    """The words of an answer, each one token with the space before it."""
-    step, first = 1 + seed % 58 | 1, seed // 59
-    return [WORDS[(first + number * step) % len(WORDS)] for number in range(count)]
 
 
 class Contents:
@@ -95,7 +113,7 @@ class Contents:
 
     def remember(self, ids: Sequence[int], whole: int, answer: Iterable[str], segments: tuple[Segment, ...]) -> None:
         """What a later prompt may continue: ``segments`` of a prompt with a hash of each chunk, and its answer."""
-        rest = [*ids[len(ids) // CHUNK * CHUNK :], *map(WORD_IDS.__getitem__, answer)]
+        rest = [*ids[len(ids) // CHUNK * CHUNK :], *map(token_id, answer)]
         end = len(rest) // CHUNK * CHUNK
         known = self._known.setdefault(reduce(_mixed, _names(rest[:end]), whole), {})
         most_kept = 50_000  # Prompts with their answers that a later prompt may continue

@@ -5,15 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from infercast import __version__
-from infercast.emulate.emulator import Call, Emulator, Stream
-from infercast.emulate.prompts import encode, encode_chat
+from infercast.emulate.answers import Wanted
+from infercast.emulate.emulator import Call, Emulator
+from infercast.emulate.faults import Fault, Faults
+from infercast.emulate.forms import Completions, Form, Generated, Messaged, Responded, error
+from infercast.emulate.prompts import decode, encode, token_id
+from infercast.emulate.requests import (
+    Chat,
+    Completion,
+    Generate,
+    Messages,
+    Responses,
+    Sampled,
+    Sampling,
+    StreamOptions,
+    read,
+)
 from infercast.errors import InputError, need
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.forecast.system import PROXY_ROUTER, system_of
@@ -24,115 +40,81 @@ from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Problem, check_host, 
 if TYPE_CHECKING:
     import uvicorn
 
-MOST_CHOICES = 128
-PAGES = ("/v1/models", "/version", "/get_model_info", "/metrics", "/health", "/health_generate", "/ping")
+MOST_CHOICES = 16384
+DROPPED = "dropped"
+PAGES = (
+    *("/v1/models", "/version", "/get_model_info", "/metrics", "/health", "/health_generate", "/ping"),
+    *("/load", "/is_sleeping"),
+)
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+HEADER_SECONDS = 10.0  # in which the head of a request must have come
+IDLE_SECONDS = 5  # for which a connection stays open after an answer, as in vLLM
+DRAIN_SECONDS = 30  # in which answers may end after SIGTERM
+BUSY_SECONDS = 0.02  # Tokens that leave so late are worth a word
 Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[Any]]
-
-
-class Asked:
-    """A request's fields, each checked as it is read."""
-
-    def __init__(self, document: Mapping[str, Any], came: float | None = None) -> None:
-        self.document, self.came = document, came
-
-    def whole(self, name: str, default: int | None, least: int = 0) -> int | None:
-        value = self.document.get(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
-            raise InputError(f"{name} must be a whole number of at least {least}, not {str(value)[:40]!r}")
-        return value
-
-    def truth(self, name: str) -> bool:
-        value = self.document.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise InputError(f"{name} must be true or false, not {str(value)[:40]!r}")
-        return bool(value)
-
-    @property
-    def prompts(self) -> list[list[int]]:
-        """The prompt of a completion: a text, tokens, or a list of either."""
-        given = self.document.get("prompt")
-        if isinstance(given, str):
-            return [encode(given)]
-        if isinstance(given, list) and given:
-            kinds = {*map(type, given)}
-            if kinds == {int}:
-                return [given]
-            if kinds == {str}:
-                return [encode(each) for each in given]
-            if kinds == {list} and all({*map(type, each)} <= {int} for each in given):
-                return given
-        raise InputError("prompt must be a text, a list of tokens, or a list of texts or of lists of tokens")
-
-
-class Form:
-    """How the answers of one API are written: ``text``, ``chat``, or SGLang's ``generate``."""
-
-    def __init__(self, kind: str, number: int, model: str) -> None:
-        self.kind = kind
-        name = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{number:012x}"
-        self._common = {"id": name, "created": int(time.time()), "model": model}
-        chunks = "chat.completion.chunk" if kind == "chat" else "text_completion"
-        self._head = f'data: {json_text({**self._common, "object": chunks})[:-1]}, "choices":['
-
-    def chunk(self, stream: Stream) -> str:
-        """The next event of an answer; a chat begins with the role."""
-        is_first, text = not stream.num_taken, stream.take()
-        if self.kind == "generate":
-            return f"data: {json_text(self._generated(stream))}\n\n"
-        ended = f'"{reason}"' if (reason := stream.finish_reason) else "null"
-        begin, end = f'{self._head}{{"index":{stream.choice},', f'"logprobs":null,"finish_reason":{ended}}}]}}\n\n'
-        if self.kind == "text":
-            return f'{begin}"text":"{text}",{end}'
-        role = f'{begin}"delta":{{"role":"assistant","content":""}},"finish_reason":null}}]}}\n\n' if is_first else ""
-        return f'{role}{begin}"delta":{{"content":"{text}"}},{end}'
-
-    def last(self, call: Call, *, with_usage: bool) -> str:
-        usage = f'{self._head}],"usage":{json_text(_usage(call))}}}\n\n' if with_usage else ""
-        return f"{usage}data: [DONE]\n\n"
-
-    def whole(self, call: Call) -> dict[str, Any]:
-        """All answers in one document."""
-        choices = []
-        for stream in call.streams.values():
-            text = stream.take()
-            if self.kind == "generate":
-                return self._generated(stream)
-            said = {"message": {"role": "assistant", "content": text}} if self.kind == "chat" else {"text": text}
-            choices.append({"index": stream.choice, **said, "logprobs": None, "finish_reason": stream.finish_reason})
-        name = "chat.completion" if self.kind == "chat" else "text_completion"
-        return {**self._common, "object": name, "choices": choices, "usage": _usage(call)}
-
-    def _generated(self, stream: Stream) -> dict[str, Any]:
-        reason, counts = stream.finish_reason, {"prompt_tokens": stream.request.num_input}
-        ended = {"completion_tokens": stream.num_taken, "finish_reason": reason and {"type": reason}}
-        return {"text": "".join(stream.words[: stream.num_taken]), "meta_info": {**counts, **ended}}
+Prompts = Sequence[tuple[Sequence[int], Wanted]]
 
 
 class Writer:
     """Writes a call's answers as tokens come, or at the end: by the emulator's clock, since a task wakes too slowly."""
 
-    def __init__(self, call: Call, form: Form, send: Send, *, is_stream: bool, with_usage: bool) -> None:
-        self._call, self._form, self._send = call, form, send
-        self._is_stream, self._with_usage = is_stream, with_usage
+    def __init__(
+        self, call: Call, form: Form, send: Send, *, is_stream: bool, fault: Fault | None = None,
+        drop: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        """``drop`` breaks the connection, if a ``fault`` wants that."""
+        self._call, self._form, self._send, self._is_stream = call, form, send, is_stream
+        self._fault, self._drop, self._is_held = fault, drop, False
         self._waiting: Coroutine[Any, Any, None] | None = None  # What a client that reads slowly keeps waiting
 
     def write(self) -> None:
         """Send what is new; a client that keeps us waiting gets the rest later, at once."""
         call, form = self._call, self._form
-        if self._waiting is not None or not call.fresh or (call.num_open and not self._is_stream):
+        if self._waiting is not None or self._is_held or not call.fresh or (call.num_open and not self._is_stream):
+            return
+        if self._fault is not None and self._is_struck(self._fault):
             return
         if self._is_stream:
             text, is_done = "".join(map(form.chunk, call.fresh)), not call.num_open
-            text += form.last(call, with_usage=self._with_usage) if is_done else ""
+            text += form.last(call) if is_done else ""
             self._waiting = self._send({"type": "http.response.body", "body": text.encode(), "more_body": not is_done})
         else:
             self._waiting = _reply(self._send, form.whole(call))
         call.fresh.clear()
         self._go_on()
+
+    def begin(self) -> None:
+        """What a stream has before its first token."""
+        if self._is_stream and (text := self._form.begin(self._call)):
+            self._waiting = self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            self._go_on()
+        self.write()
+
+    def fail(self, message: str) -> None:
+        """End the answer with an error: an event of a stream, or a reply."""
+        if self._is_stream:
+            text = self._form.failed(message).encode()
+            self._waiting = self._send({"type": "http.response.body", "body": text, "more_body": False})
+        else:
+            self._waiting = _reply(self._send, error(message, "InternalServerError", 500), 500)
+        self._go_on()
+
+    def _is_struck(self, fault: Fault) -> bool:
+        """Whether a fault keeps this answer back, or has broken its connection."""
+        if sum(each.num_sent for each in self._call.streams.values()) <= fault.after:
+            return False
+        self._fault = None
+        if fault.kind == "drop":
+            self._drop()
+            return True
+        self._is_held = True
+        asyncio.get_running_loop().call_later(30.0 if fault.seconds is None else fault.seconds, self._let_go)
+        return True
+
+    def _let_go(self) -> None:
+        self._is_held = False
+        self.write()
 
     def _go_on(self, _: Any = None) -> None:
         if self._waiting is not None:
@@ -149,16 +131,27 @@ class Writer:
 class Server:
     """An ASGI application; every request is answered here, for there may be thousands of open streams."""
 
-    def __init__(self, emulator: Emulator, names: Sequence[str], hosts: Sequence[str] = LOCAL_HOSTS) -> None:
-        self.emulator, self.names = emulator, tuple(names)
-        self._hosts = {host.lower() for host in hosts}
-        self._number = 0
+    def __init__(
+        self, emulator: Emulator, names: Sequence[str], hosts: Sequence[str] = LOCAL_HOSTS, *,
+        origins: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.emulator, self.names, self.adapters = emulator, tuple(names), emulator.adapters
+        self.faults = Faults(emulator)
+        self._hosts, self._origins = {host.lower() for host in hosts}, frozenset(origins)
+        self._number = self._num_open = 0
         self._forecast: asyncio.Task[Any] | None = None
         self._routes: dict[tuple[str, str], Callable[..., Awaitable[None]]] = {
             ("POST", "/v1/completions"): self._completions,
             ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/responses"): self._responses,
+            ("POST", "/v1/messages"): self._messages,
+            ("POST", "/v1/messages/count_tokens"): self._count_tokens,
+            ("POST", "/v1/embeddings"): self._embeddings,
             ("POST", "/generate"): self._generate,
             ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/detokenize"): self._detokenize,
+            **{("POST", path): self._act for path in ("/reset_prefix_cache", "/flush_cache", "/sleep", "/wake_up")},
+            **{(method, "/faults"): self._set_faults for method in ("GET", "POST", "DELETE")},
             **{("GET", path): self._page for path in PAGES},
             ("GET", "/infercast"): self._infercast,
         }
@@ -166,119 +159,242 @@ class Server:
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        if extra := self._headers(scope):
+            plain = send
+
+            async def send(message: Mapping[str, Any]) -> None:
+                if message["type"] == "http.response.start":
+                    message = {**message, "headers": [*message["headers"], *extra]}
+                await plain(message)
+
         try:
             await self._route(scope)(scope, receive, send)
         except Problem as problem:
-            await _reply(send, _error(problem.message, problem.kind, problem.status), problem.status)
+            headers = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
+            await _reply(send, error(problem.message, problem.kind, problem.status), problem.status, headers=headers)
         except InputError as problem:
-            await _reply(send, _error(str(problem), "BadRequestError", 400), 400)
+            await _reply(send, error(str(problem), "BadRequestError", 400), 400)
+
+    def _headers(self, scope: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
+        """What every reply to a request has: its own number, and leave for pages of other origins."""
+        found = []
+        for name, value in scope["headers"]:
+            if name == b"x-request-id":
+                found.append((name, value))
+            elif name == b"origin" and ("*" in self._origins or value.decode("latin-1") in self._origins):
+                found += [(b"access-control-allow-origin", value), (b"vary", b"origin")]
+                found += [(b"access-control-allow-headers", b"*"), (b"access-control-allow-methods", b"*")]
+        return found
 
     def _route(self, scope: Mapping[str, Any]) -> Callable[..., Awaitable[None]]:
         check_host(dict(scope["headers"]).get(b"host", b"").decode("latin-1"), self._hosts, "--listen")
         found = self._routes.get((scope["method"], scope["path"].rstrip("/") or "/"))
         if found is None:
             if any(path == scope["path"] for _, path in self._routes):
+                if scope["method"] == "OPTIONS" and self._origins:
+                    return self._allow
                 raise Problem(405, "MethodError", f"{scope['method'][:20]} is not for {scope['path'][:80]}")
             raise Problem(404, "NotFoundError", f"there is no {scope['path'][:80]}")
         return found
+
+    @staticmethod
+    async def _allow(scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        await _reply(send, b"")
 
     async def _document(self, scope: Mapping[str, Any], receive: Receive) -> dict[str, Any]:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         headers.setdefault("content-type", "application/json")
         largest_body = 32 * 1024 * 1024
         document = await read_document(receive, headers, largest_body)
-        model = document.get("model")
-        if model is not None and model not in self.names:
-            known = ", ".join(self.names)
-            raise Problem(404, "NotFoundError", f"the model {str(model)[:80]!r} does not exist; served: {known}")
+        model, known = document.get("model"), (*self.names, *self.adapters)
+        if isinstance(model, str) and model not in known:
+            told = ", ".join(known)
+            raise Problem(404, "NotFoundError", f"the model {model[:80]!r} does not exist; served: {told}")
         return document
 
     # Answers.
 
     async def _completions(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
-        asked = Asked(await self._document(scope, receive), came)
-        completion_tokens = 16  # What a completion without max_tokens has, as in vLLM
-        await self._answer("text", asked, asked.prompts, asked.whole("max_tokens", completion_tokens, 1), receive, send)
+        asked = read(Completion, await self._document(scope, receive))
+        form = Completions(self._next(), self._name(asked.model), is_chat=False, **_usages(asked))
+        echoed = [(ids, decode(ids) if text is None else text) for ids, text in asked.prompts()]
+        prompts = [
+            (
+                ids,
+                asked.wanted(logprobs=asked.logprobs, echoes=text if asked.echo else "", is_silent=asked.is_echo_alone),
+            )
+            for ids, text in echoed
+        ]
+        most = 1 if asked.is_echo_alone else asked.most
+        await self._answer(form, asked, prompts, most, came, receive, send)
 
     async def _chat(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
-        asked = Asked(await self._document(scope, receive), came)
-        most = asked.whole("max_completion_tokens", asked.whole("max_tokens", None, 1), 1)
-        await self._answer("chat", asked, [encode_chat(asked.document.get("messages"))], most, receive, send)
+        asked = read(Chat, await self._document(scope, receive))
+        form = Completions(self._next(), self._name(asked.model), is_chat=True, **_usages(asked))
+        logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
+        await self._answer(form, asked, [self._prompt(asked, logprobs)], asked.most, came, receive, send)
 
-    async def _answer(
-        self, kind: str, asked: Asked, prompts: list[list[int]], most: int | None, receive: Receive, send: Send
-    ) -> None:
-        choices = asked.whole("n", 1, 1) or 1
-        if choices * len(prompts) > MOST_CHOICES:
-            raise InputError(f"n times the number of prompts must be at most {MOST_CHOICES}")
-        options = asked.document.get("stream_options")
-        with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-        call, is_stream = Call(came=asked.came), asked.truth("stream")
-        self._number += 1
-        form = Form(kind, self._number, str(asked.document.get("model") or self.names[0]))
-        for ids in prompts:
-            for _ in range(choices):
-                self._begin(call, asked, ids, most)
-        writer = Writer(call, form, send, is_stream=is_stream, with_usage=with_usage)
-        try:
-            if is_stream:
-                await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-            call.write = writer.write
-            writer.write()
-            while (await receive())["type"] != "http.disconnect":  # the client has left, or has its answer
-                pass
-        finally:
-            if call.num_open:
-                self.emulator.leave(call)
-            call.streams.clear()  # they know it, too: what knows each other waits for the garbage collector
-            call.write = lambda: None
+    def _prompt(self, chat: Chat, logprobs: int | None = None) -> tuple[list[int], Wanted]:
+        ids = chat.ids()
+        return ids, chat.wanted(logprobs=logprobs, tool=chat.tool(token_id(repr(ids[-64:]))))
 
-    def _begin(self, call: Call, asked: Asked, ids: Sequence[int], most: int | None) -> Stream:
-        try:
-            return self.emulator.start(
-                call, len(call.streams), ids, most,
-                ignore_eos=asked.truth("ignore_eos"), min_tokens=asked.whole("min_tokens", 0) or 0,
-                priority=asked.whole("priority", 0, -(1 << 30)) or 0, came=call.came,
-            )  # fmt: skip
-        except InputError:
-            self.emulator.leave(call)
-            raise
+    async def _responses(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        came = self.emulator.now()
+        asked = read(Responses, await self._document(scope, receive))
+        chat, form = asked.chat(), Responded(self._next(), self._name(asked.model))
+        chat.stream = asked.stream
+        await self._answer(form, chat, [self._prompt(chat)], chat.most, came, receive, send)
+
+    async def _messages(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        came = self.emulator.now()
+        asked = read(Messages, await self._document(scope, receive))
+        chat, form = asked.chat(), Messaged(self._next(), self._name(asked.model))
+        chat.stream = asked.stream
+        await self._answer(form, chat, [self._prompt(chat)], chat.most, came, receive, send)
+
+    async def _count_tokens(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        asked = read(Messages, {"max_tokens": 1, **await self._document(scope, receive)})
+        await _reply(send, {"input_tokens": len(asked.chat().ids())})
 
     async def _generate(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """SGLang's own API."""
-        came, document = self.emulator.now(), await self._document(scope, receive)
-        sampling = document.get("sampling_params") or {}
-        if not isinstance(sampling, Mapping):
-            raise InputError("sampling_params must be an object")
-        prompt = document.get("text", document.get("input_ids"))
-        asked = Asked({**sampling, "prompt": prompt, "stream": document.get("stream")}, came)
-        if len(prompts := asked.prompts) != 1:
-            raise InputError("text and input_ids must be one prompt")
-        await self._answer("generate", asked, prompts, asked.whole("max_new_tokens", 128, 1), receive, send)
+        came = self.emulator.now()
+        asked = read(Generate, await self._document(scope, receive))
+        most = (asked.sampling_params or Sampled()).max_new_tokens
+        prompts = [(asked.ids(), asked.wanted())]
+        await self._answer(Generated(), asked, prompts, None if most is None else max(1, most), came, receive, send)
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _name(self, asked: str | None) -> str:
+        return asked or self.names[0]
+
+    async def _answer(
+        self, form: Form, asked: Sampling | Generate, prompts: Prompts, most: int | None, came: float, receive: Receive,
+        send: Send,
+    ) -> None:  # fmt: skip
+        self.faults.check()
+        if self.emulator.is_asleep:
+            raise Problem(503, "ServiceUnavailableError", "the engine sleeps; POST /wake_up ends that")
+        choices, is_stream = getattr(asked, "n", 1) or 1, bool(asked.stream)
+        if choices * len(prompts) > MOST_CHOICES:
+            raise InputError(f"n times the number of prompts must be at most {MOST_CHOICES}")
+        model = getattr(asked, "model", None)
+        adapter = self.adapters.index(model) if model in self.adapters else None
+        kept = getattr(asked, "truncate_prompt_tokens", None) or 0
+        if kept:
+            kept = self.emulator.max_model_len - 1 if kept < 0 else kept
+            prompts = [(ids[-kept:], wanted) for ids, wanted in prompts]
+        call = Call(came=came, num_prompt=sum(len(ids) for ids, _ in prompts))
+        try:
+            for ids, wanted in prompts:
+                for _ in range(choices):
+                    self.emulator.start(
+                        call, len(call.streams), ids, most, wanted, priority=getattr(asked, "priority", 0), came=came,
+                        adapter=adapter,
+                    )  # fmt: skip
+        except InputError:
+            self.emulator.leave(call)
+            raise
+        task, fault = asyncio.current_task(), self.faults.of_stream()
+        drop = (lambda: None) if task is None else partial(task.cancel, DROPPED)
+        writer = Writer(call, form, send, is_stream=is_stream, fault=fault, drop=drop)
+        self._num_open += 1
+        try:
+            if is_stream:
+                await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+            call.write, call.fail = writer.write, writer.fail
+            writer.begin()
+            while (await receive())["type"] != "http.disconnect":  # the client has left, or has its answer
+                pass
+        except asyncio.CancelledError as reason:
+            if reason.args != (DROPPED,):  # the server ends, and its time for that is over
+                writer.fail("the server is shutting down")
+                raise
+        finally:
+            self._num_open -= 1
+            if call.num_open:
+                self.emulator.leave(call)
+            call.streams.clear()  # they know it, too: what knows each other waits for the garbage collector
+            call.write, call.fail = lambda: None, lambda _: None
 
     # The rest.
 
+    async def _embeddings(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        await self._document(scope, receive)
+        raise InputError("the model does not support embeddings; it generates text")
+
     async def _tokenize(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         document = await self._document(scope, receive)
-        ids = encode_chat(document["messages"]) if "messages" in document else Asked(document).prompts[0]
+        if "messages" in document:
+            ids = read(Chat, document).ids()
+        elif not isinstance(document.get("prompt"), str):
+            raise InputError("prompt must be a text, or messages a conversation")
+        else:
+            ids = encode(document["prompt"])
         await _reply(send, {"count": len(ids), "max_model_len": self.emulator.max_model_len, "tokens": ids})
+
+    async def _detokenize(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        ids = (await self._document(scope, receive)).get("tokens")
+        if not isinstance(ids, list) or not all(type(each) is int and each >= 0 for each in ids):
+            raise InputError("tokens must be a list of whole numbers of at least 0")
+        await _reply(send, {"prompt": decode(ids)})
+
+    async def _act(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """What operators do with a running engine."""
+        path = scope["path"].rstrip("/")
+        if path in ("/sleep", "/wake_up"):
+            self.emulator.is_asleep = path == "/sleep"
+        if path != "/wake_up":
+            self.emulator.reset_prefix_cache()
+        await _reply(send, b"", kind=b"text/plain")
+
+    async def _set_faults(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """What goes wrong on demand: told, added or ended."""
+        if scope["method"] == "DELETE":
+            self.faults.clear()
+        elif scope["method"] == "POST":
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+            document = await read_document(receive, {"content-type": "application/json"} | headers)
+            for each in document.get("faults", [document]):
+                self.faults.add(each)
+        self.faults.move()
+        await _reply(send, {"faults": self.faults.state(), "struck": dict(self.faults.struck)})
 
     async def _page(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """What an engine says of itself."""
-        path, names, engine = scope["path"], self.names, self.emulator.system.pools[-1].deployment.engine
+        path, names, engine = scope["path"].rstrip("/"), self.names, self.emulator.system.pools[-1].deployment.engine
+        self.faults.move()
         if path == "/v1/models":
             common = {"object": "model", "created": 0, "owned_by": "infercast"}
-            data = [{"id": each, **common, "max_model_len": self.emulator.max_model_len} for each in names]
+            data = [
+                {"id": each, **common, "root": names[0], "parent": None if each in names else names[0],
+                 "max_model_len": self.emulator.max_model_len}
+                for each in (*names, *self.adapters)
+            ]  # fmt: skip
             await _reply(send, {"object": "list", "data": data})
         elif path == "/version":
-            await _reply(send, {"version": engine.name, "emulated_by": f"infercast {__version__}"})
+            await _reply(send, {"version": _version(engine.name), "emulated_by": f"infercast {__version__}"})
         elif path == "/get_model_info":
             await _reply(send, {"model_path": names[0], "tokenizer_path": names[0], "is_generation": True})
-        else:
-            text = self.emulator.metrics_text() if path == "/metrics" else ""
+        elif path == "/load":
+            await _reply(send, {"server_load": self._num_open})
+        elif path == "/is_sleeping":
+            await _reply(send, {"is_sleeping": self.emulator.is_asleep})
+        elif path == "/metrics":
+            struck = {
+                f'infercast:faults_total{{kind="{kind}"}}': ("Faults that have struck.", float(count))
+                for kind, count in self.faults.struck.items()
+            }
+            text = self.emulator.metrics_text(struck)
             await _reply(send, text.encode(), kind=b"text/plain; version=0.0.4; charset=utf-8")
+        else:
+            is_up = len(self.emulator.down) < len(self.emulator.metrics.engines)
+            await _reply(send, b"", 200 if is_up else 503, kind=b"text/plain")
 
     async def _infercast(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """The load so far, and the forecast of it; one is computed at a time, in a thread."""
@@ -295,61 +411,138 @@ class Server:
         await _reply(send, {**found, "forecast": forecast})
 
 
-def _usage(call: Call) -> dict[str, Any]:
-    streams = [*call.streams.values()]
-    prompt = sum(each.request.num_input for each in streams)
-    written = sum(each.num_sent for each in streams)
-    return {"prompt_tokens": prompt, "total_tokens": prompt + written, "completion_tokens": written}
+def _usages(asked: Sampling) -> dict[str, bool]:
+    options = asked.stream_options or StreamOptions()
+    always = bool(options.include_usage and options.continuous_usage_stats)
+    return {"with_usage": bool(options.include_usage), "always_usage": always}
 
 
-def _error(message: str, kind: str, status: int) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
-
-
-async def _reply(send: Send, body: Any, status: int = 200, kind: bytes = b"application/json") -> None:
+async def _reply(
+    send: Send, body: Any, status: int = 200, kind: bytes = b"application/json", headers: Sequence[Any] = ()
+) -> None:
     text = body if isinstance(body, bytes) else json_text(body).encode()
-    headers = [(b"content-type", kind), (b"content-length", str(len(text)).encode())]
+    headers = [(b"content-type", kind), (b"content-length", str(len(text)).encode()), *headers]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
-def make_server(emulator: Emulator, names: Sequence[str], host: str, port: int) -> tuple[uvicorn.Server, Any]:
+def _version(name: str) -> str:
+    """As the engine tells it: three numbers."""
+    release = name.partition("@")[2]
+    return f"{release}.0" if release.count(".") == 1 else release
+
+
+def _impatient(protocol: Any) -> Any:
+    """The protocol of uvicorn, which has no limit of its own for requests that do not come, with one."""
+
+    class Impatient(protocol):  # type: ignore[misc]
+        waiting: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._look()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._look()
+
+        def connection_lost(self, reason: Exception | None) -> None:
+            super().connection_lost(reason)
+            if self.waiting is not None:
+                self.waiting.cancel()
+
+        def _look(self) -> None:
+            cycle = self.cycle
+            if cycle is not None and not cycle.response_complete:
+                if self.waiting is not None:
+                    self.waiting.cancel()
+                    self.waiting = None
+            elif self.waiting is None:
+                self.waiting = self.loop.call_later(HEADER_SECONDS, self._close)
+
+        def _close(self) -> None:
+            self.waiting = None
+            if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+                self.transport.close()
+
+    return Impatient
+
+
+def make_server(
+    application: Server, host: str, port: int, *, drain_seconds: int = DRAIN_SECONDS
+) -> tuple[uvicorn.Server, Any]:
     """The application in uvicorn, and the socket that it listens to."""
     import uvicorn  # noqa: PLC0415 - the names of this module are public, and these packages optional
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol  # noqa: PLC0415
 
     from infercast.web.server import listen_on  # noqa: PLC0415
 
-    hosts = () if host in ANY_ADDRESS else (*LOCAL_HOSTS, host)
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: "without completing response" not in record.getMessage()
+    )
     config = uvicorn.Config(
-        Server(emulator, names, hosts), ws="none", lifespan="off", log_level="warning", access_log=False, backlog=8192,
-        server_header=False, date_header=False, proxy_headers=False, timeout_keep_alive=65, timeout_graceful_shutdown=1,
+        application, http=_impatient(AutoHTTPProtocol), ws="none", lifespan="off", log_level="warning",
+        access_log=False, backlog=8192, server_header=False, date_header=False, proxy_headers=False,
+        timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=drain_seconds,
     )  # fmt: skip
-    return uvicorn.Server(config), listen_on(host, port)
+    return uvicorn.Server(config), listen_on(host, port, "--listen")
+
+
+def application(
+    emulator: Emulator, names: Sequence[str], host: str, *, origins: Sequence[str] = (), faults: Sequence[Any] = ()
+) -> Server:  # fmt: skip
+    """What serves clients, with faults that are planned; ``host``: the address to which it will listen."""
+    hosts = () if host in ANY_ADDRESS else (*LOCAL_HOSTS, host)
+    found = Server(emulator, names, hosts, origins=origins)
+    for fault in faults:
+        found.faults.add(fault)
+    return found
 
 
 def serve(
-    emulator: Emulator, names: Sequence[str], host: str, port: int, tell: Callable[[str], None] = lambda _: None
-) -> None:
-    """Serve until it is interrupted; ``tell`` hears the address."""
-    server, listening = make_server(emulator, names, host, port)
+    application: Server, host: str, port: int, tell: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> None:  # fmt: skip
+    """Serve until it is interrupted; ``tell`` hears the address, ``warn`` that this machine is too slow."""
+    server, listening = make_server(application, host, port)
     switch_seconds = 0.0005  # How long a forecast in a thread may keep tokens waiting at a time
     sys.setswitchinterval(switch_seconds)
     gc.collect()
     gc.freeze()  # what is loaded stays, and is not looked through again while clients wait
     gc.set_threshold(1000, 3, 3000)  # a millisecond at a time; everything that was ever asked once in many minutes
     tell(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
+
+    async def run() -> None:
+        watching = asyncio.ensure_future(_watch_lag(application.emulator, warn))
+        await server.serve([listening])
+        watching.cancel()
+
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(server.serve([listening]))
+        asyncio.run(run())
+
+
+async def _watch_lag(emulator: Emulator, warn: Callable[[str], None]) -> None:
+    """Measure how late this process wakes, which is how late it reads requests; a word where that changes answers."""
+    every, told = 0.1, False
+    while True:
+        began = time.monotonic()
+        await asyncio.sleep(every)
+        emulator.wake_lag = max(0.0, time.monotonic() - began - every)
+        late = max(emulator.lag, emulator.wake_lag)
+        if late > BUSY_SECONDS and not told:
+            told = True
+            warn(f"this machine is busy: tokens leave {1000 * late:.0f} ms late; --speed 0.5 gives it twice the time")
 
 
 @contextlib.contextmanager
 def emulator(
     model: ModelSource, gpu: GpuSource, *, replicas: int = 1, answer_lengths: str = "lognormal:180:0.8:4:1000",
-    speed: float = 1.0, port: int = 0, seed: int = 0, **options: Any,
+    speed: float = 1.0, port: int = 0, seed: int = 0, faults: Sequence[Mapping[str, Any]] = (), **options: Any,
 ) -> Iterator[str]:  # fmt: skip
     """An endpoint in a thread, for notebooks and tests; its address, with ``/v1`` for clients of OpenAI's API.
 
-    ``options`` are those of `deploy`. ``answer_lengths``: tokens after which answers end that may.
+    ``options`` are those of `deploy`. ``answer_lengths``: tokens after which answers end that may. ``faults``: what
+    goes wrong, as ``--faults`` has it.
 
     >>> with emulator("qwen3-0.6b", "h200-sxm", speed=10) as url:  # doctest: +SKIP
     ...     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
@@ -359,7 +552,8 @@ def emulator(
     system = system_of(deployment, PROXY_ROUTER if replicas > 1 else None, instances=replicas)
     emulated = Emulator(system, parse_lengths(answer_lengths, "answer_lengths"), speed=speed, seed=seed)
     names = [name for name in (model, deployment.model.name) if isinstance(name, str)]
-    server, listening = make_server(emulated, names, "127.0.0.1", port)
+    served = application(emulated, names, "127.0.0.1", faults=faults)
+    server, listening = make_server(served, "127.0.0.1", port, drain_seconds=1)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()
     try:

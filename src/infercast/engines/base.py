@@ -112,7 +112,7 @@ class Engine(ABC):
 
     @property
     def tied_routers(self) -> tuple[str, ...]:
-        """Routers whose scores tie with dummy weights: of ``grouped`` experts, and ``biased`` ones."""
+        """Routers with scores that tie for dummy weights: of ``grouped`` experts, and ``biased`` ones."""
         return "grouped", "biased"
 
     @property
@@ -235,7 +235,7 @@ class Engine(ABC):
         """How it divides the memory of a GPU of the ``stage``, or that with least room; perhaps without a KV block."""
 
     def weight_waits(self, deployment: Deployment, tokens: Table, seconds: Table, /) -> Table | None:
-        """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory, if any."""
+        """Seconds that steps of these tokens and kernel times wait for weights in host memory, if any."""
         return None
 
     def check_memory(self, model: ModelConfig, settings: Any, memory: Memory, /) -> None:  # noqa: B027 - most have none

@@ -1,4 +1,4 @@
-"""The stages of a pipeline: what each takes on its GPU, and the cut through the layers whose slowest stage is quickest.
+"""The stages of a pipeline: what each takes on its GPU, and the cut of the layers that makes the slowest one quickest.
 
 A step is a sum over layers, the embedding (first stage), the head with sampling and drafts (last stage), and what is
 sent to the next stage, so the best cut into contiguous parts is found exactly, by dynamic programming.

@@ -98,7 +98,7 @@ class TimedDeployment(Protocol):
         """How draft passes are launched."""
 
     def weight_waits(self, tokens: Table, seconds: Table) -> Table | None:
-        """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory."""
+        """Seconds that steps of these tokens and kernel times wait for weights in host memory."""
 
 
 ONE = np.array([1])
@@ -338,7 +338,7 @@ class KernelTimer:
         return attention_calls(self._config, self._layout, queries, keys, sequences)
 
     def _look_at_decoding(self, tokens: int, sampled: int) -> tuple[tuple[int, ...], HostCost, float]:
-        """What steps of so many decoding sequences have in common: rows of tables, host, and seconds by the tables."""
+        """What steps of this many decoding sequences share: rows of tables, host, and seconds by the tables."""
         launch, padded = self._graphs.launch(tokens, is_decode=True)
         row = self._decoding_row + padded
         seconds = self._token_seconds[row] + self._row_seconds[sampled]

@@ -479,7 +479,7 @@ class FleetRun:
 def run_fleet(curves: Mapping[int, LoadCurve], load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
     """Step through a day; ``first`` are requests in the system at its beginning.
 
-    ``curves``: of one of so many replicas; one of more behaves as in the largest fleet that was simulated.
+    ``curves``: of one replica by the size of its fleet; in a larger one it behaves as in the largest simulated.
     """
     by_size = sorted(curves.items())
     ready: list[int] = []

@@ -201,11 +201,12 @@ def deploy(
     of that of the settings. Without ``settings`` those of the engine are options as well, such as ``max_num_seqs=64``.
 
     ``gpu`` may name one for each stage of a pipeline (``2xh200-sxm+2xa100-sxm``), and ``pp_layer_partition`` the layers
-    of each: ``20,20,21,19``, or ``auto`` for the cut whose slowest stage is quickest. ``network`` joins nodes where a
-    layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without direct links. ``fuse_allreduce_rms``
-    and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and ``gpu_clock_mhz`` limit every GPU, as
-    ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text over HTTP; without it as tokens from
-    the same program. With ``chat`` a server renders them by a template, which vLLM 0.11.0 parses for each.
+    of each: ``20,20,21,19``, or ``auto`` for the cut that makes the slowest one quickest. ``network`` joins nodes where
+    a layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without direct links.
+    ``fuse_allreduce_rms`` and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and
+    ``gpu_clock_mhz`` limit every GPU, as ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text
+    over HTTP; without it as tokens from the same program. With ``chat`` a server renders them by a template, which vLLM
+    0.11.0 parses for each.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
     for anything that an engine would refuse.

@@ -81,7 +81,7 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
 def within_limit(
     board: BoardPower, phases: list[tuple[str, StepsEnergy]], seconds: float
 ) -> list[tuple[str, StepsEnergy]]:
-    """Bursts exceed the limit for milliseconds; the average over a run of so many seconds does not."""
+    """Bursts exceed the limit for milliseconds; the average over a run of this many seconds does not."""
     most = board.held_watts * seconds - board.idle_watts * max(seconds, sum(each.kernel_seconds for _, each in phases))
     share = min(1.0, max(most, 0.0) / max(sum(sum(each.dynamic.values()) for _, each in phases), 1e-12))
     return [(name, replace(each, dynamic={part: share * value for part, value in each.dynamic.items()}))
@@ -155,7 +155,7 @@ def pool_energy(
                 inputs = sum(workload.requests[number].num_input for number in served.tolist())
                 prompts = round(record.share * int(inputs - record.num_cached[served].sum()))
             steps.append((name, steps_energy(timer, board, totals, typical_batches(totals, prompts))))
-        for name, energy in within_limit(board, steps, duration / times):
+        for name, energy in within_limit(board, steps, layout.pipeline * duration / times):
             phases.setdefault(name, []).append((record.phases[name], energy))
             for family, value in energy.dynamic.items():
                 parts[family] = parts.get(family, 0.0) + gpus * value

@@ -402,6 +402,27 @@ def average_shape(totals: PhaseTotals, drafting: Drafting | None = None) -> Step
     return DraftShape(*sizes, verifying, drafts, drafting.width, sequences, drafting.num_drafts)
 
 
+def typical_shape(record: Record, totals: PhaseTotals, drafting: Drafting | None = None) -> StepShape:
+    """The same with prompts and decoding sequences apart, for which attention is launched in different ways."""
+    if totals is record.decoding:
+        return average_shape(totals, drafting)
+    served = ~np.isnan(record.first_token)
+    num_prompts = max(1, round(np.count_nonzero(served) / totals.steps))
+    num_decodes = max(0, round(totals.sequences / totals.steps) - num_prompts)
+    prompt_tokens = max(1, round((totals.tokens / totals.steps - num_decodes) / num_prompts))
+    cached = round(float(record.num_cached[served].mean()))
+    context = totals.context / totals.steps
+    if not num_decodes:
+        return StepShape([prompt_tokens] * num_prompts, [round(context / num_prompts)] * num_prompts, num_prompts)
+    before = max(1, round((context - num_prompts * cached) / num_decodes))
+    sampled = max(1, round(totals.sampled / totals.steps))
+    return StepShape(
+        [prompt_tokens] * num_prompts + [1] * num_decodes,
+        [cached] * num_prompts + [before] * num_decodes,
+        min(sampled, num_prompts + num_decodes),
+    )
+
+
 class StepTime(NamedTuple):
     """One step."""
 

@@ -2,7 +2,7 @@
 
 The command line, Python keyword checks, what-if changes, the fields of page and HTTP API, and the reference are all
 made from these rows. To add an option, add a row to the group that the commands take, and the code that reads it;
-options of one command alone are rows of the same kind beside that command.
+options of one command alone are rows of the same kind in the module of that command.
 """
 
 from __future__ import annotations

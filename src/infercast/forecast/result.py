@@ -67,7 +67,10 @@ class Verdict(ResultMixin):
 
 
 def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
-    """Judge a forecast by an SLO; 80 % intervals are computed if they are not given."""
+    """Judge a forecast by an SLO; 80 % intervals are computed if they are not given.
+
+    All limits of one run are off together, because one GPU and one host cause the error, so the least likely decides.
+    """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     intervals = intervals or forecast_intervals(forecast)
     share, least = attainment(forecast.clients, slo, counted(forecast)), headroom(forecast, slo)
@@ -97,20 +100,12 @@ def holds(forecast: SimulatedRun, slo: Slo) -> bool:
 
 
 def headroom(forecast: SimulatedRun, slo: Slo) -> float:
-    """The smallest limit / forecast: above 1 all limits hold."""
-    return min(limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits)
+    return tightest(forecast, slo)[0]
 
 
-def odds(forecast: SimulatedRun, slo: Slo, intervals: Intervals | None = None) -> float | None:
-    """The probability that all limits hold, from the 80 % intervals of the forecast, computed if not given.
-
-    None where latencies have no steady value, or the run was too short to see it. All limits of one run are off
-    together, because one GPU and one host cause the error, so the least likely limit decides (docs/odds.md).
-    """
-    if not forecast.state.is_steady:
-        return None
-    intervals = intervals or forecast_intervals(forecast)
-    return min(_judged(forecast, limit, intervals).odds or 0.0 for limit in slo.limits)
+def tightest(forecast: SimulatedRun, slo: Slo) -> tuple[float, str]:
+    """The smallest limit / forecast (above 1 all limits hold), and the name of that limit."""
+    return min((limit.seconds / max(value_of(forecast, limit), 1e-12), limit.name) for limit in slo.limits)
 
 
 def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:

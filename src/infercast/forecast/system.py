@@ -79,7 +79,7 @@ class System(NamedTuple):
         return [size_of(request.num_input) for request in workload.requests]
 
     def as_served(self, workload: Workload) -> Workload:
-        """The requests as they are answered: with so many tokens at most, or one result of a prompt."""
+        """The requests as they are answered: within a limit of tokens, or as one result of a prompt."""
         if self.pools[0].deployment.model.pools:
             return capped(workload, 1, "one result per prompt in place of answers")
         most = self.pools[-1].replica.max_output
@@ -95,7 +95,7 @@ class System(NamedTuple):
         """Serve a workload; ``watch``: for each pool one step observer a replica.
 
         ``progress`` is called with the number of requests served, and the clock. ``go_on`` may add requests when the
-        last one is sent (of two pools, it is also told what clients saw); without it no part can be summed up.
+        last one is sent (of two pools, it also gets what clients saw); without it no part can be summed up.
         """
         first, workload = self.pools[0].engines, self.as_served(workload)
         if self.wire is None:

@@ -79,14 +79,13 @@ def render_totals(validation: Validation) -> list[RenderableType]:
         *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
         ("all", _coverage_cells(validation)),
     ]
-    return [
-        Section(f"Median absolute error{left_out}", medians),
-        *([] if error is None else [Text(joules)]),
-        Section(
-            "Measured values inside the 80 % intervals of forecasts, and their mean half width",
-            Grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in covered], notes_at=(0,)),
-        ),
-    ]
+    totals: list[RenderableType] = [Section(f"Median absolute error{left_out}", medians)]
+    totals += [] if error is None else [Text(joules)]
+    if validation.coverage(*QUANTITIES) is None:  # a part was turned off
+        return totals
+    rows = [(name, *cells) for name, cells in covered]
+    title = "Measured values inside the 80 % intervals of forecasts, and their mean half width"
+    return [*totals, Section(title, Grid(("runs", *TITLES, "all"), rows, notes_at=(0,)))]
 
 
 def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:

@@ -8,14 +8,14 @@ from typing import Any
 
 from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
 from infercast.forecast.command.advice import Advice, Advised, Effect
-from infercast.forecast.command.explain import Explained, FlagExplanation, ServedLoad
+from infercast.forecast.command.explain import Explained, Fix, FlagExplanation, ServedLoad
 from infercast.forecast.command.flags import Flag
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.report.caveats import brief_doubts
 from infercast.report.deployment import fit_dict, memory_words, render_fit
 from infercast.report.diagnosis import diagnosis_of, next_words, ratio_words
-from infercast.report.forecast import LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
-from infercast.report.quantities import LENGTHS, format_interval
+from infercast.report.forecast import brief_rows, cost_rows, forecast_dict, limit_table, slo_title
+from infercast.report.quantities import LENGTHS, format_band
 from infercast.report.terminal import (
     SCREEN,
     Facts,
@@ -24,7 +24,6 @@ from infercast.report.terminal import (
     RenderableType,
     Renderers,
     Section,
-    cells,
     named_first,
     on_screen,
     pick,
@@ -57,8 +56,7 @@ def render_explained(explained: Explained) -> list[RenderableType]:
     parts += render_fit(explained.fit)
     if explained.problem:
         parts.append(Section("It does not start", styled(explained.problem, style="bold red")))
-        fixes = [(each.label, _caution(each.answers, each.gpus)) for each in explained.would_fit]
-        return [*parts, Section("It would start with one of these", Facts(fixes))] if fixes else parts
+        return [*parts, *_fixes(explained.would_fit)]
     parts.append(Section("Forecast", Grid(_FORECAST_COLUMNS, [_row(each) for each in explained.served])))
     parts += _decisions(explained)
     if explained.advised is not None:
@@ -82,9 +80,8 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
     rows += named_first("note", explained.notes)
     advised = explained.advised
     if explained.problem:
-        fixes = [(each.label, _caution(each.answers, each.gpus)) for each in explained.would_fit[:BEST]]
         parts = [Facts([*rows, ("memory", "it does not fit")]), Paragraph(explained.problem, SCREEN, style="bold red")]
-        return [*parts, *([Section("It would start with one of these", Facts(fixes))] if fixes else [])]
+        return [*parts, *_fixes(explained.would_fit[:BEST])]
     last = explained.served[-1]
     deployment = last.forecast.deployment
     rows.append(("memory", memory_words(deployment)))
@@ -108,6 +105,11 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
     return [*parts, Facts([*told, ("more", MORE)])]
 
 
+def _fixes(fixes: Sequence[Fix]) -> list[RenderableType]:
+    rows = [(each.label, _caution(each.answers, each.gpus)) for each in fixes]
+    return [Section("It would start with one of these", Facts(rows))] if rows else []
+
+
 def _next(explained: Explained, found: RunDiagnosis) -> str:
     """The one thing to do next."""
     if explained.advised is None:
@@ -128,7 +130,7 @@ def _decisions(explained: Explained) -> list[RenderableType]:
     for each in explained.served:
         if (verdict := each.forecast.verdict) is not None:
             name = "" if len(explained.served) == 1 else f", {each.name} load"
-            parts.append(Section(f"{slo_title(verdict)}{name}", Grid(*cells(LIMIT_FIELDS, verdict.limits))))
+            parts.append(Section(f"{slo_title(verdict)}{name}", limit_table(verdict)))
     return [*parts, Section("Cost", Facts(cost_rows(explained.served[-1].forecast)))]
 
 
@@ -168,8 +170,7 @@ def _row(served: ServedLoad) -> tuple[str, ...]:
         if values is None or band is None:
             cells += ["-", "-", "-"]
         else:
-            ends = format_interval(band.low.p99, band.high.p99)
-            cells += [format_seconds(values.p50), format_seconds(values.p99), ends]
+            cells += [format_seconds(values.p50), format_seconds(values.p99), format_band(band)]
     return (*cells, format_figure(forecast.output_tokens_per_second), forecast.state.word)
 
 

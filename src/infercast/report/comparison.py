@@ -110,7 +110,7 @@ def render_runs(
 def _breakdowns(runs: tuple[Watched, Watched], changes: str) -> Iterator[RenderableType]:
     for title, run in zip(("As asked for", f"With {changes}"), runs, strict=True):
         yield styled(title, style="bold")
-        yield from render_breakdown(run.forecast.workload, break_down(run))
+        yield from render_breakdown(break_down(run))
 
 
 def render_steps(

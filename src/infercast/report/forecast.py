@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from infercast import units
@@ -48,7 +48,15 @@ from infercast.report.deployment import (
     serve_command,
     workload_dict,
 )
-from infercast.report.diagnosis import EXAMPLE, POOLED, diagnosis_dict, diagnosis_of, diagnosis_rows, next_words
+from infercast.report.diagnosis import (
+    EXAMPLE,
+    POOLED,
+    diagnosis_dict,
+    diagnosis_of,
+    diagnosis_rows,
+    next_words,
+    render_diagnosis,
+)
 from infercast.report.files import csv_lines
 from infercast.report.terminal import (
     SCREEN,
@@ -89,8 +97,8 @@ def render_decision(forecast: Forecast) -> list[RenderableType]:
 
     parts = []
     if forecast.verdict is not None:
-        limits = Grid(*cells(LIMIT_FIELDS, forecast.verdict.limits))
-        parts.append(Section(slo_title(forecast.verdict), Group(limits, Facts(promise_rows(forecast)))))
+        promises = Group(limit_table(forecast.verdict), Facts(promise_rows(forecast)))
+        parts.append(Section(slo_title(forecast.verdict), promises))
     return [*parts, Section("Cost", Facts(cost_rows(forecast)))]
 
 
@@ -99,6 +107,10 @@ def slo_title(verdict: Verdict) -> str:
     if verdict.holds:
         return "SLO: holds"
     return f"SLO: fails on {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
+
+
+def limit_table(verdict: Verdict) -> Grid:
+    return Grid(*cells(LIMIT_FIELDS, verdict.limits))
 
 
 def promise_rows(forecast: Forecast) -> list[tuple[str, str]]:
@@ -309,7 +321,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         *([] if intervals is None else [quantities.render_intervals(intervals)]),
         *render_decision(forecast),
         *([Section("Energy", Facts(rows))] if (rows := energy_rows(forecast)) else []),
-        *([] if intervals is None else [Section("Diagnosis", Facts(_diagnosed(forecast, intervals)))]),
+        *([] if intervals is None else [Section("Diagnosis", *render_diagnosis(diagnosis_of(forecast, intervals)))]),
         *_render_parts(forecast),
         Section("Load", Facts(load_rows(forecast))),
     ]
@@ -323,11 +335,6 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
 
 
-def _diagnosed(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]]:
-    found = diagnosis_of(forecast, intervals)
-    return [*diagnosis_rows(found), ("next", next_words(found))]
-
-
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
     """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
     state, pools = forecast.state, forecast.deployment.model.pools
@@ -339,7 +346,7 @@ def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableT
     table = Grid(
         ("", *IN_BRIEF, "80 % interval of p50", "of p99"),
         [(name, *(units.format_seconds(getattr(values, each)) for each in IN_BRIEF),
-          *(quantities.format_interval(getattr(band.low, each), getattr(band.high, each)) for each in ("p50", "p99")))
+          *(quantities.format_band(band, each) for each in ("p50", "p99")))
          for name, values, band in rows],
     )  # fmt: skip
     return [
@@ -375,7 +382,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | N
     return [
         *release_rows(deployment.engine),
         *named_first("model", filter(None, assumed)),
-        *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
+        *named_first("memory", dict.fromkeys(memory_words(pool.deployment) for pool in forecast.pools)),
         *([] if forecast.link is None else [("TTFT", _ttft_words(forecast.link))]),
         ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
         ("SLO", _promise_words(forecast.verdict, POOLED if deployment.model.pools else EXAMPLE)),
@@ -407,10 +414,6 @@ def _ttft_words(link: LinkRun) -> str:
     prompt, moving, first = map(units.format_seconds, means)
     parts = f"{prompt} in the prefill pool, then {moving} on the link, then {first} in the decode pool"
     return f"{parts} on average; {link.name} is in use {units.format_percent(link.use)} of the run"
-
-
-def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) -> list[tuple[str, str]]:
-    return named_first(name, dict.fromkeys(map(words, forecast.pools)))
 
 
 def _promise_words(verdict: Verdict | None, example: str) -> str:
@@ -633,7 +636,7 @@ RENDERERS = {
     "Intervals": Renderers(quantities.interval_fields, lambda intervals: [quantities.render_intervals(intervals)]),
     "Verdict": Renderers(
         slo_dict,
-        lambda verdict: [Section(slo_title(verdict), Grid(*cells(LIMIT_FIELDS, verdict.limits)))],
+        lambda verdict: [Section(slo_title(verdict), limit_table(verdict))],
         rows="limits",
     ),
 }

@@ -201,27 +201,20 @@ RENDERERS = {
     "ProfileDiagnosis": Renderers(plain_dict, plain_tables, rows="kernels"),
     "Variants": Renderers(plain_dict, plain_tables, rows="front"),
 }
-HOMES = {
-    **dict.fromkeys(RENDERERS, "formats"),
-    "Breakdown": "kernels",
-    "Calibration": "calibration",
-    "DayPlan": "sweep",
-    "Deployment": "deployment",
-    "Diagnosis": "kernels",
-    "Explained": "command",
-    "Fit": "deployment",
-    "Forecast": "forecast",
-    "Gpu": "catalog",
-    "Intervals": "forecast",
-    "Layouts": "plan",
-    "ModelConfig": "deployment",
-    "Plan": "plan",
-    "RunDiagnosis": "diagnosis",
-    "Savings": "sweep",
-    "StepCost": "kernels",
-    "Sweep": "sweep",
-    "Verdict": "forecast",
-    "Workload": "deployment",
+HOMES = dict.fromkeys(RENDERERS, "formats") | {
+    kind: module
+    for module, kinds in {
+        "calibration": "Calibration",
+        "catalog": "Gpu",
+        "command": "Explained",
+        "deployment": "Deployment Fit ModelConfig Workload",
+        "diagnosis": "RunDiagnosis",
+        "forecast": "Forecast Intervals Verdict",
+        "kernels": "Breakdown Diagnosis StepCost",
+        "plan": "Layouts Plan",
+        "sweep": "DayPlan Savings Sweep",
+    }.items()
+    for kind in kinds.split()
 }
 """The module of this package with the renderers of each kind of answer, loaded when one is written."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from infercast.engines.base import Deployment
 from infercast.forecast.deploy import estimate_notes
 from infercast.forecast.estimate import KernelPower
-from infercast.forecast.explain.breakdown import Breakdown, Composition, KernelPart, RequestParts
+from infercast.forecast.explain.breakdown import Breakdown, KernelPart, Range, RequestParts
 from infercast.forecast.explain.diagnose import Diagnosis, Finding, Gap, Saving
+from infercast.forecast.explain.overview import SlowRequest, slowest_requests
 from infercast.forecast.explain.step_log import KINDS
 from infercast.forecast.kernels import KernelCost, StepCost
 from infercast.forecast.slo import NAMES
@@ -33,7 +35,6 @@ from infercast.report.terminal import (
     pick,
     record,
 )
-from infercast.serve import Workload
 from infercast.units import (
     MICRO,
     MILLI,
@@ -186,17 +187,17 @@ def power_dict(power: KernelPower) -> dict[str, Any]:
     return pick(power, "watts joules joules_per_flop source meter_watts", **ends, limited="is_limited")
 
 
-def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[RenderableType]:
+def render_breakdown(breakdown: Breakdown) -> list[RenderableType]:
     several = f", on {breakdown.side_by_side:,} replicas and stages" if breakdown.side_by_side > 1 else ""
     title = f"Where every second of the {format_seconds(breakdown.duration)} goes{several}"
     parts: list[RenderableType] = [
         Section(title, _run_table(breakdown)),
         Section("Where the time to first token goes, per request", _parts_table(breakdown.first_tokens)),
-        Section("The slowest first tokens", _slowest_table(workload, breakdown.first_tokens)),
+        Section("The slowest first tokens", _slowest_table(breakdown)),
     ]
     if breakdown.later_tokens is not None:
         parts.append(Section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
-    if breakdown.composition is not None:
+    if breakdown.composition:
         parts.append(Section(BY_PLACE, Grid(*composition_cells(breakdown.composition))))
     return parts
 
@@ -260,35 +261,31 @@ def _parts_table(parts: RequestParts) -> RenderableType:
     return Grid(("", f"all {parts.total.size:,}", "share", slowest, "share"), rows)
 
 
-def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
-    rows = []
+def _slowest_table(breakdown: Breakdown) -> RenderableType:
     shown_requests = 5
-    for position in parts.total.argsort(kind="stable")[::-1][:shown_requests].tolist():
-        request = workload.requests[int(parts.requests[position])]
-        total = float(parts.total[position])
-        words = largest_parts({name: float(part[position]) for name, part in parts.parts.items()}, total)
-        sent = format_seconds(float(parts.sent_at[position]))
-        rows.append(
-            (f"{int(parts.requests[position]):,}", sent, f"{request.num_input:,}", format_seconds(total), words)
-        )
+    rows = [
+        (f"{each.number:,}", format_seconds(each.sent_at), f"{each.num_input:,}", format_seconds(each.ttft),
+         largest_parts(each))
+        for each in slowest_requests(breakdown)[:shown_requests]
+    ]  # fmt: skip
     return Grid(("request", "sent at", "prompt", "TTFT", "largest parts"), rows, text_columns=0, notes_at=(4,))
 
 
-def largest_parts(parts: dict[str, float], total: float) -> str:
-    shares = sorted(((seconds / total, name) for name, seconds in parts.items()), reverse=True)
+def largest_parts(request: SlowRequest) -> str:
+    shares = sorted(((seconds / request.ttft, name) for name, seconds in request.parts.items()), reverse=True)
     return ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares[:4] if share >= 0.01)
 
 
-def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def composition_cells(composition: Sequence[Range]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Titles and rows: what a token takes in each range of places, and the shares of kernel families in it."""
     sums: dict[str, float] = {}
-    for each in composition.ranges:
+    for each in composition:
         for family, seconds in each.families.items():
             sums[family] = sums.get(family, 0.0) + seconds * each.tokens
     shown_families = 5
     shown = sorted(sums, key=lambda family: -sums[family])[:shown_families]
     rows = []
-    for each in composition.ranges:
+    for each in composition:
         shares = [each.families[family] / each.seconds for family in shown]
         cells = [format_percent(share) for share in (*shares, max(0.0, 1.0 - sum(shares)))]
         rows.append((f"{each.first:,} to {each.last:,}", f"{each.requests:,}", format_seconds(each.seconds), *cells))
@@ -296,7 +293,6 @@ def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[t
 
 
 def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
-    ranges = breakdown.composition.ranges if breakdown.composition else ()
     return {
         **pick(breakdown, "duration_s=duration side_by_side steps"),
         "kernels": [pick(each, "kernel=name family seconds") for each in breakdown.kernels],
@@ -309,7 +305,7 @@ def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
                 "ms": in_ms(each.seconds),
                 "families_ms": {name: in_ms(seconds) for name, seconds in each.families.items()},
             }
-            for each in ranges
+            for each in breakdown.composition
         ],
     }
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from infercast.forecast.cost import Tariff
-from infercast.forecast.intervals import LEVEL, Band
+from infercast.forecast.intervals import LEVEL
 from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
 from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
@@ -24,8 +24,8 @@ from infercast.report.quantities import (
     LENGTHS,
     PROMISES,
     ends_ms,
+    format_band,
     format_ends,
-    format_interval,
     format_rates,
     interval_fields,
     milliseconds,
@@ -198,12 +198,8 @@ def _latency(figures: Figures, name: str) -> str:
     values, band = getattr(figures, name), None if figures.intervals is None else getattr(figures.intervals, name)
     if values is None:
         return "-"
-    ends = "" if band is None else f" (80 %: {format_interval(band.low.p99, band.high.p99)})"
+    ends = "" if band is None else f" (80 %: {format_band(band)})"
     return f"p50 {format_seconds(values.p50)}, p95 {format_seconds(values.p95)}, p99 {format_seconds(values.p99)}{ends}"
-
-
-def _p99_ends(band: Band) -> str:
-    return format_interval(band.low.p99, band.high.p99)
 
 
 ODDS: Field[Figures] = Field("", lambda one: one.odds, "odds", format_percent)
@@ -212,9 +208,9 @@ TPOT: Field[Figures] = Field("", lambda one: one.tpot.p99 if one.tpot else None,
 FRONT: tuple[Field[Figures], ...] = (
     Field("", lambda one: one.drawn.wall_joules_per_output_token if one.drawn else None, "J/output", format_joules),
     TTFT,
-    Field("", lambda one: one.intervals.ttft if one.intervals else None, "80 %", _p99_ends),
+    Field("", lambda one: one.intervals.ttft if one.intervals else None, "80 %", format_band),
     TPOT,
-    Field("", lambda one: one.intervals.tpot if one.intervals else None, "80 %", _p99_ends),
+    Field("", lambda one: one.intervals.tpot if one.intervals else None, "80 %", format_band),
     Field("", lambda one: one.headroom, "headroom", "{:.2f}".format),
     ODDS,
 )

@@ -94,15 +94,11 @@ def _of_part(
 ) -> tuple[Quantity[Judged], ...]:
     """Quantities of a part of a forecast, which only matter where it has that part."""
 
-    def whole(quantity: Quantity[T_contra]) -> Quantity[Judged]:
-        def of(run: Judged) -> Any:
-            return None if (found := part(run)) is None else quantity.of(found)
-
-        def matters(run: Judged) -> bool:
-            return (found := part(run)) is not None and quantity.is_shown(found)
-
-        key, label, _, write, unit, row, _, interval, in_points = quantity
-        return Quantity(key, label, of, write, unit, row, matters, interval, in_points)
+    def whole(quantity: Quantity[Any]) -> Quantity[Judged]:
+        return quantity._replace(
+            of=lambda run: None if (found := part(run)) is None else quantity.of(found),
+            matters=lambda run: (found := part(run)) is not None and quantity.is_shown(found),
+        )
 
     return tuple(map(whole, quantities))
 
@@ -287,6 +283,10 @@ def format_ends(ends: tuple[float, float]) -> str:
     return format_interval(*ends)
 
 
+def format_band(band: Band, name: str = "p99") -> str:
+    return format_interval(getattr(band.low, name), getattr(band.high, name))
+
+
 def format_rates(ends: tuple[float, float]) -> str:
     """Two rates to three digits or more: ``2,207 to 2,233``, ``76.3 to 180``, ``1.64 to 2.05``."""
     low, high = map(format_figure, ends)
@@ -296,7 +296,7 @@ def format_rates(ends: tuple[float, float]) -> str:
 def _cells(band: Band | None) -> list[str]:
     if band is None:
         return ["-"] * len(NAMES)
-    return [format_interval(getattr(band.low, name), getattr(band.high, name)) for name in NAMES]
+    return [format_band(band, name) for name in NAMES]
 
 
 def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:

@@ -11,7 +11,6 @@ from typing import Any
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.forecast.energy import Energy
-from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import (
@@ -202,13 +201,12 @@ def _energy_of(point: Point) -> Energy | None:
 
 def point_fields(sweep: Sweep) -> list[Field[Point]]:
     """A point of the sweep; narrow terminals leave out the percentiles between the median and p99."""
-    known: dict[str, Intervals] = {}
 
     def ttft_ends(point: Point) -> tuple[float, float] | None:
         if point.forecast is None or not point.forecast.state.is_steady:
             return None
-        found = known.get(point.label) or known.setdefault(point.label, forecast_intervals(point.forecast))
-        return found.ttft.low.p99, found.ttft.high.p99
+        ttft = point.forecast.intervals.ttft
+        return ttft.low.p99, ttft.high.p99
 
     def judged(points: Sequence[Point]) -> bool:
         return sweep.slo is not None

@@ -167,13 +167,9 @@ class Loop:
         watch: StepObserver | None = None,
     ) -> None:
         """``transfers``: KV copies to host memory and back; the others as in `simulation.simulate`."""
-        timer, stages = replica.timer, replica.stages
+        stages, self.steps_under_way = replica.stages, replica.steps_under_way
         self.scheduler, self.clients, self.record, self.transfers = scheduler, clients, record, transfers
-        self.timer, self.steps_under_way = groups_of(timer), replica.steps_under_way
-        adapted = getattr(timer, "adapted", None) or timer
-        self.adapted = groups_of(adapted)  # The timer for steps with a LoRA adapter, where it differs
-        self.time_drafts: tuple[StepTimer, StepTimer] = timer, adapted
-        """For steps with drafts: without adapters, and with."""
+        self.use(replica.timer)
         self._has_drafts = scheduler.drafts is not None
         self.timeline = Timeline() if stages is None else StagedTimeline(stages, in_turn=replica.stages_in_turn)
         self.conditions = StepNoise(replica.settle_seconds, replica.launch_spread)
@@ -183,6 +179,14 @@ class Loop:
         self.jump, self.observe, self.progress, self.watch = jump, observe, progress, watch
         self.under_way: deque[Step] = deque()
         self._step_seconds = 1e-6  # Duration of the last decode step
+
+    def use(self, timer: StepTimer) -> None:
+        """Time steps by this from now on."""
+        adapted = getattr(timer, "adapted", None) or timer
+        self.timer = groups_of(timer)
+        self.adapted = groups_of(adapted)  # The timer for steps with a LoRA adapter, where it differs
+        self.time_drafts: tuple[StepTimer, StepTimer] = timer, adapted
+        """For steps with drafts: without adapters, and with."""
 
     def events(self) -> Iterator[float]:
         """Yield the clock before each turn, for drivers of several engines; ends when no client will send again."""

@@ -64,7 +64,7 @@ class PhaseTotals:
     def note(
         self, first: Numbers, estimate: StepEstimate, seconds: SequenceOf[float], held_blocks: SequenceOf[int]
     ) -> None:
-        """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took."""
+        """One or more steps of the same batch, its contexts growing by a token a step, and how long each took."""
         self._noted.append((first, estimate, seconds, held_blocks))
         self._num_noted += len(seconds)
         most_noted_steps = 4 * PORTION  # Steps noted before whole chunks are summed

@@ -69,7 +69,7 @@ Result = TypeVar("Result")
 def plainly(serve: Callable[[bool, GoOn | None], Result], go_on: GoOn | None, *, is_plain: bool) -> Result:
     """What ``serve`` returns with fast loops or, if the run is `NotPlain`, from its start without them.
 
-    The second time it is told the answers that ``go_on`` gave before, and then further ones.
+    The second time it gets the answers that ``go_on`` gave before, and then further ones.
     """
     said = list[Workload | None]()
 
@@ -114,7 +114,7 @@ def further_from(clients: Clients, replica: Replica, records: Sequence[Record], 
 
 
 def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:
-    """The clients of a workload, connected to engines like this one through so many API servers, or as it says."""
+    """The clients of a workload, connected to engines like this one, through at least this number of API servers."""
     servers = max(servers, replica.num_servers)
     return Clients(workload, replica.request_path_seconds, replica.request_token_seconds, replica.server, servers)
 

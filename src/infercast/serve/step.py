@@ -201,7 +201,7 @@ def groups_of(timer: StepTimer) -> GroupTimer:
 
 
 class ChangedTimer:
-    """A timer that says what another one does, changed: ``change`` is told whether a step has prompts."""
+    """A timer that says what another one does, changed: ``change`` is called with whether a step has prompts."""
 
     def __init__(self, timer: StepTimer, change: Callable[[StepEstimate, bool], StepEstimate]) -> None:
         self._timer, self._groups, self._change = timer, groups_of(timer), change

@@ -25,7 +25,7 @@ from infercast.forecast.deploy import taken_by
 from infercast.forecast.estimate import kernel_basis
 from infercast.forecast.explain.overview import StepRoofline, load_curves, look_over, step_rooflines
 from infercast.forecast.explain.step_log import Watched, watch_run
-from infercast.forecast.intervals import Intervals, forecast_intervals, jumps_over
+from infercast.forecast.intervals import jumps_over
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import OPTIONS, PAGE_GROUPS
 from infercast.forecast.plan.question import OBJECTIVES
@@ -71,7 +71,6 @@ QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goe
 MOST_COMPARED = 4
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions", "promise")
 _runs: dict[str | None, Watched] = {}
-_intervals: dict[str | None, Intervals] = {}
 
 
 def openapi_document() -> dict[str, Any]:
@@ -460,14 +459,13 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
         raise InputError(f"intervals must be true or false, not {final!r}")
     with time_budget(limit_of(asked)):
         run = run_of(asked) if final else quick_run(asked)
-        intervals = intervals_of(asked, run) if final else None
-        run = decided(asked, run, intervals)
+        run = decided(asked, run, final=final)
         return {
             **about(asked, page.SIMULATE),
             "command": command_of(asked, run),
             "final": final,
             "requests": len(run.forecast.workload.requests),
-            "forecast": forecast_dict(run.forecast, intervals),
+            "forecast": forecast_dict(run.forecast, run.forecast.intervals if final else None),
             "memory": memory_of(asked),
             **charts_of(run),
         }
@@ -492,28 +490,27 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
         if not isinstance(several, list) or not 2 <= len(several) <= MOST_COMPARED:
             raise InputError(f"states must be a list of 2 to {MOST_COMPARED} states")
         runs = [_whole(page.read_asked({"state": each})) for each in several]
-        documents = [forecast_dict(run.forecast, intervals) for run, intervals in runs]
-        return comparison_of(kind, documents, [title_of(run.forecast) for run, _ in runs])
+        return comparison_of(kind, [run.forecast.to_dict() for run in runs], [title_of(run.forecast) for run in runs])
     asked = page.read_asked(document)
-    run, intervals = _whole(asked)
+    run = _whole(asked)
     forecast = run.forecast
     if kind == "csv":
         text = "".join(request_rows(forecast))
     elif kind == "json":
-        text = _json(forecast_dict(forecast, intervals))
+        text = _json(forecast.to_dict())
     else:
         from infercast.report.page.html import report_page  # noqa: PLC0415 - it loads matplotlib
 
-        text = report_page(look_over(run, intervals), __version__, command_of(asked, run), today())
+        text = report_page(look_over(run), __version__, command_of(asked, run), today())
     name = re.sub(r"[^\w.-]+", "-", title_of(forecast))
     return {"name": f"{name}.{kind}", "text": text}
 
 
-def _whole(asked: page.Asked) -> tuple[Watched, Intervals]:
+def _whole(asked: page.Asked) -> Watched:
     with time_budget(limit_of(asked)):
         run = run_of(asked)
-        intervals = intervals_of(asked, run)
-    return decided(asked, run, intervals), intervals
+        _ = run.forecast.intervals  # within the time; what follows asks for them again
+        return decided(asked, run)
 
 
 def _alone(question: str, work: Callable[[page.Asked, Tell], dict[str, Any]]) -> Handler:
@@ -593,19 +590,8 @@ def run_of(asked: page.Asked) -> Watched:
         _runs[key] = run
         kept_runs = 4  # runs that are kept, since their intervals, files or details may be asked for next
         while len(_runs) > kept_runs:
-            _intervals.pop(first := next(iter(_runs)), None)
-            _runs.pop(first)
+            _runs.pop(next(iter(_runs)))
     return run
-
-
-def intervals_of(asked: page.Asked, run: Watched) -> Intervals:
-    key = run_key(asked)
-    if key in _intervals:
-        return _intervals[key]
-    intervals = forecast_intervals(run.forecast)
-    if key in _runs:
-        _intervals[key] = intervals
-    return intervals
 
 
 def run_key(asked: page.Asked) -> str | None:
@@ -615,9 +601,9 @@ def run_key(asked: page.Asked) -> str | None:
     return json.dumps({field.name: asked.state[field.name] for field in page.FIELDS if field.group in OF_RUNS})
 
 
-def decided(asked: page.Asked, run: Watched, intervals: Intervals | None) -> Watched:
-    """The run with prices, held against what is promised; odds come with intervals."""
+def decided(asked: page.Asked, run: Watched, *, final: bool = True) -> Watched:
+    """The run with prices, held against what is promised; a verdict needs intervals, which only a final answer has."""
     forecast = replace(run.forecast, tariff=asked.tariff, facility=asked.facility)
-    if asked.slo is not None and intervals is not None:
-        forecast = forecast.promised(asked.slo, intervals)
+    if asked.slo is not None and final:
+        forecast = forecast.promised(asked.slo)
     return replace(run, forecast=forecast)

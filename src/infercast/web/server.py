@@ -279,7 +279,7 @@ def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), 
         asyncio.run(run())
 
 
-def listen_on(host: str, port: int) -> socket.socket:
+def listen_on(host: str, port: int, option: str = "--host") -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         found = socket.create_server((host, port), family=family, backlog=512)
@@ -287,4 +287,4 @@ def listen_on(host: str, port: int) -> socket.socket:
         return found
     except OSError as problem:
         why = os.strerror(problem.errno) if problem.errno and problem.errno > 0 else str(problem)
-        raise InputError(f"{host} port {port} cannot be used: {why}; choose --host and --port") from None
+        raise InputError(f"{host} port {port} cannot be used: {why}; choose {option} and --port") from None

@@ -203,19 +203,11 @@ class RequestCoalescer:
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
         self._kept: OrderedDict[str, Reply] = OrderedDict()
-        self._fixed: dict[str, Reply] = {}
         self._under_way: dict[str, tuple[InFlight, asyncio.Task[Reply]]] = {}
         self._tasks: set[asyncio.Task[Reply]] = set()
 
     async def ask(self, name: str, document: Mapping[str, Any], client: str = "") -> Reply:
         """The reply to a question. Nothing of a dropped config.json is kept or shared."""
-        if name in FIXED:
-            if name not in self._fixed:
-                reply = await self.workers.ask(name, {}, SECONDS[name], client)
-                if not reply.ok:
-                    return reply
-                self._fixed[name] = reply
-            return self._fixed[name]
         if has_config(document):
             return await self._wait(*self._start(name, document, client))
         key = json.dumps([name, document], sort_keys=True)

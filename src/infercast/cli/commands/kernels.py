@@ -11,7 +11,7 @@ from infercast.bundled import read_data
 from infercast.cli.options import Context, choose_predictor, deployment_of, is_given, with_options, workload_of
 from infercast.cli.outputs import Form, print_answer, print_result
 from infercast.engines.base import engine_named
-from infercast.errors import InputError, SaturatedError
+from infercast.errors import InputError, SaturatedError, require
 from infercast.forecast.deploy import deploy_changed, load_model, parse_changes
 from infercast.forecast.estimate import (
     ALONE,
@@ -56,14 +56,17 @@ def command(ctx: Context, *, prefill: int | None, decode: int | None, explain: b
     if (prefill is None) == (decode is None):
         raise InputError("say which step: either --prefill TOKENS, or --decode SEQUENCES with --context TOKENS")
     model, context, most_tokens = given["model"], given["context"], given["max_num_batched_tokens"]
+    require(prefill is None or prefill >= 1, "--prefill", "be at least 1", prefill)
+    require(decode is None or decode >= 1, "--decode", "be at least 1", decode)
+    require(context is None or context >= 0, "--context", "be 0 or more", context)
     if prefill is not None:
         cached = context or 0
-        shape = prefill_shape(_at_least(1, "--prefill", prefill), _at_least(0, "--context", cached))
+        shape = prefill_shape(prefill, cached)
         question = f"prefill of {prefill:,} tokens" + (f" after {cached:,} cached ones" if cached else "")
     else:
         assert decode is not None
         before = 1024 if context is None else context
-        shape = decode_shape(_at_least(1, "--decode", decode), _at_least(0, "--context", before))
+        shape = decode_shape(decode, before)
         question = f"decode of {format_many(decode, 'sequence')}, each after {before:,} tokens"
     longest, positions = shape.new_tokens[0] + shape.computed[0], load_model(model).max_positions
     if longest > positions:
@@ -90,12 +93,6 @@ def command(ctx: Context, *, prefill: int | None, decode: int | None, explain: b
     other = deploy_changed(asked, changes)
     costs = (deployment, cost), (other, estimate_step(other, shape, explain=form.is_data))
     print_result(form, steps_dict, partial(render_steps, question=question), *costs, changes.text, rows="step_time")
-
-
-def _at_least(least: int, name: str, value: int) -> int:
-    if value < least:
-        raise InputError(f"{name} must be {'0 or more' if least == 0 else 'at least 1'}, not {value}")
-    return value
 
 
 DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32

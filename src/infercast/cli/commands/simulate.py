@@ -14,7 +14,6 @@ from infercast.errors import InputError, SaturatedError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy_changed, parse_changes
 from infercast.forecast.energy import Facility
-from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.option_table import (
     COST,
     DEPLOYMENT,
@@ -78,10 +77,10 @@ class Question(NamedTuple):
             ways = f"{unknown}{serving_words(forecast)}lower --rate, add GPUs, or pass --allow-overload"
             raise SaturatedError(f"{side}{saturation.sentence}; {ways}")
 
-    def decide(self, forecast: Forecast, intervals: Intervals | None = None) -> Forecast:
+    def decide(self, forecast: Forecast) -> Forecast:
         """The forecast held against what is promised, with the prices that were asked for."""
         forecast = replace(forecast, tariff=self.tariff, facility=self.facility)
-        return forecast if self.slo is None else forecast.promised(self.slo, intervals)
+        return forecast if self.slo is None else forecast.promised(self.slo)
 
 
 def answer(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
@@ -95,10 +94,9 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
     with simulation_bar(len(question.workload.requests)) as progress, share_of_time(RUN):
         forecast = simulate_system(system, question.workload, progress=progress, **question.asked)
     question.refuse_overload(forecast)
-    intervals = forecast_intervals(forecast)
-    forecast = question.decide(forecast, intervals)
+    forecast = question.decide(forecast)
     question.files.write_requests(forecast)
-    print_result(question.form, forecast_dict, render_forecast, forecast, intervals, brief=brief_forecast)
+    print_result(question.form, forecast_dict, render_forecast, forecast, forecast.intervals, brief=brief_forecast)
 
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
@@ -135,9 +133,9 @@ def _explain(question: Question, system: System) -> None:
     with simulation_bar(len(question.workload.requests)) as progress, share_of_time(RUN):
         run = watch_run(system, question.workload, progress=progress, **question.asked)
     question.refuse_overload(run.forecast)
-    intervals = forecast_intervals(run.forecast)
-    run = replace(run, forecast=question.decide(run.forecast, intervals))
-    question.files.write(run, intervals)
+    run = replace(run, forecast=question.decide(run.forecast))
+    intervals = run.forecast.intervals
+    question.files.write(run)
     parts = break_down(run) if question.breakdown else None
 
     def document() -> dict[str, Any]:
@@ -145,7 +143,7 @@ def _explain(question: Question, system: System) -> None:
         return found if parts is None else {**found, "breakdown": breakdown_dict(parts)}
 
     def tables() -> list[Any]:
-        more = [] if parts is None else render_breakdown(run.forecast.workload, parts)
+        more = [] if parts is None else render_breakdown(parts)
         return [*render_forecast(run.forecast, intervals), *more]
 
     def brief() -> list[Any]:

@@ -12,10 +12,12 @@ from infercast.engines.base import FAMILIES, engine_of
 from infercast.errors import InputError
 from infercast.forecast.option_table import Option
 from infercast.hardware import gpu_from_driver_name
+from infercast.lab.validate.ablation import PARTS
 from infercast.lab.validate.compare import validate
 from infercast.lab.validate.measured import MeasuredFile, read_measured, shipped_runs
 from infercast.predict.roofline import Predictor
 from infercast.report import accuracy
+from infercast.report.terminal import Paragraph
 
 
 def _predictor(files: Sequence[MeasuredFile], name: str, anchors: Path | None, gpu: str | None) -> str | Predictor:
@@ -38,6 +40,7 @@ def _predictor(files: Sequence[MeasuredFile], name: str, anchors: Path | None, g
     "predictor anchors host",
     Option("warmed_up", bool, "The engine had served before; it starts cold otherwise.", False),
     Option("real_weights", bool, "The engine's weights were trained; dummy ones otherwise.", False),
+    Option("without", str, f"Turn a part of the forecast off: {', '.join(PARTS)}.", metavar="PART"),
 )  # fmt: skip
 def command(*, files: list[Path] | None, engine: str, host: str | None, form: Form, **given: Any) -> None:
     model_config = given["model_config"]
@@ -45,10 +48,13 @@ def command(*, files: list[Path] | None, engine: str, host: str | None, form: Fo
         raise InputError(f"--model-config {model_config} is not a folder")
     files = files or shipped_runs(engine)
     measured = [read_measured(path) for path in files]
-    common = {name: given[name] for name in ("model_config", "gpu", "real_weights")}
+    common = {name: given[name] for name in ("model_config", "gpu", "real_weights", "without")}
     common["predictor"] = _predictor(measured, given["predictor"], given["anchors"], given["gpu"])
     with runs_bar("re-running", sum(len(each.runs) for each in measured)) as progress:
         validation = validate(measured, **common, host=host, warmed_up=given["warmed_up"], progress=progress)
     document, parts = accuracy.validation_dict(validation), accuracy.render_validation(validation)
     totals = accuracy.render_totals(validation)
+    if (part := given["without"]) is not None:
+        document["without"] = part
+        totals.insert(0, Paragraph(f"Without {part}: {PARTS[part]}."))
     print_result(form, lambda: document, lambda: parts, rows="runs", brief=lambda: [*totals, *parts])

@@ -73,6 +73,9 @@ endpoint = partial(Option, panel="Endpoint")
     endpoint("replicas", int, "Copies of the deployment behind one load balancer.", 1),
     endpoint("prefill_replicas", int, "As many more for prompts alone: two pools.", 0),
     endpoint("served_model_name", str, "Names that clients may ask for; default: the model's.", metavar="NAME,NAME"),
+    endpoint("lora_modules", str, "Adapters that clients may ask for by name.", metavar="NAME,NAME"),
+    endpoint("allowed_origins", str, "Pages that may ask, as https://app.example; *: all.", metavar="ORIGIN,ORIGIN"),
+    endpoint("faults", Path, "A TOML file of what goes wrong, and when.", metavar="FILE"),
     endpoint("seed", int, "Of the lengths and words of answers.", 0),
     *(ENGINE_ARGS, DEPLOYMENT),
 )  # fmt: skip
@@ -83,12 +86,18 @@ def emulate_command(ctx: Context, **given: Any) -> None:
         raise InputError("--listen must be an address or a name, not an empty text")
     system = _system(ctx, given)
     from infercast.emulate.emulator import Emulator  # noqa: PLC0415 - the packages of infercast[web] may be missing
-    from infercast.emulate.server import serve  # noqa: PLC0415
+    from infercast.emulate.faults import read_faults  # noqa: PLC0415
+    from infercast.emulate.server import application, serve  # noqa: PLC0415
 
     lengths = parse_lengths(given["answer_len"], "--answer-len")
-    emulator = Emulator(system, lengths, speed=given["speed"], seed=given["seed"])
     deployment = system.pools[-1].deployment
-    names = [each.strip() for each in (given["served_model_name"] or given["model"]).split(",") if each.strip()]
+    names, adapters, origins = (
+        [each.partition("=")[0].strip() for each in (text or "").split(",") if each.strip()]
+        for text in (given["served_model_name"] or given["model"], given["lora_modules"], given["allowed_origins"])
+    )
+    emulator = Emulator(system, lengths, speed=given["speed"], seed=given["seed"], adapters=adapters)
+    faults = [] if given["faults"] is None else read_faults(given["faults"])
+    served = application(emulator, names, given["listen"], origins=origins, faults=faults)
 
     def tell(address: str) -> None:
         if given["form"].is_data:
@@ -99,7 +108,7 @@ def emulate_command(ctx: Context, **given: Any) -> None:
             note(f"{address}/v1 behaves like {deployment.model.name} on {system.gpus} x {deployment.gpu.name}{at}; "
                  f"{address}/metrics and {address}/infercast say how it goes; Ctrl+C ends it")  # fmt: skip
 
-    serve(emulator, names, given["listen"], given["port"], tell)
+    serve(served, given["listen"], given["port"], tell, note)
 
 
 def _system(ctx: Context, given: dict[str, Any]) -> System:

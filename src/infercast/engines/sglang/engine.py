@@ -226,7 +226,7 @@ def prompt_graphs(model: ModelConfig, pipeline: int, backend: str, facts: Mappin
 
 
 def _early_graphs(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> bool:
-    """The same of releases that compiled graphs: not beside experts of TensorRT-LLM, which choose for themselves."""
+    """The same of releases that compiled graphs: not with experts of TensorRT-LLM, which choose for themselves."""
     named = kernels.experts_kernel(model, gpu, layout)
     by_format = kernel_profile("sglang").experts.get(gpu.kernels, {}).get(model.weights.experts, "")
     chosen_inside = model.has_experts and (named or by_format) == "trtllm" and model.architecture != "GptOssForCausalLM"

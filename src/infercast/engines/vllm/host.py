@@ -263,7 +263,7 @@ class VllmHostModel:
         return borrowed / self._host.launching(Launch.EAGER, self._work) if borrowed else 0.0
 
     def rests_on(self) -> list[str]:
-        """A sentence for each kind of layer whose host time was measured in few models, or under special conditions."""
+        """A sentence for each kind of layer with a host time from few models, or under special conditions."""
         sentences = []
         for seen, seconds in self._seen_in_few():
             where = " and ".join(seen.models) + " only" if seen.models else "no model (that of latent attention stands)"

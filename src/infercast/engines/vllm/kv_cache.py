@@ -326,7 +326,7 @@ def unquantised_in(model: ModelConfig, layers: Iterable[str]) -> ModelConfig:
 
 
 def shared_block_size(model: ModelConfig, block_size: int) -> int:
-    """The least multiple of a size whose quantised block covers the smallest unquantised one."""
+    """The least multiple of a size with a quantised block that covers the smallest unquantised one."""
     wide = SMALLEST_BLOCK * bytes_of(model.weights.base) / bytes_of(model.cache_dtype)
     return block_size * ceil(wide / block_size)
 

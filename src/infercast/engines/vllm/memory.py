@@ -166,7 +166,7 @@ def _bytes_read(layer: tuple[float, float, float], tokens: Table) -> Table:
 
 
 def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table | None:
-    """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory, if any."""
+    """Seconds that steps of these tokens and kernel times wait for weights in host memory, if any."""
     settings, layout, config, gpu = deployment.settings, deployment.layout, deployment.model, deployment.gpu
     assert isinstance(settings, ResolvedSettings)
     if not (settings.offload_group_size or settings.cpu_offload_gb):
@@ -187,7 +187,7 @@ def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table
 
 
 def _prefetch_waits(copies: list[float], a_layer: Table, ahead: int) -> Table:
-    """Waits of steps whose layers take so long each: a copy starts when the layer ``ahead`` of it, among those copied,
+    """Waits of steps with layers of these times: a copy starts when the layer ``ahead`` of it, among those copied,
     is done, one after the other; the first ones of the next step end before this one does.
     """
     moved = [number for number, copy in enumerate(copies) if copy]
@@ -313,7 +313,7 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
 
 
 def _samples_apart(config: ModelConfig, settings: ResolvedSettings) -> bool:
-    """Releases whose V2 runner keeps counts of tokens, and that were seen to count it all."""
+    """Releases with a V2 runner that keeps counts of tokens, and that were seen to count it all."""
     return settings.version.has(Rule.RESERVES_GRAPHS) and runs_v2(config, settings.version)
 
 

@@ -21,7 +21,7 @@ from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
 from infercast.forecast.diagnosis.changes import label_of
 from infercast.forecast.energy import Facility
-from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import decode_shape, estimate_shape, prefill_shape
 from infercast.forecast.memory import Fit
 from infercast.forecast.progress import share_of_time
@@ -416,8 +416,7 @@ def explain_command(
         with share_of_time(1.0 / (len(loads) - number + later)):
             forecast = simulate_system(system, requests, capacity=lambda: capacity, slo=slo)
         forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
-        intervals = forecast_intervals(forecast)
-        served.append(ServedLoad(name, forecast if slo is None else forecast.promised(slo, intervals), intervals))
+        served.append(ServedLoad(name, forecast if slo is None else forecast.promised(slo), forecast.intervals))
     meanings = tuple(explain_flags(point, reading, fit, started))
     advised = advise([(each.name, each.forecast) for each in served], tell) if advice else None
     return Explained(*common, meanings, tuple(notes), fit, "", capacity, tuple(served), advised, ())

@@ -87,7 +87,7 @@ class Cause(NamedTuple):
 
 
 def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list[Cause]:
-    """All that matter, the largest first; at most so many trials, without which the share of waiting stands for one."""
+    """All that matter, the largest first; with no trial allowed (``most``), the share of waiting stands for one."""
     found = [*_of_two_pools(trials)] or [*_kernels(trials, intervals)]
     suspects = [*_relaxations(trials)]
     if not most:
@@ -241,7 +241,7 @@ def _with(system: System, change: Callable[[Replica], Replica]) -> System:
 
 
 def _at_once(replica: Replica, stages: int) -> Replica:
-    """A pipeline whose stages all work on every step at once."""
+    """A pipeline with all stages at work on every step at once."""
     policy = replica.policy
     if isinstance(policy, FcfsPolicy):
         policy = replace(policy, decode_stride=1)
@@ -410,7 +410,7 @@ def _bounds(trials: Trials, causes: Sequence[Cause], intervals: Intervals | None
 
 
 def _of_size(trials: Trials, change: Change, effects: Mapping[str, float]) -> float:
-    """What larger or smaller steps may gain: larger ones for prompts that wait, smaller ones for those beside them."""
+    """What steps of other sizes may gain: larger ones for waiting prompts, smaller ones for decoding in them."""
     forecast, value = trials.forecast, next(iter(change.values.values()))
     settings, is_tokens = forecast.deployment.settings, TOKENS in change.eases
     now = settings.max_num_batched_tokens if is_tokens else settings.max_num_seqs
@@ -433,7 +433,7 @@ def _with_prompts(forecast: Forecast) -> float:
 
 
 def _of_mixed_steps(trials: Trials, change: Change) -> float:
-    """Answers that go on beside prompts, or prompts that need not take them along: what was tried gains up to twice."""
+    """Answers that go on in steps with prompts, or prompts in steps of their own: what was tried gains up to twice."""
     share, often = _with_prompts(trials.forecast), 0.25
     helps = change.values[MIXED] is (trials.aim.quantity == "tpot")
     return 2.0 * share if helps and share > often else 0.0

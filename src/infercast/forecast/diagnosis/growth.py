@@ -69,7 +69,7 @@ class Growth:
         return 1.0 / max(self.prompt + max(self.output - 1.0, 0.0) / self.tokens_a_step * max(each, 0.0), 1e-9)
 
     def rate(self, sequences: float) -> float:
-        """Requests a second that a replica serves with so many of them running."""
+        """Requests a second that a replica serves with this many of them running."""
         steps = max(self.output - 1.0, 0.0) / self.tokens_a_step
         return sequences / max(steps * self.step(sequences) + sequences * self.prompt, 1e-12)
 

@@ -181,7 +181,7 @@ class Trials:
     def can_grow_for(self, gain: Gain, before: Gain | None = None) -> bool:
         """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does.
 
-        A longer one than that ``before`` which says the same is long enough.
+        A longer one than that ``before`` which says the same, but for chance, has filled up.
         """
         size, alike = self._size, 0.1  # Of what matters: so far may its value for these requests be from the run's
         sharp = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it
@@ -190,6 +190,7 @@ class Trials:
             return False
         here, run = self.aim.of(self._requests()[2]), self.value(self.aim)
         fills = self._fills or not here or abs(log(here / run)) > alike
+        fills &= before is None or abs(gain.gain - before.gain) > hypot(gain.chance, before.chance)
         if fills or gain.ratio * gain.chance > sharp:
             self._size = min(self._whole, max(LONG if fills else 0, 4 * size))
         return self._size > size

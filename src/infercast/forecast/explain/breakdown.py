@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Unpack
 
 import numpy as np
@@ -34,16 +34,11 @@ class Range:
     families: dict[str, float]  # The part of each kernel family in it, and of waiting for the host
 
 
-@dataclass(frozen=True, slots=True)
-class Composition:
-    ranges: tuple[Range, ...]
-
-
-def compose(record: Record, log: step_log.StepLog, timer: KernelTimer) -> Composition | None:
-    """Kernel families per token in each range of tokens; None without second tokens."""
+def compose(record: Record, log: step_log.StepLog, timer: KernelTimer) -> tuple[Range, ...]:
+    """Kernel families per token in each range of tokens; none without second tokens."""
     several = np.flatnonzero(record.num_output > 1)
     if not several.size:
-        return None
+        return ()
     names, cumulated = _cumulated(log, timer)
     ends, tokens = log.steps.ends, record.num_output[several] - 1
     first = np.searchsorted(ends, log.prompt_end[several])
@@ -70,7 +65,7 @@ def compose(record: Record, log: step_log.StepLog, timer: KernelTimer) -> Compos
         families = dict(zip(names, seconds.tolist(), strict=True))
         most = int(stop.max()) + 1
         ranges.append(Range(low + 1, most, int(np.count_nonzero(stop > begin)), count, sum(seconds.tolist()), families))
-    return Composition(tuple(ranges))
+    return tuple(ranges)
 
 
 def _cumulated(log: step_log.StepLog, timer: KernelTimer) -> tuple[list[str], Array]:
@@ -85,11 +80,11 @@ def _cumulated(log: step_log.StepLog, timer: KernelTimer) -> tuple[list[str], Ar
     return names, np.cumsum(seconds, axis=0)
 
 
-def pooled(several: Sequence[Composition]) -> Composition:
+def pooled(several: Sequence[Range]) -> tuple[Range, ...]:
     """Ranges of several engines as those of one: every token counts as much as any other."""
     ranges = []
-    for first in sorted({each.first for composition in several for each in composition.ranges}):
-        same = [each for composition in several for each in composition.ranges if each.first == first]
+    for first in sorted({each.first for each in several}):
+        same = [each for each in several if each.first == first]
         tokens = sum(each.tokens for each in same)
 
         def mean(values: Iterable[float], counted: int = tokens, weights: Sequence[Range] = same) -> float:
@@ -98,7 +93,7 @@ def pooled(several: Sequence[Composition]) -> Composition:
         families = {name: mean(each.families[name] for each in same) for name in same[0].families}
         requests, last = sum(each.requests for each in same), max(each.last for each in same)
         ranges.append(Range(first, last, requests, tokens, mean(each.seconds for each in same), families))
-    return Composition(tuple(ranges))
+    return tuple(ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +216,7 @@ class Breakdown(PlottableResult):
     idle_seconds: float  # Seconds in which no request was on the replica
     first_tokens: RequestParts
     later_tokens: RequestParts | None  # None where no request has a second token
-    composition: Composition | None  # None without second tokens, and in pipelines: tokens are steps apart there
+    composition: tuple[Range, ...]  # Empty without second tokens, and in pipelines: tokens are steps apart there
 
     def _words(self) -> str:
         steps = ", ".join(f"{count:,} {kind}" for kind, count in self.steps.items())
@@ -276,7 +271,6 @@ def break_down(run: step_log.Watched) -> Breakdown:
     laters = [each for engine in engines if (each := later_token_parts(engine.record, engine.log)) is not None]
     one_stage = [engine for engine in engines if engine.pool.deployment.layout.pipeline == 1]
     composed = [compose(engine.record, engine.log, engine.timer) for engine in one_stage]
-    known = [each for each in composed if each is not None]
     hosts = [_waits(engine, start, end, spans) for engine, spans in zip(engines, idle, strict=True)]
     return Breakdown(
         forecast=forecast,
@@ -291,7 +285,7 @@ def break_down(run: step_log.Watched) -> Breakdown:
         idle_seconds=idle_seconds,
         first_tokens=_first_tokens(run),
         later_tokens=joined(laters) if laters else None,
-        composition=(known[0] if len(known) == 1 else pooled(known)) if known else None,
+        composition=composed[0] if len(composed) == 1 else pooled([*chain.from_iterable(composed)]),
     )
 
 

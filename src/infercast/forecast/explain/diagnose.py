@@ -17,7 +17,7 @@ from infercast.engines.base import Deployment
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servable, resolve_run
 from infercast.forecast.estimate import build_op
-from infercast.forecast.kernels import step_calls
+from infercast.forecast.kernels import step_calls, typical_shape
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import outcome_of
 from infercast.forecast.simulate import simulate
@@ -29,7 +29,6 @@ from infercast.predict.ceilings import AtCeiling, Ceilings, Signature, default_c
 from infercast.predict.identity import OTHER, family_of_kernel
 from infercast.predict.roofline import limit_seconds
 from infercast.serve import simulate as simulate_replica
-from infercast.serve.record import PhaseTotals
 from infercast.serve.step import StepShape
 from infercast.shown import PlottableResult, ResultMixin
 from infercast.units import MICRO
@@ -172,7 +171,7 @@ def _gaps(base: Forecast, names: tuple[str, ...], ceilings: Ceilings) -> tuple[G
     gaps: list[tuple[float, Gap]] = []
     for phase in base.phases:
         totals = base.records[0].phases[phase.name]
-        shape = _typical_shape(totals, len(base.workload.requests))
+        shape = typical_shape(base.records[0], totals)
         calls = [call for call in step_calls(deployment, shape).all if call.name in names]
         seconds_of_kernel = dict(pair for family in phase.families for pair in family.kernels)
         share = sum(seconds_of_kernel.get(name, 0.0) for name in names) / phase.gpu_seconds
@@ -189,19 +188,6 @@ def _gaps(base: Forecast, names: tuple[str, ...], ceilings: Ceilings) -> tuple[G
         gap = Gap(phase.name, round(totals.tokens / totals.steps), seconds, best, hard, share)
         gaps.append((gap.loss * phase.gpu_seconds, gap))
     return tuple(gap for _, gap in sorted(gaps, key=lambda pair: -pair[0]))
-
-
-def _typical_shape(totals: PhaseTotals, num_requests: int) -> StepShape:
-    """A step of average size: as many prompts as a step has on average, and the others decode."""
-    sequences, tokens = max(1, round(totals.sequences / totals.steps)), max(1, round(totals.tokens / totals.steps))
-    context, sampled = round(totals.context / totals.steps), max(1, round(totals.sampled / totals.steps))
-    if totals.tokens == totals.sequences:
-        return StepShape([1] * sequences, [context // sequences] * sequences, min(sampled, sequences))
-    prompts = min(sequences, max(1, round(num_requests / totals.steps)))
-    decodes = sequences - prompts
-    new = [1] * decodes + [max(2, (tokens - decodes) // prompts)] * prompts
-    computed = [context // decodes] * decodes + [0] * prompts if decodes else [context // prompts] * prompts
-    return StepShape(new, computed, min(sampled, sequences))
 
 
 class Kernel(NamedTuple):

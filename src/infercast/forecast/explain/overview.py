@@ -7,19 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from infercast.engines.base import Deployment
-from infercast.engines.speculation import Drafting
 from infercast.forecast.explain.breakdown import Breakdown, break_down
 from infercast.forecast.explain.step_log import EngineRun, Watched
-from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.kernels import Phase, StepCost, average_shape, estimate_shape, step_calls
+from infercast.forecast.intervals import Intervals
+from infercast.forecast.kernels import Phase, StepCost, estimate_shape, step_calls, typical_shape
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import Array
 from infercast.forecast.steady import mean_in_system
 from infercast.forecast.system import DECODE, PREFILL, busiest
 from infercast.ops.op import tensor_rate_of
-from infercast.serve import Record
-from infercast.serve.record import PhaseTotals
 from infercast.serve.step import StepShape
 
 MOST_BINS = 240
@@ -54,30 +51,9 @@ def step_rooflines(pool: PoolRun) -> tuple[StepRoofline, ...]:
     """One for each phase of the busiest replica of a pool; a decode pool computes no prompts."""
     record, phases = busiest(pool.records), pool.phases
     return tuple(
-        _roofline(phase, pool.deployment, _typical_shape(record, record.phases[phase.name], pool.deployment.drafting))
+        _roofline(phase, pool.deployment, typical_shape(record, record.phases[phase.name], pool.deployment.drafting))
         for phase in phases
         if pool.role != DECODE or phase.name == "decode"
-    )
-
-
-def _typical_shape(record: Record, totals: PhaseTotals, drafting: Drafting | None) -> StepShape:
-    """A step of average size; attention is launched in different ways for prompts and decoding sequences."""
-    if totals is record.decoding:
-        return average_shape(totals, drafting)
-    served = ~np.isnan(record.first_token)
-    num_prompts = max(1, round(np.count_nonzero(served) / totals.steps))
-    num_decodes = max(0, round(totals.sequences / totals.steps) - num_prompts)
-    prompt_tokens = max(1, round((totals.tokens / totals.steps - num_decodes) / num_prompts))
-    cached = round(float(record.num_cached[served].mean()))
-    context = totals.context / totals.steps
-    if not num_decodes:
-        return StepShape([prompt_tokens] * num_prompts, [round(context / num_prompts)] * num_prompts, num_prompts)
-    before = max(1, round((context - num_prompts * cached) / num_decodes))
-    sampled = max(1, round(totals.sampled / totals.steps))
-    return StepShape(
-        [prompt_tokens] * num_prompts + [1] * num_decodes,
-        [cached] * num_prompts + [before] * num_decodes,
-        min(sampled, num_prompts + num_decodes),
     )
 
 
@@ -173,18 +149,18 @@ class Overview:
     slowest: tuple[SlowRequest, ...]
 
 
-def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
+def look_over(run: Watched) -> Overview:
     forecast, served = run.forecast, run.forecast.clients
     breakdown = break_down(run)
     return Overview(
         forecast=forecast,
-        intervals=intervals or forecast_intervals(forecast),
+        intervals=forecast.intervals,
         breakdown=breakdown,
         ttft=_histogram(served.ttft),
         tpot=_histogram(served.tpot) if served.tpot.size else None,
         load=load_curves(run),
         rooflines=tuple(map(step_rooflines, forecast.pools)),
-        slowest=_slowest(forecast, breakdown),
+        slowest=slowest_requests(breakdown),
     )
 
 
@@ -233,8 +209,9 @@ def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array
     return np.bincount(place, sampled, minlength=bins), held / engine.replica.num_blocks
 
 
-def _slowest(forecast: Forecast, breakdown: Breakdown) -> tuple[SlowRequest, ...]:
-    parts, requests, served = breakdown.first_tokens, forecast.workload.requests, forecast.per_request()
+def slowest_requests(breakdown: Breakdown) -> tuple[SlowRequest, ...]:
+    parts, forecast = breakdown.first_tokens, breakdown.forecast
+    requests, served = forecast.workload.requests, forecast.per_request()
     sent_at, num_cached = served["sent_s"], served["cached_tokens"]
     shown_requests = 10
     return tuple(

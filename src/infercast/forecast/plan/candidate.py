@@ -8,7 +8,7 @@ from typing import Any
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
 from infercast.forecast.diagnosis.diagnose import bottleneck
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.result import Forecast, counted, odds, value_of
+from infercast.forecast.result import Forecast, counted, judge, tightest
 from infercast.forecast.slo import Percentiles, Slo, attainment
 from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout
@@ -64,8 +64,7 @@ class Figures:
 
 def figures_of(forecast: Forecast, slo: Slo, times: float = 1, *, intervals: bool = False) -> Figures:
     """Results of ``times`` equal forecasts."""
-    rooms = {limit.name: limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits}
-    tightest = min(rooms, key=lambda name: rooms[name])
+    room, limit = tightest(forecast, slo)
     bands = forecast_intervals(forecast) if intervals else None
     capacity, share = forecast.state.capacity, attainment(forecast.clients, slo, counted(forecast))
     return Figures(
@@ -76,8 +75,8 @@ def figures_of(forecast: Forecast, slo: Slo, times: float = 1, *, intervals: boo
         requests_per_second=times * forecast.requests_per_second,
         attainment=share,
         goodput=times * share * forecast.requests_per_second,
-        headroom=rooms[tightest],
-        tightest=tightest,
+        headroom=room,
+        tightest=limit,
         state=forecast.state.word,
         capacity=None if capacity is None else times * capacity,
         busy=max(load.busy for load in forecast.engines),
@@ -85,7 +84,7 @@ def figures_of(forecast: Forecast, slo: Slo, times: float = 1, *, intervals: boo
         bottleneck=bottleneck(forecast),
         source=forecast.source,
         intervals=bands,
-        odds=None if bands is None else odds(forecast, slo, bands),
+        odds=None if bands is None else judge(forecast, slo, bands).odds,
         drawn=power_draw_of(forecast, times),
     )
 

@@ -17,7 +17,7 @@ from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
 from infercast.forecast.plan.executors import Executor, check_time
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
 from infercast.forecast.plan.screening import HIGH_ODDS, HOPELESS, HOPELESS_ODDS, ScreenedOption
-from infercast.forecast.result import Forecast, value_of
+from infercast.forecast.result import Forecast, tightest
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import served_headroom
 from infercast.forecast.steady import CLEAR, FAR_BEYOND, MISSED
@@ -85,9 +85,9 @@ def _forecast(
     rooms: list[float] = []  # The first decides whether a run is whole, since its next lengths follow from each other
 
     def check(clients: ServedRequests) -> None:
-        room, tightest = served_headroom(clients, question.slo)
+        room, limit = served_headroom(clients, question.slo)
         if room <= least:
-            raise _Missed(room, tightest)
+            raise _Missed(room, limit)
         rooms.append(room if workload.open_ended else inf)
 
     def is_whole() -> bool:
@@ -110,11 +110,9 @@ def _forecast(
     run = partial(simulate_system, system, workload, progress=check_time, slo=question.slo, check=check)
     made = run(capacity=capacity, medians=is_whole, rejects=rejects)
     forecast = replace(made, facility=question.facility)
-    room, tightest = min(
-        (limit.seconds / max(value_of(made, limit), 1e-12), limit.name) for limit in question.slo.limits
-    )
+    room, limit = tightest(made, question.slo)
     if made.steady.stopped == MISSED:
-        raise _Missed(room, tightest)
+        raise _Missed(room, limit)
     stage = Stage.SIMULATED if is_whole() else Stage.JUDGED
     if room > 1.0:
         _forecasts[candidate] = question, forecast, times, stage

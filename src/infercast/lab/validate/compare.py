@@ -22,6 +22,13 @@ from infercast.forecast.intervals import half_widths
 from infercast.forecast.slo import FRACTIONS, NAMES
 from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower_by, smoothed_of, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
+from infercast.lab.validate.ablation import (
+    SCHEDULER,
+    check_part,
+    deployment_without,
+    served_alone,
+    settings_without,
+)
 from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.mixers.mixer import Mixer
@@ -364,19 +371,24 @@ def validate(
     host: str | Path | None = None,
     warmed_up: bool = False,
     real_weights: bool = False,
+    without: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Validation:
     """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
 
     Runs of a file follow each other on one engine, cold unless ``warmed_up``, with dummy weights unless
-    ``real_weights``. The host is ``host``, or as a probe with the file says, or the bundled one.
+    ``real_weights``. The host is ``host``, or as a probe with the file says, or the bundled one. ``without`` turns a
+    part of the forecast off (`ablation.PARTS`); such forecasts have no intervals.
     """
+    check_part(without)
     runs: list[RunComparison] = []
     kv_blocks: list[tuple[str, Comparison | None]] = []
     num_stalled = 0
     hosts: dict[str, str] = {}
     for measured in files:
-        deployment, is_set = _started(measured, model_config, gpu, predictor, host, real_weights=real_weights)
+        deployment, is_set = _started(
+            measured, model_config, gpu, predictor, host, real_weights=real_weights, without=without
+        )
         num_blocks = None if is_set else measured.setup.num_gpu_blocks
         blocks = None if num_blocks is None else Comparison(num_blocks, deployment.memory.num_blocks)
         kv_blocks.append((measured.path.name, blocks))
@@ -388,8 +400,11 @@ def validate(
             if progress is not None:
                 progress(f"{measured.path.name}: {run.label}")
             before = replace(replica, first_uses=None if replica.first_uses is None else replica.first_uses.copy())
-            record = simulate(replica, run.workload)
+            record = (served_alone if without == SCHEDULER else simulate)(replica, run.workload)
             if run.kind == WARM_UP:
+                continue
+            if without is not None:
+                runs.append(_compare(measured.path.name, run, record, None, 0.0, None))
                 continue
             widths = _half_widths(before, deployment, run, record)
             joules = _joules(deployment, replica, run, record)
@@ -423,6 +438,7 @@ def _started(
     host: str | Path | None,
     *,
     real_weights: bool,
+    without: str | None = None,
 ) -> tuple[Deployment, bool]:
     source: str | Path = measured.model
     if model_config is not None and (model_config / f"{measured.model}.json").is_file():
@@ -434,15 +450,16 @@ def _started(
     model = load_model(source, engine=engine, **cast("ModelOptions", setup.model))
 
     def start(settings: Settings) -> Deployment:
-        return deploy(
+        deployment = deploy(
             model if real_weights else with_dummy_weights(model, engine.tied_routers),
             gpu or gpu_from_driver_name(measured.gpu),
-            settings,
+            settings_without(without, settings),
             tensor_parallel_size=setup.tensor_parallel_size,
             api_server=setup.over_http,
             predictor=predictor,
             host=host or measured.probe,
         )
+        return deployment_without(without, deployment)
 
     deployment = start(setup.settings)
     if (blocks := setup.num_gpu_blocks) is None:
@@ -462,10 +479,13 @@ def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, rec
 
 
 def _compare(
-    file: str, run: MeasuredRun, record: Record, widths: list[float], slower: float, joules: Comparison | None
+    file: str, run: MeasuredRun, record: Record, widths: list[float] | None, slower: float, joules: Comparison | None
 ) -> RunComparison:
-    both = zip(measured_summary(run).tolist(), summary_of(record).tolist(), widths, strict=True)
-    pairs = [Comparison(*each, middle=each[2] * slower / EIGHTY) for each in both]
+    both = zip(measured_summary(run).tolist(), summary_of(record).tolist(), strict=True)
+    pairs = [Comparison(*each) for each in both]
+    if widths is not None:
+        halves = zip(pairs, widths, strict=True)
+        pairs = [replace(pair, half_width=half, middle=half * slower / EIGHTY) for pair, half in halves]
     pairs[-1] = replace(pairs[-1], middle=-pairs[-1].middle)  # what is slower has a lower rate
     names = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "output_tokens_per_second")
     latencies: dict[str, Any] = dict(zip(names, pairs, strict=True))

@@ -145,7 +145,7 @@ def read_measured(path: Path) -> MeasuredFile:
 
 
 def _probe(path: Path, document: Mapping[str, Any]) -> HostProbe | None:
-    """What says how fast the host was: probes in a file of runs, or else files beside it (``runs.probe.json``)."""
+    """What says how fast the host was: probes in a file of runs, or else files next to it (``runs.probe.json``)."""
     inside = [document[name] for name in ("probe", "probe_before", "probe_after") if document.get(name) is not None]
     stem = path.name.removesuffix(".gz").removesuffix(".json")
     endings = () if inside else (".*probe*.json", "[_-]probe*.json")

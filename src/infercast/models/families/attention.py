@@ -144,7 +144,7 @@ def latent_sizes(fields: parts.Fields) -> dict[str, Any]:
 
 
 def read_shortcut(fields: parts.Fields) -> list[parts.Layer]:
-    """LongCat-Flash: two blocks a layer, the first with experts beside its dense network.
+    """LongCat-Flash: two blocks a layer, the first with experts parallel to its dense network.
 
     Experts that return their input cost nothing; as they are trained, a token chooses them as often as others.
     """

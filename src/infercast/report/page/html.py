@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from html import escape
 
 from infercast.forecast.explain.overview import Overview, SlowRequest, StepRoofline
-from infercast.forecast.intervals import Band
 from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import NAMES
 from infercast.forecast.steady import OVERLOADED
@@ -16,6 +15,7 @@ from infercast.report.caveats import TITLES, caveats, shared_first
 from infercast.report.kernels import BY_PLACE, composition_cells, largest_parts
 from infercast.report.page import charts, elements
 from infercast.report.page.charts import PHASE_TITLES, latency_chart, numbers_chart, roofline_chart, steps_chart
+from infercast.report.quantities import format_band
 from infercast.report.saved_runs import Row, SavedRun, leader_sentences, rows_of, settings_of, warnings_of
 from infercast.report.terminal import cells
 from infercast.units import format_percent, format_rate, format_seconds
@@ -61,11 +61,11 @@ def report_page(overview: Overview, version: str, command: str = "", date: str =
 def _cards(overview: Overview) -> str:
     forecast, intervals = overview.forecast, overview.intervals
     shown = [
-        elements.Card("TTFT p50", format_seconds(forecast.ttft.p50), _ends(intervals.ttft, "p50")),
-        elements.Card("TTFT p99", format_seconds(forecast.ttft.p99), _ends(intervals.ttft, "p99")),
+        elements.Card("TTFT p50", format_seconds(forecast.ttft.p50), format_band(intervals.ttft, "p50")),
+        elements.Card("TTFT p99", format_seconds(forecast.ttft.p99), format_band(intervals.ttft, "p99")),
     ]
     if forecast.tpot is not None and intervals.tpot is not None:
-        shown.append(elements.Card("TPOT p50", format_seconds(forecast.tpot.p50), _ends(intervals.tpot, "p50")))
+        shown.append(elements.Card("TPOT p50", format_seconds(forecast.tpot.p50), format_band(intervals.tpot, "p50")))
     for quantity in quantities.RESULTS:
         if quantity.is_shown(forecast):
             ends = quantities.format_rates(getattr(intervals, quantity.interval)) if quantity.interval else ""
@@ -81,14 +81,14 @@ def _cards(overview: Overview) -> str:
     return elements.cards(shown, "Below a number its 80 % interval, or the source of the price.")
 
 
-def _ends(band: Band, name: str) -> str:
-    return quantities.format_interval(getattr(band.low, name), getattr(band.high, name))
-
-
 def _latency(overview: Overview) -> str:
     rows = []
     for latency, values, band in quantities.latencies_of(overview.forecast, overview.intervals):
-        ends = [""] * len(NAMES) if band is None else [f"<small>{escape(_ends(band, name))}</small>" for name in NAMES]
+        ends = (
+            [""] * len(NAMES)
+            if band is None
+            else [f"<small>{escape(format_band(band, name))}</small>" for name in NAMES]
+        )
         cells = [f"{escape(cell)}{end}" for cell, end in zip(told.latency_cells(values), ends, strict=True)]
         rows.append([escape(latency.title.replace("  ", "\u2003")), *cells])
     note = '<p class="note">The grey bar of a percentile is its 80 % interval.</p>'
@@ -125,7 +125,7 @@ def _kernels(overview: Overview) -> str:
             title = told.phase_title(pool, phase)
             parts.append(f"<h3>{escape(told.pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
             parts.append(elements.plain_table(told.PHASE_COLUMNS, told.phase_cells(phase), words=(0, 3, 4, 5)))
-    if overview.breakdown.composition is not None:
+    if overview.breakdown.composition:
         parts.append(f"<h3>{BY_PLACE}</h3>{elements.plain_table(*composition_cells(overview.breakdown.composition))}")
     return "".join(parts)
 
@@ -186,7 +186,7 @@ def _slowest(slowest: Sequence[SlowRequest]) -> str:
             format_seconds(each.sent_at),
             f"{each.num_input:,}" + (f"<small>{each.num_cached:,} cached</small>" if each.num_cached else ""),
             format_seconds(each.ttft),
-            escape(largest_parts(each.parts, each.ttft)),
+            escape(largest_parts(each)),
         ]
         for each in slowest
     ]

@@ -1,7 +1,7 @@
 """The paged KV cache: allocated blocks, and full blocks in the prefix cache. Allocation succeeds or returns False.
 
-A model whose layers attend to different spans has one block table per kind of layer, called a group, all from the same
-pool. Recurrent layers with reusable states are groups too: their block is the state at its end.
+A model with layers that attend to different spans has one block table per kind of layer, called a group, all from the
+same pool. Recurrent layers with reusable states are groups too: their block is the state at its end.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Lookup:
         """The longest prefix, up to ``most`` blocks, that all groups can continue from, and that of any one kind.
 
         Full attention needs every block from the start, windows only the last few before the end. With ``last``, kinds
-        that draft find a block more, within so many tokens, and drop it again; ``past_states``: and a state further.
+        that draft find a block more, within this many tokens, and drop it again; ``past_states``: and a state further.
         """
         kinds = [*self._everywhere, *self._windowed]
         others = {number for number, groups in enumerate(kinds) if last is None or not self._shape.drops(groups[0])}
@@ -252,6 +252,13 @@ class KvCache:
         self._num_blank -= count
         if self._num_blank < 0:
             self._forget()
+
+    def clear(self) -> None:
+        """Forget everything that no sequence holds."""
+        free = self.num_free
+        self.take(free)
+        self.num_held -= free
+        self._num_blank += free
 
     def _forget(self) -> None:
         """Evict least recently used content; the rest of a run then counts as blank."""

@@ -228,7 +228,7 @@ class HostPages:
                 self._copy(each, tree)
 
     def _copy(self, node: Node, tree: RadixTree) -> bool:
-        """Copy a node whose parent is here, or gets here; returns False if there is no room."""
+        """Copy a node if its parent is here, or gets here; returns False if there is no room."""
         assert node.parent is not None
         if not node.parent.on_host and not (self.copies_paths and self._copy(node.parent, tree)):
             return False
@@ -388,6 +388,10 @@ class RadixCache:
         blank = self.num_blank * self.page
         if blank < num_tokens:
             self._forget(num_tokens - blank if self.evicts_missing else num_tokens)
+
+    def clear(self) -> None:
+        """Forget everything that no sequence uses."""
+        self._forget(self.num_blocks * self.page)
 
     def take(self, count: int) -> None:
         self.num_blank -= count

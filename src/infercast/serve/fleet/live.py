@@ -170,15 +170,15 @@ class LiveSystem:
         self.frontend.put(index, request, now)
         return index
 
-    def abort(self, index: int, now: float) -> None:
-        """The client of a request has left."""
+    def abort(self, index: int, now: float) -> int:
+        """The client of a request has left; returns the number of the engine that answers, the first if none did."""
         self._whole.pop(index, None)
-        if not self.frontend.drop(index):
-            any(pool.abort(index, now) for pool in self.pools)
+        engines = [] if self.frontend.drop(index) else [pool.abort(index, now) for pool in self.pools]
         for record in self.records:
             record.forget(index)
         for emission in self._due:
             emission.tokens[:] = [each for each in emission.tokens if each.request != index]
+        return (engines and engines[-1]) or 0
 
     @property
     def next_event(self) -> float:

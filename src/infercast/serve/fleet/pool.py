@@ -87,6 +87,7 @@ class RunningPool:
         check_size(len(pool.replicas), num_requests)
         self._arrivals, first = arrivals, pool.replicas[0]
         self._last_arrival = 0.0
+        self.down: set[int] = set()  # Engines that get no requests for now
         # Engines with work, earliest clock first.
         self._busy: list[tuple[float, int]] = []
         meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
@@ -143,6 +144,8 @@ class RunningPool:
         delivery = Arrival(sent, index, arrival, request)
         self._loads.move_to(arrival)
         chosen = self._choose(delivery, self._loads)
+        if chosen in self.down:
+            chosen = next((each for each in range(len(self.engines)) if each not in self.down), chosen)
         self._loads.sent(chosen, request)
         engine = self.engines[chosen]
         # Requests stay in order: one may have had to wait for another that was sent before it.
@@ -193,15 +196,15 @@ class RunningPool:
             else:
                 self.route()
 
-    def abort(self, index: int, time: float) -> bool:
-        """Drop a request after its client has left; False if no engine has it."""
+    def abort(self, index: int, time: float) -> int | None:
+        """Drop a request after its client has left; returns its engine's number, None if no engine has it."""
         engine = next((each for each in self.engines if index in each.outstanding), None)
         if engine is None:
-            return False
+            return None
         self._loads.answered(engine.number, time, index, engine.outstanding.pop(index))
         if not engine.inbox.drop(index):
             engine.loop.scheduler.abort(index)
-        return True
+        return engine.number
 
     def close(self) -> None:
         """Run every engine's loop to its end."""

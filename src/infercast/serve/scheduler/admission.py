@@ -135,7 +135,7 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
         return self.still_asked() * (1.0 if self._num_fixed else ratio)
 
     def ending(self) -> list[DeclaredSequence]:
-        """Members whose last token is in flight, by their declared length."""
+        """Members with their last token in flight, by their declared length."""
         if not self.num_ended:
             return []
         return [

@@ -364,7 +364,7 @@ class FcfsPolicy:
         return int(self.watermark * (num_blocks + 1))
 
     def for_decode_pool(self) -> FcfsPolicy:
-        """The same policy for a pool whose prompts arrive computed: no step is bounded by prompt tokens."""
+        """The same policy for a pool that gets prompts computed: no step is bounded by prompt tokens."""
         bounded = replace(self, max_num_scheduled_tokens=0, prefill_interval=1, long_prefill_token_threshold=0)
         return replace(bounded, max_num_batched_tokens=WHOLE_PROMPT)
 
@@ -480,7 +480,7 @@ class AdapterLimit:
         return adapter in self._free or adapter in taken or len(taken) < self._max_adapters
 
     def first(self, waiting: deque[Sequence], position: int) -> int:
-        """The first place from there on whose request has a slot; their number if none has."""
+        """The first place from there on with a request that has a slot; their number if none has."""
         if len(self._in_step) < self._max_adapters:
             return position
         able = self._in_step | self._free

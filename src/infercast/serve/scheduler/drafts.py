@@ -312,7 +312,7 @@ class Drafts:
 
 
 class DraftBatch(ReservingDecodeBatch):
-    """The decode batch of an engine whose steps are prefill or decode (SGLang), with counts of processed results.
+    """The decode batch of an engine with steps of prefill or decode (SGLang), with counts of processed results.
 
     Slots are allocated for two steps, as the last result is not known, and freed when the sequence ends.
     """
@@ -345,7 +345,7 @@ class DraftBatch(ReservingDecodeBatch):
         return sum([member.num_produced for member in self.members])
 
     def ending(self) -> list[DeclaredSequence]:
-        """Members whose next token is the last one by their declared length."""
+        """Members with one token left by their declared length."""
         return [each for each in self.members if each.num_produced + 1 >= each.num_declared]
 
     def blocks_due(self) -> int:

@@ -217,7 +217,7 @@ class PrefillScheduler:
         return True
 
     def _skip_ending(self) -> bool:
-        """Take sequences out of the decode batch whose last token is in flight, if there are any."""
+        """Take sequences with their last token in flight out of the decode batch, if there are any."""
         ending = self.batch.cohort.ending()
         if self.drafts is not None:  # otherwise the batch knows that the last token is in flight
             in_flight = self._under_way[-1][0].sequences if self._under_way else []

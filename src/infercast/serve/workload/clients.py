@@ -99,8 +99,8 @@ class ArrivalQueue:
 class Clients:
     """Releases the requests of a workload to the engines, in the order they were sent.
 
-    ``path_seconds`` is a request's time from client to queue, ``token_seconds`` what each prompt token adds; both are
-    beside its time at the API ``servers``: in rounds, or in an event loop that sends answers as well.
+    ``path_seconds`` is a request's time from client to queue, ``token_seconds`` what each prompt token adds; both come
+    on top of its time at the API ``servers``: in rounds, or in an event loop that sends answers as well.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Clients:
         self._look_ahead()
 
     def listen(self, logs: Sequence[StepLog]) -> None:
-        """To the steps of the engines, whose tokens the API servers send."""
+        """To the steps of the engines: the API servers send their tokens."""
         if self.servers is not None:
             self.servers.listen(logs)
 

@@ -269,7 +269,7 @@ def _tokens(message: Record, text: Any) -> int:
 
 
 def with_sessions(rows: Sequence[Row]) -> list[Row]:
-    """Infer sessions: a request continues an earlier one whose whole blocks are its prefix, if no other does."""
+    """Infer sessions: a request continues an earlier one if its prefix is all blocks of that one, and no other does."""
     blocks_of = [_whole_blocks(row) for row in rows]
     ends = {blocks[-1] for blocks in blocks_of if blocks}
     following = {pair for blocks in blocks_of for pair in pairwise(blocks) if pair[0] in ends}

@@ -1,0 +1,159 @@
+"""Fields that clients send: each acts, or is refused as vLLM refuses it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from infercast.emulate.answers import Wanted, answer_words, generate_text
+from infercast.emulate.server import emulator
+
+ASKED = [{"role": "user", "content": "hello"}]
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}, "unit": {"enum": ["c", "f"]},
+        "places": {"type": "array", "items": {"$ref": "#/$defs/place"}}, "is_far": {"type": ["boolean", "null"]},
+    },
+    "$defs": {"place": {"type": "object", "properties": {"at": {"type": "number", "maximum": 3}}}},
+}  # fmt: skip
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with emulator("qwen3-0.6b", "h200-sxm", speed=20, answer_lengths="20") as url, httpx.Client(base_url=url) as found:
+        yield found
+
+
+def chat(client: httpx.Client, **fields: Any) -> dict[str, Any]:
+    reply = client.post("/v1/chat/completions", json={"messages": ASKED, **fields})
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+def events(client: httpx.Client, path: str, **fields: Any) -> list[dict[str, Any]]:
+    lines = client.post(path, json={"stream": True, **fields}).text.splitlines()
+    texts = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    return [json.loads(each) for each in texts if each != "[DONE]"]
+
+
+def fits(value: Any) -> None:
+    assert isinstance(value["city"], str)
+    assert value["days"] >= 1
+    assert value["unit"] in ("c", "f")
+    assert value["places"][0]["at"] <= 3
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_tool_is_called_by_its_schema(client: httpx.Client, choice: Any) -> None:
+    (found,) = chat(client, tools=TOOLS, tool_choice=choice)["choices"]
+    assert found["finish_reason"] == "tool_calls"
+    called = found["message"]["tool_calls"][0]["function"]
+    assert called["name"] == "weather"
+    fits(json.loads(called["arguments"]))
+    parts = events(client, "/v1/chat/completions", messages=ASKED, tools=TOOLS, tool_choice=choice)
+    deltas = [call for each in parts for call in each["choices"][0]["delta"].get("tool_calls", [])]
+    fits(json.loads("".join(each["function"]["arguments"] for each in deltas)))
+    assert parts[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_json_by_a_schema_is_as_long_as_answers_are(client: httpx.Client) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": PARAMETERS}}
+    found = chat(client, response_format=form)
+    fits(json.loads(found["choices"][0]["message"]["content"]))
+    short = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"properties": {"a": {"type": "string"}}}}}
+    assert chat(client, response_format=short)["usage"]["completion_tokens"] == 20
+    chosen = chat(client, structured_outputs={"choice": ["yes", "no"]})["choices"][0]["message"]["content"]
+    assert chosen in ("yes", "no")
+
+
+def test_equal_seeds_and_no_chance_say_the_same(client: httpx.Client) -> None:
+    def said(**fields: Any) -> Any:
+        return [each["message"]["content"] for each in chat(client, **fields)["choices"]]
+
+    assert said(seed=5, n=2) == said(seed=5, n=2)
+    assert said(seed=5) != said(seed=6)
+    assert said(temperature=0) == said(temperature=0)
+    assert len({*said(seed=5, n=3)}) == 3
+
+
+def test_a_stop_ends_the_text_before_it() -> None:
+    words = answer_words(7, 50)
+    found = generate_text(Wanted(stops=(words[9].strip(),), ignore_eos=True), 7, 50, 50)
+    text = "".join(found.shown or ())
+    assert words[9].strip() not in text
+    assert "".join(words).startswith(text)
+    assert (found.reason, found.stop_reason) == ("stop", words[9].strip())
+    assert len(found.tokens) <= 10
+    assert len(generate_text(Wanted(stops=(words[9],), min_tokens=30), 7, 50, 50).tokens) >= 30
+
+
+def test_probabilities_and_echo(client: httpx.Client) -> None:
+    found = chat(client, logprobs=True, top_logprobs=3, max_tokens=4, ignore_eos=True)["choices"][0]
+    assert [len(each["top_logprobs"]) for each in found["logprobs"]["content"]] == [3, 3, 3, 3]
+    assert "".join(each["token"] for each in found["logprobs"]["content"]) == found["message"]["content"]
+    asked = {"prompt": "one two", "echo": True, "max_tokens": 0}
+    assert client.post("/v1/completions", json=asked).json()["choices"][0]["text"] == "one two"
+
+
+def test_usage_counts_a_prompt_once_and_comes_with_each_event(client: httpx.Client) -> None:
+    whole = chat(client, n=3, max_tokens=2, ignore_eos=True)["usage"]
+    assert (whole["prompt_tokens"], whole["completion_tokens"]) == (chat(client)["usage"]["prompt_tokens"], 6)
+    wanted = {"include_usage": True, "continuous_usage_stats": True}
+    parts = events(client, "/v1/chat/completions", messages=ASKED, max_tokens=3, stream_options=wanted)
+    assert all("usage" in each for each in parts)
+
+
+def test_other_apis_tell_the_same_story(client: httpx.Client) -> None:
+    asked = {"input": "hi", "instructions": "be brief", "max_output_tokens": 5}
+    whole = client.post("/v1/responses", json=asked).json()
+    parts = events(client, "/v1/responses", **asked)
+    assert [each["sequence_number"] for each in parts] == [*range(len(parts))]
+    assert (parts[0]["type"], parts[-1]["response"]["status"]) == ("response.created", whole["status"])
+    text = parts[-1]["response"]["output"][0]["content"][0]["text"]
+    assert "".join(each["delta"] for each in parts if each["type"] == "response.output_text.delta") == text
+
+    tool = {"name": "weather", "input_schema": PARAMETERS}
+    message = {"messages": ASKED, "max_tokens": 500, "tools": [tool], "tool_choice": {"type": "any"}}
+    (block,) = client.post("/v1/messages", json=message).json()["content"]
+    fits(block["input"])
+    found = events(client, "/v1/messages", **message)
+    fits(json.loads("".join(each["delta"].get("partial_json", "") for each in found if "delta" in each)))
+    assert found[-2]["delta"]["stop_reason"] == "tool_use"
+    counted = client.post("/v1/messages/count_tokens", json={"messages": ASKED}).json()["input_tokens"]
+    assert counted == chat(client)["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -1}, {"top_p": 5}, {"n": 0}, {"n": 2, "temperature": 0}, {"stop": ["a"] * 5}, {"tools": []},
+        {"tool_choice": "auto"}, {"top_logprobs": 3}, {"logit_bias": {"a": 1}}, {"max_tokens": 5, "min_tokens": 6},
+        {"stream_options": {"include_usage": True}}, {"response_format": {"type": "json"}},
+        {"tools": TOOLS, "tool_choice": "wild"},
+        {"min_tokens": 10**7}, {"messages": [{"content": "x"}]}, {"messages": [{"role": "user", "content": None}]},
+        {"structured_outputs": {}}, {"structured_outputs": {"regex": "a+"}}, {"seed": 2**63}, {"cache_salt": "a/b"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_vllm_refuses_is_refused(client: httpx.Client, wrong: dict[str, Any]) -> None:
+    reply = client.post("/v1/chat/completions", json={"messages": ASKED, **wrong})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].count("\n") == 0
+
+
+def test_operators_paths_and_headers(client: httpx.Client) -> None:
+    assert client.post("/detokenize", json={"tokens": [1, 2]}).json()["prompt"].count(" ") == 2
+    assert client.get("/load", headers={"x-request-id": "abc"}).headers["x-request-id"] == "abc"
+    assert client.get("/version").json()["version"] == "0.33.0"
+    assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 400
+    assert client.post("/reset_prefix_cache").status_code == 200
+    client.post("/sleep")
+    assert client.get("/is_sleeping").json()["is_sleeping"]
+    assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 503
+    client.post("/wake_up")
+    assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
