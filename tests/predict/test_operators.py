@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError, UnknownNameError
-from infercast.hardware import load_gpu
+from infercast.hardware import gpu_names, load_gpu
+from infercast.ops import Gemm
 from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d, kinds
+from infercast.predict.estimate import SOURCES
+from infercast.predict.learned import make_predictor
 from infercast.predict.operators import INPUTS, _flash_splits, estimate_op, features_of, known, work_of
 
 HOME = Path(__file__).parents[2]
@@ -98,6 +101,28 @@ def test_other_gpus_have_their_own_physics_and_wider_intervals():
     assert widths == sorted(widths)
     slower = found["a100-sxm"].seconds / found["h200-sxm"].seconds
     assert slower == pytest.approx(H200.dram_bandwidth / load_gpu("a100-sxm").dram_bandwidth, rel=0.15)
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm", "h100-sxm", "l40s", "l4", "b200-sxm"])
+@pytest.mark.parametrize("shape", [(65_536, 14_336, 4096), (512, 4096, 4096)])
+def test_products_of_modules_and_of_engines_agree_on_every_gpu(gpu, shape):
+    chip = load_gpu(gpu)
+    module, engine = estimate_op(Product(*shape), chip), make_predictor("learned").alone.estimate(Gemm(*shape), chip)
+    assert module.seconds == pytest.approx(float(engine.seconds), rel=0.15)
+    assert module.low < float(engine.high)
+    assert float(engine.low) < module.high
+    assert SOURCES.index(module.source) >= SOURCES.index(engine.source)
+
+
+def test_no_operator_beats_any_chip():
+    for chip in map(load_gpu, gpu_names()):
+        for dtype in ("fp32", "tf32", "bf16"):
+            for op in (Product(8192, 8192, 8192, dtype=dtype), Product(1024, 1024, 1024, 32, dtype=dtype)):
+                assert estimate_op(op, chip).seconds >= op.flops / chip.dense_flops(dtype), (chip.name, op)
+        for op in (conv2d(64, 256, 56, 256, 3), Sdpa(8, 32, 4096, 4096, 128, kernel="cudnn_attention")):
+            assert estimate_op(op, chip).seconds >= op.flops / chip.dense_flops("bf16"), (chip.name, op)
+        added = TensorOp("add", 1 << 29, dtype="bf16")
+        assert estimate_op(added, chip).seconds >= 0.9 * 6 * added.elements / chip.dram_bandwidth, chip.name
 
 
 def test_flash_attention_splits_keys_until_the_chip_is_full():

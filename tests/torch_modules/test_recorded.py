@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from infercast.errors import UnknownNameError
+from infercast.bundled import read_data
+from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
 from infercast.ops.tensor import Conv2d, Product, Sdpa, TensorOp
-from infercast.torch_modules.forecast import forecast_capture, launches_of, queued
+from infercast.torch_modules.forecast import ModuleForecast, forecast_capture, launches_of, queued
 from infercast.torch_modules.lower import AtenCall, Capture, Rules, Tensor, capture_from_json, kernels_of
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,42 @@ def test_eager_calls_of_a_small_batch_wait_for_the_host() -> None:
     assert found.alone_seconds >= found.seconds
 
 
+def test_a_probe_of_the_host_scales_eager_calls_and_narrows_their_interval(tmp_path: Path) -> None:
+    reference = read_data("hosts/probe.toml")["reference"]
+
+    def probed(launch: float | None) -> Path:
+        path = tmp_path / f"{launch}.json"
+        kinds = {"python": 1.38} | ({} if launch is None else {"launch": launch})
+        figures = {
+            kind: {name: {"p50": factor * value} for name, value in reference[kind].items()}
+            for kind, factor in kinds.items()
+        }
+        path.write_text(json.dumps({"python": figures["python"], "gpu": figures.get("launch", {})}))
+        return path
+
+    def forecast(host: Any, execution: str = "eager") -> ModuleForecast:
+        capture = recorded("resnet18-bf16-1-eager")
+        return forecast_capture(capture, gpu="h200-sxm", dtype="bf16", host=host, execution=execution)
+
+    usual, quick, slow = (forecast(each) for each in (None, probed(0.65), str(probed(1.1))))
+    assert quick.seconds < usual.seconds < slow.seconds
+    assert slow.host_seconds == pytest.approx((1.1 / 0.65) ** 0.9 * quick.host_seconds)
+    assert slow.high / slow.low < usual.high / usual.low
+    assert slow.gpu_seconds == usual.gpu_seconds
+    assert [any("--host" in note for note in each.notes) for each in (usual, slow)] == [True, False]
+    assert forecast(probed(None)).host_seconds == usual.host_seconds  # It saw no GPU
+    assert forecast("ryzen-5-7600x").seconds < usual.seconds < forecast("xeon-e5-1650-v3").seconds
+    assert forecast(probed(1.1), "graph").seconds == forecast(None, "graph").seconds
+
+
+def test_an_unknown_host_names_the_known_ones(tmp_path: Path) -> None:
+    capture = recorded("resnet18-bf16-1-eager")
+    with pytest.raises(UnknownNameError, match=r"known: .*epyc-9654"):
+        forecast_capture(capture, gpu="h200-sxm", host="i386")
+    with pytest.raises(InputError, match=r"a module takes a name of `infercast hosts` or a host\.json"):
+        forecast_capture(capture, gpu="h200-sxm", host=tmp_path / "host.toml")
+
+
 def test_compiled_modules_have_fewer_kernels_and_move_less() -> None:
     capture = recorded("resnet18-bf16-64-graph")
     graph, compiled = (
@@ -77,7 +114,7 @@ def test_parts_add_up() -> None:
         assert sum(part.gpu_seconds for part in parts) == pytest.approx(found.gpu_seconds)
         assert sum(part.kernels for part in parts) == found.kernels
     assert found.weight_bytes == pytest.approx(2 * found.parameters, rel=0.01)
-    assert found.joules > 0
+    assert 0 < found.joules / found.seconds <= load_gpu("a100-sxm").tdp
 
 
 def test_a_launch_front_hides_kernels_and_kernels_hide_the_front() -> None:

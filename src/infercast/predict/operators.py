@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import ceil, exp, hypot, log2
+from math import ceil, exp, hypot, log, log2
 from typing import Any, NamedTuple
 
 from infercast.bundled import DATA, read_data
 from infercast.errors import InputError, UnknownNameError
-from infercast.hardware import Gpu
+from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import is_modelled
-from infercast.ops import Op
+from infercast.lazy_classes import replace
+from infercast.ops import Gemm, Op
 from infercast.ops.op import bytes_of
 from infercast.ops.tensor import SDPA_KERNELS, Conv2d, Lstm, Product, Sdpa, TensorOp, kind_named, kinds
-from infercast.predict.estimate import Estimate
+from infercast.predict.estimate import SOURCES, Estimate
 from infercast.predict.fitted import Artifact, Inputs, load_artifact
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import Learned, default_artifact
 from infercast.predict.roofline import CLOCK_SHARE, REFERENCE_CLOCK
 
 GPU, LIBRARY = "h200-sxm", "pytorch"  # What the artefact was learned on, and whose kernels
@@ -347,6 +350,9 @@ that was not measured may, as logarithms: for want of rows on them, what the pro
 def estimate_op(op: Op, gpu: Gpu) -> Estimate:
     """One launch of a plain operator among others like it, as in a CUDA graph, with operands in L2 where they fit."""
     work, dtype = work_of(op, gpu), op.compute_dtype
+    alike = None if gpu.name == GPU else _as_gemm(op)
+    if alike is not None:
+        return _carried_over(op, alike, gpu)
     named = [f"{work.kernel}/{each}" for each in (dtype, NEAR.get(dtype, dtype), *FORMATS)]
     place, name = next((place, name) for place, name in enumerate(named) if name in known())
     weights = known()[name]
@@ -361,4 +367,56 @@ def estimate_op(op: Op, gpu: Gpu) -> Estimate:
         source = {0.0: "measured", SIBLING: "sibling"}.get(wider, "unseen") if is_own else "unseen"
     wider = hypot(wider, 0.0 if is_own else ALIKE)
     low, high = exp(-hypot(weights.low, wider)), exp(hypot(weights.high, wider))
-    return Estimate(seconds, seconds * low, seconds * high, source, max(parts, key=parts.__getitem__))
+    bound = max(parts, key=parts.__getitem__)
+    return _at_least(_least(op, gpu), Estimate(seconds, seconds * low, seconds * high, source, bound))
+
+
+@lru_cache
+def products() -> Learned:
+    """Of engines, each by itself."""
+    return Learned(default_artifact(), kernel_profile()).alone
+
+
+def _as_gemm(op: Op) -> Gemm | None:
+    """The product of an engine that a product or a convolution is like."""
+    if isinstance(op, Product):
+        return Gemm(op.m, op.n, op.k, batch=op.batch)
+    if isinstance(op, Conv2d) and op.groups == 1:
+        return Gemm(op.pixels, op.out_channels, op.window)
+    return None
+
+
+def _carried_over(op: Op, alike: Gemm, gpu: Gpu) -> Estimate:
+    """From the GPU that operators were learned on, by how much longer than there products of engines take in 16 bits.
+
+    These were measured on GPUs of five kinds. Other formats take as much longer still as their rates are lower.
+    """
+    model, home = products(), load_gpu(GPU)
+    known_there, there, here = estimate_op(op, home), model.estimate(alike, home), model.estimate(alike, gpu)
+    rates = [each.dense_flops(op.compute_dtype) / each.dense_flops("bf16") for each in (home, gpu)]
+    seconds = float(known_there.seconds) * float(here.seconds) / float(there.seconds) * rates[0] / rates[1]
+    is_alike = isinstance(op, Product) and rates[0] == rates[1]
+    ends = []
+    for sign, end in ((-1, "low"), (1, "high")):
+        parts = (log(float(getattr(each, end)) / float(each.seconds)) for each in (known_there, here))
+        ends.append(seconds * exp(sign * hypot(*parts, 0.0 if is_alike else ALIKE)))
+    source = here.source if is_alike else max(here.source, "unseen", key=SOURCES.index)
+    return _at_least(_least(op, gpu), Estimate(seconds, ends[0], ends[1], source, here.bound))
+
+
+def _least(op: Op, gpu: Gpu) -> float:
+    """Seconds of its operations, or of what L2 does not hold of its bytes, at full rate.
+
+    fp32 convolutions may need fewer operations (Winograd's, Fourier's), and strided ones and tables not all bytes.
+    CUTLASS's attention in fp32 runs on tensor cores.
+    """
+    flops = 0.0 if isinstance(op, TensorOp) or (isinstance(op, Conv2d) and op.dtype == "fp32") else float(op.flops)
+    is_read_once = isinstance(op, Product) or (isinstance(op, TensorOp) and op.kind != "embedding")
+    moved = float(op.bytes_read + op.bytes_written) if is_read_once else 0.0
+    rate = "tf32" if isinstance(op, Sdpa) and op.dtype == "fp32" else op.compute_dtype
+    return max(flops / gpu.dense_flops(rate), (moved - gpu.l2_bytes) / gpu.dram_bandwidth)
+
+
+def _at_least(least: float, found: Estimate) -> Estimate:
+    low, seconds, high = (max(float(each), least) for each in (found.low, found.seconds, found.high))
+    return replace(found, low=low, seconds=seconds, high=max(high, 1.05 * seconds))

@@ -6,13 +6,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.errors import UnknownNameError, need
+from infercast.errors import InputError, UnknownNameError, need
 from infercast.hardware import Gpu, load_gpu
+from infercast.hardware.host import LAUNCH, MEASURED, HostProbe, host_cpu, read_probe
 from infercast.ops.tensor import Conv2d, TensorOp, kind_named
-from infercast.predict.board_power import board_power
+from infercast.predict.board_power import board_under
 from infercast.predict.estimate import Estimate, basis_of, total
 from infercast.predict.operators import estimate_op
 from infercast.predict.roofline import launch_floor
@@ -30,6 +32,29 @@ FUSED_GROUPS, FUSED_KINDS = ("elementwise", "rows", "reduction"), ("batch_norm",
 @cache
 def constants() -> dict[str, Any]:
     return read_data("torch_host.toml")
+
+
+class Host(NamedTuple):
+    """How long a machine takes for what PyTorch asks of it."""
+
+    title: str
+    factor: float = 1.0  # Times the seconds of torch_host.toml
+    ends: tuple[float, float] = (1.0, 1.0)  # Of the 80 % interval, in multiples
+    is_probed: bool = False
+
+
+def host_of(host: str | Path | HostProbe | None, gpu: Gpu) -> Host:
+    """By the name of a CPU or by a probe, as for engines; None: of the CPU that the GPU has."""
+    told, probe = constants(), host if isinstance(host, HostProbe) else None
+    if isinstance(host, str | Path) and Path(host).suffix == ".toml":
+        raise InputError(f"{host} has an engine's times; a module takes a name of `infercast hosts` or a host.json")
+    if isinstance(host, str | Path) and Path(host).suffix == ".json":
+        probe = read_probe(Path(host))
+    cpu = host_cpu(gpu.cpu if host is None else MEASURED if probe is not None else str(host))
+    is_probed = probe is not None and probe.launch is not None
+    seen = probe if probe is not None and is_probed else HostProbe(told["python_at"], told["usual_launch"], cpu.title)
+    factor = seen.factors(told["python_at"], told["launch_at"])[LAUNCH] / cpu.single_thread_speed
+    return Host(seen.title, factor, tuple(told["probed" if is_probed else "spread"]), is_probed)
 
 
 class Launch(NamedTuple):
@@ -58,6 +83,7 @@ class ModuleForecast(ReprMixin):
     """One forward pass of a module."""
 
     gpu: str
+    host: str
     execution: str
     dtype: str
     seconds: float  # Seconds of one call among many in a row
@@ -94,12 +120,19 @@ class ModuleForecast(ReprMixin):
 
 
 def forecast_module(
-    module: Any, inputs: Any, *, gpu: str | Gpu, execution: str = "eager", dtype: str | None = None
+    module: Any,
+    inputs: Any,
+    *,
+    gpu: str | Gpu,
+    execution: str = "eager",
+    dtype: str | None = None,
+    host: str | Path | HostProbe | None = None,
 ) -> ModuleForecast:
     """Forecast one forward pass of a PyTorch module, which needs neither weights nor a GPU. Its own code runs once.
 
     ``inputs``: a tensor, a tuple or keyword arguments; any device, ``meta`` too. ``execution``: ``eager``, ``graph`` or
     ``compiled``. ``dtype``: ``fp32``, ``tf32``, ``bf16`` or ``fp16``, of weights and inputs; without it theirs.
+    ``host``: a name of `infercast hosts`, or what `infercast measure --host` wrote on the machine.
     """
     need("tracing a module", "trace")
     from infercast.torch_modules.capture import capture  # noqa: PLC0415 - PyTorch takes seconds to load
@@ -107,36 +140,51 @@ def forecast_module(
     if dtype is not None and dtype not in DTYPES:
         raise UnknownNameError("dtype", dtype, DTYPES)
     found = capture(module, inputs, dtype=dtype and DTYPES[dtype], graph=execution != "eager")
-    return forecast_capture(found, gpu=gpu, execution=execution, dtype=dtype or "")
+    return forecast_capture(found, gpu=gpu, execution=execution, dtype=dtype or "", host=host)
 
 
-def forecast_capture(capture: Capture, *, gpu: str | Gpu, execution: str = "eager", dtype: str = "") -> ModuleForecast:
+def forecast_capture(
+    capture: Capture,
+    *,
+    gpu: str | Gpu,
+    execution: str = "eager",
+    dtype: str = "",
+    host: str | Path | HostProbe | None = None,
+) -> ModuleForecast:
     if execution not in EXECUTIONS:
         raise UnknownNameError("execution", execution, EXECUTIONS)
     chip = load_gpu(gpu) if isinstance(gpu, str) else gpu
     rules = Rules(tf32=dtype == "tf32", cudnn_attention=chip.compute_capability[:3] in CUDNN_ATTENTION)
-    launches = [*launches_of(capture.calls, chip, rules, execution)]
+    machine = host_of(host, chip)
+    first = machine.factor * constants()[execution]["call"]
+    launches = [
+        each._replace(host=machine.factor * each.host) for each in launches_of(capture.calls, chip, rules, execution)
+    ]
     whole = total((each.gpu, 1) for each in launches)
-    busy, host = float(whole.seconds), sum(each.host for each in launches) + constants()[execution]["call"]
-    alone, seconds = queued(launches)
-    if execution != "eager":
-        alone, seconds = busy + constants()[execution]["call"], max(busy, host)
-    spread = constants()["spread"]
-    board = board_power(chip)
+    busy, spent = float(whole.seconds), sum(each.host for each in launches) + first
+    alone, seconds = queued(launches) if execution == "eager" else (busy + first, max(busy, spent))
+    quickest, slowest = (spent * end for end in machine.ends)
+    board = board_under(chip)
     work = [kernel for each in launches for kernel in each.kernels]
-    known = {kernel: float(board.dynamic_joules(kernel.op, seconds_of(kernel, chip).seconds)) for kernel in {*work}}
+    timed = {kernel: float(seconds_of(kernel, chip).seconds) for kernel in {*work}}
+    most = board.held_watts - board.idle_watts
+    known = {each: min(float(board.dynamic_joules(each.op, one)), most * one) for each, one in timed.items()}
     operators = parts_of(launches, lambda call: call.name.removeprefix("aten."))
     return ModuleForecast(
-        gpu=chip.name, execution=execution, dtype=dtype, seconds=seconds, alone_seconds=alone, gpu_seconds=busy,
-        low=min(max(float(whole.low), host / spread), seconds), high=max(float(whole.high), host * spread, seconds),
-        host_seconds=host, source=basis_of((each.gpu.source, float(each.gpu.seconds)) for each in launches),
+        gpu=chip.name, host=machine.title, execution=execution, dtype=dtype, seconds=seconds, alone_seconds=alone,
+        low=min(max(float(whole.low), quickest), seconds), high=max(float(whole.high), slowest, seconds),
+        gpu_seconds=busy, host_seconds=spent,
+        source=basis_of((each.gpu.source, float(each.gpu.seconds)) for each in launches),
         kernels=sum(kernel.launches for kernel in work), parameters=capture.parameters,
         weight_bytes=capture.weight_bytes, activation_bytes=capture.peak_bytes,
         joules=sum(known[kernel] for kernel in work) + board.idle_watts * seconds,
         flops=sum(float(kernel.op.flops) for kernel in work), operators=operators,
         submodules=parts_of(launches, lambda call: re.sub(r"\b\d+\b", "*", call.module) or "(itself)"),
         unknown=[part for part in operators if part.is_bound],
-        notes=[*_too_large(capture, chip), *(f"Values decide what runs: {each}." for each in capture.assumed)],
+        notes=[
+            *_too_large(capture, chip), *_unknown_host(spent > busy, machine),
+            *(f"Values decide what runs: {each}." for each in capture.assumed),
+        ],
     )  # fmt: skip
 
 
@@ -146,6 +194,12 @@ def _too_large(capture: Capture, gpu: Gpu) -> list[str]:
     if needed <= gpu.driver_bytes:
         return []
     return [f"Does not fit: it needs {format_bytes(needed)}, above the {format_bytes(gpu.driver_bytes)} of the GPU."]
+
+
+def _unknown_host(is_bound: bool, host: Host) -> list[str]:
+    if not is_bound or host.is_probed:
+        return []
+    return ["The host decides, and hosts of one name differ by half: `infercast measure --host` and --host narrow it."]
 
 
 def parts_of(launches: list[Launch], name_of: Callable[[AtenCall], str]) -> list[Part]:

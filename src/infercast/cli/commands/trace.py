@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, need
-from infercast.forecast.option_table import Option
+from infercast.forecast.option_table import OPTIONS, Option
 from infercast.report.terminal import Facts, Grid, RenderableType, Section
 from infercast.units import format_bytes, format_joules, format_percent, format_rate, format_seconds
 
@@ -25,6 +25,7 @@ BOUND = "of GPU time, a lower bound: its tensors are moved once"
     "gpu",
     Option("dtype", str, "fp32, tf32, bf16 or fp16: of weights and inputs.", "fp32"),
     Option("execution", str, "eager, graph (CUDA graph) or compiled (torch.compile).", "eager"),
+    OPTIONS["host"]._replace(help="Your CPU: a name of `infercast hosts`, or a host.json of `measure --host`."),
 )
 def command(*, module: str, form: Form, ctx: Any, **given: Any) -> None:
     need("tracing a module", "trace")
@@ -55,7 +56,7 @@ def render_trace(name: str, found: ModuleForecast, *, most: int | None) -> list[
     facts = [
         ("module", f"{name}, {found.parameters:,} parameters, {found.dtype} on {found.gpu}, {found.execution}"),
         ("time of a call", f"{seconds} (80 % interval {low} to {high}, {found.source}); {alone} by itself"),
-        ("GPU, host", f"{gpu} and {host}: bound by the {found.bound}"),
+        ("GPU, host", f"{gpu} and {host}: bound by the {found.bound}; {found.host}"),
         ("kernels", f"{found.kernels:,}, {format_rate(found.flops / max(found.seconds, 1e-9), 'FLOP/s')}"),
         ("memory", f"{weights} of weights, {activations} of activations"),
         ("energy", format_joules(found.joules)),
