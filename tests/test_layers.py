@@ -41,12 +41,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab.fit": BASE | {"hardware", "ops", "models", "predict"},
     "lab.measure": BASE | {"hardware", "ops.op"},
     "report": BASE | {"", "glossary", "hardware", "models", "engines", "serve", "forecast", "lab.validate"},
+    "reproduce": BASE | {"hardware", "ops", "predict", "forecast", "lab.validate", "report"},
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "emulate": BASE | {"", "serve", "forecast", "report", "web"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.base", "engines.host", "engines.settings", "serve"}
     | {"forecast", "calibration", "lab.validate", "lab.fit", "lab.measure", "torch_modules"}
-    | {"report", "web", "emulate"}
+    | {"report", "reproduce", "web", "emulate"}
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},
     "__main__": {"cli.main"},
 }
@@ -54,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 LIBRARIES = {
     "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "calibration", "web", "emulate"}
-    | {"lab.validate", "lab.fit", "lab.measure"},
+    | {"lab.validate", "lab.fit", "lab.measure", "reproduce"},
     "pandas": {"lab.fit", "lab.measure", "forecast"},
     "pyarrow": {"lab.measure"},
     "matplotlib": {"report"},

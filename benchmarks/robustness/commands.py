@@ -63,6 +63,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "models": (),
     "hosts": (),
     "validate": ("RUNS",),
+    "reproduce": ("synperf", "gpus"),
     "measure": ("--out", "OUT"),
     "trace": ("collections:OrderedDict", "--input", "8x64", "--gpu", "h200-sxm"),
     "fit": ("FOLDER", "--out", "OUT.npz"),
