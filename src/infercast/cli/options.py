@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Context = Any  # Typer's, or one with the same values by name and the same word on where they are from
 SAID = SimpleNamespace(name="COMMANDLINE")
 READERS: dict[Any, Callable[[Any], Any]] = {
-    **{int: int, float: float, Form: Form, whole_number: lambda text: AUTO if text == "auto" else whole_number(text)},
+    **{int: int, float: float, Form: Form, whole_number: lambda text: AUTO if text == "auto" else whole_number(text)}
 }  # How words become values, where they do not stay words
 LISTS = (list, list[Path])
 OF_FORM = (

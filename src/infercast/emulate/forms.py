@@ -29,11 +29,7 @@ class Form(Protocol):
 
 def usage(call: Call) -> dict[str, Any]:
     written = sum(each.num_sent for each in call.streams.values())
-    return {
-        "prompt_tokens": call.num_prompt,
-        "total_tokens": call.num_prompt + written,
-        "completion_tokens": written,
-    }
+    return {"prompt_tokens": call.num_prompt, "total_tokens": call.num_prompt + written, "completion_tokens": written}
 
 
 def error(message: str, kind: str, status: int) -> dict[str, Any]:

@@ -13,16 +13,8 @@ import numpy as np
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
-from infercast.forecast import autoscaling
+from infercast.forecast import autoscaling, deploy
 from infercast.forecast.cost import GpuPrice, Tariff, around
-from infercast.forecast.deploy import (
-    Deployable,
-    DeployOptions,
-    GpuSource,
-    lengths_within,
-    resolve_deployment,
-    resolve_workload,
-)
 from infercast.forecast.energy import KILO, Facility, server_around
 from infercast.forecast.option_table import OPTIONS
 from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
@@ -245,11 +237,11 @@ class DayPlan(PlottableResult):
 
 
 def capacity(
-    deployment: Deployable,
+    deployment: deploy.Deployable,
     traffic: autoscaling.Traffic | Workload | str | PathLike[str] | None = None,
     slo: Slo | str | None = None,
     *,
-    gpu: GpuSource | None = None,
+    gpu: deploy.GpuSource | None = None,
     goal: autoscaling.Goal | None = None,
     autoscaler: autoscaling.Autoscaler | None = None,
     start: autoscaling.StartUp | None = None,
@@ -260,7 +252,7 @@ def capacity(
     time_limit: float | None = None,
     rate: float | None = None,
     profile: str = OPTIONS["day_profile"].default,
-    **options: Unpack[DeployOptions],
+    **options: Unpack[deploy.DeployOptions],
 ) -> DayPlan:
     """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
 
@@ -273,7 +265,7 @@ def capacity(
     trace. ``tell`` is called with each part as it begins; True shows it. After ``time_limit`` seconds no minutes are
     simulated.
     """
-    deployment = resolve_deployment(deployment, gpu, options)
+    deployment = deploy.resolve_deployment(deployment, gpu, options)
     traffic = _day_of(deployment, traffic, rate, profile)
     if slo is None:
         raise InputError('capacity needs an SLO, such as slo="ttft_p99<1s,tpot_p95<40ms"')
@@ -329,13 +321,15 @@ def _day_of(deployment: Deployment, traffic: Any, rate: float | None, profile: s
         return traffic
     longest = deployment.settings.max_model_len
     if rate is None:
-        return autoscaling.traffic_of(resolve_workload(traffic, {}, longest))
+        return autoscaling.traffic_of(deploy.resolve_workload(traffic, {}, longest))
     return day_within({"rate": rate, "day_profile": profile}, longest)
 
 
 def day_within(given: Mapping[str, Any], longest: int, window: float = autoscaling.WINDOW) -> autoscaling.Traffic:
     """The day that options of these names describe, of requests of at most ``longest`` tokens."""
-    inputs, outputs, _ = lengths_within(given.get("input_len", INPUT_LEN), given.get("output_len", OUTPUT_LEN), longest)
+    inputs, outputs, _ = deploy.lengths_within(
+        given.get("input_len", INPUT_LEN), given.get("output_len", OUTPUT_LEN), longest
+    )
     if (most := inputs.maximum + outputs.maximum) > longest:
         raise InputError(
             f"input_len and output_len give up to {most:,} tokens, above max_model_len {longest:,}; shorten them or "

@@ -426,11 +426,7 @@ def _flat(value: Any, rows: int) -> Array:
     return np.asarray(np.broadcast_to(np.ravel(np.asarray(value, dtype=float)), rows))
 
 
-POWER = Inputs(
-    "power",
-    {"power": FEATURES},
-    ("data/energy.toml", "predict/board_power.py"),
-)
+POWER = Inputs("power", {"power": FEATURES}, ("data/energy.toml", "predict/board_power.py"))
 ARCHIVE = DATA / "fitted" / "power.npz"
 ENGINE = "*"
 OWN = frozenset(("encoder_attention", "recurrent", "attention_decode"))

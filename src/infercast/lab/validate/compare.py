@@ -22,13 +22,7 @@ from infercast.forecast.intervals import half_widths
 from infercast.forecast.slo import FRACTIONS, NAMES
 from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower_by, smoothed_of, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
-from infercast.lab.validate.ablation import (
-    SCHEDULER,
-    check_part,
-    deployment_without,
-    served_alone,
-    settings_without,
-)
+from infercast.lab.validate.ablation import SCHEDULER, check_part, deployment_without, served_alone, settings_without
 from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.mixers.mixer import Mixer

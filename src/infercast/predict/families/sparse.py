@@ -383,9 +383,7 @@ TOP_K = common.Family(
     op=TopK,
     shapes={
         "top_k": common.Shape(
-            (*_SIZES, "topk"),
-            _PLACES,
-            lambda by: TopK(*_lengths(by), **common.wholes(by, "topk", "compress")),
+            (*_SIZES, "topk"), _PLACES, lambda by: TopK(*_lengths(by), **common.wholes(by, "topk", "compress"))
         )
     },
     **_BATCHED,
