@@ -300,8 +300,7 @@ def _left_out(replays: Sequence[Replay], prior: Array, tell: Tell) -> list[tuple
         chosen = np.unique(np.linspace(0, len(replays) - 1, min(len(replays), most_left_out)).round().astype(int))
         for place in chosen.tolist():
             tell(f"without {replays[place].result.file}")
-            others = [*replays[:place], *replays[place + 1 :]]
-            found[place] = _pairs(replays[place], solve(others, prior).point)
+            found[place] = _pairs(replays[place], solve([*replays[:place], *replays[place + 1 :]], prior).point)
     return found
 
 
@@ -450,8 +449,7 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     share_before = earlier[1] / earlier[0] if earlier[0] else None
     rate = count / seconds
     asked = Asked(rate=rate, input_len=str(inputs), output_len=str(outputs))
-    result = read_snapshot(Path("metrics"), values, asked)
-    learned = calibrate(deployment, [result], asked=asked, tell=tell)
+    learned = calibrate(deployment, [read_snapshot(Path("metrics"), values, asked)], asked=asked, tell=tell)
     told = []
     noted = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
     for name, factor in learned.factors.items():

@@ -165,8 +165,7 @@ def choose_predictor(
         return Learned(artifact, profile)
     from infercast.lab.fit.samples import read_corrections  # noqa: PLC0415 - as above
 
-    corrections = read_corrections(anchors, load_gpu(gpu), artifact, profile)
-    return Learned(artifact, profile, corrections=corrections)
+    return Learned(artifact, profile, corrections=read_corrections(anchors, load_gpu(gpu), artifact, profile))
 
 
 def settings_of(ctx: Context, **fixed: Any) -> Settings:

@@ -275,13 +275,12 @@ class Messaged:
         return {"type": "tool_use", "id": f"toolu_{stream.seed:08x}", "name": stream.wanted.tool, "input": arguments}
 
     def begin(self, call: Call) -> str:
-        counted = {"input_tokens": call.num_prompt, "output_tokens": 0}
         opened: dict[str, Any] = {
             **self._common,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": counted,
+            "usage": {"input_tokens": call.num_prompt, "output_tokens": 0},
         }
         return _event("message_start", {"message": opened})
 

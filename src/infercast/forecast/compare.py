@@ -98,8 +98,7 @@ def _window(engine: EngineRun, start: Array, end: Array, tokens: Array) -> Parts
         if seconds.any():
             spent = float(((steps.until(end, seconds) - steps.until(start, seconds)) / tokens).sum())
             found[key] = found.get(key, 0.0) + spent
-    on_the_way = "host and the way to it"
-    found[on_the_way, "host"] = float(((end - start) / tokens).sum()) - sum(found.values())
+    found["host and the way to it", "host"] = float(((end - start) / tokens).sum()) - sum(found.values())
     return found
 
 

@@ -102,8 +102,7 @@ def with_energy(
     if known is None:
         return day
     facility = around([day.price], facility)
-    rates = day.counts / day.window / np.maximum(day.ready, MICRO)
-    each = np.interp(rates, *known)
+    each = np.interp(day.counts / day.window / np.maximum(day.ready, MICRO), *known)
     idle = float(known[1][0])
     hours = day.window / autoscaling.HOUR / KILO
     boards = day.gpus_per_replica * (day.ready * each + np.maximum(day.paid - day.ready, 0.0) * idle)

@@ -346,8 +346,7 @@ def _along_setting(
             continue
         systems.append(system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None))
     serve = partial(serve_system, workload=workload, slo=slo)
-    fitting = [each for each in systems if isinstance(each, System)]
-    done = on_all_cores(serve, fitting)
+    done = on_all_cores(serve, [each for each in systems if isinstance(each, System)])
     points: list[Point] = []
     prices: list[GpuPrice | None] = []
     for place, (label, system) in enumerate(zip(axis.labels, systems, strict=True)):

@@ -217,8 +217,7 @@ def has_at_least(gpu: Gpu, other: Gpu) -> bool:
     """Whether the first has at least as much of everything, and is as new; GDDR reaches less than stacked memory."""
     if gpu.vendor != other.vendor or _capability(gpu) < _capability(other):
         return False
-    fast_memory = "hbm"
-    if gpu.memory not in (other.memory, fast_memory):
+    if gpu.memory not in (other.memory, "hbm"):
         return False
     if any(other.supports(dtype) and not gpu.supports(dtype) for dtype in FORMATS[:2]):
         return False

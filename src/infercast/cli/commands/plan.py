@@ -91,8 +91,7 @@ def command(ctx: options.Context, *, out: Path | None, force: bool, form: Form, 
             )  # more machines, or a search that goes on
             found = plan(question, workers, say, None if is_long else options.time_limit_of(ctx))
     if out is not None:
-        again = command_line("--out").replace(" --force", "")
-        written = write_plan(found, out, again, force=force)
+        written = write_plan(found, out, command_line("--out").replace(" --force", ""), force=force)
         if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
     rows = "simulated" if found.winner is not None else "nearest"

@@ -121,8 +121,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         values = dict(arguments.inner("speculative_config").holder)
         if isinstance(model := values.get("model"), str):
             values["model"] = PurePosixPath(model).name
-        drafts = json.dumps(values)
-        settings = replace(settings, speculative_config=drafts, dummy_weights=True)
+        settings = replace(settings, speculative_config=json.dumps(values), dummy_weights=True)
     blocks = None if over_http and "num_gpu_blocks" not in config else config.at_least("num_gpu_blocks", 1)
     return MeasuredSetup(
         settings=settings,

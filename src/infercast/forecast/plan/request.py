@@ -141,11 +141,10 @@ def plan(
     """
     if strange := deploy_options(load):
         raise UnknownNameError("option", next(iter(strange)), LoadOptions.__annotations__)
-    promised = parse_slo(slo) if isinstance(slo, str) else slo
     question = question_of(
         model,
         partial(resolve_workload, workload, load_options(load)),
-        promised,
+        parse_slo(slo) if isinstance(slo, str) else slo,
         gpus=gpus,
         engines=engines,
         tariff=Tariff.of(price),

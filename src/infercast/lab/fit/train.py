@@ -396,8 +396,7 @@ def thin(values: Array, most: int) -> Array:
 
 
 def thin_sample(sample: Sample, most: int) -> Sample:
-    chosen = thin(np.arange(sample.residual.size), most)
-    return sample.part(np.sort(chosen))
+    return sample.part(np.sort(thin(np.arange(sample.residual.size), most)))
 
 
 def count_left_out(samples: Mapping[Key, Sample]) -> int:

@@ -29,8 +29,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        parts = "parts"
-        self._parts = folder / parts
+        self._parts = folder / "parts"
         if not self._parts.exists() and any(folder.glob("*.parquet")):
             raise InputError(f"{folder} holds finished tables that would be replaced; choose another --out")
         try:

@@ -168,8 +168,7 @@ def rank_correlation(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float
 
 def _ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse])
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[inverse])
 
 
 TTFT_FRACTIONS, TPOT_FRACTIONS = (0.5, 0.95, 0.99), (0.5, 0.95)

@@ -99,13 +99,12 @@ class DecodePhysics:
         alone = terms["launch"] + terms["chain"] + terms["combine"]
         seconds = alone + x.soft_max(DECODE_CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
         kv_rounds, head_rounds = size * op.kv_heads / gpu.sms, size * op.heads / gpu.sms
-        shares = [terms[name] / seconds for name in ("dram", "stream", "blocks", "tensor")]
         features = x.columns(
             *x.logs(size, batch.longest(batch.keys), longest, total / size),
             *a.sizes,
             float(op.window > 0),
             sliding / size,
-            *x.logs(seconds, *shares),
+            *x.logs(seconds, *[terms[name] / seconds for name in ("dram", "stream", "blocks", "tensor")]),
             terms["combine"] / seconds,
             *x.logs(terms["launch"] / seconds, splits, blocks / gpu.sms),
             x.fill(blocks, gpu.sms),

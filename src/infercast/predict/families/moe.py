@@ -446,8 +446,7 @@ def _ceiling_shape(op: MoE, gpu: Gpu) -> list[Any]:
 
 
 def _build(values: common.Values) -> MoE:
-    formats = {name: values[name] for name in _FORMATS}
-    return MoE(values["tokens"], **common.wholes(values, *_SIZES), **formats)
+    return MoE(values["tokens"], **common.wholes(values, *_SIZES), **{name: values[name] for name in _FORMATS})
 
 
 _SIZES, _FORMATS = ("hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}

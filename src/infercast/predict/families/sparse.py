@@ -53,8 +53,7 @@ class TopKPhysics:
         rows, scores = batch.total(batch.queries), batch.total(sparse_pairs_of(batch, op.compress))
         # Only rows of more scores than are chosen are searched.
         last_short = op.compress * (op.topk + 1.0) - 1.0
-        cached = batch.keys - batch.queries
-        first = x.clip(last_short, cached, batch.keys)
+        first = x.clip(last_short, batch.keys - batch.queries, batch.keys)
         searched = batch.total(batch.keys - first)
         seen = entries_up_to(batch.keys, op.compress, 0, x) - entries_up_to(first, op.compress, 0, x)
         searched_scores = batch.total(seen)
