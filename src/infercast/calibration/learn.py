@@ -332,15 +332,10 @@ def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...],
     named = (result.model or model).rsplit("/", 1)[-1]
     other = () if named.lower().startswith(model.lower()) else (f"{named}, which it names, is taken to be {model}",)
     return Source(
-        file=result.file,
-        sha256=result.sha256,
-        kind=result.kind,
-        load=result.workload.description,
-        requests=len(result.workload.requests),
-        pairs=pairs,
-        left_out=left_out,
+        file=result.file, sha256=result.sha256, kind=result.kind, load=result.workload.description,
+        requests=len(result.workload.requests), pairs=pairs, left_out=left_out,
         assumptions=(*result.assumptions, *other),
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,15 +152,10 @@ def _kind(number: int, engines: Sequence[EngineRun], whole: float, between: floa
         seconds += float(log.gpu_seconds[of_kind].sum())
         gaps += _between_tokens(engine, np.where(of_kind, log.gpu_seconds, 0.0))
     return StepKind(
-        name=KINDS[number],
-        steps=steps,
-        gpu_seconds=seconds,
-        share=seconds / whole if whole else 0.0,
-        prompt_tokens=prompts / steps if steps else 0.0,
-        decoding=(tokens - prompts) / steps if steps else 0.0,
-        padding=max(0.0, 1.0 - tokens / padded) if padded else 0.0,
-        of_gaps=gaps / between if between else 0.0,
-    )
+        name=KINDS[number], steps=steps, gpu_seconds=seconds, share=seconds / whole if whole else 0.0,
+        prompt_tokens=prompts / steps if steps else 0.0, decoding=(tokens - prompts) / steps if steps else 0.0,
+        padding=max(0.0, 1.0 - tokens / padded) if padded else 0.0, of_gaps=gaps / between if between else 0.0,
+    )  # fmt: skip
 
 
 def _between_tokens(engine: EngineRun, seconds: np.ndarray | None = None) -> float:

@@ -160,17 +160,10 @@ class SteppedDay:
     def run(self, name: str, scaler: autoscaling.Scaler) -> autoscaling.PolicyDay:
         done = autoscaling.run_fleet(self.curves, self.load, scaler)
         return autoscaling.PolicyDay(
-            name,
-            self._mean(done.ready),
-            self._mean(done.paid),
-            self._mean(done.attained, self._counts),
-            np.nan_to_num(self._mean(done.use_of_limits, self._counts)),
-            self._chance_out(done.beyond, 0),
-            self._traffic.counts,
-            self._traffic.window,
-            self._gpus,
-            self.price,
-        )
+            name, self._mean(done.ready), self._mean(done.paid), self._mean(done.attained, self._counts),
+            np.nan_to_num(self._mean(done.use_of_limits, self._counts)), self._chance_out(done.beyond, 0),
+            self._traffic.counts, self._traffic.window, self._gpus, self.price,
+        )  # fmt: skip
 
     def part(self, first: int, last: int, count: int, before: float) -> autoscaling.FleetRun:
         return autoscaling.run_fleet(self.curves, self.load[first:last], autoscaling.fixed(count), before)
@@ -420,28 +413,16 @@ def autoscaler_row(plan: DayPlan) -> dict[str, Any]:
     gamma, delta = _line(traffic.inputs[chosen] - served.num_cached, served.ttft)
     deployment, curve, service = plan.deployment, plan.curve, plan.service
     return {
-        "model": deployment.model.name,
-        "accelerator": deployment.gpu.name,
-        "accelerator_count": deployment.layout.gpus,
-        "engine": deployment.engine.name,
-        "weights": deployment.model.weights.name,
-        "alpha_ms": alpha / MILLI,
-        "beta_ms_per_sequence": beta / MILLI,
-        "gamma_ms": gamma / MILLI,
-        "delta_ms_per_input_token": delta / MILLI,
-        "max_batch_size": deployment.settings.max_num_seqs,
-        "fixed_ms_per_request": service.fixed / MILLI,
-        "ms_per_input_token": service.per_input / MILLI,
-        "ms_per_output_token": service.per_output / MILLI,
-        "at_batch": round(curve.levels[-1].in_system, 1),
-        "slo": str(plan.slo),
-        "max_requests_per_s": curve.full_rate,
-        "max_requests_per_s_at_slo": curve.rate_at(plan.most_kept),
-        "max_requests_in_replica_at_slo": plan.most_kept,
+        "model": deployment.model.name, "accelerator": deployment.gpu.name, "accelerator_count": deployment.layout.gpus,
+        "engine": deployment.engine.name, "weights": deployment.model.weights.name, "alpha_ms": alpha / MILLI,
+        "beta_ms_per_sequence": beta / MILLI, "gamma_ms": gamma / MILLI, "delta_ms_per_input_token": delta / MILLI,
+        "max_batch_size": deployment.settings.max_num_seqs, "fixed_ms_per_request": service.fixed / MILLI,
+        "ms_per_input_token": service.per_input / MILLI, "ms_per_output_token": service.per_output / MILLI,
+        "at_batch": round(curve.levels[-1].in_system, 1), "slo": str(plan.slo), "max_requests_per_s": curve.full_rate,
+        "max_requests_per_s_at_slo": curve.rate_at(plan.most_kept), "max_requests_in_replica_at_slo": plan.most_kept,
         "mean_input_tokens": float(plan.traffic.inputs.mean()),
-        "mean_output_tokens": float(plan.traffic.outputs.mean()),
-        "start_up_s": plan.start.seconds,
-    }
+        "mean_output_tokens": float(plan.traffic.outputs.mean()), "start_up_s": plan.start.seconds,
+    }  # fmt: skip
 
 
 def _decoding(plan: DayPlan) -> tuple[float, float]:

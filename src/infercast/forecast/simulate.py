@@ -203,7 +203,8 @@ class _Course:
         self, watch: Callable[[Workload], Sequence[Sequence[StepObserver]]], progress: Progress | None, *, goes_on: bool
     ) -> Run:
         """The run; of half of the requests, and so on, if there is no time for all of an open workload."""
-        least = self._fewest()
+        # Fewer would say nothing of this load: each engine, and each client, has to come in.
+        least = max(steadiness.LEAST_REQUESTS * self._engines, FEWEST_ROUNDS * (self.workload.concurrency or 0))
 
         def tell(sent: int, seconds: float) -> None:
             if progress is not None:
@@ -221,10 +222,6 @@ class _Course:
             except _TooSlow as slow:
                 self.workload = extended(workload, slow.args[0], longest_taken(workload, self._replica))
                 self._pace = Pace()
-
-    def _fewest(self) -> int:
-        """Requests below which a run would say nothing of this load: each engine, and each client, has to come in."""
-        return max(steadiness.LEAST_REQUESTS * self._engines, FEWEST_ROUNDS * (self.workload.concurrency or 0))
 
     def affordable(self, count: int, wanted: int) -> int | None:
         """How many of the requests that are wanted there is time for, in a run of its own; None: for no more."""

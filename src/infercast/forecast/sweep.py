@@ -498,15 +498,10 @@ def save_energy(
     if best is None and least_odds and points[own].holds:
         best = points[own]  # by the forecast it holds, though not as sure as was asked
     return Savings(
-        title=title.partition(", held")[0],
-        workload=workload.description,
-        name=name,
-        points=tuple(points[number] for number in sorted(points)),
-        free=points[own],
-        best=best,
-        slo=promise,
+        title=title.partition(", held")[0], workload=workload.description, name=name,
+        points=tuple(points[number] for number in sorted(points)), free=points[own], best=best, slo=promise,
         least_odds=least_odds,
-    )
+    )  # fmt: skip
 
 
 def joules_of(point: Point) -> float:

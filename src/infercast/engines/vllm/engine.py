@@ -294,15 +294,10 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
 
     version = engine_version(settings.engine)
     return drafting_of(
-        settings.speculative_config,
-        settings.acceptance,
-        model,
-        layout,
-        version,
-        asynchronous=bool(settings.async_scheduling),
-        v2_target=kv_cache.runs_v2(model, version),
+        settings.speculative_config, settings.acceptance, model, layout, version,
+        asynchronous=bool(settings.async_scheduling), v2_target=kv_cache.runs_v2(model, version),
         dummy_weights=settings.dummy_weights,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

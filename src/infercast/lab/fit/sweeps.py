@@ -211,13 +211,7 @@ _COMPILED: dict[str, Callable[[Array, int, int], ops.Elementwise]] = {
     "rope": lambda rows, width, heads: rope(rows, heads, width),
 }
 _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
-    "gemm": _gemm,
-    "attention_prefill": _attention("attention_prefill"),
-    "attention_decode": _attention("attention_decode"),
-    "moe": _experts,
-    "elementwise": _memory_bound,
-    "scan": _scans,
-    "state_update": _updates,
-    "convolution": _convolutions,
-    "sparse": read_sparse_sweep,
-}
+    "gemm": _gemm, "attention_prefill": _attention("attention_prefill"),
+    "attention_decode": _attention("attention_decode"), "moe": _experts, "elementwise": _memory_bound, "scan": _scans,
+    "state_update": _updates, "convolution": _convolutions, "sparse": read_sparse_sweep,
+}  # fmt: skip

@@ -396,15 +396,10 @@ def _ceiling_shape(op: Attention, gpu: Gpu) -> list[Any]:
     queries, keys = np.ravel(op.num_queries), np.ravel((op.keys * op.sequences).sum(axis=-1))
     tiles = sequences * op.kv_heads if _only_decodes(op) else np.ravel(op.num_tiles(QUERY_TILE)) * op.heads
     return [
-        np.log2(tiles / gpu.sms),
-        np.log2(queries / sequences),
-        np.log2(keys / sequences),
-        np.log2(op.heads / op.kv_heads),
-        op.head_dim,
-        float(op.window > 0),
-        float(op.latent_kv),
+        np.log2(tiles / gpu.sms), np.log2(queries / sequences), np.log2(keys / sequences),
+        np.log2(op.heads / op.kv_heads), op.head_dim, float(op.window > 0), float(op.latent_kv),
         float(op.kv_dtype != op.dtype),
-    ]
+    ]  # fmt: skip
 
 
 PREFILL = common.Family(

@@ -295,19 +295,10 @@ def latent_attention(
     """The kernel over latents of one of the published kinds."""
     head_dim, value_dim = LATENT_WIDTHS[kind]
     return SparseAttention(
-        queries,
-        keys,
-        sequences,
-        heads=heads,
-        head_dim=head_dim,
-        value_dim=value_dim,
-        selected=selected,
-        window=WINDOWS.get(kind, 0),
-        compress=COMPRESSION.get(kind, 1),
-        bytes_per_key=ENTRY_BYTES[kind].get(kv_dtype, 2.0 * head_dim),
-        kind=kind,
-        kv_dtype=kv_dtype,
-    )
+        queries, keys, sequences, heads=heads, head_dim=head_dim, value_dim=value_dim, selected=selected,
+        window=WINDOWS.get(kind, 0), compress=COMPRESSION.get(kind, 1),
+        bytes_per_key=ENTRY_BYTES[kind].get(kv_dtype, 2.0 * head_dim), kind=kind, kv_dtype=kv_dtype,
+    )  # fmt: skip
 
 
 def _latent_shape(kind: str) -> common.Shape:
@@ -329,17 +320,10 @@ def _blocks(values: common.Values) -> SparseAttention:
     """Attention over chosen blocks of 128 tokens, with heads of 128."""
     kv_heads, kv_dtype = int(values["kv_heads"]), values["kv_dtype"]
     return SparseAttention(
-        *_lengths(values),
-        heads=int(values["heads"]),
-        head_dim=BLOCK,
-        value_dim=BLOCK,
-        kv_heads=kv_heads,
-        selected=int(values["topk"]) * BLOCK,
-        block=BLOCK,
-        bytes_per_key=2.0 * BLOCK * kv_heads * bytes_of(kv_dtype),
-        kind="msa",
-        kv_dtype=kv_dtype,
-    )
+        *_lengths(values), heads=int(values["heads"]), head_dim=BLOCK, value_dim=BLOCK, kv_heads=kv_heads,
+        selected=int(values["topk"]) * BLOCK, block=BLOCK, bytes_per_key=2.0 * BLOCK * kv_heads * bytes_of(kv_dtype),
+        kind="msa", kv_dtype=kv_dtype,
+    )  # fmt: skip
 
 
 _CEILING = common.Ceiling(features=("log_rounds", "log_pairs"), shape=_ceiling_shape)

@@ -18,19 +18,11 @@ from infercast.lab.measure.launch import POOL_SHARE, Workspace, time_launches, t
 from infercast.lab.measure.rows import Timing
 
 BUILDERS = {
-    "gemm": gemm.build_gemm,
-    "attention_prefill": build_attention,
-    "attention_decode": build_attention,
-    "attention_mixed": build_attention,
-    "moe": gemm.build_experts,
-    "tuning": gemm.build_experts,
-    "elementwise": build_elementwise,
-    "scan": build_scan,
-    "state_update": build_update,
-    "convolution": build_convolution,
-    "gating": build_gating,
-    "sparse": build_sparse,
-}
+    "gemm": gemm.build_gemm, "attention_prefill": build_attention, "attention_decode": build_attention,
+    "attention_mixed": build_attention, "moe": gemm.build_experts, "tuning": gemm.build_experts,
+    "elementwise": build_elementwise, "scan": build_scan, "state_update": build_update,
+    "convolution": build_convolution, "gating": build_gating, "sparse": build_sparse,
+}  # fmt: skip
 
 
 class GpuBench:
