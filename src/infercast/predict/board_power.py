@@ -426,7 +426,11 @@ def _flat(value: Any, rows: int) -> Array:
     return np.asarray(np.broadcast_to(np.ravel(np.asarray(value, dtype=float)), rows))
 
 
-POWER = Inputs("power", {"power": FEATURES}, ("data/energy.toml", "predict/board_power.py"))
+POWER = Inputs(
+    "power",
+    {"power": FEATURES},
+    ("data/energy.toml", "predict/board_power.py"),
+)
 ARCHIVE = DATA / "fitted" / "power.npz"
 ENGINE = "*"
 OWN = frozenset(("encoder_attention", "recurrent", "attention_decode"))
@@ -498,12 +502,13 @@ def module_reading(
     watts, (low, high) = float(reader.read(loops, board)[0]), reader.ends(loops)[0]
     ends = min(float(low), 0.0), max(float(high), 0.0)
     # The factor is believed bit by bit, so that power has no step where loops begin to settle.
+    settles = min(max(float(loops.lasts[0]) / METER_SECONDS - 1.0, 0.0), 1.0)
     return Reading(
         watts=watts,
         low=watts * math.exp(ends[0]),
         high=min(watts * math.exp(ends[1]), board.limit_watts),
         factor=float(reader.factors(loops, board)[0]),
-        own=min(max(float(loops.lasts[0]) / METER_SECONDS - 1.0, 0.0), 1.0) if family in OWN else 0.0,
+        own=settles if family in OWN else 0.0,
         ends=ends,
     )
 

@@ -99,12 +99,13 @@ class DecodePhysics:
         alone = terms["launch"] + terms["chain"] + terms["combine"]
         seconds = alone + x.soft_max(DECODE_CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
         kv_rounds, head_rounds = size * op.kv_heads / gpu.sms, size * op.heads / gpu.sms
+        shares = [terms[name] / seconds for name in ("dram", "stream", "blocks", "tensor")]
         features = x.columns(
             *x.logs(size, batch.longest(batch.keys), longest, total / size),
             *a.sizes,
             float(op.window > 0),
             sliding / size,
-            *x.logs(seconds, *[terms[name] / seconds for name in ("dram", "stream", "blocks", "tensor")]),
+            *x.logs(seconds, *shares),
             terms["combine"] / seconds,
             *x.logs(terms["launch"] / seconds, splits, blocks / gpu.sms),
             x.fill(blocks, gpu.sms),
@@ -396,10 +397,15 @@ def _ceiling_shape(op: Attention, gpu: Gpu) -> list[Any]:
     queries, keys = np.ravel(op.num_queries), np.ravel((op.keys * op.sequences).sum(axis=-1))
     tiles = sequences * op.kv_heads if _only_decodes(op) else np.ravel(op.num_tiles(QUERY_TILE)) * op.heads
     return [
-        np.log2(tiles / gpu.sms), np.log2(queries / sequences), np.log2(keys / sequences),
-        np.log2(op.heads / op.kv_heads), op.head_dim, float(op.window > 0), float(op.latent_kv),
+        np.log2(tiles / gpu.sms),
+        np.log2(queries / sequences),
+        np.log2(keys / sequences),
+        np.log2(op.heads / op.kv_heads),
+        op.head_dim,
+        float(op.window > 0),
+        float(op.latent_kv),
         float(op.kv_dtype != op.dtype),
-    ]  # fmt: skip
+    ]
 
 
 PREFILL = common.Family(

@@ -74,7 +74,8 @@ Lengths = Batch | Single
 def batch_of(op: Any) -> Batch:
     queries, keys, counts = np.broadcast_arrays(op.queries, op.keys, op.sequences)
     width = queries.shape[-1] if queries.ndim else 1
-    return Batch(*[np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, keys, counts)])
+    rows = [np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, keys, counts)]
+    return Batch(*rows)
 
 
 def single_of(op: Any) -> Single | None:

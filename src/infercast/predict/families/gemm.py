@@ -224,7 +224,8 @@ def plan_of(s: Shapes, a: Machine, x: Kit, tile: Tile, blocks: Number, split: Nu
     tensor = busiest * k * tile.flop
     throttled = tensor + tensor * tensor * a.slower / (tensor + a.throttle_after)
     latency = busiest * (x.ceil(k * a.steps_per_k) * a.step)
-    pipes = throttled, rounds * k * tile.l2, latency, x.larger(a.drawn / rounds, 1.0), busiest * tile.store
+    longer = x.larger(a.drawn / rounds, 1.0)
+    pipes = throttled, rounds * k * tile.l2, latency, longer, busiest * tile.store
     return tile, split, rounds, pipes, x.where(split > 1.0, split * s.outputs * a.reduce_value + a.reduce, 0.0)
 
 

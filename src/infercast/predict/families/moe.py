@@ -446,7 +446,8 @@ def _ceiling_shape(op: MoE, gpu: Gpu) -> list[Any]:
 
 
 def _build(values: common.Values) -> MoE:
-    return MoE(values["tokens"], **common.wholes(values, *_SIZES), **{name: values[name] for name in _FORMATS})
+    formats = {name: values[name] for name in _FORMATS}
+    return MoE(values["tokens"], **common.wholes(values, *_SIZES), **formats)
 
 
 _SIZES, _FORMATS = ("hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}

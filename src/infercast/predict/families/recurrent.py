@@ -336,7 +336,8 @@ CONVOLUTION = common.Family(
 
 def _update_work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:
     """States, which are read from memory and go back to it; nothing for the tensor cores."""
-    return 0.0 * rows, 2.0 * replace(op, rows=1).state_bytes * rows
+    one = replace(op, rows=1)
+    return 0.0 * rows, 2.0 * one.state_bytes * rows
 
 
 def _update_shape(kind: str, value_dim: int) -> common.Shape:

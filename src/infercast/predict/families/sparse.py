@@ -53,7 +53,8 @@ class TopKPhysics:
         rows, scores = batch.total(batch.queries), batch.total(sparse_pairs_of(batch, op.compress))
         # Only rows of more scores than are chosen are searched.
         last_short = op.compress * (op.topk + 1.0) - 1.0
-        first = x.clip(last_short, batch.keys - batch.queries, batch.keys)
+        cached = batch.keys - batch.queries
+        first = x.clip(last_short, cached, batch.keys)
         searched = batch.total(batch.keys - first)
         seen = entries_up_to(batch.keys, op.compress, 0, x) - entries_up_to(first, op.compress, 0, x)
         searched_scores = batch.total(seen)
@@ -295,10 +296,19 @@ def latent_attention(
     """The kernel over latents of one of the published kinds."""
     head_dim, value_dim = LATENT_WIDTHS[kind]
     return SparseAttention(
-        queries, keys, sequences, heads=heads, head_dim=head_dim, value_dim=value_dim, selected=selected,
-        window=WINDOWS.get(kind, 0), compress=COMPRESSION.get(kind, 1),
-        bytes_per_key=ENTRY_BYTES[kind].get(kv_dtype, 2.0 * head_dim), kind=kind, kv_dtype=kv_dtype,
-    )  # fmt: skip
+        queries,
+        keys,
+        sequences,
+        heads=heads,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        selected=selected,
+        window=WINDOWS.get(kind, 0),
+        compress=COMPRESSION.get(kind, 1),
+        bytes_per_key=ENTRY_BYTES[kind].get(kv_dtype, 2.0 * head_dim),
+        kind=kind,
+        kv_dtype=kv_dtype,
+    )
 
 
 def _latent_shape(kind: str) -> common.Shape:
@@ -320,10 +330,17 @@ def _blocks(values: common.Values) -> SparseAttention:
     """Attention over chosen blocks of 128 tokens, with heads of 128."""
     kv_heads, kv_dtype = int(values["kv_heads"]), values["kv_dtype"]
     return SparseAttention(
-        *_lengths(values), heads=int(values["heads"]), head_dim=BLOCK, value_dim=BLOCK, kv_heads=kv_heads,
-        selected=int(values["topk"]) * BLOCK, block=BLOCK, bytes_per_key=2.0 * BLOCK * kv_heads * bytes_of(kv_dtype),
-        kind="msa", kv_dtype=kv_dtype,
-    )  # fmt: skip
+        *_lengths(values),
+        heads=int(values["heads"]),
+        head_dim=BLOCK,
+        value_dim=BLOCK,
+        kv_heads=kv_heads,
+        selected=int(values["topk"]) * BLOCK,
+        block=BLOCK,
+        bytes_per_key=2.0 * BLOCK * kv_heads * bytes_of(kv_dtype),
+        kind="msa",
+        kv_dtype=kv_dtype,
+    )
 
 
 _CEILING = common.Ceiling(features=("log_rounds", "log_pairs"), shape=_ceiling_shape)
@@ -366,7 +383,9 @@ TOP_K = common.Family(
     op=TopK,
     shapes={
         "top_k": common.Shape(
-            (*_SIZES, "topk"), _PLACES, lambda by: TopK(*_lengths(by), **common.wholes(by, "topk", "compress"))
+            (*_SIZES, "topk"),
+            _PLACES,
+            lambda by: TopK(*_lengths(by), **common.wholes(by, "topk", "compress")),
         )
     },
     **_BATCHED,
