@@ -268,11 +268,16 @@ def _sdpa_work(op: Sdpa, gpu: Gpu) -> Work:
     longest = ceil(rounds) * steps * share * slots if rounds >= 1 else steps * share * ceil(rounds * slots)
     moved = op.bytes_read + op.bytes_written
     pipes = {
-        "launch": _launch(gpu), "dram": _from_dram(moved, gpu),
-        "l2": total * span * 2 * width * value / gpu.l2_bandwidth, "tensor": total / gpu.sms * step,
-        "special": tile * span * total / gpu.special_rate, "steps": steps * 200 / clock, "split": 1e-6 * (split > 1),
-        "rounds": max(total / gpu.sms, longest) * step, "block": steps * step,
-    }  # fmt: skip
+        "launch": _launch(gpu),
+        "dram": _from_dram(moved, gpu),
+        "l2": total * span * 2 * width * value / gpu.l2_bandwidth,
+        "tensor": total / gpu.sms * step,
+        "special": tile * span * total / gpu.special_rate,
+        "steps": steps * 200 / clock,
+        "split": 1e-6 * (split > 1),
+        "rounds": max(total / gpu.sms, longest) * step,
+        "block": steps * step,
+    }
     if op.kernel == "math":  # scores go through memory, some six times
         scores = 6.0 * value * op.batch * op.heads * op.queries * op.keys
         pipes |= {"split": _from_dram(scores, gpu), "l2": scores / gpu.l2_bandwidth, "steps": keys / clock}
