@@ -133,7 +133,10 @@ def load_model(source: ModelSource, *, engine: Engine | None = None, **options: 
         model = replace(model, weights=replace(model.weights, experts_kernel=names.moe_kernels.get(backend, backend)))
     if (backend := given["gdn_prefill_backend"]) != "auto":
         model = replace(model, weights=replace(model.weights, scans_kernel=backend))
-    model = _with_runner(model, given["runner"], given["task"])
+    asked = (given["runner"], TASKS[given["task"]])
+    if model.pools and "generate" in asked:
+        raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
+    model = model.pooling() if "pooling" in asked else model
     if (sampling := given["sampling"]) == TOP_P:
         sampling = SORTED if engine.fact("sorts_logits") else GREEDY
     if sampling != SAMPLINGS[0]:
@@ -164,13 +167,6 @@ def _checked(options: Mapping[str, Any], names: Any) -> dict[str, Any]:
 def defaults(names: Iterable[str]) -> dict[str, Any]:
     """Options of these names as they are where they are not given; an engine is that of the settings."""
     return {name: OPTIONS[name].default if name in OPTIONS and name != "engine" else None for name in names}
-
-
-def _with_runner(model: ModelConfig, runner: str, task: str) -> ModelConfig:
-    asked = (runner, TASKS[task])
-    if model.pools and "generate" in asked:
-        raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
-    return model.pooling() if "pooling" in asked else model
 
 
 def _check_known(option: str, value: str, known: Iterable[str]) -> None:
