@@ -601,16 +601,12 @@ def phase_cells(phase: Phase) -> list[list[str]]:
     least_share = 0.0005  # kernel families below this share of a step are left out of tables
     return [
         [
-            name,
-            units.format_percent(seconds / phase.whole),
-            units.format_seconds(seconds / phase.steps),
-            bound,
-            source,
-            ", ".join(kernel for kernel, _ in kernels[:4]),
+            name, units.format_percent(seconds / phase.whole), units.format_seconds(seconds / phase.steps), bound,
+            source, ", ".join(kernel for kernel, _ in kernels[:4]),
         ]
         for name, seconds, bound, source, kernels in parts
         if seconds >= least_share * phase.whole
-    ]
+    ]  # fmt: skip
 
 
 def _phase_dict(phase: Phase) -> dict[str, Any]:

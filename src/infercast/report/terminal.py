@@ -78,9 +78,8 @@ def named_first(name: str, texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 class Grid:
-    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right.
-
-    Where it is wider than the terminal its columns come in blocks, so that none is ever cut.
+    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right. Where
+    it is wider than the terminal its columns come in blocks, so that none is ever cut.
     """
 
     def __init__(
@@ -126,9 +125,8 @@ class Grid:
         return [lines[0], RULE * len(lines[0]), *lines[1:]]
 
     def _blocks(self, room: int) -> list[list[int]]:
-        """Columns of each block; those that name a row come first in each.
-
-        Empty where a single column does not fit next to these: rows are then printed as lists.
+        """Columns of each block; those that name a row come first in each. Empty where a single column does not fit
+        next to these: rows are then printed as lists.
         """
         every, keys = range(len(self.columns)), list(range(max(1, self.text_columns)))
         if self._width(list(every)) <= room:
@@ -510,7 +508,6 @@ def cells(fields: Iterable[Field[T_contra]], rows: Iterable[T_contra]) -> tuple[
 
 def pick(owner: Any, names: str = "", **paths: str) -> dict[str, Any]:
     """Attributes as plain data, as they are called, or others by the path that each key has: ``gpus model=spec.name``.
-
     A path may be a keyword, too.
     """
     keys = {key: path or key for key, _, path in (name.partition("=") for name in names.split())}

@@ -263,14 +263,9 @@ def draft_weights(drafting: Drafting | None, layout: ParallelLayout, gpu: Gpu) -
 
 
 def budget(
-    model: ModelConfig,
-    layout: ParallelLayout,
-    gpu: Gpu,
-    settings: SglangSettings,
-    static_share: float,
-    drafting: Drafting | None = None,
-    stage: int | None = None,
-) -> Budget:
+    model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: SglangSettings, static_share: float,
+    drafting: Drafting | None = None, stage: int | None = None,
+) -> Budget:  # fmt: skip
     """The pipeline stage with room for the fewest tokens, or the one that is asked for."""
     draft = None if drafting is None else drafting.draft
     width = 0 if drafting is None else drafting.width

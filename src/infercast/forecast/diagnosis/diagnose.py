@@ -37,12 +37,8 @@ WAITED = 0.2  # Share from which on what a trial shows comes before the kernels
 LEAST = 0.02  # Parts of a smaller share are not told
 MOST = 0.995
 PARTS = (
-    changes.GPU,
-    changes.HOST,
-    changes.PREFILL,
-    changes.DECODE,
-    changes.LINK,
-)  # What takes its time; all else keeps requests waiting
+    changes.GPU, changes.HOST, changes.PREFILL, changes.DECODE, changes.LINK,
+)  # What takes its time; all else keeps requests waiting  # fmt: skip
 
 
 class Cause(NamedTuple):
