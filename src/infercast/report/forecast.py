@@ -300,7 +300,8 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
             if intervals is None
             else [Section("Diagnosis", *findings.render_diagnosis(findings.diagnosis_of(forecast, intervals)))]
         ),
-        *_render_parts(forecast),
+        *([] if (sessions := forecast.sessions) is None else _render_sessions(sessions)),
+        *([Section("Classes", Grid(*cells(CLASS_FIELDS, classes)))] if (classes := forecast.classes) else []),
         Section("Load", Facts(load_rows(forecast))),
     ]
     if len(forecast.engines) > 1:
@@ -417,14 +418,9 @@ def _result(forecast: Forecast) -> str:
     return "prompt" if forecast.deployment.model.pools else "output token"
 
 
-def _render_parts(forecast: Forecast) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    if (sessions := forecast.sessions) is not None:
-        parts.append(Section("Sessions", Facts(session_rows(sessions))))
-        parts.append(Section("Turns", Grid(*cells(TURN_FIELDS, sessions.turns))))
-    if classes := forecast.classes:
-        parts.append(Section("Classes", Grid(*cells(CLASS_FIELDS, classes))))
-    return parts
+def _render_sessions(sessions: run.SessionsRun) -> list[Section]:
+    turns = Grid(*cells(TURN_FIELDS, sessions.turns))
+    return [Section("Sessions", Facts(session_rows(sessions))), Section("Turns", turns)]
 
 
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, trials: bool = True) -> dict[str, Any]:

@@ -312,8 +312,6 @@ class TextCharts:
         self._charts, self._columns = charts, columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text  # noqa: PLC0415 - loaded already
-
         width = max(NARROWEST, min(options.max_width, WIDEST))
         columns = self._columns
         each = (width - GAP * (columns - 1)) // columns
@@ -321,10 +319,10 @@ class TextCharts:
             columns, each = 1, min(width, BELOW)
         for first in range(0, len(self._charts), columns):
             if first:
-                yield Text("")
+                yield styled("")
             drawn = [draw_chart(chart, each) for chart in self._charts[first : first + columns]]
             for lines in zip(*drawn, strict=True):
-                joined = Text(" " * GAP).join(lines)
+                joined = styled(" " * GAP).join(lines)
                 joined.rstrip()
                 yield joined
 
@@ -336,8 +334,6 @@ class TextCharts:
 
 def draw_chart(chart: Chart, width: int) -> list[Text]:
     """The lines of a chart, all of one width: title, area, axis, labels."""
-    from rich.text import Text  # noqa: PLC0415 - loaded already
-
     low, high, is_log = _range(chart)
     ticks = {row: chart.write(_value(row, low, high, is_log)) for row in (0, HEIGHT // 2, HEIGHT - 1)}
     margin = max(map(len, ticks.values())) + 2
@@ -357,13 +353,13 @@ def draw_chart(chart: Chart, width: int) -> list[Text]:
             area[row][column] = (series.mark, style)
     lines = [_heading(chart, width)]
     for row in reversed(range(HEIGHT)):
-        line = Text()
+        line = styled("")
         line.append(f"{ticks.get(row, ''):>{margin - 2}} |", style="dim")
         for mark, style in area[row]:
             line.append(mark, style=style or None)
         lines.append(line)
-    lines.append(Text(f"{'':>{margin - 2}} +{'-' * (width - margin)}", style="dim"))
-    lines.append(Text(_below(chart.labels, columns, margin, width), style="dim"))
+    lines.append(styled(f"{'':>{margin - 2}} +{'-' * (width - margin)}", style="dim"))
+    lines.append(styled(_below(chart.labels, columns, margin, width), style="dim"))
     for line in lines:
         line.truncate(width)
         line.pad_right(width - line.cell_len)
@@ -371,9 +367,7 @@ def draw_chart(chart: Chart, width: int) -> list[Text]:
 
 
 def _heading(chart: Chart, width: int) -> Text:
-    from rich.text import Text  # noqa: PLC0415 - loaded already
-
-    heading = Text(chart.title, style="bold")
+    heading = styled(chart.title, style="bold")
     for style, series in zip(STYLES, chart.series, strict=False):
         if series.name:
             heading.append(f"  {series.mark} {series.name}", style=f"not bold {style}")
