@@ -77,12 +77,9 @@ def _parameter(option: Any) -> inspect.Parameter:
 
 def _typer_option(option: Any) -> Any:
     common: dict[str, Any] = {
-        "metavar": option.value_name,
-        "help": option.help,
-        "rich_help_panel": option.panel,
-        "show_default": option.shows_default,
-        "autocompletion": offer(option.catalogue),
-    }
+        "metavar": option.value_name, "help": option.help, "rich_help_panel": option.panel,
+        "show_default": option.shows_default, "autocompletion": offer(option.catalogue),
+    }  # fmt: skip
     if option.argument:
         return typer.Argument(**common)
     parser = human_readable_int if option.type is whole_number else None

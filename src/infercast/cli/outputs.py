@@ -164,13 +164,9 @@ def print_json(data: Any) -> None:
 
 
 def print_result(
-    form: Form,
-    document: Callable[..., Any],
-    tables: Callable[..., Any],
-    *result: Any,
-    rows: str | tuple[str, ...] | None = None,
-    brief: Callable[..., Any] | None = None,
-) -> None:
+    form: Form, document: Callable[..., Any], tables: Callable[..., Any], *result: Any,
+    rows: str | tuple[str, ...] | None = None, brief: Callable[..., Any] | None = None,
+) -> None:  # fmt: skip
     """A result in the form that was asked for: these functions make the JSON document and the tables of it. ``brief``
     makes one screen of it, which is otherwise as much of the tables as fits one. ``rows`` says under which keys of the
     document the rows of CSV are (`rows_of`).

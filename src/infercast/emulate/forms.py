@@ -158,11 +158,8 @@ class Responded:
 
     def __init__(self, number: int, model: str) -> None:
         self._common = {
-            "id": f"resp_{number:012x}",
-            "object": "response",
-            "created_at": int(time.time()),
-            "model": model,
-        }
+            "id": f"resp_{number:012x}", "object": "response", "created_at": int(time.time()), "model": model,
+        }  # fmt: skip
         self._item, self._number = f"item_{number:012x}", 0
 
     def _told(self, kind: str, **document: Any) -> str:

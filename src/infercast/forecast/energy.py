@@ -132,13 +132,9 @@ class PoolEnergy:
 
 
 def pool_energy(
-    deployment: Deployment,
-    timer: KernelTimer,
-    records: Sequence[Record],
-    workload: Workload,
-    duration: float,
+    deployment: Deployment, timer: KernelTimer, records: Sequence[Record], workload: Workload, duration: float,
     version: Version,
-) -> PoolEnergy:
+) -> PoolEnergy:  # fmt: skip
     board, layout = board_under(deployment.gpu), deployment.layout
     phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]] = {}
     parts = {STATIC: 0.0, IDLE: 0.0}
@@ -369,13 +365,9 @@ def energy_of(forecast: SimulatedRun) -> Energy | None:
 
 
 def energy_of_pools(
-    pools: Iterable[Drawing],
-    workload: Workload,
-    clients: Record | ServedRequests,
-    duration: float,
-    version: Version = (),
-    rates: tuple[float, float] | None = None,
-) -> Energy | None:
+    pools: Iterable[Drawing], workload: Workload, clients: Record | ServedRequests, duration: float,
+    version: Version = (), rates: tuple[float, float] | None = None,
+) -> Energy | None:  # fmt: skip
     """The same from the records of pools; ``rates``: requests and output tokens per second of the part that counts."""
     drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)

@@ -125,13 +125,9 @@ class Intervals(ResultMixin):
 
 
 def system_half_widths(
-    system: System,
-    workload: Workload,
-    uncertainties: Sequence[uncertainty.Uncertainty],
-    results: Callable[[ServedRequests], Array],
-    chance: Array,
-    served: ServedRequests | None = None,
-) -> Widths:
+    system: System, workload: Workload, uncertainties: Sequence[uncertainty.Uncertainty],
+    results: Callable[[ServedRequests], Array], chance: Array, served: ServedRequests | None = None,
+) -> Widths:  # fmt: skip
     """How far results may be off, as logarithms: all replicas of all pools alike, the link between pools by itself.
     ``served``: the run of the workload as it is, if any; slower ones are held against its first requests.
     """

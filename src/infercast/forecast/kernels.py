@@ -165,13 +165,9 @@ class StepCost(PlottableResult):
 
 
 def estimate_step(
-    deployment: Deployable,
-    shape: StepShape,
-    *,
-    gpu: GpuSource | None = None,
-    explain: bool = False,
+    deployment: Deployable, shape: StepShape, *, gpu: GpuSource | None = None, explain: bool = False,
     **options: Unpack[DeployOptions],
-) -> StepCost:
+) -> StepCost:  # fmt: skip
     """Estimate every kernel of one step over a given batch, if the engine's scheduler could plan it. A model's name
     does with ``gpu`` and further ``options`` of `deploy`. With ``explain``, each kernel also carries the terms that its
     estimate is made of.

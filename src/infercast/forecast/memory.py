@@ -40,13 +40,9 @@ class Fit(PlottableResult):
 
 
 def fit_memory(
-    model: ModelSource,
-    gpu: GpuSource,
-    settings: Settings | None = None,
-    *,
-    context: int = 2048,
+    model: ModelSource, gpu: GpuSource, settings: Settings | None = None, *, context: int = 2048,
     **options: Unpack[PlaceOptions],
-) -> Fit:
+) -> Fit:  # fmt: skip
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `deploy`."""
     require(context >= 1, "context", "be at least 1 token", context)
     settings, given = with_keywords(settings, options.get("engine"), options)

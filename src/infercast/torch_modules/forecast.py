@@ -139,13 +139,9 @@ def forecast_module(
 
 
 def forecast_capture(
-    capture: Capture,
-    *,
-    gpu: str | Gpu,
-    execution: str = "eager",
-    dtype: str = "",
+    capture: Capture, *, gpu: str | Gpu, execution: str = "eager", dtype: str = "",
     host: str | Path | HostProbe | None = None,
-) -> ModuleForecast:
+) -> ModuleForecast:  # fmt: skip
     if execution not in EXECUTIONS:
         raise UnknownNameError("execution", execution, EXECUTIONS)
     chip = load_gpu(gpu) if isinstance(gpu, str) else gpu

@@ -119,13 +119,9 @@ class Workers:
         self._free = [await Worker.start(self.folder.name) for _ in self._free]
 
     async def ask(
-        self,
-        name: str,
-        document: Mapping[str, Any],
-        seconds: float,
-        client: str = "",
+        self, name: str, document: Mapping[str, Any], seconds: float, client: str = "",
         begin: Callable[[], None] = lambda: None,
-    ) -> Reply:
+    ) -> Reply:  # fmt: skip
         """The reply to a question by the next worker that is free; ``begin`` is called when there is one."""
         worker = await self._take(client)
         begin()

@@ -326,13 +326,9 @@ def shared_block_size(model: ModelConfig, block_size: int) -> int:
 
 @lru_cache(maxsize=1024)  # plans try many settings that it does not depend on
 def kv_layout(
-    config: ModelConfig,
-    layout: ParallelLayout,
-    block_size: int,
-    stage: int | None = None,
-    states: StateBlocks = ONE_STATE,
-    num_drafting: int = 0,
-) -> KvLayout:
+    config: ModelConfig, layout: ParallelLayout, block_size: int, stage: int | None = None,
+    states: StateBlocks = ONE_STATE, num_drafting: int = 0,
+) -> KvLayout:  # fmt: skip
     """Blocks and groups of a model's KV cache; with ``stage``, a block's bytes in that pipeline stage.
 
     The last ``num_drafting`` layers are the drafter's, held by the last stage. Layers that keep the same tokens in the

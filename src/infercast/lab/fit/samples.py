@@ -87,13 +87,9 @@ Key = tuple[str, str, str, str]  # (family, gpu, engine, variant)
 
 
 def read_samples(
-    folder: Path,
-    families: Sequence[str],
-    gpus: Sequence[str] | None = None,
-    *,
-    files: Mapping[str, str] = FILES,
+    folder: Path, families: Sequence[str], gpus: Sequence[str] | None = None, *, files: Mapping[str, str] = FILES,
     read: Callable[[Path, str], Iterator[Rows]] = read_table,
-) -> dict[Key, Sample]:
+) -> dict[Key, Sample]:  # fmt: skip
     """All rows of a data folder, with physics and features, by key."""
     parts: dict[Key, list[Sample]] = defaultdict(list)
     for family in families:

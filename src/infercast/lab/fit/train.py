@@ -412,13 +412,9 @@ def fit_sweeps(folder: Path) -> list[tuple[Entry, Forest]]:
 
 
 def fit_artifact(
-    samples: dict[Key, Sample],
-    out: Path,
-    provenance: dict[str, Any],
-    progress: Callable[[str], None] | None = None,
-    origin: Mapping[str, Any] | None = None,
-    of_gpus: Container[str] | None = None,
-) -> list[Entry]:
+    samples: dict[Key, Sample], out: Path, provenance: dict[str, Any], progress: Callable[[str], None] | None = None,
+    origin: Mapping[str, Any] | None = None, of_gpus: Container[str] | None = None,
+) -> list[Entry]:  # fmt: skip
     """Fit every model and write the artefact with its manifest; returns what was fitted. ``of_gpus``: only these GPUs'
     own models; those of several are always fitted.
     """

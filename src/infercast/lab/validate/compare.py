@@ -405,13 +405,9 @@ def _joules(deployment: Deployment, replica: Replica, run: MeasuredRun, record: 
 
 
 def deployment_of(
-    measured: MeasuredFile,
-    model_config: Path | None,
-    gpu: str | None,
-    predictor: str | Predictor = "learned",
-    *,
+    measured: MeasuredFile, model_config: Path | None, gpu: str | None, predictor: str | Predictor = "learned", *,
     real_weights: bool = False,
-) -> Deployment:
+) -> Deployment:  # fmt: skip
     return _started(measured, model_config, gpu, predictor, None, real_weights=real_weights)[0]
 
 
