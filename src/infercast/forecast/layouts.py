@@ -241,29 +241,16 @@ def _divisors(number: int) -> list[int]:
 
 
 def _cost_of(forecast: Forecast, layout: ParallelLayout, intervals: Intervals | None) -> LayoutCost:
-    deployment, gpu = forecast.deployment, forecast.deployment.gpu
-    memory = deployment.memory
+    gpu, memory = forecast.deployment.gpu, forecast.deployment.memory
+    families = (family for phase in forecast.phases for family in phase.families if family.source)
     return LayoutCost(
-        gpu=gpu,
-        layout=layout,
-        weights=memory.weights,
-        kv_tokens=layout.data * memory.num_tokens,
-        running=forecast.running.mean,
-        ttft=forecast.ttft,
-        tpot=forecast.tpot,
-        output_tokens_per_second=forecast.output_tokens_per_second,
-        saturation=forecast.saturation,
-        intervals=intervals,
-        source=basis_of(
-            (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
-        ),
-        verdict=forecast.verdict,
-        price=forecast.tariff.price(gpu.name, forecast.facility),
-        cost=forecast.cost,
-        energy=forecast.energy,
-        wall=forecast.wall,
-        forecast=forecast,
-    )
+        gpu=gpu, layout=layout, weights=memory.weights, kv_tokens=layout.data * memory.num_tokens,
+        running=forecast.running.mean, ttft=forecast.ttft, tpot=forecast.tpot,
+        output_tokens_per_second=forecast.output_tokens_per_second, saturation=forecast.saturation,
+        intervals=intervals, source=basis_of((each.source, each.seconds) for each in families),
+        verdict=forecast.verdict, price=forecast.tariff.price(gpu.name, forecast.facility), cost=forecast.cost,
+        energy=forecast.energy, wall=forecast.wall, forecast=forecast,
+    )  # fmt: skip
 
 
 def comparison_notes(costs: Sequence[LayoutCost]) -> list[str]:

@@ -159,16 +159,10 @@ def forecast_of(system: System, served: SystemRun, *, steady: bool = False) -> F
     runs = tuple(pool_run(pool, records, workload, seen.duration, stay) for pool, records, stay in pools)
     state = state._replace(assumed=assumed_of(runs, state), queue=queue_of(runs, workload, seen))
     return Forecast(
-        **{field.name: getattr(seen, field.name) for field in fields(Outcome)},
-        workload=workload,
-        system=system,
-        pools=runs,
-        link=link_run(system, run, workload, seen.duration),
-        clients=run.clients,
-        state=state,
-        steady=steady_state,
-        steady_only=part is not None,
-    )
+        **{field.name: getattr(seen, field.name) for field in fields(Outcome)}, workload=workload, system=system,
+        pools=runs, link=link_run(system, run, workload, seen.duration), clients=run.clients, state=state,
+        steady=steady_state, steady_only=part is not None,
+    )  # fmt: skip
 
 
 class _TooSlow(Exception):  # noqa: N818 - a reason to be content with a shorter run

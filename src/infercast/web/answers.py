@@ -240,19 +240,11 @@ def plan_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     if drafts["speculative_config"] is not None:
         page.check_draft(drafts["speculative_config"])
     question = question_of(
-        model,
-        partial(page.workload_of, asked),
-        slo,
-        gpus=gpus,
-        engines=(asked.engine.name,),
-        tariff=asked.tariff,
-        facility=asked.facility,
-        quantizations=state["quantizations"],
-        drafts=drafts,
+        model, partial(page.workload_of, asked), slo, gpus=gpus, engines=(asked.engine.name,), tariff=asked.tariff,
+        facility=asked.facility, quantizations=state["quantizations"], drafts=drafts,
         power_budget=None if state["power_budget"] is None else 1000.0 * state["power_budget"],
-        least_odds=state["odds"],
-        **same_named(state),
-    )
+        least_odds=state["odds"], **same_named(state),
+    )  # fmt: skip
     return plan_dict(plan(question, tell=tell, time_limit=limit_of(asked)))
 
 

@@ -63,20 +63,11 @@ class Field(NamedTuple):
         default = option.default if page.default is ... else page.default
         low, high = page.bounds
         return Field(
-            name=page.name or option.name,
-            kind=KINDS[option.type],
-            label=page.label,
-            group=page.group,
-            help=page.help or option.help,
-            questions=tuple((page.questions or PAGE_GROUPS[page.group]).split()),
-            option="" if option.argument else option.spelled,
-            default=None if setting else default,
-            low=low,
-            high=high,
-            unit=page.unit,
-            catalogue=option.catalogue,
-            setting=setting,
-        )
+            name=page.name or option.name, kind=KINDS[option.type], label=page.label, group=page.group,
+            help=page.help or option.help, questions=tuple((page.questions or PAGE_GROUPS[page.group]).split()),
+            option="" if option.argument else option.spelled, default=None if setting else default, low=low, high=high,
+            unit=page.unit, catalogue=option.catalogue, setting=setting,
+        )  # fmt: skip
 
 
 FIELDS = tuple(

@@ -138,18 +138,10 @@ def drafting_of(
     elif is_lookup:
         accepted = accepted._replace(rates=tuple(drafts.MATCH_SHARE * rate for rate in accepted.rates))
     return drafts.Drafting(
-        method,
-        num_drafts,
-        accepted,
-        draft,
-        layout.tensor,
-        num_verified=tokens,
-        branches=1 if is_lookup else branches,
+        method, num_drafts, accepted, draft, layout.tensor, num_verified=tokens, branches=1 if is_lookup else branches,
         lookahead=draft_slots(steps, branches, tokens, page, has_cache=not is_lookup),
-        drops_block=method in drafts.BY_HEADS,
-        heads_all=True,
-        note=note,
-    )
+        drops_block=method in drafts.BY_HEADS, heads_all=True, note=note,
+    )  # fmt: skip
 
 
 def decode_sizes(largest: int, *, padded: bool = True, drafts: bool = False) -> tuple[int, ...]:

@@ -209,17 +209,11 @@ def offload_of(
     submit_small_piece = 0.1e-6
     empty_step = 1.2e-3  # A turn of the engine's loop without a step: it sleeps a millisecond
     return Offload(
-        num_blocks=num_blocks,
-        block_bytes=block_bytes,
-        block_pieces=pieces,
+        num_blocks=num_blocks, block_bytes=block_bytes, block_pieces=pieces,
         load=host_link(gpu, gpus, SUBMIT, submit_small_piece if is_small else SUBMIT_PIECE),
-        store=host_link(gpu, gpus, SUBMIT, SUBMIT_PIECE),
-        factor=factor,
-        prompts_only=asked.prompts_only,
-        store_threshold=asked.store_threshold,
-        empty_step_seconds=empty_step,
-        **tier_rules(version, method),
-    )
+        store=host_link(gpu, gpus, SUBMIT, SUBMIT_PIECE), factor=factor, prompts_only=asked.prompts_only,
+        store_threshold=asked.store_threshold, empty_step_seconds=empty_step, **tier_rules(version, method),
+    )  # fmt: skip
 
 
 def tier_rules(version: EngineVersion, method: str | None = None) -> dict[str, bool]:

@@ -99,18 +99,11 @@ class StepLog:
         slowed = np.zeros(tokens.size)
         slowed[[*self._slowed]] = [*self._slowed.values()]
         return Steps(
-            ends=np.array(self._ends),
-            gpu_seconds=np.array(self._gpu_seconds),
-            tokens=tokens,
-            prompt_tokens=prompt_tokens,
-            sampled=sampled,
-            held_blocks=np.array(self._held),
-            host=np.repeat(np.array(self._hosts), stretches[:, 0], axis=0),
-            rows=tuple(rows),
-            varying=np.array(self._varying).T,
-            slowed=slowed,
-            stages=np.array([span.stages for span in self.spans]),
-        )
+            ends=np.array(self._ends), gpu_seconds=np.array(self._gpu_seconds), tokens=tokens,
+            prompt_tokens=prompt_tokens, sampled=sampled, held_blocks=np.array(self._held),
+            host=np.repeat(np.array(self._hosts), stretches[:, 0], axis=0), rows=tuple(rows),
+            varying=np.array(self._varying).T, slowed=slowed, stages=np.array([span.stages for span in self.spans]),
+        )  # fmt: skip
 
 
 def kernels_of(timer: KernelTimer) -> list[tuple[str, str]]:

@@ -68,25 +68,14 @@ def figures_of(forecast: Forecast, slo: Slo, times: float = 1, *, intervals: boo
     bands = forecast_intervals(forecast) if intervals else None
     capacity, share = forecast.state.capacity, attainment(forecast.clients, slo, counted(forecast))
     return Figures(
-        ttft=forecast.ttft,
-        tpot=forecast.tpot,
-        end_to_end=forecast.end_to_end,
+        ttft=forecast.ttft, tpot=forecast.tpot, end_to_end=forecast.end_to_end,
         output_tokens_per_second=times * forecast.output_tokens_per_second,
-        requests_per_second=times * forecast.requests_per_second,
-        attainment=share,
-        goodput=times * share * forecast.requests_per_second,
-        headroom=room,
-        tightest=limit,
-        state=forecast.state.word,
-        capacity=None if capacity is None else times * capacity,
-        busy=max(load.busy for load in forecast.engines),
-        kv_peak=forecast.kv_usage.peak,
-        bottleneck=bottleneck(forecast),
-        source=forecast.source,
-        intervals=bands,
-        odds=None if bands is None else judge(forecast, slo, bands).odds,
-        drawn=power_draw_of(forecast, times),
-    )
+        requests_per_second=times * forecast.requests_per_second, attainment=share,
+        goodput=times * share * forecast.requests_per_second, headroom=room, tightest=limit, state=forecast.state.word,
+        capacity=None if capacity is None else times * capacity, busy=max(load.busy for load in forecast.engines),
+        kv_peak=forecast.kv_usage.peak, bottleneck=bottleneck(forecast), source=forecast.source, intervals=bands,
+        odds=None if bands is None else judge(forecast, slo, bands).odds, drawn=power_draw_of(forecast, times),
+    )  # fmt: skip
 
 
 def power_draw_of(forecast: Forecast, times: float = 1) -> PowerDraw | None:

@@ -74,20 +74,11 @@ def _paged(
     cache, key, value = _pages(shape, workspace, int(table.max()) + 1)
     descale = torch.ones((), device=workspace.device).expand(len(queries), shape["kv_heads"]) if narrow else None
     launch = partial(
-        flash.flash_attn_varlen_func,
-        q=query,
-        k=key,
-        v=value,
-        q_v=workspace.take(tokens, heads, shape["value_dim"]) if latent else None,
-        seqused_k=lengths,
-        block_table=table,
-        window_size=list(window),
-        out=workspace.take(tokens, heads, shape["value_dim"]),
-        scheduler_metadata=scheduled,
-        fa_version=version,
-        **same,
-        **dict.fromkeys(("q_descale", "k_descale", "v_descale"), descale),
-    )
+        flash.flash_attn_varlen_func, q=query, k=key, v=value,
+        q_v=workspace.take(tokens, heads, shape["value_dim"]) if latent else None, seqused_k=lengths, block_table=table,
+        window_size=list(window), out=workspace.take(tokens, heads, shape["value_dim"]), scheduler_metadata=scheduled,
+        fa_version=version, **same, **dict.fromkeys(("q_descale", "k_descale", "v_descale"), descale),
+    )  # fmt: skip
     # Keys and values of new tokens were written just before; a cached prefix and decoding sequences are cold.
     fresh = (cache,) if not decoding and shape.get("prefix", 0) == 0 and not shape.get("decodes") else ()
     return SimpleLaunch("vllm", launch, (query, *fresh))

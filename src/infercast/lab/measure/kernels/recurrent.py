@@ -90,16 +90,10 @@ class _Gated:
             "dt_bias": torch.ones(heads, dtype=torch.bfloat16, device=device),
         }
         self.split = partial(
-            vllm(f"{FLA}.fused_gdn_prefill_post_conv").fused_post_conv_prep,
-            conv_output=self.mixed,
-            **self.gates,
-            **self.decay,
-            num_k_heads=key_heads,
-            head_k_dim=key_dim,
-            head_v_dim=value_dim,
-            apply_l2norm=True,
+            vllm(f"{FLA}.fused_gdn_prefill_post_conv").fused_post_conv_prep, conv_output=self.mixed, **self.gates,
+            **self.decay, num_k_heads=key_heads, head_k_dim=key_dim, head_v_dim=value_dim, apply_l2norm=True,
             output_g_exp=False,
-        )
+        )  # fmt: skip
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -153,27 +147,15 @@ def _state_space(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaun
     cuts = [[min(chunk, length - start) for start in range(0, length, chunk)] for length in lengths]
     owners = [number for number, parts in enumerate(cuts) for _ in parts]
     launch = partial(
-        vllm(f"{MAMBA}.ssd_combined").mamba_chunk_scan_combined_varlen,
-        values.view(tokens, heads, width),
-        steps,
-        -torch.ones(heads, device=device),
-        keys.view(tokens, groups, size),
-        queries.view(tokens, groups, size),
-        chunk_size=chunk,
-        D=ones,
-        z=None,
-        dt_bias=ones,
-        seq_idx=integers(owners, device),
+        vllm(f"{MAMBA}.ssd_combined").mamba_chunk_scan_combined_varlen, values.view(tokens, heads, width), steps,
+        -torch.ones(heads, device=device), keys.view(tokens, groups, size), queries.view(tokens, groups, size),
+        chunk_size=chunk, D=ones, z=None, dt_bias=ones, seq_idx=integers(owners, device),
         cu_seqlens=starts_of(lengths, device),
         cu_chunk_seqlens=starts_of([part for parts in cuts for part in parts], device),
-        last_chunk_indices=integers(np.cumsum([len(parts) for parts in cuts]) - 1, device),
-        initial_states=None,
-        return_intermediate_states=False,
-        dt_softplus=True,
-        dt_limit=(0.0, float("inf")),
-        out=out,
+        last_chunk_indices=integers(np.cumsum([len(parts) for parts in cuts]) - 1, device), initial_states=None,
+        return_intermediate_states=False, dt_softplus=True, dt_limit=(0.0, float("inf")), out=out,
         state_dtype=torch.float32,
-    )
+    )  # fmt: skip
     return SimpleLaunch("vllm", launch, (mixed, steps))
 
 
@@ -241,20 +223,12 @@ def _state_space_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     blackwell = 10
     launch = partial(
         vllm(f"{MAMBA}.mamba_ssm").selective_state_update,
-        workspace.take(rows + 1, heads, width, size, dtype=shape["state_dtype"]),
-        values.view(-1, heads, width),
-        steps[:, :, None].expand(-1, -1, width),
-        decay[:, None, None].expand(-1, width, size),
-        keys.view(-1, groups, size),
-        queries.view(-1, groups, size),
-        ones[:, None].expand(-1, width),
-        ones[:, None].expand(-1, width),
-        dt_softplus=True,
-        state_batch_indices=blocks,
-        dst_state_batch_indices=blocks,
-        out=out,
-        is_blackwell=torch.cuda.get_device_capability()[0] == blackwell,
-    )
+        workspace.take(rows + 1, heads, width, size, dtype=shape["state_dtype"]), values.view(-1, heads, width),
+        steps[:, :, None].expand(-1, -1, width), decay[:, None, None].expand(-1, width, size),
+        keys.view(-1, groups, size), queries.view(-1, groups, size), ones[:, None].expand(-1, width),
+        ones[:, None].expand(-1, width), dt_softplus=True, state_batch_indices=blocks, dst_state_batch_indices=blocks,
+        out=out, is_blackwell=torch.cuda.get_device_capability()[0] == blackwell,
+    )  # fmt: skip
     return SimpleLaunch("vllm", launch, (mixed, steps))
 
 
@@ -293,15 +267,8 @@ def build_convolution(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     found = vllm("v1.attention.backends.utils").compute_causal_conv1d_metadata(starts.cpu(), device=device)
     x = workspace.take(sum(lengths), channels)
     launch = partial(
-        convolution.causal_conv1d_fn,
-        x.transpose(0, 1),
-        weight,
-        None,
-        activation="silu",
-        conv_states=state,
-        has_initial_state=torch.zeros(len(lengths), dtype=torch.bool, device=device),
-        cache_indices=blocks,
-        query_start_loc=starts,
-        metadata=SimpleNamespace(**dict(zip(names, found, strict=True))),
-    )
+        convolution.causal_conv1d_fn, x.transpose(0, 1), weight, None, activation="silu", conv_states=state,
+        has_initial_state=torch.zeros(len(lengths), dtype=torch.bool, device=device), cache_indices=blocks,
+        query_start_loc=starts, metadata=SimpleNamespace(**dict(zip(names, found, strict=True))),
+    )  # fmt: skip
     return SimpleLaunch("vllm", launch, (x,))
