@@ -300,8 +300,7 @@ def _left_out(replays: Sequence[Replay], prior: Array, tell: Tell) -> list[tuple
         chosen = np.unique(np.linspace(0, len(replays) - 1, min(len(replays), most_left_out)).round().astype(int))
         for place in chosen.tolist():
             tell(f"without {replays[place].result.file}")
-            others = [*replays[:place], *replays[place + 1 :]]
-            found[place] = _pairs(replays[place], solve(others, prior).point)
+            found[place] = _pairs(replays[place], solve([*replays[:place], *replays[place + 1 :]], prior).point)
     return found
 
 
@@ -333,15 +332,10 @@ def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...],
     named = (result.model or model).rsplit("/", 1)[-1]
     other = () if named.lower().startswith(model.lower()) else (f"{named}, which it names, is taken to be {model}",)
     return Source(
-        file=result.file,
-        sha256=result.sha256,
-        kind=result.kind,
-        load=result.workload.description,
-        requests=len(result.workload.requests),
-        pairs=pairs,
-        left_out=left_out,
+        file=result.file, sha256=result.sha256, kind=result.kind, load=result.workload.description,
+        requests=len(result.workload.requests), pairs=pairs, left_out=left_out,
         assumptions=(*result.assumptions, *other),
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,8 +444,7 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     share_before = earlier[1] / earlier[0] if earlier[0] else None
     rate = count / seconds
     asked = Asked(rate=rate, input_len=str(inputs), output_len=str(outputs))
-    result = read_snapshot(Path("metrics"), values, asked)
-    learned = calibrate(deployment, [result], asked=asked, tell=tell)
+    learned = calibrate(deployment, [read_snapshot(Path("metrics"), values, asked)], asked=asked, tell=tell)
     told = []
     noted = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
     for name, factor in learned.factors.items():

@@ -290,8 +290,7 @@ def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
     if not seen or load.count < 1:
         raise FileFormatError(values.path, f"{values.place} has no latency of a request that was answered")
     rate = metrics.maybe("output_tokens_per_second").maybe("successful").number("mean")
-    guidellm = "GuideLLM"
-    return _result(f"{values.path.name} {values.place}", guidellm, load, asked, seen, rate)
+    return _result(f"{values.path.name} {values.place}", "GuideLLM", load, asked, seen, rate)
 
 
 def _strategy(values: Values) -> tuple[str, float | None, int | None]:
@@ -327,8 +326,7 @@ def _requests(values: Values) -> tuple[Any, ...] | None:
         first = MILLI * request.needed("time_to_first_token_ms", most=LONGEST_SECONDS / MILLI)
         each_token = MILLI * (request.number("inter_token_latency_ms", most=LONGEST_SECONDS / MILLI) or 0.0)
         rows.append((sent, *tokens, first, each_token, request.needed("request_latency", most=LONGEST_SECONDS)))
-    table = np.array(sorted(rows))
-    return tuple(table.T)
+    return tuple(np.array(sorted(rows)).T)
 
 
 def parse_metrics(text: str, path: Path | None = None) -> dict[tuple[str, str], float]:
@@ -375,8 +373,7 @@ def read_snapshot(path: Path, snapshot: Snapshot, asked: Asked) -> Result:
     known: dict[str, Any] = {"server_side": True, "acceptance_length": 1 + accepted / drafts if drafts else None}
     known |= {"prefix_hit_rate": found, "assumptions": ("times are the engine's own, without API server and network",)}
     seen = {name: value for name, value in seen.items() if value > 0}
-    metrics_text = "Prometheus snapshot"
-    return _result(path.name, metrics_text, load, asked, seen, None, **known)
+    return _result(path.name, "Prometheus snapshot", load, asked, seen, None, **known)
 
 
 def _counter(totals: dict[str, float], name: str) -> float:
@@ -470,8 +467,7 @@ def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> l
         "acceptance_length": accepted if accepted and accepted > 1 else None,
         **hit_rate,
     }
-    sglang_serving = "SGLang bench_serving"
-    return _read_serving(values, asked, (name, sglang_serving), SGLANG_LATENCIES, {**hit_rate}, **known)
+    return _read_serving(values, asked, (name, "SGLang bench_serving"), SGLANG_LATENCIES, {**hit_rate}, **known)
 
 
 def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Result]:

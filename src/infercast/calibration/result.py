@@ -377,14 +377,10 @@ def _details(forecast: Forecast) -> dict[str, Any]:
     """What is listed for each request; there is no text."""
     served, requests = forecast.clients, forecast.workload.requests
     return {
-        "input_lens": [request.num_input for request in requests],
-        "output_lens": served.num_output.tolist(),
-        "ttfts": served.ttft.tolist(),
-        "itls": _gaps_of_requests(forecast),
-        "start_times": served.sent_at.tolist(),
-        "generated_texts": [""] * len(requests),
-        "errors": [""] * len(requests),
-    }
+        "input_lens": [request.num_input for request in requests], "output_lens": served.num_output.tolist(),
+        "ttfts": served.ttft.tolist(), "itls": _gaps_of_requests(forecast), "start_times": served.sent_at.tolist(),
+        "generated_texts": [""] * len(requests), "errors": [""] * len(requests),
+    }  # fmt: skip
 
 
 def _gaps_of_requests(forecast: Forecast) -> list[list[float]]:

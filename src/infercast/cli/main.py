@@ -73,8 +73,7 @@ def run() -> None:
 
 def asks_for_json(arguments: Sequence[str]) -> bool:
     """Whether errors are to be JSON, too: asked of the bare words, since they may be what is wrong."""
-    pairs = pairwise(arguments)
-    return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairs
+    return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
 
 def _answer(arguments: list[str]) -> None:

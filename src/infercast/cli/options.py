@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Context = Any  # Typer's, or one with the same values by name and the same word on where they are from
 SAID = SimpleNamespace(name="COMMANDLINE")
 READERS: dict[Any, Callable[[Any], Any]] = {
-    **{int: int, float: float, Form: Form, whole_number: lambda text: AUTO if text == "auto" else whole_number(text)},
+    **{int: int, float: float, Form: Form, whole_number: lambda text: AUTO if text == "auto" else whole_number(text)}
 }  # How words become values, where they do not stay words
 LISTS = (list, list[Path])
 OF_FORM = (
@@ -165,8 +165,7 @@ def choose_predictor(
         return Learned(artifact, profile)
     from infercast.lab.fit.samples import read_corrections  # noqa: PLC0415 - as above
 
-    corrections = read_corrections(anchors, load_gpu(gpu), artifact, profile)
-    return Learned(artifact, profile, corrections=corrections)
+    return Learned(artifact, profile, corrections=read_corrections(anchors, load_gpu(gpu), artifact, profile))
 
 
 def settings_of(ctx: Context, **fixed: Any) -> Settings:

@@ -74,8 +74,7 @@ class Outputs(NamedTuple):
             from infercast.forecast.explain.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.page.html import report_page  # noqa: PLC0415
 
-            page = report_page(look_over(run), command_line(*FILES))
-            write_whole(self.report, [page])
+            write_whole(self.report, [report_page(look_over(run), command_line(*FILES))])
         if self.trace is not None:
             from infercast.forecast.explain.step_log import lanes_of  # noqa: PLC0415
             from infercast.report.trace import trace_pieces  # noqa: PLC0415

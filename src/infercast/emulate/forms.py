@@ -29,11 +29,7 @@ class Form(Protocol):
 
 def usage(call: Call) -> dict[str, Any]:
     written = sum(each.num_sent for each in call.streams.values())
-    return {
-        "prompt_tokens": call.num_prompt,
-        "total_tokens": call.num_prompt + written,
-        "completion_tokens": written,
-    }
+    return {"prompt_tokens": call.num_prompt, "total_tokens": call.num_prompt + written, "completion_tokens": written}
 
 
 def error(message: str, kind: str, status: int) -> dict[str, Any]:
@@ -279,13 +275,12 @@ class Messaged:
         return {"type": "tool_use", "id": f"toolu_{stream.seed:08x}", "name": stream.wanted.tool, "input": arguments}
 
     def begin(self, call: Call) -> str:
-        counted = {"input_tokens": call.num_prompt, "output_tokens": 0}
         opened: dict[str, Any] = {
             **self._common,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": counted,
+            "usage": {"input_tokens": call.num_prompt, "output_tokens": 0},
         }
         return _event("message_start", {"message": opened})
 

@@ -14,22 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from infercast import __version__
+from infercast.emulate import requests
 from infercast.emulate.answers import Wanted
 from infercast.emulate.emulator import Call, Emulator
 from infercast.emulate.faults import Fault, Faults
 from infercast.emulate.forms import Completions, Form, Generated, Messaged, Responded, error
 from infercast.emulate.prompts import decode, encode, token_id
-from infercast.emulate.requests import (
-    Chat,
-    Completion,
-    Generate,
-    Messages,
-    Responses,
-    Sampled,
-    Sampling,
-    StreamOptions,
-    read,
-)
 from infercast.errors import InputError, need
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.forecast.system import PROXY_ROUTER, system_of
@@ -216,7 +206,7 @@ class Server:
 
     async def _completions(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
-        asked = read(Completion, await self._document(scope, receive))
+        asked = requests.read(requests.Completion, await self._document(scope, receive))
         form = Completions(self._next(), self._name(asked.model), is_chat=False, **_usages(asked))
         echoed = [(ids, decode(ids) if text is None else text) for ids, text in asked.prompts()]
         prompts = [
@@ -231,38 +221,38 @@ class Server:
 
     async def _chat(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
-        asked = read(Chat, await self._document(scope, receive))
+        asked = requests.read(requests.Chat, await self._document(scope, receive))
         form = Completions(self._next(), self._name(asked.model), is_chat=True, **_usages(asked))
         logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
         await self._answer(form, asked, [self._prompt(asked, logprobs)], asked.most, came, receive, send)
 
-    def _prompt(self, chat: Chat, logprobs: int | None = None) -> tuple[list[int], Wanted]:
+    def _prompt(self, chat: requests.Chat, logprobs: int | None = None) -> tuple[list[int], Wanted]:
         ids = chat.ids()
         return ids, chat.wanted(logprobs=logprobs, tool=chat.tool(token_id(repr(ids[-64:]))))
 
     async def _responses(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
-        asked = read(Responses, await self._document(scope, receive))
+        asked = requests.read(requests.Responses, await self._document(scope, receive))
         chat, form = asked.chat(), Responded(self._next(), self._name(asked.model))
         chat.stream = asked.stream
         await self._answer(form, chat, [self._prompt(chat)], chat.most, came, receive, send)
 
     async def _messages(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
-        asked = read(Messages, await self._document(scope, receive))
+        asked = requests.read(requests.Messages, await self._document(scope, receive))
         chat, form = asked.chat(), Messaged(self._next(), self._name(asked.model))
         chat.stream = asked.stream
         await self._answer(form, chat, [self._prompt(chat)], chat.most, came, receive, send)
 
     async def _count_tokens(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        asked = read(Messages, {"max_tokens": 1, **await self._document(scope, receive)})
+        asked = requests.read(requests.Messages, {"max_tokens": 1, **await self._document(scope, receive)})
         await _reply(send, {"input_tokens": len(asked.chat().ids())})
 
     async def _generate(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """SGLang's own API."""
         came = self.emulator.now()
-        asked = read(Generate, await self._document(scope, receive))
-        most = (asked.sampling_params or Sampled()).max_new_tokens
+        asked = requests.read(requests.Generate, await self._document(scope, receive))
+        most = (asked.sampling_params or requests.Sampled()).max_new_tokens
         prompts = [(asked.ids(), asked.wanted())]
         await self._answer(Generated(), asked, prompts, None if most is None else max(1, most), came, receive, send)
 
@@ -274,8 +264,8 @@ class Server:
         return asked or self.names[0]
 
     async def _answer(
-        self, form: Form, asked: Sampling | Generate, prompts: Prompts, most: int | None, came: float, receive: Receive,
-        send: Send,
+        self, form: Form, asked: requests.Sampling | requests.Generate, prompts: Prompts, most: int | None,
+        came: float, receive: Receive, send: Send,
     ) -> None:  # fmt: skip
         self.faults.check()
         if self.emulator.is_asleep:
@@ -331,7 +321,7 @@ class Server:
     async def _tokenize(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         document = await self._document(scope, receive)
         if "messages" in document:
-            ids = read(Chat, document).ids()
+            ids = requests.read(requests.Chat, document).ids()
         elif not isinstance(document.get("prompt"), str):
             raise InputError("prompt must be a text, or messages a conversation")
         else:
@@ -411,8 +401,8 @@ class Server:
         await _reply(send, {**found, "forecast": forecast})
 
 
-def _usages(asked: Sampling) -> dict[str, bool]:
-    options = asked.stream_options or StreamOptions()
+def _usages(asked: requests.Sampling) -> dict[str, bool]:
+    options = asked.stream_options or requests.StreamOptions()
     always = bool(options.include_usage and options.continuous_usage_stats)
     return {"with_usage": bool(options.include_usage), "always_usage": always}
 

@@ -26,13 +26,9 @@ NGRAM, NGRAM_GPU = "ngram", "ngram_gpu"
 EAGLE, EAGLE_3, MTP, DRAFT_MODEL = "eagle", "eagle3", "mtp", "draft_model"
 BY_HEADS = (EAGLE, EAGLE_3, MTP)  # Methods that draft from the target's hidden states
 TITLES = {
-    NGRAM: "n-gram lookup",
-    NGRAM_GPU: "n-gram lookup on the GPU",
-    EAGLE: "EAGLE",
-    EAGLE_3: "EAGLE-3",
-    MTP: "multi-token prediction",
-    DRAFT_MODEL: "a draft model",
-}
+    NGRAM: "n-gram lookup", NGRAM_GPU: "n-gram lookup on the GPU", EAGLE: "EAGLE", EAGLE_3: "EAGLE-3",
+    MTP: "multi-token prediction", DRAFT_MODEL: "a draft model",
+}  # fmt: skip
 
 
 SCHEDULED = (

@@ -336,8 +336,7 @@ class KernelTimer:
         keys = keys + np.arange(min(steps, most_batches))[:, None]
         times = self._time_sequences(queries[None, :], keys)
         rows, host, dense = self._decoding(shape.num_tokens, shape.num_sampled)
-        seconds = [dense + sum(kernels) for kernels in times.tolist()]
-        return StepEstimate(seconds, times.T.tolist(), host, rows)
+        return StepEstimate([dense + sum(kernels) for kernels in times.tolist()], times.T.tolist(), host, rows)
 
     def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""

@@ -358,8 +358,7 @@ def _at_rate(traffic: Traffic, mix: Array, gaps: Array, rate: float, count: int)
 
 
 def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload:
-    chosen = np.resize(mix, count)
-    load = traffic.workload(chosen, np.zeros(count))
+    load = traffic.workload(np.resize(mix, count), np.zeros(count))
     return Workload(load.requests, concurrency=clients, description=load.description)
 
 

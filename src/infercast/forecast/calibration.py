@@ -61,15 +61,10 @@ class Fingerprint:
     def of(deployment: Deployment) -> Fingerprint:
         model = deployment.model
         return Fingerprint(
-            engine=deployment.engine.name,
-            model=model.name,
-            gpu=deployment.gpu.name,
-            layout=str(deployment.layout),
-            weights=model.weights.name,
-            kv_cache=model.cache_dtype,
-            api_server=deployment.over_http,
+            engine=deployment.engine.name, model=model.name, gpu=deployment.gpu.name, layout=str(deployment.layout),
+            weights=model.weights.name, kv_cache=model.cache_dtype, api_server=deployment.over_http,
             host=deployment.host.title,
-        )
+        )  # fmt: skip
 
 
 class Pair(NamedTuple):

@@ -98,8 +98,7 @@ def _window(engine: EngineRun, start: Array, end: Array, tokens: Array) -> Parts
         if seconds.any():
             spent = float(((steps.until(end, seconds) - steps.until(start, seconds)) / tokens).sum())
             found[key] = found.get(key, 0.0) + spent
-    on_the_way = "host and the way to it"
-    found[on_the_way, "host"] = float(((end - start) / tokens).sum()) - sum(found.values())
+    found["host and the way to it", "host"] = float(((end - start) / tokens).sum()) - sum(found.values())
     return found
 
 
@@ -153,15 +152,10 @@ def _kind(number: int, engines: Sequence[EngineRun], whole: float, between: floa
         seconds += float(log.gpu_seconds[of_kind].sum())
         gaps += _between_tokens(engine, np.where(of_kind, log.gpu_seconds, 0.0))
     return StepKind(
-        name=KINDS[number],
-        steps=steps,
-        gpu_seconds=seconds,
-        share=seconds / whole if whole else 0.0,
-        prompt_tokens=prompts / steps if steps else 0.0,
-        decoding=(tokens - prompts) / steps if steps else 0.0,
-        padding=max(0.0, 1.0 - tokens / padded) if padded else 0.0,
-        of_gaps=gaps / between if between else 0.0,
-    )
+        name=KINDS[number], steps=steps, gpu_seconds=seconds, share=seconds / whole if whole else 0.0,
+        prompt_tokens=prompts / steps if steps else 0.0, decoding=(tokens - prompts) / steps if steps else 0.0,
+        padding=max(0.0, 1.0 - tokens / padded) if padded else 0.0, of_gaps=gaps / between if between else 0.0,
+    )  # fmt: skip
 
 
 def _between_tokens(engine: EngineRun, seconds: np.ndarray | None = None) -> float:

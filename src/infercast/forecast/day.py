@@ -13,16 +13,8 @@ import numpy as np
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
-from infercast.forecast import autoscaling
+from infercast.forecast import autoscaling, deploy
 from infercast.forecast.cost import GpuPrice, Tariff, around
-from infercast.forecast.deploy import (
-    Deployable,
-    DeployOptions,
-    GpuSource,
-    lengths_within,
-    resolve_deployment,
-    resolve_workload,
-)
 from infercast.forecast.energy import KILO, Facility, server_around
 from infercast.forecast.option_table import OPTIONS
 from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
@@ -110,8 +102,7 @@ def with_energy(
     if known is None:
         return day
     facility = around([day.price], facility)
-    rates = day.counts / day.window / np.maximum(day.ready, MICRO)
-    each = np.interp(rates, *known)
+    each = np.interp(day.counts / day.window / np.maximum(day.ready, MICRO), *known)
     idle = float(known[1][0])
     hours = day.window / autoscaling.HOUR / KILO
     boards = day.gpus_per_replica * (day.ready * each + np.maximum(day.paid - day.ready, 0.0) * idle)
@@ -169,17 +160,10 @@ class SteppedDay:
     def run(self, name: str, scaler: autoscaling.Scaler) -> autoscaling.PolicyDay:
         done = autoscaling.run_fleet(self.curves, self.load, scaler)
         return autoscaling.PolicyDay(
-            name,
-            self._mean(done.ready),
-            self._mean(done.paid),
-            self._mean(done.attained, self._counts),
-            np.nan_to_num(self._mean(done.use_of_limits, self._counts)),
-            self._chance_out(done.beyond, 0),
-            self._traffic.counts,
-            self._traffic.window,
-            self._gpus,
-            self.price,
-        )
+            name, self._mean(done.ready), self._mean(done.paid), self._mean(done.attained, self._counts),
+            np.nan_to_num(self._mean(done.use_of_limits, self._counts)), self._chance_out(done.beyond, 0),
+            self._traffic.counts, self._traffic.window, self._gpus, self.price,
+        )  # fmt: skip
 
     def part(self, first: int, last: int, count: int, before: float) -> autoscaling.FleetRun:
         return autoscaling.run_fleet(self.curves, self.load[first:last], autoscaling.fixed(count), before)
@@ -245,11 +229,11 @@ class DayPlan(PlottableResult):
 
 
 def capacity(
-    deployment: Deployable,
+    deployment: deploy.Deployable,
     traffic: autoscaling.Traffic | Workload | str | PathLike[str] | None = None,
     slo: Slo | str | None = None,
     *,
-    gpu: GpuSource | None = None,
+    gpu: deploy.GpuSource | None = None,
     goal: autoscaling.Goal | None = None,
     autoscaler: autoscaling.Autoscaler | None = None,
     start: autoscaling.StartUp | None = None,
@@ -260,7 +244,7 @@ def capacity(
     time_limit: float | None = None,
     rate: float | None = None,
     profile: str = OPTIONS["day_profile"].default,
-    **options: Unpack[DeployOptions],
+    **options: Unpack[deploy.DeployOptions],
 ) -> DayPlan:
     """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
 
@@ -273,7 +257,7 @@ def capacity(
     trace. ``tell`` is called with each part as it begins; True shows it. After ``time_limit`` seconds no minutes are
     simulated.
     """
-    deployment = resolve_deployment(deployment, gpu, options)
+    deployment = deploy.resolve_deployment(deployment, gpu, options)
     traffic = _day_of(deployment, traffic, rate, profile)
     if slo is None:
         raise InputError('capacity needs an SLO, such as slo="ttft_p99<1s,tpot_p95<40ms"')
@@ -329,13 +313,15 @@ def _day_of(deployment: Deployment, traffic: Any, rate: float | None, profile: s
         return traffic
     longest = deployment.settings.max_model_len
     if rate is None:
-        return autoscaling.traffic_of(resolve_workload(traffic, {}, longest))
+        return autoscaling.traffic_of(deploy.resolve_workload(traffic, {}, longest))
     return day_within({"rate": rate, "day_profile": profile}, longest)
 
 
 def day_within(given: Mapping[str, Any], longest: int, window: float = autoscaling.WINDOW) -> autoscaling.Traffic:
     """The day that options of these names describe, of requests of at most ``longest`` tokens."""
-    inputs, outputs, _ = lengths_within(given.get("input_len", INPUT_LEN), given.get("output_len", OUTPUT_LEN), longest)
+    inputs, outputs, _ = deploy.lengths_within(
+        given.get("input_len", INPUT_LEN), given.get("output_len", OUTPUT_LEN), longest
+    )
     if (most := inputs.maximum + outputs.maximum) > longest:
         raise InputError(
             f"input_len and output_len give up to {most:,} tokens, above max_model_len {longest:,}; shorten them or "
@@ -427,28 +413,16 @@ def autoscaler_row(plan: DayPlan) -> dict[str, Any]:
     gamma, delta = _line(traffic.inputs[chosen] - served.num_cached, served.ttft)
     deployment, curve, service = plan.deployment, plan.curve, plan.service
     return {
-        "model": deployment.model.name,
-        "accelerator": deployment.gpu.name,
-        "accelerator_count": deployment.layout.gpus,
-        "engine": deployment.engine.name,
-        "weights": deployment.model.weights.name,
-        "alpha_ms": alpha / MILLI,
-        "beta_ms_per_sequence": beta / MILLI,
-        "gamma_ms": gamma / MILLI,
-        "delta_ms_per_input_token": delta / MILLI,
-        "max_batch_size": deployment.settings.max_num_seqs,
-        "fixed_ms_per_request": service.fixed / MILLI,
-        "ms_per_input_token": service.per_input / MILLI,
-        "ms_per_output_token": service.per_output / MILLI,
-        "at_batch": round(curve.levels[-1].in_system, 1),
-        "slo": str(plan.slo),
-        "max_requests_per_s": curve.full_rate,
-        "max_requests_per_s_at_slo": curve.rate_at(plan.most_kept),
-        "max_requests_in_replica_at_slo": plan.most_kept,
+        "model": deployment.model.name, "accelerator": deployment.gpu.name, "accelerator_count": deployment.layout.gpus,
+        "engine": deployment.engine.name, "weights": deployment.model.weights.name, "alpha_ms": alpha / MILLI,
+        "beta_ms_per_sequence": beta / MILLI, "gamma_ms": gamma / MILLI, "delta_ms_per_input_token": delta / MILLI,
+        "max_batch_size": deployment.settings.max_num_seqs, "fixed_ms_per_request": service.fixed / MILLI,
+        "ms_per_input_token": service.per_input / MILLI, "ms_per_output_token": service.per_output / MILLI,
+        "at_batch": round(curve.levels[-1].in_system, 1), "slo": str(plan.slo), "max_requests_per_s": curve.full_rate,
+        "max_requests_per_s_at_slo": curve.rate_at(plan.most_kept), "max_requests_in_replica_at_slo": plan.most_kept,
         "mean_input_tokens": float(plan.traffic.inputs.mean()),
-        "mean_output_tokens": float(plan.traffic.outputs.mean()),
-        "start_up_s": plan.start.seconds,
-    }
+        "mean_output_tokens": float(plan.traffic.outputs.mean()), "start_up_s": plan.start.seconds,
+    }  # fmt: skip
 
 
 def _decoding(plan: DayPlan) -> tuple[float, float]:

@@ -183,17 +183,11 @@ def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | N
         low, high = min(low, reading.ends[0]), max(high, reading.ends[1])
     watts = min(wanted, held)
     return KernelPower(
-        watts=watts,
-        low=min(wanted * exp(low), held),
-        high=min(wanted * exp(high), board.limit_watts),
-        joules=watts * seconds,
-        flops=float(np.ravel(op.flops)[0]),
-        is_limited=wanted > held,
-        source=board.source,
-        meter_watts=None if reading is None else reading.watts,
-        meter_low=None if reading is None else reading.low,
+        watts=watts, low=min(wanted * exp(low), held), high=min(wanted * exp(high), board.limit_watts),
+        joules=watts * seconds, flops=float(np.ravel(op.flops)[0]), is_limited=wanted > held, source=board.source,
+        meter_watts=None if reading is None else reading.watts, meter_low=None if reading is None else reading.low,
         meter_high=None if reading is None else reading.high,
-    )
+    )  # fmt: skip
 
 
 DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype", "state_dtype"))

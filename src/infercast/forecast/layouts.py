@@ -205,8 +205,7 @@ def _served(system: System, load: Workload, slo: Slo | None) -> tuple[SystemRun,
 def count_layouts(
     model: ModelSource, gpus: Sequence[GpuSource], num_gpus: Iterable[int], network: str | None = None
 ) -> int:
-    devices = [load_device(each, network) for each in gpus]
-    return len(list(layouts_of(load_model(model), devices, num_gpus)))
+    return len(list(layouts_of(load_model(model), [load_device(each, network) for each in gpus], num_gpus)))
 
 
 def layouts_of(

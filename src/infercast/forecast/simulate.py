@@ -12,18 +12,9 @@ import numpy as np
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
+from infercast.forecast import deploy
 from infercast.forecast import steady as steadiness
 from infercast.forecast.cost import Tariff
-from infercast.forecast.deploy import (
-    Deployable,
-    GpuSource,
-    RunOptions,
-    Servable,
-    deploy_options,
-    require_workload,
-    resolve_deployment,
-    resolve_run,
-)
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import jumps_over
 from infercast.forecast.progress import Pace, note_cut, request_progress, time_budget, time_left
@@ -43,13 +34,13 @@ ROUGH = 2.0  # Times that errors of a run may be as large where each of its step
 
 
 def simulate(
-    deployment: Deployable,
-    workload: Servable = None,
+    deployment: deploy.Deployable,
+    workload: deploy.Servable = None,
     router: str | None = None,
     *,
-    gpu: GpuSource | None = None,
-    prefill: Deployable | None = None,
-    prefill_gpu: GpuSource | None = None,
+    gpu: deploy.GpuSource | None = None,
+    prefill: deploy.Deployable | None = None,
+    prefill_gpu: deploy.GpuSource | None = None,
     prefill_instances: int | None = None,
     decode_instances: int | None = None,
     link: str | None = None,
@@ -59,7 +50,7 @@ def simulate(
     slo: Slo | str | None = None,
     price: Tariff | float | None = None,
     facility: Facility | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[deploy.RunOptions],
 ) -> Forecast:
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
 
@@ -77,15 +68,15 @@ def simulate(
     A run of open length goes on until an ``slo`` is decided; the forecast then has a verdict. ``price`` is in dollars
     per GPU and hour, or a `Tariff`, and ``facility`` describes servers and building.
     """
-    found, load = resolve_run(deployment, workload, gpu, options)
+    found, load = deploy.resolve_run(deployment, workload, gpu, options)
     if prefill is None and prefill_gpu is None:
         between = {"prefill_instances": prefill_instances, "decode_instances": decode_instances, "link": link}
         if idle := [name for name, value in between.items() if value is not None]:
             raise InputError(f"{idle[0]} is of two pools; say prefill=... or prefill_gpu=..., or leave it out")
         system = system_of(found, router)
     else:
-        shared = {} if isinstance(prefill, Deployment) else deploy_options(options)
-        first = resolve_deployment(deployment if prefill is None else prefill, prefill_gpu, shared)
+        shared = {} if isinstance(prefill, Deployment) else deploy.deploy_options(options)
+        first = deploy.resolve_deployment(deployment if prefill is None else prefill, prefill_gpu, shared)
         instances = prefill_instances or 1, decode_instances or 1
         system = two_pools(first, found, instances=instances, link=link or DEFAULT_LINK, router=router or PROXY_ROUTER)
     promise = parse_slo(slo) if isinstance(slo, str) else slo
@@ -136,7 +127,7 @@ def serve_system(
     given what clients saw whenever the run is judged, before ``medians`` is asked, and may raise. Within a
     `time_budget` a run of open length goes on for as long as that allows.
     """
-    require_workload(workload)
+    deploy.require_workload(workload)
     workload = system.as_served(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
     # A run without stretches to jump over, as of a pipeline, takes ten times as long.
@@ -212,7 +203,8 @@ class _Course:
         self, watch: Callable[[Workload], Sequence[Sequence[StepObserver]]], progress: Progress | None, *, goes_on: bool
     ) -> Run:
         """The run; of half of the requests, and so on, if there is no time for all of an open workload."""
-        least = self._fewest()
+        # Fewer would say nothing of this load: each engine, and each client, has to come in.
+        least = max(steadiness.LEAST_REQUESTS * self._engines, FEWEST_ROUNDS * (self.workload.concurrency or 0))
 
         def tell(sent: int, seconds: float) -> None:
             if progress is not None:
@@ -230,10 +222,6 @@ class _Course:
             except _TooSlow as slow:
                 self.workload = extended(workload, slow.args[0], longest_taken(workload, self._replica))
                 self._pace = Pace()
-
-    def _fewest(self) -> int:
-        """Requests below which a run would say nothing of this load: each engine, and each client, has to come in."""
-        return max(steadiness.LEAST_REQUESTS * self._engines, FEWEST_ROUNDS * (self.workload.concurrency or 0))
 
     def affordable(self, count: int, wanted: int) -> int | None:
         """How many of the requests that are wanted there is time for, in a run of its own; None: for no more."""

@@ -431,8 +431,7 @@ def _has_room(replica: Replica, workload: Workload, served: Record | ServedReque
     """Whether half of the seats were free at all times and hardly any request had to wait."""
     sent, started, done = served.sent_at, served.started_at, served.last_token
     most = engines * num_seats(replica, workload.requests)
-    times = np.concatenate([sent, done])
-    changes = np.repeat([1, -1], sent.size)[np.argsort(times, kind="stable")]
+    changes = np.repeat([1, -1], sent.size)[np.argsort(np.concatenate([sent, done]), kind="stable")]
     waiting, staying = float((started - sent).sum()), float((done - sent).sum())
     half_full = 0.5
     return int(np.cumsum(changes).max()) < half_full * most and waiting < 0.1 * staying
@@ -440,8 +439,7 @@ def _has_room(replica: Replica, workload: Workload, served: Record | ServedReque
 
 def _has_backlog(served: Record | ServedRequests, to_clear: float) -> bool:
     """Whether those that wait when the last request comes take longer to be started than one takes to be served."""
-    end = served.sent_at.max()
-    num_waiting = int(np.count_nonzero(served.started_at > end))
+    num_waiting = int(np.count_nonzero(served.started_at > served.sent_at.max()))
     enough = max(FEW, FEW_OF_ALL * served.sent_at.size)
     return num_waiting >= enough and to_clear > float(np.median(served.last_token - served.started_at))
 

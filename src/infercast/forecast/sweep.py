@@ -22,34 +22,13 @@ from infercast.engines.base import Deployment
 from infercast.engines.settings import Settings, changed
 from infercast.engines.speculation import Drafting
 from infercast.errors import DoesNotFitError, InputError, require
+from infercast.forecast import deploy
 from infercast.forecast.cost import GpuPrice, Tariff
-from infercast.forecast.deploy import (
-    Deployable,
-    GpuSource,
-    ModelSource,
-    RunOptions,
-    Servable,
-    deploy_changed,
-    deploy_options,
-    load_device,
-    load_model,
-    load_options,
-    parse_changes,
-    resolve_call,
-    resolve_deployment,
-    resolve_workload,
-)
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
 from infercast.forecast.parallel import on_all_cores
 from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, counted, headroom, holds, per_hour_of
-from infercast.forecast.simulate import (
-    SystemRun,
-    forecast_of,
-    most_requests_per_second,
-    serve_system,
-    simulate_system,
-)
+from infercast.forecast.simulate import SystemRun, forecast_of, most_requests_per_second, serve_system, simulate_system
 from infercast.forecast.slo import Limit, Slo, attainment, parse_slo
 from infercast.forecast.system import System, system_of
 from infercast.hardware.gpu import MEGA
@@ -270,9 +249,9 @@ class Sweep(PlottableResult):
 
 
 def sweep(
-    deployment: Deployable,
-    gpu: GpuSource | None = None,
-    workload: Servable = None,
+    deployment: deploy.Deployable,
+    gpu: deploy.GpuSource | None = None,
+    workload: deploy.Servable = None,
     *,
     rates: Iterable[float] | None = None,
     concurrencies: Iterable[int] | None = None,
@@ -283,7 +262,7 @@ def sweep(
     router: str | None = None,
     tell: Tell | bool | None = None,
     time_limit: float | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[deploy.RunOptions],
 ) -> Sweep:
     """Simulate a workload at several rates, numbers of clients, or values of a setting; names do as in `simulate`.
 
@@ -295,17 +274,17 @@ def sweep(
     end there.
     """
     axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
-    load, others = load_options(options), deploy_options(options)
+    load, others = deploy.load_options(options), deploy.deploy_options(options)
     if axis.is_load and workload is None:
         load[axis.name] = axis.values[0]
     decide = partial(replace, tariff=Tariff.of(price), facility=facility or Facility())
     with stage_progress(tell) as say, time_budget(time_limit):
         if axis.is_load:
-            found = resolve_deployment(deployment, gpu, others)
-            requests = resolve_workload(workload, load, found.settings.max_model_len)
+            found = deploy.resolve_deployment(deployment, gpu, others)
+            requests = deploy.resolve_workload(workload, load, found.settings.max_model_len)
             return _along_load(system_of(found, router), axis, requests, promised, decide, say)
-        asked = resolve_call(deployment, gpu, others)
-        requests = resolve_workload(workload, load, load_model(asked.args[0]).max_positions)
+        asked = deploy.resolve_call(deployment, gpu, others)
+        requests = deploy.resolve_workload(workload, load, deploy.load_model(asked.args[0]).max_positions)
         return _along_setting(asked, axis, requests, promised, decide, router, say)
 
 
@@ -388,16 +367,15 @@ def _along_setting(
     """The same workload on one deployment after the other; what does not fit says so."""
     systems: list[System | str] = []
     for text in axis.changes:
-        changes = parse_changes(text)
+        changes = deploy.parse_changes(text)
         try:
-            deployment = deploy_changed(asked, changes)
+            deployment = deploy.deploy_changed(asked, changes)
         except DoesNotFitError as problem:
             systems.append(str(problem))
             continue
         systems.append(system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None))
     serve = partial(serve_system, workload=workload, slo=slo)
-    fitting = [each for each in systems if isinstance(each, System)]
-    done = on_all_cores(serve, fitting)
+    done = on_all_cores(serve, [each for each in systems if isinstance(each, System)])
     points: list[Point] = []
     prices: list[GpuPrice | None] = []
     for place, (label, system) in enumerate(zip(axis.labels, systems, strict=True)):
@@ -491,8 +469,8 @@ class Savings(ResultMixin):
 
 
 def save_energy(
-    model: ModelSource,
-    gpu: GpuSource,
+    model: deploy.ModelSource,
+    gpu: deploy.GpuSource,
     workload: Workload,
     *,
     power_limits: Iterable[float] | None = None,
@@ -521,7 +499,7 @@ def save_energy(
         raise InputError("power limits or clocks are varied, not both; give one of them")
     promise = parse_slo(slo) if isinstance(slo, str) else slo
     name = POWER if clocks is None else CLOCK
-    device = load_device(gpu, None)
+    device = deploy.load_device(gpu, None)
     own = device.tdp if name == POWER else device.top_clock / MEGA
     asked = power_limits if clocks is None else clocks
     usual = [STEP * round(value / STEP) for value in np.linspace(LEAST * own, own, VALUES).tolist()[:-1]]
@@ -550,15 +528,10 @@ def save_energy(
     if best is None and least_odds and points[own].holds:
         best = points[own]  # by the forecast it holds, though not as sure as was asked
     return Savings(
-        title=title.partition(", held")[0],
-        workload=workload.description,
-        name=name,
-        points=tuple(points[number] for number in sorted(points)),
-        free=points[own],
-        best=best,
-        slo=promise,
+        title=title.partition(", held")[0], workload=workload.description, name=name,
+        points=tuple(points[number] for number in sorted(points)), free=points[own], best=best, slo=promise,
         least_odds=least_odds,
-    )
+    )  # fmt: skip
 
 
 def joules_of(point: Point) -> float:

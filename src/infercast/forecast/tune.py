@@ -279,8 +279,7 @@ def _configuration(values: Mapping[str, int]) -> Configuration:
 
 
 def _seconds(shape: TunedShape, gpu: Gpu, configuration: Configuration) -> float:
-    op = replace(shape.op, tokens=shape.tokens)
-    return float(time_tiles(op, gpu, tiles_of([configuration])).seconds[0])
+    return float(time_tiles(replace(shape.op, tokens=shape.tokens), gpu, tiles_of([configuration])).seconds[0])
 
 
 def untried_file(tuning: Tuning) -> TunedFile:

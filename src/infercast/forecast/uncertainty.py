@@ -155,12 +155,11 @@ def _corrected(about: Uncertainty, known: Corrections) -> Uncertainty:
     def left(factor: Factor | None, before: float, run: float) -> float:
         return before if factor is None else min(before, EIGHTY * hypot(factor.spread, run))
 
-    path = 0.0 if known.path is None else EIGHTY * hypot(known.path.spread, RUN_TO_RUN_PATH)
     return Uncertainty(
         left(known.prompts, about.prompts, RUN_TO_RUN.prompts),
         left(known.decodes, about.decodes, RUN_TO_RUN.decodes),
         left(known.host, about.host, RUN_TO_RUN.host),
-        path,
+        0.0 if known.path is None else EIGHTY * hypot(known.path.spread, RUN_TO_RUN_PATH),
         about.by_release,
     )
 
@@ -449,8 +448,7 @@ def steady_luck(served: Record | ServedRequests, workload: Workload, begin: floa
     ttft, tpot, whole = ([batches.error(name, each) for each in fractions] for name in ("ttft", "tpot", "e2e"))
     places, gaps, counts = batches.gaps
     of_tokens = _gaps_errors(gaps, counts, places)
-    rate = batches.rate_error()
-    return STUDENT_OF_BATCHES * np.array([*ttft, *tpot, *of_tokens, *whole, rate])
+    return STUDENT_OF_BATCHES * np.array([*ttft, *tpot, *of_tokens, *whole, batches.rate_error()])
 
 
 def _gaps_errors(gaps: Array, counts: Array, places: Array) -> list[float]:
@@ -516,8 +514,7 @@ def luck_of(
     gaps = np.var(np.log(of_tokens), axis=0, ddof=1)
     rates = float(np.var(np.log([_rate(run, length) for run in (served, *others)]), ddof=1))
     of_rate = np.array([_of_rate(workload, served, rates * scale)])
-    parts = [*latencies[:2], STUDENT * np.sqrt(gaps * scale), latencies[2], of_rate]
-    return both * np.concatenate(parts)
+    return both * np.concatenate([*latencies[:2], STUDENT * np.sqrt(gaps * scale), latencies[2], of_rate])
 
 
 def _memory(served: Record | ServedRequests) -> int:

@@ -15,14 +15,10 @@ from infercast.units import format_bytes, format_rate
 # What a matrix product runs at when the chip lacks its format, first choice first. An engine then keeps the weights
 # small in memory and widens them to 16 bits on the way to the tensor cores (weight-only kernels such as Marlin).
 FALLBACKS: dict[str, tuple[str, ...]] = {
-    "fp32": ("fp32",),
-    "tf32": ("tf32", "fp32"),
-    "bf16": ("bf16", "fp16", "fp32"),
-    "fp16": ("fp16", "bf16", "fp32"),
-    "fp8": ("fp8", "bf16", "fp16", "fp32"),
-    "int8": ("int8", "bf16", "fp16", "fp32"),
+    "fp32": ("fp32",), "tf32": ("tf32", "fp32"), "bf16": ("bf16", "fp16", "fp32"), "fp16": ("fp16", "bf16", "fp32"),
+    "fp8": ("fp8", "bf16", "fp16", "fp32"), "int8": ("int8", "bf16", "fp16", "fp32"),
     "fp4": ("fp4", "bf16", "fp16", "fp32"),
-}
+}  # fmt: skip
 LEAST_POWER, LEAST_CLOCK = 0.27, 0.2  # Shares of its limit and top clock below which no driver goes, or none is known
 MEGA = 1e6
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -217,8 +213,7 @@ def has_at_least(gpu: Gpu, other: Gpu) -> bool:
     """Whether the first has at least as much of everything, and is as new; GDDR reaches less than stacked memory."""
     if gpu.vendor != other.vendor or _capability(gpu) < _capability(other):
         return False
-    fast_memory = "hbm"
-    if gpu.memory not in (other.memory, fast_memory):
+    if gpu.memory not in (other.memory, "hbm"):
         return False
     if any(other.supports(dtype) and not gpu.supports(dtype) for dtype in FORMATS[:2]):
         return False

@@ -115,8 +115,7 @@ def bundled_config(name: str) -> dict[str, Any]:
 
 
 def _load(name: str) -> dict[str, Any]:
-    text = FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8")
-    return cast("dict[str, Any]", json.loads(text))
+    return cast("dict[str, Any]", json.loads(FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8")))
 
 
 def configs() -> dict[str, dict[str, Any]]:

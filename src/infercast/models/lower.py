@@ -174,9 +174,8 @@ def step_calls(
     config: ModelConfig, layout: ParallelLayout, queries: Lengths, keys: Lengths, *, sampled: int
 ) -> list[Call]:
     """Every kernel of one step over one batch, in the order of the three groups."""
-    tokens = int(np.sum(queries))
     return [
-        *token_calls(config, layout, tokens),
+        *token_calls(config, layout, int(np.sum(queries))),
         *attention_calls(config, layout, queries, keys),
         *head_calls(config, layout, sampled),
     ]

@@ -141,8 +141,7 @@ def read_model(
     if architecture in families.VISION:
         vision = read_vision(families.VISION[architecture].read, families.Fields(found.values, found.where), hidden)
         seen = "the encoder of images takes memory; images themselves are not modelled"
-        unseen = "vision part left out: there is no vision_config"
-        notes.append(seen if vision else unseen)
+        notes.append(seen if vision else "vision part left out: there is no vision_config")
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
     if prediction and leaves_heads_alone(fields):
         prediction = replace(prediction, quantised=False)
@@ -265,8 +264,7 @@ def _text_fields(found: Source, family: families.Family) -> families.Fields:
     inner = _nested(fields)
     if inner:
         fields = families.Fields(inner.values, inner.where, outer=found.values)
-    present = {key: value for key, value in fields.values.items() if value is not None}
-    values = {**family.defaults, **present}
+    values = {**family.defaults, **{key: value for key, value in fields.values.items() if value is not None}}
     values |= {key: value for key, names in family.keys.items() if (value := _first(values, names)) is not None}
     for key, names in families.KEYS.items():
         if values.get(key) is None and (value := _first(values, names)) is not None:

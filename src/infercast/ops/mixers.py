@@ -280,8 +280,7 @@ class SparseAttention(HeadAttention, Batch):
     @cached_property
     def num_pairs(self) -> Quantity:
         """Query-key pairs that one head computes over the batch."""
-        chosen = self._pairs(self.compress, self.selected)
-        return chosen + (self._pairs(1, self.window) if self.window else 0)
+        return self._pairs(self.compress, self.selected) + (self._pairs(1, self.window) if self.window else 0)
 
     @cached_property
     def num_keys_in_reach(self) -> Quantity:

@@ -348,8 +348,7 @@ def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True)
         raise FileFormatError(path, f"is not an infercast artefact or is damaged: {problem}") from None
     if checked:
         check_manifest(path, arrays, inputs)
-    entries = {entry.key: (number, entry) for number, entry in enumerate(listed)}
-    return Artifact(path, arrays, header, entries)
+    return Artifact(path, arrays, header, {entry.key: (number, entry) for number, entry in enumerate(listed)})
 
 
 def save_artifact(

@@ -412,8 +412,7 @@ def _when_cold(residual: Number, warm: Number, x: Kit) -> Number:
 
     Such a residual is mostly of how well the cache is modelled. No kernel is faster than there.
     """
-    believed = residual * warm**WARM_BELIEF
-    return x.larger(believed, residual + x.log(warm))
+    return x.larger(residual * warm**WARM_BELIEF, residual + x.log(warm))
 
 
 def _naming(named: Callable[[Any, str], Any], by: str, make: Callable[[Any, Gpu], Core]) -> Callable[..., Core]:

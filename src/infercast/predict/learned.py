@@ -480,8 +480,7 @@ def in_short(kernels: list[KnownKernel]) -> str:
     for words in dict.fromkeys(_words()["statuses"].values()):
         errors = [each.error for each in kernels if each.words == words]
         if errors and words != "measured":
-            ends = dict.fromkeys(f"{100 * error:.0f}" for error in (min(errors), max(errors)))
-            few = " to ".join(ends)
+            few = " to ".join(dict.fromkeys(f"{100 * error:.0f}" for error in (min(errors), max(errors))))
             parts.append(f"{words}: {len(errors)} of {len(kernels)} kinds, expected error {few} %")
     return "; ".join(parts)
 

@@ -250,13 +250,9 @@ def explained_dict(explained: Explained) -> dict[str, Any]:
 
 def _flag_dict(flag: Flag, meaning: FlagExplanation | None) -> dict[str, Any]:
     return {
-        "status": flag.status,
-        "flag": flag.name,
-        "value": flag.text or None,
-        "note": flag.note or None,
-        "default": meaning and meaning.default,
-        "means": meaning and meaning.text,
-    }
+        "status": flag.status, "flag": flag.name, "value": flag.text or None, "note": flag.note or None,
+        "default": meaning and meaning.default, "means": meaning and meaning.text,
+    }  # fmt: skip
 
 
 def _advised_dict(advised: Advised) -> dict[str, Any]:

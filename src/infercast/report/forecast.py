@@ -7,22 +7,12 @@ from typing import Any
 
 from infercast import units
 from infercast.engines.base import package_of
+from infercast.forecast import run
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase
 from infercast.forecast.result import Forecast, JudgedLimit, Verdict, prices_of
-from infercast.forecast.run import (
-    ClassRun,
-    EngineLoad,
-    LinkRun,
-    PoolRun,
-    SessionsRun,
-    TierRun,
-    TierTransfer,
-    TurnRun,
-    drafts_of,
-)
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.steady import CUT, LATE
 from infercast.forecast.system import BOTH, DECODE
@@ -215,7 +205,7 @@ def _wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
     }
 
 
-TURN_FIELDS: tuple[Field[TurnRun], ...] = (
+TURN_FIELDS: tuple[Field[run.TurnRun], ...] = (
     Field("", lambda each: each.name, "turn"),
     Field("turn", lambda each: each.first),
     Field("and_later", lambda each: each.last is None),
@@ -228,7 +218,7 @@ TURN_FIELDS: tuple[Field[TurnRun], ...] = (
     Field("", lambda each: each.ttft.p95, "TTFT p95", units.format_seconds),
     Field("", lambda each: each.end_to_end.p50, "end to end p50", units.format_seconds),
 )
-CLASS_FIELDS: tuple[Field[ClassRun], ...] = (
+CLASS_FIELDS: tuple[Field[run.ClassRun], ...] = (
     Field("class", lambda each: each.name, "class"),
     Field("priority", lambda each: each.priority, "priority"),
     Field("requests", lambda each: each.requests, "requests", "{:,}".format),
@@ -250,7 +240,7 @@ def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{name} < {units.format_seconds(seconds)}" for name, seconds in limits) or "-"
 
 
-def session_rows(sessions: SessionsRun) -> list[tuple[str, str]]:
+def session_rows(sessions: run.SessionsRun) -> list[tuple[str, str]]:
     time = sessions.time
     return [
         ("sessions", f"{sessions.count:,}, {sessions.turns_each:.1f} turns each on average"),
@@ -277,7 +267,7 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
     return fields
 
 
-def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
+def tier_rows(pool: run.PoolRun) -> list[tuple[str, str]]:
     """Hits by tier and the time of copies; empty without a tier."""
     tier = pool.tier
     if tier is None:
@@ -299,7 +289,7 @@ def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
     return rows
 
 
-def _words(way: TierTransfer, done: str) -> str:
+def _words(way: run.TierTransfer, done: str) -> str:
     return f"{way.num_bytes / units.GIGA:,.1f} GB {done}, the link in use {units.format_percent(way.use)} of the run"
 
 
@@ -360,7 +350,7 @@ def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableT
     ]
 
 
-def _deployed(pool: PoolRun) -> str:
+def _deployed(pool: run.PoolRun) -> str:
     deployment, layout = pool.deployment, pool.deployment.layout
     split = "" if layout.gpus == 1 else f" ({layout})"
     role = "" if pool.role == BOTH else f"{pool.role}: "
@@ -395,7 +385,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | N
     ]
 
 
-def _installed_and_run(pool: PoolRun) -> str:
+def _installed_and_run(pool: run.PoolRun) -> str:
     package = package_of(pool.deployment.engine)
     return f"pip install {package} && {serve_command(pool.deployment, pool.role)}"
 
@@ -408,7 +398,7 @@ def _started(forecast: Forecast) -> list[str]:
     return [*lines, "and a proxy that sends each prompt to the first pool, then to the second"]
 
 
-def _ttft_words(link: LinkRun) -> str:
+def _ttft_words(link: run.LinkRun) -> str:
     """Its means by part."""
     means = link.prompt.mean, link.wait.mean + link.transfer.mean, link.first_step.mean
     prompt, moving, first = map(units.format_seconds, means)
@@ -479,7 +469,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, tri
             for load in pool.engines
         ],
         "phases": [{"pool": pool.role, **_phase_dict(phase)} for pool in forecast.pools for phase in pool.phases],
-        "speculation": draft_run_dict(drafts_of(forecast)),
+        "speculation": draft_run_dict(run.drafts_of(forecast)),
         "headline": forecast.headline,
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         **host_fields(forecast),
@@ -491,7 +481,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, tri
     }
 
 
-def _pool_dict(pool: PoolRun) -> dict[str, Any]:
+def _pool_dict(pool: run.PoolRun) -> dict[str, Any]:
     return {
         "deployment": deployment_dict(pool.deployment),
         **pick(pool, "role", instances="pool.instances", gpus="pool.gpus"),
@@ -500,7 +490,7 @@ def _pool_dict(pool: PoolRun) -> dict[str, Any]:
     }
 
 
-def _tier_dict(tier: TierRun) -> dict[str, Any]:
+def _tier_dict(tier: run.TierRun) -> dict[str, Any]:
     copied = {
         f"kv_offload_{way}_{name}": value
         for way in ("load", "store")
@@ -527,7 +517,7 @@ def system_facts(forecast: Forecast) -> list[tuple[str, list[tuple[str, str]]]]:
     return [*((f"{pool.role.capitalize()} pool", pool_facts(pool)) for pool in forecast.pools), ("Both pools", shared)]
 
 
-def pool_facts(pool: PoolRun) -> list[tuple[str, str]]:
+def pool_facts(pool: run.PoolRun) -> list[tuple[str, str]]:
     """The deployment of a pool, its replicas and their load balancer."""
     several = [("engines", f"{pool.pool.instances:,} of these")] if pool.pool.instances > 1 else []
     router = [("router", pool.pool.engines.router)] if len(pool.records) > 1 else []
@@ -536,7 +526,7 @@ def pool_facts(pool: PoolRun) -> list[tuple[str, str]]:
 
 def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
     """Acceptance of drafts; empty without speculative decoding."""
-    found = drafts_of(forecast)
+    found = run.drafts_of(forecast)
     if found is None:
         return []
     counts = found.counts
@@ -563,16 +553,16 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
     return rows
 
 
-def _of_pool(pool: PoolRun, rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _of_pool(pool: run.PoolRun, rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The same rows with the name of one of two pools before theirs."""
     return rows if pool.role == BOTH else [(f"{pool.role} {name}", text) for name, text in rows]
 
 
-def pool_title(pool: PoolRun, title: str) -> str:
+def pool_title(pool: run.PoolRun, title: str) -> str:
     return title if pool.role == BOTH else f"{pool.role.capitalize()} pool: {title[:1].lower()}{title[1:]}"
 
 
-def engine_cells(engines: Sequence[EngineLoad]) -> tuple[list[str], list[list[str]]]:
+def engine_cells(engines: Sequence[run.EngineLoad]) -> tuple[list[str], list[list[str]]]:
     """What each replica did, as columns and rows; of many only the first, and the range of the others."""
     shown = len(engines) if len(engines) <= SHOWN_ENGINES else SHOWN_ENGINES - 1
     rows = [[f"{number}", *_ends([each])] for number, each in enumerate(engines[:shown])]
@@ -581,7 +571,7 @@ def engine_cells(engines: Sequence[EngineLoad]) -> tuple[list[str], list[list[st
     return ["engine", *(each.label for each in quantities.OF_ENGINES)], rows
 
 
-def _ends(engines: Sequence[EngineLoad]) -> list[str]:
+def _ends(engines: Sequence[run.EngineLoad]) -> list[str]:
     cells = []
     for quantity in quantities.OF_ENGINES:
         values = [quantity.of(each) for each in engines]
@@ -596,7 +586,7 @@ def latency_cells(values: Percentiles | None) -> list[str]:
     return [units.format_seconds(getattr(values, name)) for name in NAMES]
 
 
-def phase_title(pool: PoolRun, phase: Phase) -> str:
+def phase_title(pool: run.PoolRun, phase: Phase) -> str:
     words = TAKING_IN if pool.role == DECODE and phase.name == "prefill" else TITLES[phase.name]
     return (
         f"{words}: {units.format_many(phase.steps, 'step')}, {units.format_seconds(phase.seconds / phase.steps)} each"
@@ -634,9 +624,5 @@ def _phase_dict(phase: Phase) -> dict[str, Any]:
 RENDERERS = {
     "Forecast": Renderers(forecast_dict, render_forecast),
     "Intervals": Renderers(quantities.interval_fields, lambda intervals: [quantities.render_intervals(intervals)]),
-    "Verdict": Renderers(
-        slo_dict,
-        lambda verdict: [Section(slo_title(verdict), limit_table(verdict))],
-        rows="limits",
-    ),
+    "Verdict": Renderers(slo_dict, lambda verdict: [Section(slo_title(verdict), limit_table(verdict))], rows="limits"),
 }

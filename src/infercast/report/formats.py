@@ -9,18 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from infercast.errors import InputError, require
+from infercast.report import terminal
 from infercast.report.files import csv_lines
-from infercast.report.terminal import (
-    FOLDED,
-    Facts,
-    FittingTable,
-    Grid,
-    Paragraph,
-    RenderableType,
-    Renderers,
-    Section,
-    drawn,
-)
 from infercast.units import MICRO, format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -82,7 +72,7 @@ def _is_interval(name: str, value: Any) -> bool:
     return is_pair and "interval" in name and all(isinstance(each, (int, float)) for each in value)
 
 
-def html(title: str, parts: Iterable[RenderableType]) -> str:
+def html(title: str, parts: Iterable[terminal.RenderableType]) -> str:
     body = "".join(map(_written, parts))
     return f'<div class="infercast"><p><b>{escape(title)}</b></p>{body}</div>'
 
@@ -93,33 +83,33 @@ def _written(part: Any) -> str:
         return "".join(map(_written, part.renderables))
     if hasattr(part, "plain"):  # a Text of rich
         return _lines(str(part.plain))
-    return f"<pre>{escape(drawn(part))}</pre>"
+    return f"<pre>{escape(terminal.drawn(part))}</pre>"
 
 
 @_written.register
-def _section(part: Section) -> str:
-    is_open = "" if part.title.startswith(FOLDED) else " open"
+def _section(part: terminal.Section) -> str:
+    is_open = "" if part.title.startswith(terminal.FOLDED) else " open"
     return f"<details{is_open}><summary>{escape(part.title)}</summary>{_written(part.body)}</details>"
 
 
 @_written.register
-def _facts(part: Facts) -> str:
+def _facts(part: terminal.Facts) -> str:
     rows = (f"<tr><th{LEFT}>{escape(name)}</th><td{LEFT}>{escape(value)}</td></tr>" for name, value in part.rows)
     return f"<table>{''.join(rows)}</table>"
 
 
 @_written.register
-def _paragraph(part: Paragraph) -> str:
+def _paragraph(part: terminal.Paragraph) -> str:
     return _lines(part.text)
 
 
 @_written.register
-def _fitting(part: FittingTable) -> str:
+def _fitting(part: terminal.FittingTable) -> str:
     return _table(part.whole)
 
 
 @_written.register
-def _table(part: Grid) -> str:
+def _table(part: terminal.Grid) -> str:
     sides = [LEFT if place in part.words else RIGHT for place in range(len(part.columns))]
     head = "".join(f"<th{side}>{escape(name)}</th>" for side, name in zip(sides, part.columns, strict=True))
     rows = (
@@ -167,18 +157,20 @@ def plain_dict(answer: Any) -> dict[str, Any]:
     return found
 
 
-def plain_tables(answer: Any) -> list[RenderableType]:
+def plain_tables(answer: Any) -> list[terminal.RenderableType]:
     document = plain_dict(answer)
     key, rows = next(((key, each) for key, each in document.items() if isinstance(each, list)), ("", []))
     facts = [(name.replace("_", " "), _plain(name, each)) for name, each in document.items() if name != key]
-    parts: list[RenderableType] = [Section(repr(answer).strip("<>").partition(": ")[2], Facts(facts))]
+    parts: list[terminal.RenderableType] = [
+        terminal.Section(repr(answer).strip("<>").partition(": ")[2], terminal.Facts(facts))
+    ]
     if not rows:
         return parts
     varied = [name for name in rows[0] if len(rows) == 1 or any(row[name] != rows[0][name] for row in rows)]
     cells = [[_plain(name, row[name]) for name in varied] for row in rows]
     words = max(1, sum(isinstance(rows[0][name], str) for name in varied))
     titles = [name.removesuffix("_us").replace("_", " ") for name in varied]
-    return [*parts, Section(key, Grid(titles, cells, text_columns=words))]
+    return [*parts, terminal.Section(key, terminal.Grid(titles, cells, text_columns=words))]
 
 
 def _plain(name: str, value: Any) -> str:
@@ -195,11 +187,11 @@ def _plain(name: str, value: Any) -> str:
 
 
 RENDERERS = {
-    "Estimate": Renderers(plain_dict, plain_tables),
-    "OwnKernel": Renderers(plain_dict, plain_tables),
-    "Partition": Renderers(plain_dict, plain_tables, rows="stages"),
-    "ProfileDiagnosis": Renderers(plain_dict, plain_tables, rows="kernels"),
-    "Variants": Renderers(plain_dict, plain_tables, rows="front"),
+    "Estimate": terminal.Renderers(plain_dict, plain_tables),
+    "OwnKernel": terminal.Renderers(plain_dict, plain_tables),
+    "Partition": terminal.Renderers(plain_dict, plain_tables, rows="stages"),
+    "ProfileDiagnosis": terminal.Renderers(plain_dict, plain_tables, rows="kernels"),
+    "Variants": terminal.Renderers(plain_dict, plain_tables, rows="front"),
 }
 HOMES = dict.fromkeys(RENDERERS, "formats") | {
     kind: module
@@ -219,9 +211,9 @@ HOMES = dict.fromkeys(RENDERERS, "formats") | {
 """The module of this package with the renderers of each kind of answer, loaded when one is written."""
 
 
-def renderers_of(answer: Any) -> Renderers:
+def renderers_of(answer: Any) -> terminal.Renderers:
     kind = _kind_of(answer)
-    found: Renderers = import_module(f"infercast.report.{HOMES[kind]}").RENDERERS[kind]
+    found: terminal.Renderers = import_module(f"infercast.report.{HOMES[kind]}").RENDERERS[kind]
     return found
 
 

@@ -224,8 +224,7 @@ def _run_table(breakdown: Breakdown, *, families: bool = False) -> RenderableTyp
         if not families and (len(kernels) > 1 or kernels[0].name != family):
             rows += [_run_row(f"  {kernel.name}", kernel.seconds, breakdown.whole) for kernel in kernels]
     rows.append(_run_row(breakdown.host.name, breakdown.host.seconds, breakdown.whole))
-    idle = breakdown.idle_seconds
-    rows.append(("no request in the system", "", "", "", *_total(idle, breakdown.whole)))
+    rows.append(("no request in the system", "", "", "", *_total(breakdown.idle_seconds, breakdown.whole)))
     steps = [format_many(breakdown.steps[kind], f"{kind} step") for kind in KINDS]
     least_family = 0.005  # families with a smaller share are left out on a screen
     least = 100 * least_family if families else 0.0

@@ -163,8 +163,7 @@ def _started(candidate: Candidate, name: str, disaggregated: bool) -> StartedPoo
 
 def plain_name(model: str) -> str:
     """A model's name as Kubernetes allows names: small letters, digits and dashes."""
-    words = re.sub(r"[^a-z0-9]+", "-", model.rsplit("/", 1)[-1].lower()).strip("-")
-    return words[:40].rstrip("-") or "model"
+    return re.sub(r"[^a-z0-9]+", "-", model.rsplit("/", 1)[-1].lower()).strip("-")[:40].rstrip("-") or "model"
 
 
 @cache

@@ -143,12 +143,6 @@ def memory_figure(fit: Fit) -> Picture:
 
 
 PICTURES: dict[str, Callable[[Any], Picture]] = {
-    "Breakdown": breakdown_figure,
-    "Diagnosis": diagnosis_figure,
-    "Estimate": estimate_figure,
-    "Fit": memory_figure,
-    "Forecast": forecast_figure,
-    "Layouts": layouts_figure,
-    "Plan": plan_figure,
-    "StepCost": step_figure,
-}
+    "Breakdown": breakdown_figure, "Diagnosis": diagnosis_figure, "Estimate": estimate_figure, "Fit": memory_figure,
+    "Forecast": forecast_figure, "Layouts": layouts_figure, "Plan": plan_figure, "StepCost": step_figure,
+}  # fmt: skip

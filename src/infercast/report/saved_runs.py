@@ -210,11 +210,10 @@ def _run(fields: Fields, name: str) -> SavedRun:
 
 
 def _phase(fields: Fields) -> SavedPhase:
-    families = fields.parts("families")
     return SavedPhase(
         fields.text("phase"),
         max(1.0, fields.required("steps")),
-        {family.text("family"): family.required("seconds") for family in families},
+        {family.text("family"): family.required("seconds") for family in fields.parts("families")},
         max(0.0, fields.number("host_bound_seconds") or 0.0),
     )
 

@@ -605,8 +605,7 @@ def _fitting(part: FittingTable) -> str:
 @_written.register
 def _table(table: Grid) -> str:
     sides = ["---" if place in table.words else "--:" for place in range(len(table.columns))]
-    lines = [table.columns, sides, *table.rows]
-    return "\n".join(_row(line) for line in lines)
+    return "\n".join(_row(line) for line in [table.columns, sides, *table.rows])
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -81,8 +81,7 @@ def variants() -> Table:
     for what, shape in steps.items():
         start = time.process_time()
         found: Any = estimate_variants("h200-sxm", **shape, **grid)
-        seconds = time.process_time() - start
-        rows.append([what, len(found.columns()["layers"]), seconds])
+        rows.append([what, len(found.columns()["layers"]), time.process_time() - start])
     return Table(("step", "models", "CPU seconds"), rows)
 
 

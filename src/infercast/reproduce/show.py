@@ -97,11 +97,10 @@ def figure_dict(figure: Figure) -> dict[str, Any]:
 
 
 def page(papers: Sequence[Paper], command: str) -> str:
-    sections = [section for paper in papers for section in _sections(paper)]
     content = elements.Content(
         title="Papers and infercast",
         lead="Headline tables and figures of papers on forecasts of LLM inference, on infercast's bundled data",
-        sections=sections,
+        sections=[section for paper in papers for section in _sections(paper)],
         caveats=["Figures of papers are as published; what differs is said beside each."],
     )
     return elements.whole_page(content, command)

@@ -19,15 +19,7 @@ from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
-from infercast.serve.timeline import (
-    NOTHING_NEW,
-    Repetitions,
-    Span,
-    StagedTimeline,
-    StepNoise,
-    Timeline,
-    WarmupCosts,
-)
+from infercast.serve.timeline import NOTHING_NEW, Repetitions, Span, StagedTimeline, StepNoise, Timeline, WarmupCosts
 from infercast.serve.transfers import BlockTransfers, Transfers
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Source

@@ -380,8 +380,7 @@ class Record(RequestTimes):
         num_tokens, counts = (np.repeat(stretches[:, column], stretches[:, 0]) for column in (1, 2))
         times = ends + (self.token_path_seconds + self.token_turn_seconds * num_tokens)
         follow = np.flatnonzero(counts[1:]) + 1
-        late = np.array(self._late_gaps)
-        gaps = np.concatenate([times[follow] - times[follow - 1], late])
+        gaps = np.concatenate([times[follow] - times[follow - 1], np.array(self._late_gaps)])
         ended = np.concatenate([times[follow], self._late_times])
         return ended, gaps, np.concatenate([counts[follow], np.array(self._late_counts, dtype=np.int64)])
 

@@ -144,7 +144,6 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
         drops_last=drops_last,
         ahead=0 if speculation is None else speculation.hash_ahead,
     )
-    drafts = None if speculation is None else Drafts(speculation, policy, blocks, replica.max_model_len)
     return Scheduler(
         policy,
         blocks,
@@ -152,7 +151,7 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
         replica.max_model_len,
         decode_together=decode_together,
         max_adapters=replica.max_adapters,
-        drafts=drafts,
+        drafts=None if speculation is None else Drafts(speculation, policy, blocks, replica.max_model_len),
         offload=None if offload is None else HostOffload(offload, shape, ahead, drops_last=drops_last),
     )
 

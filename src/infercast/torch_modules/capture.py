@@ -163,8 +163,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _drawn(self, tensor: Shaped) -> Any:
         if tensor.value is None:
-            unknown_values = "conditions on unknown values hold, and unknown numbers are 1"
-            self.assumed[unknown_values] = None
+            self.assumed["conditions on unknown values hold, and unknown numbers are 1"] = None
             tensor.value = torch.ones(tensor.shape, dtype=tensor.dtype)
         return tensor.value
 

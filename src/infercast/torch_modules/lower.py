@@ -152,12 +152,11 @@ class Rules(NamedTuple):
 @cache
 def tables() -> dict[str, Any]:
     """By group: names of operators, or the kind of each."""
-    groups = read_data("aten.toml").items()
     return {
         group: frozenset(found.split())
         if isinstance(found, str)
         else {name: kind for kind, names in found.items() for name in names.split()}
-        for group, found in groups
+        for group, found in read_data("aten.toml").items()
     }
 
 

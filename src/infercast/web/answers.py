@@ -76,7 +76,6 @@ def openapi_document() -> dict[str, Any]:
     words = read_data(WORDS)
     fields = {field.name: _property(field) for field in FIELDS}
     state = {"type": "object", "additionalProperties": False, "properties": fields}
-    paths = {**words["before"], **_questions(words), **words["after"]}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -91,7 +90,7 @@ def openapi_document() -> dict[str, Any]:
                 name: list(each) if name == "parameters" else _operation(each, words["errors"])
                 for name, each in operations.items()
             }
-            for path, operations in paths.items()
+            for path, operations in {**words["before"], **_questions(words), **words["after"]}.items()
         },
         "components": {"schemas": {"State": state, **words["schemas"]}},
     }
@@ -219,11 +218,10 @@ def memory_of(asked: page.Asked) -> dict[str, Any]:
     fit = fit_memory(asked.model, page.known_gpu(state["gpu"]), page.settings_of(asked), **taken_by(fit_memory, state))
     found = fit_dict(fit)
     parts = [{"key": name, "title": name.replace("_", " "), "bytes": size} for name, size in found["bytes"].items()]
-    needed = sum(part["bytes"] for part in parts if part["key"] not in ("KV_cache", "left_free"))
     return {
         **found,
         "parts": parts,
-        "needed_bytes": needed,
+        "needed_bytes": sum(part["bytes"] for part in parts if part["key"] not in ("KV_cache", "left_free")),
         "usable_bytes": found["total_bytes"] * getattr(fit.settings, "gpu_memory_utilization", 1.0),
         "kv_tokens": found["num_gpu_blocks"] * found["block_size"],
         "gpus": fit.layout.gpus,
@@ -383,7 +381,6 @@ def curve_of(asked: page.Asked, tell: Callable[[str], None]) -> tuple[page.Asked
 
 @cache
 def catalogue() -> dict[str, Any]:
-    presets = "web/presets.toml"
     return {
         "version": __version__,
         "groups": list(PAGE_GROUPS),
@@ -401,7 +398,7 @@ def catalogue() -> dict[str, Any]:
         "objectives": list(OBJECTIVES),
         "providers": list(bundled_lists()),
         "glossary": [term._asdict() for term in glossary()],
-        "presets": [_preset(key, dict(values)) for key, values in read_data(presets).items()],
+        "presets": [_preset(key, dict(values)) for key, values in read_data("web/presets.toml").items()],
     }
 
 

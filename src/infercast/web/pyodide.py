@@ -60,8 +60,7 @@ def respond(call: str, name: str, question: str, tell: Callable[[str], None]) ->
     document = json.loads(question or "{}")
     try:
         if call == "file":
-            made = answer("export", {**document, "kind": name})
-            result = {**made, "type": TYPES[name]}
+            result = {**answer("export", {**document, "kind": name}), "type": TYPES[name]}
         else:
             result = answer(name, document, tell)
     except InfercastError as problem:

@@ -251,19 +251,11 @@ def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), 
     most_connections = 1024
     largest_head = 32 * 1024
     config = uvicorn.Config(
-        make_app(workers, jobs=workers, hosts=hosts),
-        http=HeadTimeoutProtocol,
-        ws="none",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        limit_concurrency=most_connections,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=3,
+        make_app(workers, jobs=workers, hosts=hosts), http=HeadTimeoutProtocol, ws="none", lifespan="on",
+        log_level="warning", access_log=False, server_header=False, date_header=False,
+        limit_concurrency=most_connections, timeout_keep_alive=5, timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=largest_head,
-    )
+    )  # fmt: skip
     server = uvicorn.Server(config)
 
     async def run() -> None:

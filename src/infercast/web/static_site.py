@@ -26,16 +26,8 @@ STATIC = Path(__file__).parent / "static"
 REGISTRY = "https://registry.npmjs.org"
 PIECE = 65_536  # bytes of the pieces that large archives of forests come in; a question needs a few of them
 LEFT_OUT = (
-    "lab",
-    "calibrate",
-    "calibration",
-    "old_names",
-    "cli",
-    "data/lab",
-    "data/runs",
-    "web/static/",
-    "web/static_site.py",
-)
+    "lab", "calibrate", "calibration", "old_names", "cli", "data/lab", "data/runs", "web/static/", "web/static_site.py",
+)  # fmt: skip
 """Parts of the package that answer nothing on the page."""
 TRANSPORT = '<meta name="infercast-transport" content="http">'
 BACKTRACE = bytes.fromhex(

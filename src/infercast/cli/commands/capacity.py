@@ -5,16 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from infercast.cli.options import (
-    Context,
-    deployment_of,
-    is_given,
-    longest_asked,
-    refuse_idle_options,
-    replayed,
-    time_limit_of,
-    with_options,
-)
+from infercast.cli import options
 from infercast.cli.outputs import Form, check_files, print_answer, runs_bar
 from infercast.errors import InputError
 from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, start_up, traffic_of
@@ -28,24 +19,24 @@ from infercast.serve.workload.request import check_too_long, refuse_too_long, tr
 from infercast.units import GIGA
 
 
-def day_of(ctx: Context) -> Traffic:
+def day_of(ctx: options.Context) -> Traffic:
     """The day that the options of a command ask for; all requests are within the model's length."""
     given = ctx.params
     check_too_long(given["too_long"])
-    longest = longest_asked(ctx) or load_model(given["model"]).max_positions
+    longest = options.longest_asked(ctx) or load_model(given["model"]).max_positions
     trace, rate = given["trace"], given["rate"]
     if trace is None and rate is None:
         raise InputError("say what comes over the day: --trace FILE, or --rate R with --day-profile")
     if trace is not None:
         made_up = ("input_len", "output_len", "seed", "day_profile")
-        refuse_idle_options(ctx, made_up, replays=True)
-        day = replayed(Path(trace), given, longest)
+        options.refuse_idle_options(ctx, made_up, replays=True)
+        day = options.replayed(Path(trace), given, longest)
         if given["too_long"] == "truncate":
             day = truncated(day, longest)
         refuse_too_long(day, longest)
         return traffic_of(day, given["window"])
     for name in ("rate_scale", "num_requests"):
-        if is_given(ctx, name):
+        if options.is_given(ctx, name):
             raise InputError(f"--{name.replace('_', '-')} needs --trace")
     return day_within(given, longest, given["window"])
 
@@ -64,7 +55,7 @@ RULES = {
 }  # Options of the autoscaler, by its fields
 
 
-@with_options(
+@options.with_options(
     PLACE,
     f"{PARALLEL} check plot csv export_autoscaler",
     "trace rate rate_scale day_profile input_len output_len num_requests too_long seed window",
@@ -74,7 +65,7 @@ RULES = {
     DEPLOYMENT,
     TIME,
 )
-def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
+def command(ctx: options.Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
     slo = slo_of(given)
     if slo is None:
         raise InputError('capacity needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
@@ -82,12 +73,12 @@ def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **
     check_files(plot, ("--csv", csv), ("--export-autoscaler", export))
     goal, rules = goal_of(given), Autoscaler(**{name: given[option] for name, option in RULES.items()})
     paid: dict[str, Any] = {"price": tariff_of(given), "facility": facility_of(given)}
-    deployment = deployment_of(ctx)()
+    deployment = options.deployment_of(ctx)()
     traffic = day_of(ctx)
     start = start_up(deployment, bandwidth=given["load_bandwidth"] * GIGA, other=given["start_seconds"])
     with runs_bar("day", 5) as tell:
         asked = paid | {"goal": goal, "autoscaler": rules, "start": start, "check": given["check"], "tell": tell}
-        asked |= {"time_limit": time_limit_of(ctx)}
+        asked |= {"time_limit": options.time_limit_of(ctx)}
         plan = capacity(deployment, traffic, slo, **asked)
     if export is not None:
         write_whole(export, autoscaler_rows(plan))

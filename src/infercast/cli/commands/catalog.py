@@ -21,8 +21,7 @@ def _one(known: str, about: str) -> Any:
 
 
 def gpus(
-    name: Annotated[str | None, _one("gpus", "One GPU in full, or your own TOML file.")] = None,
-    form: Form = Form.TABLE,
+    name: Annotated[str | None, _one("gpus", "One GPU in full, or your own TOML file.")] = None, form: Form = Form.TABLE
 ) -> None:
     if name is None:
         _print_all(form, asdict, catalog.render_gpus, map(load_gpu, gpu_names()))

@@ -5,16 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from infercast.cli.options import (
-    Context,
-    calibration_of,
-    comma_list,
-    is_given,
-    settings_of,
-    time_limit_of,
-    with_options,
-    workload_of,
-)
+from infercast.cli import options
 from infercast.cli.outputs import Form, command_line, note, print_result, runs_bar, stages_bar, with_counts
 from infercast.engines.base import engines
 from infercast.engines.settings import read_setting
@@ -35,7 +26,7 @@ from infercast.report.plan_folder import check_folder, command_lines, write_plan
 LAYOUTS = 0.8  # Share of the time that they take; what limits the best of them takes the rest
 
 
-@with_options(
+@options.with_options(
     "model",
     OPTIONS["gpu"]._replace(
         type=list, help="Bundled names or your own TOML files, with commas between them or one an option."
@@ -49,24 +40,24 @@ LAYOUTS = 0.8  # Share of the time that they take; what limits the best of them 
     "acceptance setting pcie_topology api_server predictor calibration",
     TIME,
 )
-def layouts_command(ctx: Context, *, model: str, form: Form, **given: Any) -> None:
+def layouts_command(ctx: options.Context, *, model: str, form: Form, **given: Any) -> None:
     said = any(given[name] is not None for name in ("concurrency", "rate", "trace"))
     if not said and given["arrival"] == "poisson":
         ctx.params["concurrency"] = CONCURRENCY
-    load = workload_of(ctx)
+    load = options.workload_of(ctx)
     slo, tariff = slo_of(given), tariff_of(given)
-    names, counts = comma_list("--gpu", given["gpu"]), _counts(given["gpus"])
-    others = {"num_gpus": counts, "workload": load, "settings": settings_of(ctx), "slo": slo, "price": tariff}
-    others |= {"facility": facility_of(given), "calibration": calibration_of(given)}
+    names, counts = options.comma_list("--gpu", given["gpu"]), _counts(given["gpus"])
+    others = {"num_gpus": counts, "workload": load, "settings": options.settings_of(ctx), "slo": slo, "price": tariff}
+    others |= {"facility": facility_of(given), "calibration": options.calibration_of(given)}
     asked = {**taken_by(deploy, given), **taken_by(compare, given), **others, "time_limit": None}
-    with time_budget(time_limit_of(ctx)):
+    with time_budget(options.time_limit_of(ctx)):
         with runs_bar("layouts", count_layouts(model, names, counts, given["network"])) as tell, share_of_time(LAYOUTS):
             costs = compare(model, names, **asked, tell=tell)
         print_result(form, layouts_list, render_layouts, costs)
 
 
 def _counts(given: list[str]) -> list[int]:
-    parts = comma_list("--gpus", given)
+    parts = options.comma_list("--gpus", given)
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--gpus must be numbers of at least 1 with commas between them, not {','.join(given)!r}")
     return [int(part) for part in parts]
@@ -75,7 +66,7 @@ def _counts(given: list[str]) -> list[int]:
 MOST_KILOWATTS = 1e6
 
 
-@with_options(
+@options.with_options(
     "model",
     PLAN,
     "speculative_config acceptance max_model_len pcie_topology api_server predictor calibration out force",
@@ -84,7 +75,7 @@ MOST_KILOWATTS = 1e6
     TIME,
     WORK,
 )
-def command(ctx: Context, *, out: Path | None, force: bool, form: Form, **given: Any) -> None:
+def command(ctx: options.Context, *, out: Path | None, force: bool, form: Form, **given: Any) -> None:
     slo = slo_of(given)
     if slo is None:
         raise InputError('a plan needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
@@ -95,27 +86,30 @@ def command(ctx: Context, *, out: Path | None, force: bool, form: Form, **given:
         question = _question(ctx, slo, given)
         work = {name: given[name] for name in ("workers", "ray", "resume")}
         with executor_for(**work, progress=count) as workers:
-            is_long = any(work.values()) and not is_given(ctx, "time_limit")  # more machines, or a search that goes on
-            found = plan(question, workers, say, None if is_long else time_limit_of(ctx))
+            is_long = any(work.values()) and not options.is_given(
+                ctx, "time_limit"
+            )  # more machines, or a search that goes on
+            found = plan(question, workers, say, None if is_long else options.time_limit_of(ctx))
     if out is not None:
-        again = command_line("--out").replace(" --force", "")
-        written = write_plan(found, out, again, force=force)
+        written = write_plan(found, out, command_line("--out").replace(" --force", ""), force=force)
         if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
     rows = "simulated" if found.winner is not None else "nearest"
     print_result(form, plan_dict, render_plan, found, rows=rows, brief=lambda found: brief_plan(found, command_lines))
 
 
-def _question(ctx: Context, slo: Slo, given: dict[str, Any]) -> Question:
+def _question(ctx: options.Context, slo: Slo, given: dict[str, Any]) -> Question:
     model, network = given["model"], given["network"]
-    gpus, engines, formats = (comma_list(f"--{name}", given[name]) for name in ("gpu", "engine", "quantization"))
+    gpus, engines, formats = (
+        options.comma_list(f"--{name}", given[name]) for name in ("gpu", "engine", "quantization")
+    )
     return question_of(
-        model, lambda longest: workload_of(ctx, longest=longest), slo, gpus=gpus, engines=engines,
+        model, lambda longest: options.workload_of(ctx, longest=longest), slo, gpus=gpus, engines=engines,
         tariff=tariff_of(given), facility=facility_of(given), quantizations=tuple(formats),
         drafts={name: given[name] for name in ("acceptance", "speculative_config")}, varies=bool(given["vary"]),
         power_budget=_watts(given["power_budget"]), power_limits=_power_limits(given["power_limit"]),
         kv_cache_dtypes=_caches(model, given["kv_cache_dtype"]), network=None if network == "none" else network,
-        calibration=calibration_of(given), axes=(*AXES, *_axes(given["vary"])),
+        calibration=options.calibration_of(given), axes=(*AXES, *_axes(given["vary"])),
         **same_named(given),
     )  # fmt: skip
 
@@ -129,7 +123,7 @@ def _watts(kilowatts: float | None) -> float | None:
 def _power_limits(given: list[str]) -> tuple[float | None, ...]:
     """Watts with commas between them; ``none`` is the board's own limit."""
     found: list[float | None] = []
-    for word in comma_list("--power-limit", given):
+    for word in options.comma_list("--power-limit", given):
         try:
             watts = None if word == "none" else float(word)
         except ValueError:
@@ -143,7 +137,7 @@ def _power_limits(given: list[str]) -> tuple[float | None, ...]:
 def _caches(model: str, given: list[str]) -> tuple[str, ...]:
     if given == [ANY]:
         return "auto", "fp8"
-    names = tuple(comma_list("--kv-cache-dtype", given))
+    names = tuple(options.comma_list("--kv-cache-dtype", given))
     for name in names:
         load_model(model, kv_cache_dtype=name)
     return names

@@ -14,17 +14,7 @@ from infercast.errors import InputError, SaturatedError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy_changed, parse_changes
 from infercast.forecast.energy import Facility
-from infercast.forecast.option_table import (
-    COST,
-    DEPLOYMENT,
-    ENGINE_ARGS,
-    LAYOUT,
-    OUTPUT,
-    PLACE,
-    TIME,
-    WORKLOAD,
-    Option,
-)
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, TIME, WORKLOAD, Option
 from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system

@@ -75,8 +75,7 @@ def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **
             along = {option: _loads(ctx, load, given[option])}
     total = prod(map(len, vary.values())) if vary else len(next(iter(along.values())))
     with time_budget(time_limit_of(ctx)):
-        found = _run(ctx, sweeps.sweep, given, "sweep", total, **along)
-        print_answer(form, found, plot=plot, csv=csv)
+        print_answer(form, _run(ctx, sweeps.sweep, given, "sweep", total, **along), plot=plot, csv=csv)
 
 
 def _split_settings(ctx: Context, given: list[str], ranges: list[str]) -> dict[str, tuple[str, ...]]:
@@ -124,8 +123,7 @@ def energy_command(ctx: Context, *, csv: Path | None, form: Form, **given: Any) 
     total = len(limits or clocks or range(sweeps.VALUES)) + 2 * sweeps.HALVINGS
     along = {"power_limits": limits, "clocks": clocks, "least_odds": given["least_odds"]}
     with time_budget(time_limit_of(ctx)):
-        found = _run(ctx, sweeps.save_energy, given, "energy", total, **along)
-        print_answer(form, found, csv=csv)
+        print_answer(form, _run(ctx, sweeps.save_energy, given, "energy", total, **along), csv=csv)
 
 
 @with_options(

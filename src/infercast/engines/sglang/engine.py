@@ -17,14 +17,7 @@ from infercast.engines import speculation as drafts
 from infercast.engines.base import Deployment, Engine, Tell, Version, engine_named
 from infercast.engines.host import Launch, next_size
 from infercast.engines.memory import slots_of
-from infercast.engines.settings import (
-    EngineNames,
-    Fields,
-    MeasuredSetup,
-    filled,
-    flags_in,
-    read_setting,
-)
+from infercast.engines.settings import EngineNames, Fields, MeasuredSetup, filled, flags_in, read_setting
 from infercast.engines.sglang import kernels, memory
 from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
 from infercast.engines.sglang.settings import (

@@ -167,8 +167,7 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
 
     if gpu.architecture in DATACENTER_BLACKWELL and model.kv_dtype == "auto":
         # Sparse attention keeps its latents in fp8 there by default.
-        sparse = model.has_mixer(SparseLatentAttention)
-        model = replace(model, kv_dtype="fp8") if sparse else model
+        model = replace(model, kv_dtype="fp8") if model.has_mixer(SparseLatentAttention) else model
     weights = replace(
         model.weights,
         quantised_apart=True,

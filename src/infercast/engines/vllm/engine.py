@@ -14,25 +14,9 @@ from infercast.engines.base import Deployment, Engine, Tell, untuned_factors
 from infercast.engines.host import DraftPasses, Graphs, HostModel
 from infercast.engines.settings import EngineNames, Fields, MeasuredSetup, flags_in
 from infercast.engines.speculation import Drafting
-from infercast.engines.vllm import versions
+from infercast.engines.vllm import kv_cache, versions
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
-from infercast.engines.vllm.kernels import (
-    EXPERT_LAUNCHES,
-    choose_kernels,
-    default_block_size,
-    expert_multiples,
-    is_new,
-)
-from infercast.engines.vllm.kv_cache import (
-    ALIGN,
-    States,
-    check_aligned,
-    hybrid_block_size,
-    offload_of,
-    runs_v2,
-    shared_block_size,
-    unquantised_in,
-)
+from infercast.engines.vllm.kernels import EXPERT_LAUNCHES, choose_kernels, default_block_size, expert_multiples, is_new
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory, weight_waits, with_adapters
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, redundant_experts, resolve
 from infercast.engines.vllm.versions import (
@@ -137,8 +121,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         values = dict(arguments.inner("speculative_config").holder)
         if isinstance(model := values.get("model"), str):
             values["model"] = PurePosixPath(model).name
-        drafts = json.dumps(values)
-        settings = replace(settings, speculative_config=drafts, dummy_weights=True)
+        settings = replace(settings, speculative_config=json.dumps(values), dummy_weights=True)
     blocks = None if over_http and "num_gpu_blocks" not in config else config.at_least("num_gpu_blocks", 1)
     return MeasuredSetup(
         settings=settings,
@@ -168,7 +151,7 @@ def _named_alike() -> tuple[list[str], list[Rule]]:
 
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
-    is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
+    is_v2, drafting = kv_cache.runs_v2(deployment.model, version), settings.drafting
     if drafting is not None and stages > 1:
         is_v2 &= drafting.v2_runner
     shape = deployment.memory.kv.shape._replace(retained=max(0, settings.read_ahead - 1))
@@ -257,11 +240,11 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
     layout, gpu = deployment.layout, deployment.gpu
     method = None if settings.drafting is None else settings.drafting.method
     kinds = whole, latent, version, method
-    return offload_of(asked, kv, model.layers, layout, gpu, *kinds)
+    return kv_cache.offload_of(asked, kv, model.layers, layout, gpu, *kinds)
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
-    settings, states = versions.with_defaults(settings), States.of(model)
+    settings, states = versions.with_defaults(settings), kv_cache.States.of(model)
     if not states.kept and not states.beside_tokens:  # an encoder sees all of a prompt at once
         settings = replace(settings, enable_chunked_prefill=False, enable_prefix_caching=False)
     if settings.max_model_len == AUTO:
@@ -274,15 +257,19 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
     )
     least = resolved.block_size
     if resolved.kv_cache_dtype_skip_layers:
-        least = shared_block_size(model, least)
+        least = kv_cache.shared_block_size(model, least)
     if states.kept and model.has_mixer(LatentAttention):
         least = max(least, resolved.version.latent_unit)
-    if resolved.mamba_cache_mode == ALIGN and resolved.version.deltas_unit and _scans_by_flashinfer(model, gpu):
+    if (
+        resolved.mamba_cache_mode == kv_cache.ALIGN
+        and resolved.version.deltas_unit
+        and _scans_by_flashinfer(model, gpu)
+    ):
         least, resolved = lcm(least, resolved.version.deltas_unit), replace(resolved, exports_deltas=True)
-    size = hybrid_block_size(model, layout, least, resolved.state_blocks)
-    if resolved.mamba_cache_mode == ALIGN and resolved.version.has(Rule.NEEDS_WHOLE_BLOCKS):
+    size = kv_cache.hybrid_block_size(model, layout, least, resolved.state_blocks)
+    if resolved.mamba_cache_mode == kv_cache.ALIGN and resolved.version.has(Rule.NEEDS_WHOLE_BLOCKS):
         tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
-        check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)
+        kv_cache.check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)
     resolved = replace(resolved, block_size=size)
     shard = model.shard(layout)
     check_blocks(resolved, [cache for stack in model.stacks for cache in stack.mixer.caches(shard)])
@@ -307,15 +294,10 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
 
     version = engine_version(settings.engine)
     return drafting_of(
-        settings.speculative_config,
-        settings.acceptance,
-        model,
-        layout,
-        version,
-        asynchronous=bool(settings.async_scheduling),
-        v2_target=runs_v2(model, version),
+        settings.speculative_config, settings.acceptance, model, layout, version,
+        asynchronous=bool(settings.async_scheduling), v2_target=kv_cache.runs_v2(model, version),
         dummy_weights=settings.dummy_weights,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -361,7 +343,7 @@ class Vllm(Engine):
         return replace(layout, redundant=redundant_experts(asked), balanced=asked.enable_eplb)
 
     def with_settings(self, asked: EngineSettings, model: ModelConfig) -> ModelConfig:
-        return with_adapters(asked, unquantised_in(model, asked.kv_cache_dtype_skip_layers))
+        return with_adapters(asked, kv_cache.unquantised_in(model, asked.kv_cache_dtype_skip_layers))
 
     def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
         has_kernel = gpu.kernels in ("hopper", "blackwell")  # FlashInfer's, for an all-reduce and the norm behind it
@@ -386,7 +368,7 @@ class Vllm(Engine):
         return is_new(self.rules, op, gpu)
 
     def has_new_runner(self, model: ModelConfig) -> bool:
-        return runs_v2(model, self.rules) and not runs_v2(model, ENGINES[MEASURED])
+        return kv_cache.runs_v2(model, self.rules) and not kv_cache.runs_v2(model, ENGINES[MEASURED])
 
     def graphs(self, settings: ResolvedSettings) -> Graphs:
         return settings.graphs

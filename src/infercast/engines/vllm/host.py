@@ -97,8 +97,7 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> VllmLa
     calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, PROMPT, PROMPT)]
     composed = _composed_layers(config, layout)
     experts = [stack for stack in config.stacks if stack.feed_forward.experts]
-    weights = config.weights
-    scans = weights.scans_kernel or kernel_profile("vllm").scans.get(gpu.kernels, {}).get("gdn", "")
+    scans = config.weights.scans_kernel or kernel_profile("vllm").scans.get(gpu.kernels, {}).get("gdn", "")
     is_fused = scans == "flashinfer"
     # Other chips have kernels of their own for them (Marlin, FlashInfer).
     grouped = (stack.layers for stack in experts if stack.feed_forward.has_plain_groups)

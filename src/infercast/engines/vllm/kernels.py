@@ -106,8 +106,7 @@ def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
     """True if a release runs another kernel than the measured one."""
     humming = version.has(Rule.PREFERS_HUMMING) and gpu.compute_capability == "9.0"
     if isinstance(op, MoE):
-        marlin = "marlin"
-        return humming and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == marlin
+        return humming and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == "marlin"
     if isinstance(op, Gemm):
         on_hopper = ("nvfp4", "mxfp4")  # Dense weight formats that Marlin multiplied there
         return humming and (op.weight_dtype or op.dtype) in on_hopper

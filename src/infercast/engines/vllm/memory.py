@@ -97,8 +97,7 @@ def sparse_memory(config: ModelConfig, layout: ParallelLayout, settings: Resolve
     longest, tokens = settings.max_model_len, settings.max_num_batched_tokens
     shard = config.shard(layout)
     gathered = GATHERED_SEQUENCES * longest * indexers[0].caches()[0].bytes_per_token
-    scores_bytes = 512 * MIB
-    value, beside, copied = bytes_of(config.weights.base), float(scores_bytes), 0.0
+    value, beside, copied = bytes_of(config.weights.base), float(512 * MIB), 0.0
     for mixer in sparse:
         if isinstance(mixer, CompressedAttention):
             entries = -(-longest // mixer.compressor.tokens) if mixer.compressor else 0

@@ -14,31 +14,7 @@ from typing import NamedTuple
 
 from infercast.errors import InfercastError
 from infercast.forecast.cost import hourly
-from infercast.forecast.diagnosis.changes import (
-    ANSWERS,
-    BURSTS,
-    DECODE,
-    FREE,
-    GPU,
-    GPUS,
-    HOST,
-    KV,
-    LINK,
-    MIXED,
-    PREFILL,
-    REUSE,
-    ROUTER,
-    ROUTERS,
-    SEATS,
-    SERVERS,
-    SLOTS,
-    STAGES,
-    TOKENS,
-    USUAL_SEATS,
-    WITH_PREFIXES,
-    Change,
-    changes_of,
-)
+from infercast.forecast.diagnosis import changes
 from infercast.forecast.diagnosis.growth import Binding, bindings, most_running, server_share
 from infercast.forecast.diagnosis.trials import CAPACITY, WAITING, Aim, Gain, Trials, queued_share
 from infercast.forecast.intervals import Intervals, slowed
@@ -60,7 +36,13 @@ BOUNDS = {"dram": "memory bandwidth", "tensor": "tensor cores", "link": "the lin
 WAITED = 0.2  # Share from which on what a trial shows comes before the kernels
 LEAST = 0.02  # Parts of a smaller share are not told
 MOST = 0.995
-PARTS = (GPU, HOST, PREFILL, DECODE, LINK)  # What takes its time; all else keeps requests waiting
+PARTS = (
+    changes.GPU,
+    changes.HOST,
+    changes.PREFILL,
+    changes.DECODE,
+    changes.LINK,
+)  # What takes its time; all else keeps requests waiting
 
 
 class Cause(NamedTuple):
@@ -95,7 +77,7 @@ def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list
         waits = [Cause(kind, name, _waiting(trials, kind)) for kind, name, _ in suspects[:1]]
         found += [each for each in waits if each.share >= LEAST]
     for kind, name, relaxed in suspects[:most]:
-        if kind == BURSTS and any(each.tried and each.share > WAITED for each in found):
+        if kind == changes.BURSTS and any(each.tried and each.share > WAITED for each in found):
             continue  # a queue before something else
         try:
             gains = relaxed()
@@ -103,7 +85,7 @@ def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list
             continue
         if gains > log(1.0 + LEAST):
             found.append(Cause(kind, name, 1.0 - exp(-gains), tried=True))
-        elif kind in (SEATS, KV):
+        elif kind in (changes.SEATS, changes.KV):
             found.append(Cause(kind, name, 0.0, "more would not help", tried=True))
     largest = min(max((each.share for each in found), default=0.0), 1.0)
     # What keeps requests waiting says more than that the rest takes its time.
@@ -124,7 +106,7 @@ def adding_up(causes: Sequence[Cause]) -> tuple[Cause, ...]:
 def _waiting(trials: Trials, kind: str) -> float:
     """The share of what matters that is spent waiting: of stages for each other, or of requests in queues."""
     forecast = trials.forecast
-    if kind == STAGES:
+    if kind == changes.STAGES:
         phases = forecast.pools[-1].phases
         return sum(each.host_bound_seconds for each in phases) / sum(each.whole for each in phases)
     if trials.aim.quantity == "tpot":  # who waits for a first token has none to wait between
@@ -160,13 +142,13 @@ def _kernels(trials: Trials, intervals: Intervals | None) -> Iterator[Cause]:
     phases, (gpu, host) = phases_of(trials), responses(trials, intervals)
     whole = sum(each.gpu_seconds for each in phases) or 1.0
     if host >= LEAST:
-        yield Cause(HOST, "the host's CPU", host)
+        yield Cause(changes.HOST, "the host's CPU", host)
     for phase in phases:
         words = "steps with prompts" if phase.name == "prefill" else "decode steps"
         for family in phase.families:
             share = gpu * family.seconds / whole
             if share >= LEAST:
-                yield Cause(GPU, f"{family.family} in {words}", share, family.bound, family=family.family)
+                yield Cause(changes.GPU, f"{family.family} in {words}", share, family.bound, family=family.family)
 
 
 def without(part: float, response: float) -> float:
@@ -180,9 +162,9 @@ def _of_two_pools(trials: Trials) -> Iterator[Cause]:
     if link is None or trials.aim.quantity != "ttft":
         return
     parts = {
-        (LINK, f"the link ({link.name})"): link.wait.mean + link.transfer.mean,
-        (PREFILL, "the prefill pool"): link.prompt.mean,
-        (DECODE, "the decode pool"): link.first_step.mean,
+        (changes.LINK, f"the link ({link.name})"): link.wait.mean + link.transfer.mean,
+        (changes.PREFILL, "the prefill pool"): link.prompt.mean,
+        (changes.DECODE, "the decode pool"): link.first_step.mean,
     }
     for (kind, name), seconds in parts.items():
         if (share := seconds / trials.forecast.ttft.mean) >= LEAST:
@@ -205,29 +187,37 @@ def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]
     if replica.max_adapters is not None and len(adapters) > replica.max_adapters and replica.stages is None:
         name = f"adapter slots, {replica.max_adapters} for {len(adapters)} adapters"
         endless = 1 << 30
-        yield SLOTS, name, lambda: relaxed(max_adapters=endless)
+        yield changes.SLOTS, name, lambda: relaxed(max_adapters=endless)
     if waits and (pool.kv_usage.peak >= FULL or pool.num_preemptions):
         name = f"KV cache, {format_percent(min(pool.kv_usage.peak, 1.0))} full"
-        yield KV, name, lambda: relaxed(num_blocks=8 * replica.num_blocks)
+        yield changes.KV, name, lambda: relaxed(num_blocks=8 * replica.num_blocks)
     seats, name = most_running(pool), deployment.engine.bounds[1]
     if waits and deployment.asked is not None and max(each.running.peak for each in pool.records) >= FULL * seats:
-        more = Change((SEATS,), {name: max(4 * seats, USUAL_SEATS)})
-        yield SEATS, f"{name} {seats}, all in use", lambda: gained(more.applied(system))
+        more = changes.Change((changes.SEATS,), {name: max(4 * seats, changes.USUAL_SEATS)})
+        yield changes.SEATS, f"{name} {seats}, all in use", lambda: gained(more.applied(system))
     if (stages := replica.stages) is not None:
-        yield STAGES, "other pipeline stages", lambda: gained(_with(system, lambda each: _at_once(each, len(stages))))
+        yield (
+            changes.STAGES,
+            "other pipeline stages",
+            lambda: gained(_with(system, lambda each: _at_once(each, len(stages)))),
+        )
     shared = any(request.prefix for request in requests)
     if shared and not replica.prefix_caching:
-        yield REUSE, "prompts that are computed again, without a prefix cache", lambda: relaxed(prefix_caching=True)
+        yield (
+            changes.REUSE,
+            "prompts that are computed again, without a prefix cache",
+            lambda: relaxed(prefix_caching=True),
+        )
     if len(forecast.pools[0].records) > 1 and (waits or shared or queued > WAITING / 3):
-        better = next(each for each in (*WITH_PREFIXES * shared, *ROUTERS) if each != forecast.router)
+        better = next(each for each in (*changes.WITH_PREFIXES * shared, *changes.ROUTERS) if each != forecast.router)
         name = f"the load balancer ({forecast.router})"
-        yield ROUTER, name, lambda: gained(Change((ROUTER,), router=better).applied(system))
+        yield changes.ROUTER, name, lambda: gained(changes.Change((changes.ROUTER,), router=better).applied(system))
     busy = 0.5  # Share of its time from which on an API server may be waited for
     if server_share(forecast) > busy:
-        yield SERVERS, "the API server", lambda: relaxed(server=ServerCosts())
+        yield changes.SERVERS, "the API server", lambda: relaxed(server=ServerCosts())
     is_open = forecast.workload.concurrency is None and not forecast.workload.in_turns
     if trials.aim.quantity == "ttft" and is_open and queued > WAITING:
-        yield BURSTS, "bursts of arrivals", lambda: trials.gains(system, spread=True)[0].gain
+        yield changes.BURSTS, "bursts of arrivals", lambda: trials.gains(system, spread=True)[0].gain
 
 
 def step_share(pool: PoolRun) -> float:
@@ -258,7 +248,7 @@ WORTH = 0.05  # The least gain (a logarithm) that is worth a change of its price
 class Remedy:
     """A change that was tried."""
 
-    change: Change
+    change: changes.Change
     words: str  # As options of the command
     system: System
     gains: tuple[Gain, ...]  # The aim first
@@ -319,7 +309,7 @@ def best_of(tried: Sequence[Remedy], trials: Trials) -> Remedy | None:
     """Of the cheapest kind of change that helps, and helps enough if any does, the one that helps most."""
     good = [each for each in tried if each.gain > WORTH and is_fair(each, trials)]
     known = [each for each in good if is_enough(each, trials)] or good
-    cost = min((each.change.cost for each in known), default=FREE)
+    cost = min((each.change.cost for each in known), default=changes.FREE)
     return max((each for each in known if each.change.cost == cost), key=lambda each: each.gain, default=None)
 
 
@@ -343,12 +333,12 @@ def is_fair(remedy: Remedy, trials: Trials) -> bool:
     return True
 
 
-def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) -> list[Remedy]:
+def _tried(trials: Trials, bounds: Sequence[tuple[float, changes.Change]], most: int) -> list[Remedy]:
     """The changes that may help, of the cheapest kind first, until one does and no other may help more."""
     found: list[Remedy] = []
     best: Remedy | None = None
     nearly = 0.9  # Changes that may gain hardly more than the best so far are not tried
-    for cost in (FREE, ANSWERS, GPUS):
+    for cost in (changes.FREE, changes.ANSWERS, changes.GPUS):
         left = sorted((each for each in bounds if each[1].cost == cost), key=lambda pair: -pair[0])
         for bound, change in left[:most]:
             if time_left() <= 0.0 or (best is not None and best.gain > nearly * bound):
@@ -371,7 +361,7 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, Change]], most: int) ->
     return found
 
 
-def try_change(trials: Trials, change: Change) -> Remedy | None:
+def try_change(trials: Trials, change: changes.Change) -> Remedy | None:
     """A change, tried; None where the engine refuses it."""
     before = trials.forecast
     try:
@@ -383,7 +373,7 @@ def try_change(trials: Trials, change: Change) -> Remedy | None:
     return Remedy(change, change.words(before.system), system, tuple(gains), system.gpus, hourly(counts))
 
 
-def _bounds(trials: Trials, causes: Sequence[Cause], intervals: Intervals | None) -> list[tuple[float, Change]]:
+def _bounds(trials: Trials, causes: Sequence[Cause], intervals: Intervals | None) -> list[tuple[float, changes.Change]]:
     """Changes with what they may gain at most, by the causes that they ease; those that may gain nothing are left."""
     effects = {
         kind: max(each.effect for each in causes if each.kind == kind) for kind in {each.kind for each in causes}
@@ -392,39 +382,39 @@ def _bounds(trials: Trials, causes: Sequence[Cause], intervals: Intervals | None
     phases = phases_of(trials)
     whole = sum(each.gpu_seconds for each in phases) or 1.0
 
-    def by_kernels(change: Change) -> float:
+    def by_kernels(change: changes.Change) -> float:
         parts = [family.seconds for phase in phases for family in phase.families
                  if not change.families or family.family in change.families]  # fmt: skip
         return -log(1.0 - min(without(change.shorter * sum(parts) / whole, response), MOST))
 
     found = []
-    for change in changes_of(trials.forecast):
-        bound = sum(effects.get(kind, 0.0) for kind in change.eases if kind not in (GPU, TOKENS))
-        bound += by_kernels(change) if GPU in change.eases else 0.0
+    for change in changes.changes_of(trials.forecast):
+        bound = sum(effects.get(kind, 0.0) for kind in change.eases if kind not in (changes.GPU, changes.TOKENS))
+        bound += by_kernels(change) if changes.GPU in change.eases else 0.0
         if next(iter(change.values), "") in trials.forecast.deployment.engine.bounds[:2]:
             bound = _of_size(trials, change, effects)
-        if MIXED in change.values:
+        if changes.MIXED in change.values:
             bound = _of_mixed_steps(trials, change)
         if bound > WORTH / 2:
             found.append((bound, change))
     return found
 
 
-def _of_size(trials: Trials, change: Change, effects: Mapping[str, float]) -> float:
+def _of_size(trials: Trials, change: changes.Change, effects: Mapping[str, float]) -> float:
     """What steps of other sizes may gain: larger ones for waiting prompts, smaller ones for decoding in them."""
     forecast, value = trials.forecast, next(iter(change.values.values()))
-    settings, is_tokens = forecast.deployment.settings, TOKENS in change.eases
+    settings, is_tokens = forecast.deployment.settings, changes.TOKENS in change.eases
     now = settings.max_num_batched_tokens if is_tokens else settings.max_num_seqs
     large = max(step_share(pool) for pool in forecast.pools)
     if value > now:
-        return large * queued_share(forecast) if is_tokens and large > LARGE_STEP else effects.get(SEATS, 0.0)
+        return large * queued_share(forecast) if is_tokens and large > LARGE_STEP else effects.get(changes.SEATS, 0.0)
     if trials.aim.quantity != "tpot":
         return 0.0
     share = _with_prompts(forecast)
     tail = trials.aim.percentile is not None and trials.aim.percentile > 50
     if is_tokens:
         return share * (1.0 + tail) if large * now / value > LARGE_STEP else 0.0
-    return effects.get(GPU, 0.0) if forecast.running.peak > value * len(forecast.pools[-1].records) else 0.0
+    return effects.get(changes.GPU, 0.0) if forecast.running.peak > value * len(forecast.pools[-1].records) else 0.0
 
 
 def _with_prompts(forecast: Forecast) -> float:
@@ -433,8 +423,8 @@ def _with_prompts(forecast: Forecast) -> float:
     return prompts / max(sum(each.seconds for each in forecast.phases), 1e-12)
 
 
-def _of_mixed_steps(trials: Trials, change: Change) -> float:
+def _of_mixed_steps(trials: Trials, change: changes.Change) -> float:
     """Answers that go on in steps with prompts, or prompts in steps of their own: what was tried gains up to twice."""
     share, often = _with_prompts(trials.forecast), 0.25
-    helps = change.values[MIXED] is (trials.aim.quantity == "tpot")
+    helps = change.values[changes.MIXED] is (trials.aim.quantity == "tpot")
     return 2.0 * share if helps and share > often else 0.0

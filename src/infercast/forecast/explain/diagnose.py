@@ -136,14 +136,13 @@ def diagnose(
         gaps = _gaps(base, names, known)
         if not gaps or max(gap.loss for gap in gaps) < least_loss:
             continue
-        closing = AtCeiling(deployment.predictor, known, signatures)
         findings.append(
             Finding(
                 name=" and ".join(names),
                 family=call.op.family,
                 source=deployment.predictor.estimate(call.op, deployment.gpu).source,
                 gaps=gaps,
-                saving=saved(replace(deployment, predictor=closing)),
+                saving=saved(replace(deployment, predictor=AtCeiling(deployment.predictor, known, signatures))),
             )
         )
     findings.sort(key=lambda finding: -finding.saving.end_to_end)

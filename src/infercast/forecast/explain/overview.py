@@ -81,16 +81,10 @@ def _roofline(phase: Phase, deployment: Deployment, shape: StepShape) -> StepRoo
     num_prompts = 0 if phase.name == "decode" else sum(tokens > 1 for tokens in shape.new_tokens)
     points.sort(key=lambda point: -point.share)
     return StepRoofline(
-        phase=phase.name,
-        num_prompts=num_prompts,
-        prompt_tokens=shape.new_tokens[0] if num_prompts else 0,
-        num_decodes=len(shape.new_tokens) - num_prompts,
-        context=int(shape.computed[-1]),
-        points=tuple(points),
-        share=sum(point.share for point in points),
-        bandwidth=gpu.dram_bandwidth,
-        peaks=peaks,
-    )
+        phase=phase.name, num_prompts=num_prompts, prompt_tokens=shape.new_tokens[0] if num_prompts else 0,
+        num_decodes=len(shape.new_tokens) - num_prompts, context=int(shape.computed[-1]), points=tuple(points),
+        share=sum(point.share for point in points), bandwidth=gpu.dram_bandwidth, peaks=peaks,
+    )  # fmt: skip
 
 
 def _shares(phase: Phase, cost: StepCost) -> list[float]:
@@ -153,15 +147,10 @@ def look_over(run: Watched) -> Overview:
     forecast, served = run.forecast, run.forecast.clients
     breakdown = break_down(run)
     return Overview(
-        forecast=forecast,
-        intervals=forecast.intervals,
-        breakdown=breakdown,
-        ttft=_histogram(served.ttft),
-        tpot=_histogram(served.tpot) if served.tpot.size else None,
-        load=load_curves(run),
-        rooflines=tuple(map(step_rooflines, forecast.pools)),
-        slowest=slowest_requests(breakdown),
-    )
+        forecast=forecast, intervals=forecast.intervals, breakdown=breakdown, ttft=_histogram(served.ttft),
+        tpot=_histogram(served.tpot) if served.tpot.size else None, load=load_curves(run),
+        rooflines=tuple(map(step_rooflines, forecast.pools)), slowest=slowest_requests(breakdown),
+    )  # fmt: skip
 
 
 def _histogram(values: Array) -> Histogram:

@@ -95,8 +95,7 @@ class StepLog:
     @cached_property
     def steps(self) -> Steps:
         stretches = np.array(self._stretches, dtype=np.int64)
-        columns = np.repeat(stretches[:, 1:], stretches[:, 0], axis=0).T
-        tokens, prompt_tokens, sampled, *rows = columns
+        tokens, prompt_tokens, sampled, *rows = np.repeat(stretches[:, 1:], stretches[:, 0], axis=0).T
         slowed = np.zeros(tokens.size)
         slowed[[*self._slowed]] = [*self._slowed.values()]
         return Steps(

@@ -263,8 +263,7 @@ def from_plain(value: Any) -> Any:
 
 def _type(name: str) -> type:
     module, _, qualified = name.partition(":")
-    ours = "infercast."
-    found = getattr(import_module(module), qualified, None) if module.startswith(ours) else None
+    found = getattr(import_module(module), qualified, None) if module.startswith("infercast.") else None
     if not isinstance(found, type) or not (is_dataclass(found) or issubclass(found, Enum) or hasattr(found, "_fields")):
         raise ValueError(f"{name!r} is no record of infercast")
     return found

@@ -120,10 +120,6 @@ def put_settings(candidate: Candidate, value: Settings) -> Candidate:
     return candidate.with_settings(**dict(value))
 
 
-def _put_formats(candidate: Candidate, value: tuple[str | None, str]) -> Candidate:
-    return replace(candidate, quantization=value[0], kv_cache_dtype=value[1])
-
-
 def _power_limits(question: Question, candidate: Candidate) -> Iterable[float | None]:
     """Limits that the board takes, its own as none."""
     gpu = device_of(candidate.gpu, question.network)
@@ -147,7 +143,7 @@ AXES = (
     PlanAxis("engine", "engines"),
     PlanAxis("gpu", "gpus"),
     PlanAxis("power_limit", _power_limits),
-    PlanAxis("formats", _formats, _put_formats),
+    PlanAxis("formats", _formats, lambda each, pair: replace(each, quantization=pair[0], kv_cache_dtype=pair[1])),
     PlanAxis("layout", _layouts),
     PlanAxis("settings", _settings, put_settings),
 )
@@ -180,16 +176,10 @@ def deployed(shared: SharedDeployOptions, unit: Candidate) -> Deployment:
     config = model_of(shared.model, unit.quantization, unit.kv_cache_dtype, unit.engine)
     assert config is not None
     return deploy(
-        config,
-        device_of(unit.gpu, shared.network),
-        engine.settings({**settings, **dict(unit.settings)}),
-        **sizes,
-        pcie_topology=shared.pcie_topology,
-        power_limit_w=unit.power_limit,
-        api_server=shared.api_server,
-        predictor=_predictor(shared.predictor, engine.family),
-        calibration=shared.calibration,
-    )
+        config, device_of(unit.gpu, shared.network), engine.settings({**settings, **dict(unit.settings)}), **sizes,
+        pcie_topology=shared.pcie_topology, power_limit_w=unit.power_limit, api_server=shared.api_server,
+        predictor=_predictor(shared.predictor, engine.family), calibration=shared.calibration,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=32)

@@ -115,8 +115,7 @@ def bounds_of(question: Question, unit: Candidate) -> Bounds:
     tokens = float((lengths.new_inputs + lengths.outputs - 1).mean())
     by_flops = 1.0 / (token * tokens)
     steps = max(0.0, float(lengths.outputs.mean()) - 1.0) / (sequences * layout.data)
-    by_steps = layout.pipeline / (steps * step) if steps and step else inf
-    return Bounds(step, token, min(by_flops, by_steps))
+    return Bounds(step, token, min(by_flops, layout.pipeline / (steps * step) if steps and step else inf))
 
 
 def most_headroom(question: Question, bounds: Bounds) -> tuple[float, Limit]:

@@ -209,8 +209,7 @@ def nearest_of(stage: SimulationStage, options: Sequence[ScreenedOption], most_r
     """The tightest SLO that can be had at this rate, and the rate at which this one can; or what would fit at all."""
     question = stage.question
     slos = (Slo(tuple(_loosened(limit, factor) for limit in question.slo.limits)) for factor in LOOSER)
-    looser = (replace(question, slo=slo) for slo in slos)
-    ranked = _likeliest(options) or _options_of_first(stage, looser, 0.0)
+    ranked = _likeliest(options) or _options_of_first(stage, (replace(question, slo=slo) for slo in slos), 0.0)
     if not ranked:
         return _what_fits(question)
     tried = sorted(stage.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
@@ -265,8 +264,7 @@ def _options_of_first(stage: SimulationStage, questions: Iterable[Question], lea
 
 def _what_fits(question: Question) -> tuple[Nearest, ...]:
     for times in LARGER:
-        larger = replace(question, max_gpus=times * question.max_gpus)
-        for unit in larger.units():
+        for unit in replace(question, max_gpus=times * question.max_gpus).units():
             try:
                 deployed(question.shared, unit)
             except InfercastError:
@@ -453,8 +451,7 @@ class _Search:
     def _chosen(self) -> tuple[Row | None, list[Row], Row | None]:
         stage, goal = self.stage, self.stage.question.goal
         best = stage.best()
-        front = front_of(stage.held, best, goal.value if goal.rough else None)
-        return best, front, _runner_up(stage, best)
+        return best, front_of(stage.held, best, goal.value if goal.rough else None), _runner_up(stage, best)
 
     def answer(self, when: str) -> Plan:
         """The answer as far as it is known; ``when`` a search was cut that did not come to its end."""
@@ -469,8 +466,7 @@ class _Search:
                 room, reason = float(f"{row.headroom:.2g}"), f"{row.verdict}, by a shorter run"
                 stage.rows[row.candidate] = replace(row, figures=None, headroom=room, reason=reason)
         best, runner_up = (None if row is None else stage.rows[row.candidate] for row in (best, runner_up))
-        others = [*self.others, *_unlooked(question, self.left)]
-        rows = _ranked(question, stage, self.options, others, best)
+        rows = _ranked(question, stage, self.options, [*self.others, *_unlooked(question, self.left)], best)
         found = Plan(
             question=question,
             winner=best,

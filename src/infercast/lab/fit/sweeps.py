@@ -162,8 +162,7 @@ def _experts(table: pandas.DataFrame) -> Iterator[Rows]:
         op = ops.MoE(
             part.tokens.to_numpy(), hidden, inter, experts, topk, dtype=dtype, weight_dtype=dtype, routing=routing
         )
-        group = f"{hidden}|{inter}|{experts}|{topk}"
-        yield _rows(part, "moe", f"{dtype}/{routing}", op, group, "triton")
+        yield _rows(part, "moe", f"{dtype}/{routing}", op, f"{hidden}|{inter}|{experts}|{topk}", "triton")
 
 
 def _memory_bound(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -181,8 +180,7 @@ def _scans(table: pandas.DataFrame) -> Iterator[Rows]:
         op = ops.Scan(
             lengths, sequences, heads, key_heads, key_dim, value_dim, kind, chunk, "bf16", state_dtype, "triton"
         )
-        group = "|".join(map(str, sizes[:4]))
-        yield _rows(part, "scan", f"{kind} triton", op, group, f"{kind}/triton")
+        yield _rows(part, "scan", f"{kind} triton", op, "|".join(map(str, sizes[:4])), f"{kind}/triton")
 
 
 def _updates(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -213,13 +211,7 @@ _COMPILED: dict[str, Callable[[Array, int, int], ops.Elementwise]] = {
     "rope": lambda rows, width, heads: rope(rows, heads, width),
 }
 _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
-    "gemm": _gemm,
-    "attention_prefill": _attention("attention_prefill"),
-    "attention_decode": _attention("attention_decode"),
-    "moe": _experts,
-    "elementwise": _memory_bound,
-    "scan": _scans,
-    "state_update": _updates,
-    "convolution": _convolutions,
-    "sparse": read_sparse_sweep,
-}
+    "gemm": _gemm, "attention_prefill": _attention("attention_prefill"),
+    "attention_decode": _attention("attention_decode"), "moe": _experts, "elementwise": _memory_bound, "scan": _scans,
+    "state_update": _updates, "convolution": _convolutions, "sparse": read_sparse_sweep,
+}  # fmt: skip

@@ -388,11 +388,7 @@ def _collective(table: pandas.DataFrame) -> Iterator[Rows]:
 
 
 _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
-    "gemm": _gemm,
-    "attention_prefill": _attention("attention_prefill"),
-    "attention_decode": _attention("attention_decode"),
-    "moe": _moe,
-    "quantise": _quantise,
-    "collective": _collective,
-}
+    "gemm": _gemm, "attention_prefill": _attention("attention_prefill"),
+    "attention_decode": _attention("attention_decode"), "moe": _moe, "quantise": _quantise, "collective": _collective,
+}  # fmt: skip
 FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS}

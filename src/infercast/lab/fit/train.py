@@ -190,17 +190,10 @@ def _fit(features: Array, target: Array, settings: Settings, weight: Array | Non
     except ImportError:
         raise missing("fitting", "fit") from None
     model = CatBoostRegressor(
-        iterations=settings.trees,
-        depth=settings.depth,
-        learning_rate=settings.learning_rate,
-        border_count=settings.borders,
-        loss_function=settings.loss,
-        random_strength=settings.random_strength,
-        random_seed=0,
-        thread_count=2,
-        allow_writing_files=False,
-        verbose=False,
-    )
+        iterations=settings.trees, depth=settings.depth, learning_rate=settings.learning_rate,
+        border_count=settings.borders, loss_function=settings.loss, random_strength=settings.random_strength,
+        random_seed=0, thread_count=2, allow_writing_files=False, verbose=False,
+    )  # fmt: skip
     return model.fit(features.astype(np.float32), target, sample_weight=weight)
 
 
@@ -396,8 +389,7 @@ def thin(values: Array, most: int) -> Array:
 
 
 def thin_sample(sample: Sample, most: int) -> Sample:
-    chosen = thin(np.arange(sample.residual.size), most)
-    return sample.part(np.sort(chosen))
+    return sample.part(np.sort(thin(np.arange(sample.residual.size), most)))
 
 
 def count_left_out(samples: Mapping[Key, Sample]) -> int:

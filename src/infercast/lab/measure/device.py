@@ -48,17 +48,12 @@ def describe() -> dict[str, Any]:
     torch = require_gpu()
     properties = torch.cuda.get_device_properties(0)
     facts: dict[str, Any] = {
-        "driver_name": torch.cuda.get_device_name(0),
-        "sms": properties.multi_processor_count,
-        "l2_bytes": int(properties.L2_cache_size),
-        "memory_bytes": int(properties.total_memory),
-        "driver": _query("driver_version"),
-        "max_sm_mhz": _query("clocks.max.sm"),
-        "power_limit_w": _query("power.limit"),
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
+        "driver_name": torch.cuda.get_device_name(0), "sms": properties.multi_processor_count,
+        "l2_bytes": int(properties.L2_cache_size), "memory_bytes": int(properties.total_memory),
+        "driver": _query("driver_version"), "max_sm_mhz": _query("clocks.max.sm"),
+        "power_limit_w": _query("power.limit"), "torch": torch.__version__, "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
-    }
+    }  # fmt: skip
     for package in ("infercast", "triton", "vllm", "flashinfer-python"):
         with suppress(PackageNotFoundError):
             facts[package] = version(package)

@@ -29,8 +29,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        parts = "parts"
-        self._parts = folder / parts
+        self._parts = folder / "parts"
         if not self._parts.exists() and any(folder.glob("*.parquet")):
             raise InputError(f"{folder} holds finished tables that would be replaced; choose another --out")
         try:
@@ -301,23 +300,12 @@ def _row(case: Case, engine: str, timing: Timing) -> Row:
     main = max(kernels, key=lambda kernel: kernel.microseconds)
     cold = _totals(timing.cold)
     return {
-        "key": case.key,
-        "family": case.family,
-        "engine": engine,
-        **case.shape,
-        "latency_us": round(_typical(cold), 3),
-        "burst_us": round(_typical(_totals(timing.burst)), 3),
-        "warm_us": round(_typical(_totals(timing.warm)), 3),
-        "error": round(_error(cold), 4),
-        "repeats": len(cold),
-        "kernels": len(kernels),
-        "kernel": short_name(main.name),
-        "kernel_us": round(main.microseconds, 3),
-        "grid": main.grid,
-        "block": main.block,
-        "tile": tile_of(main.name),
+        "key": case.key, "family": case.family, "engine": engine, **case.shape, "latency_us": round(_typical(cold), 3),
+        "burst_us": round(_typical(_totals(timing.burst)), 3), "warm_us": round(_typical(_totals(timing.warm)), 3),
+        "error": round(_error(cold), 4), "repeats": len(cold), "kernels": len(kernels), "kernel": short_name(main.name),
+        "kernel_us": round(main.microseconds, 3), "grid": main.grid, "block": main.block, "tile": tile_of(main.name),
         "split_k": any("splitK" in kernel.name for kernel in kernels),
-    }
+    }  # fmt: skip
 
 
 def _totals(sections: Sections) -> npt.NDArray[np.float64]:

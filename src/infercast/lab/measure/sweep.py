@@ -144,12 +144,7 @@ def open_bench() -> Bench:
 
 
 def _measure_here(
-    waiting: Sequence[Case],
-    store: Store,
-    monitor: Monitor,
-    result: Sweep,
-    deadline: float,
-    progress: Progress | None,
+    waiting: Sequence[Case], store: Store, monitor: Monitor, result: Sweep, deadline: float, progress: Progress | None
 ) -> None:
     """Kernels that break no process."""
     bench = open_bench()

@@ -22,13 +22,7 @@ from infercast.forecast.intervals import half_widths
 from infercast.forecast.slo import FRACTIONS, NAMES
 from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower_by, smoothed_of, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
-from infercast.lab.validate.ablation import (
-    SCHEDULER,
-    check_part,
-    deployment_without,
-    served_alone,
-    settings_without,
-)
+from infercast.lab.validate.ablation import SCHEDULER, check_part, deployment_without, served_alone, settings_without
 from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.mixers.mixer import Mixer
@@ -174,8 +168,7 @@ def rank_correlation(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float
 
 def _ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse])
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[inverse])
 
 
 TTFT_FRACTIONS, TPOT_FRACTIONS = (0.5, 0.95, 0.99), (0.5, 0.95)

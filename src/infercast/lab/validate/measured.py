@@ -206,18 +206,11 @@ def _read_run(run: Fields) -> MeasuredRun:
         if "itl_p50_ms" in row
     ]
     return MeasuredRun(
-        kind=kind,
-        label=_label(kind, run.holder),
-        workload=_workload(run, [requests[index] for index in order]),
-        ttft=ttft / 1e3,
-        tpot=tpot[n_out > 1] / 1e3,
-        output_tokens_per_second=float(n_out.sum()) / duration,
-        rate=_rate(run.holder, arrival),
-        token_gap=float(np.median(gaps)) / 1e3 if gaps else None,
-        hits=hits_of(path, rows, where),
-        joules=_counted(run, "joule"),
-        mean_watts=_counted(run, "mean_w"),
-    )
+        kind=kind, label=_label(kind, run.holder), workload=_workload(run, [requests[index] for index in order]),
+        ttft=ttft / 1e3, tpot=tpot[n_out > 1] / 1e3, output_tokens_per_second=float(n_out.sum()) / duration,
+        rate=_rate(run.holder, arrival), token_gap=float(np.median(gaps)) / 1e3 if gaps else None,
+        hits=hits_of(path, rows, where), joules=_counted(run, "joule"), mean_watts=_counted(run, "mean_w"),
+    )  # fmt: skip
 
 
 def _workload(run: Fields, requests: list[Request]) -> Workload:

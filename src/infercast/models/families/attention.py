@@ -55,8 +55,7 @@ def _windowed(rule: Callable[[parts.Fields, int], bool]) -> Callable[[parts.Fiel
     """The window of each layer: ``sliding_window`` where layer_types, or else a rule, has a windowed layer."""
 
     def windows(fields: parts.Fields) -> list[int]:
-        otherwise = [rule(fields, index) for index in range(fields.layers)]
-        windowed = parts.listed_windows(fields) or otherwise
+        windowed = parts.listed_windows(fields) or [rule(fields, index) for index in range(fields.layers)]
         window = fields.positive("sliding_window") if any(windowed) else 0
         return [window if here else 0 for here in windowed]
 

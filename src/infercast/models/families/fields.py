@@ -196,8 +196,7 @@ def rotary_dim(fields: Fields, head_dim: int) -> int:
             raise fields.wrong("rotary_dim", f"at most head_dim = {head_dim}")
         return fields.positive("rotary_dim")
     rope = fields.section("rope_parameters")
-    factor = fields.fraction("partial_rotary_factor", rope.fraction("partial_rotary_factor"))
-    return int(head_dim * factor)
+    return int(head_dim * fields.fraction("partial_rotary_factor", rope.fraction("partial_rotary_factor")))
 
 
 def useful_window(fields: Fields, window: int) -> int:

@@ -179,8 +179,7 @@ def read_bamba(fields: Fields) -> list[Layer]:
 
 def read_falcon_h1(fields: Fields) -> list[Layer]:
     """Falcon-H1: attention and Mamba2 in parallel in every layer; most models do not norm its gate."""
-    mamba = replace(_mamba(fields), normed=fields.flag("mamba_rms_norm"))
-    mixer = SideBySide(grouped_attention(fields), mamba)
+    mixer = SideBySide(grouped_attention(fields), replace(_mamba(fields), normed=fields.flag("mamba_rms_norm")))
     return [Layer(mixer, network) for network in plain_networks(fields)]
 
 
@@ -227,8 +226,7 @@ def nemotron_head(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
 
 def _kinds(fields: Fields, pattern: str, names: str) -> list[str]:
     """The kind of each layer, from a pattern of letters or a list of names."""
-    letters = fields.word(pattern)
-    kinds = [LETTERS.get(letter, letter) for letter in letters or fields.words(names)]
+    kinds = [LETTERS.get(letter, letter) for letter in fields.word(pattern) or fields.words(names)]
     kinds = [NEWER.get(kind, kind) for kind in kinds]
     unknown = sorted({*kinds} - {*LETTERS.values()})
     if unknown:

@@ -385,17 +385,10 @@ class GroupedAttention(Mixer):
             whole = EncoderAttention(*sizes, heads=heads, head_dim=self.head_dim, dtype=shard.weights.base)
             return [Call("attention", whole)]
         op = Attention(
-            batch.queries,
-            batch.keys,
-            heads=shard.layout.share(self.heads),
-            kv_heads=shard.layout.share_kv_heads(self.kv_heads),
-            head_dim=self.head_dim,
-            value_dim=self.value_dim,
-            sequences=batch.sequences,
-            window=self.window,
-            dtype=shard.weights.base,
-            kv_dtype=self._cache_dtype(shard),
-        )
+            batch.queries, batch.keys, heads=shard.layout.share(self.heads),
+            kv_heads=shard.layout.share_kv_heads(self.kv_heads), head_dim=self.head_dim, value_dim=self.value_dim,
+            sequences=batch.sequences, window=self.window, dtype=shard.weights.base, kv_dtype=self._cache_dtype(shard),
+        )  # fmt: skip
         name = "attention_window" if self.window else "attention"
         if batch.is_prompt:
             return [Call(name, op, slower=self.prompts_slower)]
@@ -519,17 +512,10 @@ class LatentAttention(Mixer):
         """The expansion is folded into the query, which attends to the latent itself as multi-query attention."""
         base, heads, rows = shard.weights.base, shard.layout.share(self.heads), batch.size * width
         latent = Attention(
-            batch.queries,
-            batch.keys,
-            heads=heads * width,
-            kv_heads=1,
-            head_dim=self.latent_dim,
-            value_dim=self.kv_lora_rank,
-            sequences=batch.sequences,
-            latent_kv=True,
-            dtype=base,
+            batch.queries, batch.keys, heads=heads * width, kv_heads=1, head_dim=self.latent_dim,
+            value_dim=self.kv_lora_rank, sequences=batch.sequences, latent_kv=True, dtype=base,
             kv_dtype=shard.cache_dtype,
-        )
+        )  # fmt: skip
         return [
             Call("q_absorb", Gemm(rows, self.kv_lora_rank, self.nope_dim, dtype=base, batch=heads)),
             Call("attention_latent", latent),

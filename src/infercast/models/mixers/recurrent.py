@@ -173,8 +173,7 @@ class GatedDeltaNet(RecurrentMixer):
         """Queries and keys are normed, gates worked out; the scan's output is copied to where it belongs."""
         state = self.state(shard)
         inputs = scan_inputs(tokens, state.channels, state.heads, shard.weights.base)
-        size = 2 * state.heads * self.value_dim
-        written = copy(tokens, size)
+        written = copy(tokens, 2 * state.heads * self.value_dim)
         return [Call("scan_inputs", inputs), Call("scan_output", written)]
 
 
@@ -235,9 +234,8 @@ class KimiDeltaAttention(RecurrentMixer):
         width, formats = heads * self.head_dim, "recurrent"
         if self.full_rank_gate:
             # Its engines join all that comes from the hidden state.
-            joined = 4 * width + self.head_dim + heads
             calls = [
-                *shard.linear("in_proj", tokens, joined, hidden, formats),
+                *shard.linear("in_proj", tokens, 4 * width + self.head_dim + heads, hidden, formats),
                 *shard.linear("gate_up", tokens, width, self.head_dim, formats),
             ]
         else:

@@ -195,15 +195,13 @@ class Indexer:
         """Keys and the weights of heads, from one product unless keys are compressed."""
         base = shard.weights.base
         if self.compressor:
-            weigh = Gemm(tokens, self.heads, shard.hidden, base)
-            side = Call("index_weights", weigh, beside=True)
+            side = Call("index_weights", Gemm(tokens, self.heads, shard.hidden, base), beside=True)
             return [side, *self.compressor.token_calls(shard, tokens, "index_")]
-        write = Elementwise("kv_write", tokens, 2.0 * self.head_dim + 8, self.entry_bytes)
         return [
             Call("index_k_proj", Gemm(tokens, self.head_dim + self.heads, shard.hidden, base)),
             Call("index_k_norm", norm(tokens, self.head_dim, residual=False, dtype=base)),
             Call("index_k_rope", rope(tokens, 1, self.rope_dim, base)),
-            Call("index_write", write),
+            Call("index_write", Elementwise("kv_write", tokens, 2.0 * self.head_dim + 8, self.entry_bytes)),
         ]
 
     def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
@@ -410,8 +408,7 @@ class CompressedAttention(Mixer):
         """The indexer's kernels, the bf16 copy for prompts, and attention."""
         calls = self.indexer.sequence_calls(shard, batch) if self.indexer else []
         for form in batch.forms():
-            name = f"attention_{self.kind.lower()}"
-            calls.append(Call(form.name(name), self._attend(shard, form)))
+            calls.append(Call(form.name(f"attention_{self.kind.lower()}"), self._attend(shard, form)))
             if form.is_prompt:
                 recent = form.num_recent(self.window)
                 entries = form.num_entries(self.compressor.tokens) if self.compressor else 0

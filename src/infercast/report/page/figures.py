@@ -299,11 +299,10 @@ def break_even_plot(found: BreakEven) -> Plot:
             if found.clients is not None and chart.limit is not None:
                 axes.axvline(log2(found.clients), color=canvas.MUTED, lw=0.9, ls=(0, (2, 3)))
 
-    lead = f"{found.workload}; {drafting_words(found.drafting)}"
     return Plot(
         "speculation",
         f"{found.title}: where drafts stop paying",
-        lead,
+        f"{found.workload}; {drafting_words(found.drafting)}",
         height=3.4,
         phone_height=5.6,
         paint=paint,

@@ -125,12 +125,11 @@ class KvShape(NamedTuple):
         return drafting is None or kinds[group] == kinds[drafting]
 
     def group(self, number: int) -> KvShape:
-        states = (0,) if number in self.states else ()
         return self._replace(
             block_size=self.sizes[number],
             windows=(self.windows[number],),
             block_sizes=(),
-            states=states,
+            states=(0,) if number in self.states else (),
             state_blocks=0,
         )
 

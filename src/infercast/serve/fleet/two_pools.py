@@ -21,14 +21,7 @@ from infercast.serve import step
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, Replica, StepObserver
 from infercast.serve.record import Record
-from infercast.serve.simulation import (
-    GoOn,
-    check_workload,
-    clients_of,
-    further_from,
-    plainly,
-    share_nothing,
-)
+from infercast.serve.simulation import GoOn, check_workload, clients_of, further_from, plainly, share_nothing
 from infercast.serve.workload.request import Request, Workload
 
 

@@ -96,8 +96,7 @@ class DecodeBatch(Group[Sequence]):
 
     def due(self) -> list[Sequence]:
         """Members that begin a block in the next step, in order."""
-        begin = self._begin[(self.steps + 1) % self.period]
-        return sorted(begin, key=lambda member: member.place)
+        return sorted(self._begin[(self.steps + 1) % self.period], key=lambda member: member.place)
 
     def grow(self, steps: int) -> list[int]:
         """Allocate the blocks of the steps after the next one; returns those held in each, as far as there is room."""

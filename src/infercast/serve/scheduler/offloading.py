@@ -125,8 +125,7 @@ class HostOffload:
         self._being_loaded.update(keys)
         count = -(-found // self._shape.block_size)
         in_windows = sum([min(count, -(-window // self._shape.block_size)) for window in self._windows])
-        move = self._move(sequence, keys, self._full * count + in_windows, is_store=False)
-        self.loads.append(move)
+        self.loads.append(self._move(sequence, keys, self._full * count + in_windows, is_store=False))
         self.loading[sequence] = False
         books.stored = end
 

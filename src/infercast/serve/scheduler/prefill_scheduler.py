@@ -123,8 +123,7 @@ class PrefillScheduler:
         page, num_input = self.cache.page, request.num_input
         room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
         # Whatever was declared, the model or the cache limits the output.
-        longest = min(room, self._longest - 2 - num_input)
-        sequence = DeclaredSequence(index, request, self.cache, longest)
+        sequence = DeclaredSequence(index, request, self.cache, min(room, self._longest - 2 - num_input))
         sequence.adapter = request.adapter
         self._queue(sequence, request.priority)
 

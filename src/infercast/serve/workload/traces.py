@@ -117,8 +117,7 @@ def plain_row(record: Record, segments: Segments) -> list[Row]:
     """The input is the whole prompt; its first prefix_length tokens are shared within its prefix_group."""
     arrival_field, input_field, output_field = (_only_name(record, names) for names in PLAIN_FIELDS)
     arrival, num_input = moment_of(record, arrival_field), whole_of(record, input_field, 1)
-    num_output = whole_of(record, output_field, 0)
-    row = Row(arrival, num_input, num_output, **labels_of(record))
+    row = Row(arrival, num_input, whole_of(record, output_field, 0), **labels_of(record))
     if all(record.get(field) in (None, "") for field in ("prefix_group", "prefix_length")):
         return [row]
     group, length = whole_of(record, "prefix_group", 0), whole_of(record, "prefix_length", 0)
@@ -384,14 +383,13 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
 
 def _request(row: Row, origin: float, ticks: int, numbers: dict[object, int]) -> Request:
     """A row as a request; sessions are numbered in order of appearance."""
-    session = None if row.session is None else numbers.setdefault(row.session, len(numbers))
     request = Request(
         (row.arrival - origin) / ticks,
         row.num_input,
         row.num_output or 1,
         row.prefix,
         row.answer,
-        session=session,
+        session=None if row.session is None else numbers.setdefault(row.session, len(numbers)),
         think=row.think,
         priority=row.priority,
         slo_class=row.slo_class,

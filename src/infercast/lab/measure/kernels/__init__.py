@@ -9,35 +9,20 @@ from typing import Any
 import torch
 
 from infercast.lab.measure.cases import Case, Launch
+from infercast.lab.measure.kernels import gemm
 from infercast.lab.measure.kernels.attention import build_attention
 from infercast.lab.measure.kernels.elementwise import build_elementwise
-from infercast.lab.measure.kernels.gemm import (
-    build_experts,
-    build_gemm,
-    heater,
-    launch_configuration,
-    small_layer,
-    trial_details,
-)
 from infercast.lab.measure.kernels.recurrent import build_convolution, build_gating, build_scan, build_update
 from infercast.lab.measure.kernels.sparse import build_sparse
 from infercast.lab.measure.launch import POOL_SHARE, Workspace, time_launches, time_sustained
 from infercast.lab.measure.rows import Timing
 
 BUILDERS = {
-    "gemm": build_gemm,
-    "attention_prefill": build_attention,
-    "attention_decode": build_attention,
-    "attention_mixed": build_attention,
-    "moe": build_experts,
-    "tuning": build_experts,
-    "elementwise": build_elementwise,
-    "scan": build_scan,
-    "state_update": build_update,
-    "convolution": build_convolution,
-    "gating": build_gating,
-    "sparse": build_sparse,
-}
+    "gemm": gemm.build_gemm, "attention_prefill": build_attention, "attention_decode": build_attention,
+    "attention_mixed": build_attention, "moe": gemm.build_experts, "tuning": gemm.build_experts,
+    "elementwise": build_elementwise, "scan": build_scan, "state_update": build_update,
+    "convolution": build_convolution, "gating": build_gating, "sparse": build_sparse,
+}  # fmt: skip
 
 
 class GpuBench:
@@ -52,19 +37,19 @@ class GpuBench:
 
     def compile(self, case: Case) -> None:
         """Launch it once, with less weight where that takes the same kernels."""
-        is_layer = BUILDERS[case.family] is build_experts
-        BUILDERS[case.family](small_layer(case.shape) if is_layer else case.shape, self.workspace)()
+        is_layer = BUILDERS[case.family] is gemm.build_experts
+        BUILDERS[case.family](gemm.small_layer(case.shape) if is_layer else case.shape, self.workspace)()
 
     def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
         return time_launches(launches, self.workspace, repeats)
 
     def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
-        return time_sustained(launches, repeats, heater(self.workspace, heat_seconds))
+        return time_sustained(launches, repeats, gemm.heater(self.workspace, heat_seconds))
 
     def details(self, case: Case) -> dict[str, Any]:
         if case.family == "tuning":
-            return trial_details(case.shape)
-        return launch_configuration(case.shape) if case.family == "moe" else {}
+            return gemm.trial_details(case.shape)
+        return gemm.launch_configuration(case.shape) if case.family == "moe" else {}
 
     def close(self) -> None:
         del self.workspace

@@ -66,17 +66,10 @@ def _paged(
     scheduled = None
     if version != OLDER:
         scheduled = flash.get_scheduler_metadata(
-            batch_size=len(queries),
-            num_heads_q=heads,
-            num_heads_kv=shape["kv_heads"],
-            headdim=head_dim,
-            headdim_v=shape["value_dim"],
-            cache_seqlens=lengths,
-            qkv_dtype=torch.float8_e4m3fn if narrow else torch.bfloat16,
-            page_size=BLOCK,
-            window_size=window,
-            **same,
-        )
+            batch_size=len(queries), num_heads_q=heads, num_heads_kv=shape["kv_heads"], headdim=head_dim,
+            headdim_v=shape["value_dim"], cache_seqlens=lengths,
+            qkv_dtype=torch.float8_e4m3fn if narrow else torch.bfloat16, page_size=BLOCK, window_size=window, **same,
+        )  # fmt: skip
     query = workspace.take(tokens, heads, head_dim, dtype="fp8" if narrow else "bf16")
     cache, key, value = _pages(shape, workspace, int(table.max()) + 1)
     descale = torch.ones((), device=workspace.device).expand(len(queries), shape["kv_heads"]) if narrow else None
@@ -122,17 +115,10 @@ def _expanded(
     key = workspace.take(sum(keys), shape["heads"], shape["head_dim"])
     value = workspace.take(sum(keys), shape["heads"], shape["value_dim"])
     launch = partial(
-        flash.flash_attn_varlen_func,
-        q=query,
-        k=key,
-        v=value,
-        cu_seqlens_q=starts_of(queries, workspace.device),
-        cu_seqlens_k=starts_of(keys, workspace.device),
-        max_seqlen_q=max(queries),
-        max_seqlen_k=max(keys),
-        causal=True,
+        flash.flash_attn_varlen_func, q=query, k=key, v=value, cu_seqlens_q=starts_of(queries, workspace.device),
+        cu_seqlens_k=starts_of(keys, workspace.device), max_seqlen_q=max(queries), max_seqlen_k=max(keys), causal=True,
         fa_version=version,
-    )
+    )  # fmt: skip
     return SimpleLaunch("vllm", launch, (query, key, value))
 
 

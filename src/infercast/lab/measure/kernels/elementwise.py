@@ -218,10 +218,6 @@ def _topk(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 _DIRECT: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
-    "copy": _copy,
-    "embedding": _embedding,
-    "to_float": _to_float,
-    "kv_write": build_kv_write,
-    "sample": _sample,
+    "copy": _copy, "embedding": _embedding, "to_float": _to_float, "kv_write": build_kv_write, "sample": _sample,
     "topk": _topk,
-}
+}  # fmt: skip

@@ -208,19 +208,9 @@ def _attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     def launch() -> None:
         starts = torch.arange(0, tokens + 1, dtype=torch.int32, device=workspace.device)
         attend(
-            q=rotated,
-            k=key,
-            v=value,
-            q_v=absorbed,
-            max_seqlen_q=1,
-            cu_seqlens_q=starts,
-            max_seqlen_k=shape["topk"],
-            seqused_k=counts,
-            block_table=places,
-            softmax_scale=SCALE,
-            causal=True,
-            fa_version=3,
-        )
+            q=rotated, k=key, v=value, q_v=absorbed, max_seqlen_q=1, cu_seqlens_q=starts, max_seqlen_k=shape["topk"],
+            seqused_k=counts, block_table=places, softmax_scale=SCALE, causal=True, fa_version=3,
+        )  # fmt: skip
 
     return SimpleLaunch("vllm", launch, (absorbed, rotated))
 
@@ -248,26 +238,14 @@ def _packed_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     table = torch.zeros(sizes[0], 1, dtype=torch.int32, device=workspace.device)
     lengths = torch.full((sizes[0],), LONGEST_MODEL, dtype=torch.int32, device=workspace.device)
     launch = partial(
-        flashmla.flash_mla_with_kvcache,
-        q=query,
-        k_cache=cache,
-        block_table=table,
-        head_dim_v=VALUE,
-        cache_seqlens=lengths,
-        tile_scheduler_metadata=flashmla.get_mla_metadata()[0],
-        is_fp8_kvcache=True,
-        indices=places.view(*sizes, -1),
-        softmax_scale=SCALE,
-    )
+        flashmla.flash_mla_with_kvcache, q=query, k_cache=cache, block_table=table, head_dim_v=VALUE,
+        cache_seqlens=lengths, tile_scheduler_metadata=flashmla.get_mla_metadata()[0], is_fp8_kvcache=True,
+        indices=places.view(*sizes, -1), softmax_scale=SCALE,
+    )  # fmt: skip
     return SimpleLaunch("vllm", launch, (query,))
 
 
 _BUILDERS: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
-    "index_scores": _scores,
-    "index_scores_decode": _paged_scores,
-    "top_k": _choice,
-    "top_k_decode": _decode_choice,
-    "mla": _attention,
-    "mla_widened": _widened_attention,
-    "mla_packed": _packed_attention,
-}
+    "index_scores": _scores, "index_scores_decode": _paged_scores, "top_k": _choice, "top_k_decode": _decode_choice,
+    "mla": _attention, "mla_widened": _widened_attention, "mla_packed": _packed_attention,
+}  # fmt: skip
