@@ -19,15 +19,7 @@ from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS
 from infercast.forecast.option_table import WORKLOAD as LOAD
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.hardware.gpu import (
-    PROPERTIES,
-    TOPOLOGIES,
-    changed_gpu,
-    factor_of,
-    is_left_open,
-    limited_gpu,
-    with_topology,
-)
+from infercast.hardware import gpu as gpus
 from infercast.hardware.host import MEASURED, HostProbe, read_probe
 from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
@@ -133,7 +125,10 @@ def load_model(source: ModelSource, *, engine: Engine | None = None, **options: 
         model = replace(model, weights=replace(model.weights, experts_kernel=names.moe_kernels.get(backend, backend)))
     if (backend := given["gdn_prefill_backend"]) != "auto":
         model = replace(model, weights=replace(model.weights, scans_kernel=backend))
-    model = _with_runner(model, given["runner"], given["task"])
+    asked = (given["runner"], TASKS[given["task"]])
+    if model.pools and "generate" in asked:
+        raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
+    model = model.pooling() if "pooling" in asked else model
     if (sampling := given["sampling"]) == TOP_P:
         sampling = SORTED if engine.fact("sorts_logits") else GREEDY
     if sampling != SAMPLINGS[0]:
@@ -164,13 +159,6 @@ def _checked(options: Mapping[str, Any], names: Any) -> dict[str, Any]:
 def defaults(names: Iterable[str]) -> dict[str, Any]:
     """Options of these names as they are where they are not given; an engine is that of the settings."""
     return {name: OPTIONS[name].default if name in OPTIONS and name != "engine" else None for name in names}
-
-
-def _with_runner(model: ModelConfig, runner: str, task: str) -> ModelConfig:
-    asked = (runner, TASKS[task])
-    if model.pools and "generate" in asked:
-        raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
-    return model.pooling() if "pooling" in asked else model
 
 
 def _check_known(option: str, value: str, known: Iterable[str]) -> None:
@@ -237,7 +225,7 @@ def put_on(
     limits = asked["pcie_topology"], asked["power_limit_w"], asked["gpu_clock_mhz"]
     if device.stages and any(limits):
         raise InputError(f"pcie_topology, power_limit_w and gpu_clock_mhz are for GPUs of one kind, not {device.title}")
-    device = limited_gpu(with_topology(device, limits[0]), *limits[1:])
+    device = gpus.limited_gpu(gpus.with_topology(device, limits[0]), *limits[1:])
     wanted, chosen = resolve_settings(settings, asked["engine"])
     backends, experts, norms = (
         chosen.names.all2all_backends,
@@ -309,9 +297,9 @@ def estimate_notes(deployment: Deployment) -> list[str]:
 def _of_pcie(deployment: Deployment) -> list[str]:
     """Collectives over PCIe, where it is not said how the cards are joined."""
     gpu, joined = deployment.gpu, deployment.layout.tensor
-    if joined == 1 or not is_left_open(gpu, joined):
+    if joined == 1 or not gpus.is_left_open(gpu, joined):
         return []
-    known = "; ".join(f"{name}: {each.title}" for name, each in TOPOLOGIES.items())
+    known = "; ".join(f"{name}: {each.title}" for name, each in gpus.TOPOLOGIES.items())
     return [
         f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: estimates are of one "
         f"with two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
@@ -418,16 +406,16 @@ def parse_changes(text: str) -> Changes:
             raise InputError(f"what-if {part!r} gives {name} a second time; say it once")
         if name in ("gpu", "engine", "host_speed", "router"):
             words[name] = value
-        elif name in PROPERTIES:
+        elif name in gpus.PROPERTIES:
             properties[name] = value
         elif name in CHANGEABLE:
             options[name] = read_setting(CHANGEABLE, name, value, "what-if")
         elif name in known:
             settings[name] = read_setting(known, name, value, "what-if")
         else:
-            every = ("gpu", "engine", *PROPERTIES, "host_speed", "router", *CHANGEABLE, *known)
+            every = ("gpu", "engine", *gpus.PROPERTIES, "host_speed", "router", *CHANGEABLE, *known)
             raise UnknownNameError("what-if", name, dict.fromkeys(every))
-    speed = factor_of("host_speed", words.pop("host_speed", "1x"), 1.0)
+    speed = gpus.factor_of("host_speed", words.pop("host_speed", "1x"), 1.0)
     engine = engine_named(words.pop("engine")).name if "engine" in words else None
     if not (words or engine or properties or options or settings or speed != 1.0):
         raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")
@@ -439,7 +427,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
     model, source, settings = asked.args
     keywords = {**asked.keywords, **changes.options}
     gpu = load_device(changes.gpu or source, None)
-    other = changed_gpu(gpu, changes.properties)
+    other = gpus.changed_gpu(gpu, changes.properties)
     if other is not gpu:
         predictor = keywords.get("predictor", "learned")
         known = make_predictor(predictor) if isinstance(predictor, str) else predictor

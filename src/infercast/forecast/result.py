@@ -67,9 +67,8 @@ class Verdict(ResultMixin):
 
 
 def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
-    """Judge a forecast by an SLO; 80 % intervals are computed if they are not given.
-
-    All limits of one run are off together, because one GPU and one host cause the error, so the least likely decides.
+    """Judge a forecast by an SLO; 80 % intervals are computed if they are not given. All limits of one run are off
+    together, because one GPU and one host cause the error, so the least likely decides.
     """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     intervals = intervals or forecast_intervals(forecast)

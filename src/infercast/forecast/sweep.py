@@ -289,15 +289,9 @@ def sweep(
 
 
 def sweep_rates(
-    system: System,
-    workload: Workload,
-    rates: Iterable[float],
-    *,
-    slo: Slo | None = None,
-    price: Tariff | None = None,
-    facility: Facility | None = None,
-    tell: Tell | None = None,
-) -> Sweep:
+    system: System, workload: Workload, rates: Iterable[float], *, slo: Slo | None = None, price: Tariff | None = None,
+    facility: Facility | None = None, tell: Tell | None = None,
+) -> Sweep:  # fmt: skip
     """The same of a system that is made already, at several rates."""
     decide = partial(replace, tariff=price or Tariff(), facility=facility or Facility())
     return _along_load(system, axis_of(rates), workload, slo, decide, tell or (lambda _: None))
@@ -356,14 +350,9 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
 
 
 def _along_setting(
-    asked: partial[Deployment],
-    axis: Axis,
-    workload: Workload,
-    slo: Slo | None,
-    decide: Decide,
-    router: str | None,
+    asked: partial[Deployment], axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, router: str | None,
     tell: Tell,
-) -> Sweep:
+) -> Sweep:  # fmt: skip
     """The same workload on one deployment after the other; what does not fit says so."""
     systems: list[System | str] = []
     for text in axis.changes:
@@ -469,21 +458,12 @@ class Savings(ResultMixin):
 
 
 def save_energy(
-    model: deploy.ModelSource,
-    gpu: deploy.GpuSource,
-    workload: Workload,
-    *,
-    power_limits: Iterable[float] | None = None,
-    clocks: Iterable[float] | None = None,
-    slo: Slo | str | None = None,
-    least_odds: float | None = None,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    settings: Settings | None = None,
-    router: str | None = None,
-    tell: Callable[[str], None] | None = None,
+    model: deploy.ModelSource, gpu: deploy.GpuSource, workload: Workload, *,
+    power_limits: Iterable[float] | None = None, clocks: Iterable[float] | None = None, slo: Slo | str | None = None,
+    least_odds: float | None = None, price: Tariff | float | None = None, facility: Facility | None = None,
+    settings: Settings | None = None, router: str | None = None, tell: Callable[[str], None] | None = None,
     **options: Any,
-) -> Savings:
+) -> Savings:  # fmt: skip
     """Simulate a workload under several power limits in watts, or clocks in MHz, and find the one that saves most.
 
     Without either, power limits from two fifths of the GPU's own limit on are tried. The SLO must hold with a

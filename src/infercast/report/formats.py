@@ -22,9 +22,8 @@ LIBRARIES = ("pandas", "polars")
 
 
 def rows_of(document: Any, key: str | tuple[str, ...] | None = None) -> list[dict[str, Any]]:
-    """A list as its members, what a document has under ``key`` as those, and any other document as one row.
-
-    Of several keys each is a row, and so is each member of a mapping; the first column is then its name.
+    """A list as its members, what a document has under ``key`` as those, and any other document as one row. Of several
+    keys each is a row, and so is each member of a mapping; the first column is then its name.
     """
     if key is None:
         found = [document] if isinstance(document, Mapping) else document
@@ -196,18 +195,13 @@ RENDERERS = {
 HOMES = dict.fromkeys(RENDERERS, "formats") | {
     kind: module
     for module, kinds in {
-        "calibration": "Calibration",
-        "catalog": "Gpu",
-        "command": "Explained",
-        "deployment": "Deployment Fit ModelConfig Workload",
-        "diagnosis": "RunDiagnosis",
-        "forecast": "Forecast Intervals Verdict",
-        "kernels": "Breakdown Diagnosis StepCost",
-        "plan": "Layouts Plan",
+        "calibration": "Calibration", "catalog": "Gpu", "command": "Explained",
+        "deployment": "Deployment Fit ModelConfig Workload", "diagnosis": "RunDiagnosis",
+        "forecast": "Forecast Intervals Verdict", "kernels": "Breakdown Diagnosis StepCost", "plan": "Layouts Plan",
         "sweep": "DayPlan Savings Sweep",
     }.items()
     for kind in kinds.split()
-}
+}  # fmt: skip
 """The module of this package with the renderers of each kind of answer, loaded when one is written."""
 
 

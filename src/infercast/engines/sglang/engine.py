@@ -259,15 +259,11 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     share = asked.mem_fraction_static
     if share is None:
         reserved = memory.Reserved(
-            tokens=chunk if chunk > 0 else asked.max_prefill_tokens,
-            gpus=layout.tensor * groups * layout.pipeline,
-            largest_graph=max(decode),
-            decode_graphs=replays,
-            num_prefill_sizes=len(prefill),
-            is_latent=model.has_mixer(LatentAttention),
-            dp_copies=groups if asked.enable_dp_attention else 0,
+            tokens=chunk if chunk > 0 else asked.max_prefill_tokens, gpus=layout.tensor * groups * layout.pipeline,
+            largest_graph=max(decode), decode_graphs=replays, num_prefill_sizes=len(prefill),
+            is_latent=model.has_mixer(LatentAttention), dp_copies=groups if asked.enable_dp_attention else 0,
             deepep=layout.all_to_all,
-        )
+        )  # fmt: skip
         share = reserved.static_share(gpu) * static_factor(model)
     states = memory.state_pool(model, layout, asked)
     room = memory.budget(model, layout, gpu, asked, share, drafting)

@@ -123,10 +123,9 @@ def _forecast(
 
 
 def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, float, Workload]:
-    """What is simulated of a candidate, how many of it there are, and the requests of one.
-
-    Replicas with copies that step together are too many to be simulated together: one of them gets its share of the
-    requests. Of others as many as `TOGETHER` are simulated behind the engine's load balancer.
+    """What is simulated of a candidate, how many of it there are, and the requests of one. Replicas with copies that
+    step together are too many to be simulated together: one of them gets its share of the requests. Of others as many
+    as `TOGETHER` are simulated behind the engine's load balancer.
     """
     pools = candidate.pools
     units = [deployed(question.shared, pool.unit) for pool in pools]
@@ -286,9 +285,8 @@ def climb(
     *,
     is_rival: bool = False,
 ) -> None:
-    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO.
-
-    At each value one candidate of every kind is simulated shortly; then other settings of the best kinds.
+    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO. At each value
+    one candidate of every kind is simulated shortly; then other settings of the best kinds.
     """
     least = LIKELY if is_rival else HOPELESS_ODDS if stage.question.least_odds >= HIGH_ODDS else HOPELESS
     hopeful = [option for option in options if option.estimate.headroom >= least]
@@ -338,9 +336,8 @@ class BenchmarkCheck(NamedTuple):
 
 
 def checks_of(question: Question, candidate: Candidate) -> list[BenchmarkCheck]:
-    """Benchmarks around the rate of a question; those that a candidate cannot serve are left out.
-
-    A benchmark sends prompts of one length at a rate: so does each forecast, with the mean lengths of the question.
+    """Benchmarks around the rate of a question; those that a candidate cannot serve are left out. A benchmark sends
+    prompts of one length at a rate: so does each forecast, with the mean lengths of the question.
     """
     requests = question.workload.requests
     num_input, num_output = (

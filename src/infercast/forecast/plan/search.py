@@ -149,9 +149,8 @@ SAME = 1.02  # Times that differ by less are the same
 
 
 def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
-    """Of rows that keep the SLO, the cheapest first; the winner is among them, and of those like it no other.
-
-    ``spent`` is what counts instead of money, such as energy.
+    """Of rows that keep the SLO, the cheapest first; the winner is among them, and of those like it no other. ``spent``
+    is what counts instead of money, such as energy.
     """
 
     def point(row: Row) -> Point:
@@ -571,7 +570,6 @@ def _most_between(
     stage: SimulationStage, candidate: Candidate, low: float, high: float, row: Row | None = None
 ) -> float | None:
     """The most requests per second that keep the SLO, about between multiples of the rate; None if the least does not.
-
     ``row``: the result at the least, where it is known. Short runs say about where it is, and those of `simulate`
     whether it is within 3 % of what is named.
     """
