@@ -425,7 +425,7 @@ def parse_changes(text: str) -> Changes:
 def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
     """Deploy a model on a GPU with settings (``asked``) after changes."""
     model, source, settings = asked.args
-    keywords = {**asked.keywords, **changes.options}
+    settings, keywords = with_keywords(settings, asked.keywords.get("engine"), {**asked.keywords, **changes.options})
     gpu = load_device(changes.gpu or source, None)
     other = gpus.changed_gpu(gpu, changes.properties)
     if other is not gpu:

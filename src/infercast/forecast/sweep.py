@@ -354,31 +354,45 @@ def _along_setting(
     tell: Tell,
 ) -> Sweep:  # fmt: skip
     """The same workload on one deployment after the other; what does not fit says so."""
+    found = changed_points(asked, axis.changes, workload, slo, decide, router, tell)
+    labels = enumerate(zip(axis.labels, found, strict=True))
+    points = [replace(point, label=label, number=axis.number(place)) for place, (label, point) in labels]
+    # Where the GPU itself changes there is not one price.
+    prices = {_price(point) for point in points if not point.problem}
+    common = prices.pop() if len(prices) == 1 else None
+    title = re.sub(r"\+\S*=\S*", "", _title(points))  # of the GPU without the changes of the first point
+    return Sweep(title, _served(workload.description, points), axis, tuple(points), slo, common)
+
+
+def changed_points(
+    asked: partial[Deployment],
+    changes: Sequence[str],
+    workload: Workload,
+    slo: Slo | None,
+    decide: Decide,
+    router: str | None,
+    tell: Tell,
+) -> list[Point]:
+    """The same workload on a deployment after each of these changes, in the words of ``--what-if``."""
     systems: list[System | str] = []
-    for text in axis.changes:
-        changes = deploy.parse_changes(text)
+    for text in changes:
+        change = deploy.parse_changes(text)
         try:
-            deployment = deploy.deploy_changed(asked, changes)
+            deployment = deploy.deploy_changed(asked, change)
         except DoesNotFitError as problem:
             systems.append(str(problem))
             continue
-        systems.append(system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None))
+        systems.append(system_of(deployment, (change.router or router) if deployment.layout.data > 1 else None))
     serve = partial(serve_system, workload=workload, slo=slo)
     done = on_all_cores(serve, [each for each in systems if isinstance(each, System)])
     points: list[Point] = []
-    prices: list[GpuPrice | None] = []
-    for place, (label, system) in enumerate(zip(axis.labels, systems, strict=True)):
-        number = axis.number(place)
+    for text, system in zip(changes, systems, strict=True):
         if isinstance(system, str):
-            points.append(Point(label, number, problem=system))
+            points.append(Point(text, None, problem=system))
             continue
-        tell(f"{axis.name} {label}")
-        points.append(point_of(label, number, decide(forecast_of(system, next(done))), slo))
-        prices.append(_price(points[-1]))
-    # Where the GPU itself changes there is not one price.
-    common = prices[0] if len(set(prices)) == 1 else None
-    title = re.sub(r"\+\S*=\S*", "", _title(points))  # of the GPU without the changes of the first point
-    return Sweep(title, _served(workload.description, points), axis, tuple(points), slo, common)
+        tell(text)
+        points.append(point_of(text, None, decide(forecast_of(system, next(done))), slo))
+    return points
 
 
 def _served(words: str, points: Sequence[Point]) -> str:

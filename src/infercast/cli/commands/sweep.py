@@ -12,6 +12,7 @@ from infercast.cli.outputs import Form, check_files, print_answer, print_result,
 from infercast.errors import InputError
 from infercast.forecast import sweep as sweeps
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
+from infercast.forecast.elasticities import elasticities
 from infercast.forecast.option_table import (
     COST,
     DEPLOYMENT,
@@ -53,9 +54,14 @@ def _run(
            metavar="NAME=V,V", panel="What changes"),
     Option("vary", list, "The same as a range, and of two settings every pair: dram_bandwidth=1x:2x:5.", (),
            metavar="NAME=A:B:N", panel="What changes"),
+    Option("elasticities", bool, "Say what 1 % of each number of the hardware brings, and sweep nothing.", False,
+           panel="What changes"),
     *(LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, TIME),
 )  # fmt: skip
 def command(ctx: options.Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
+    if given["elasticities"]:
+        _print_elasticities(ctx, form, {**given, "plot": plot, "csv": csv})
+        return
     vary = _split_settings(ctx, given["setting"], given["vary"])
     several = {f"--{name}": given[name] for name in AXES.values()} | {"--setting": vary}
     asked = [option for option, values in several.items() if values]
@@ -70,6 +76,13 @@ def command(ctx: options.Context, *, plot: Path | None, csv: Path | None, form: 
     total = prod(map(len, vary.values())) if vary else len(next(iter(along.values())))
     with time_budget(options.time_limit_of(ctx)):
         print_answer(form, _run(ctx, sweeps.sweep, given, "sweep", total, **along), plot=plot, csv=csv)
+
+
+def _print_elasticities(ctx: options.Context, form: Form, given: dict[str, Any]) -> None:
+    if idle := [f"--{name}" for name in (*AXES.values(), "vary", "plot", "csv") if given[name]]:
+        raise InputError(f"--elasticities gives one table (--format csv) and takes no {idle[0]}; leave it out")
+    with time_budget(options.time_limit_of(ctx)):
+        print_answer(form, _run(ctx, elasticities, given, "elasticities", 26))
 
 
 def _split_settings(ctx: options.Context, given: list[str], ranges: list[str]) -> dict[str, tuple[str, ...]]:
