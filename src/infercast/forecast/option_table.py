@@ -139,6 +139,9 @@ WORKLOAD = (
              page=Page("Shared prefix", "traffic", bounds=(0, 1000000), unit="tokens")),
     workload("prefix_groups", int, "Number of different shared starts.", 1,
              page=Page("Shared prefixes", "traffic", bounds=(1, 100000))),
+    workload("images", str,
+             "Images of each request, on average, by size: 1:1024x1024, or 0.3:512x512,2:1920x1080; of sessions in the "
+             "first prompt.", metavar="N:WxH"),
     workload("trace", Path, "Replay a trace: Azure CSV, Mooncake JSONL, JSONL of conversations, or plain CSV/JSONL."),
     workload("rate_scale", float, "Replay a trace this many times as fast.", 1.0),
     workload("too_long", str, "Requests above max_model_len: refuse, truncate (the prompt first) or skip.", "refuse",

@@ -144,7 +144,7 @@ def plan(
     promised = parse_slo(slo) if isinstance(slo, str) else slo
     question = question_of(
         model,
-        partial(resolve_workload, workload, load_options(load)),
+        partial(resolve_workload, workload, load_options(load), model=load_model(model)),
         promised,
         gpus=gpus,
         engines=engines,

@@ -446,7 +446,8 @@ def continued(workload: Workload, count: int, longest: int) -> Workload | None:
     if workload.classes or workload.adapters is not None:
         return None
     apart = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
-    further = drawn_with(drawn, count=count - before, seed=drawn.seed + apart * before).requests
+    seed = drawn.seed + apart * before
+    further = _labelled(workload, drawn_with(drawn, count=count - before, seed=seed), seed).requests
     limit = longest if workload.cut is None else workload.cut[1]
     if max(request.num_input + request.num_output for request in further) > limit:
         return None
@@ -481,7 +482,7 @@ def _again(workload: Workload, others: dict[str, Any]) -> Workload | None:
 
 
 def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
-    """Apply a workload's classes and adapters to another draw of it."""
+    """Apply a workload's classes, adapters and images to another draw of it."""
     if workload.classes:
         from infercast.serve.workload.classes import reclassed  # noqa: PLC0415 - most workloads have none
 
@@ -490,6 +491,10 @@ def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
         from infercast.serve.workload.classes import with_adapters  # noqa: PLC0415 - most workloads have none
 
         other = with_adapters(other, workload.adapters, seed=seed)
+    if workload.images:
+        from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - most workloads have none
+
+        other = with_images(other, workload.images, seed=seed)
     return other
 
 
