@@ -101,7 +101,7 @@ def synthetic_workload(
         drawn=drawn,
         open_ended=is_open,
     )
-    return ended(workload, declared_length, None if ignore_eos else False)
+    return ended(workload, declared_length or outputs_from.cap, None if ignore_eos else False)
 
 
 def first_count(count: int | None, concurrency: int | None, arrival: str) -> int:
@@ -160,6 +160,8 @@ def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> 
         workload = declaring(workload, declared)
     if ignore_eos is None:
         return workload
+    if ignore_eos and workload.drawn is not None and workload.drawn.output_lengths.cap:
+        raise InputError("with ignore_eos all answers have as many tokens as their cap; leave one of the two out")
     stops, drawn = not ignore_eos, workload.drawn
     return replace(
         workload,
@@ -331,7 +333,7 @@ def session_workload(
     requests, num_sessions = _drawn(drawn)
     words = _described(drawn, num_sessions)
     workload = Workload(requests, concurrency, rate, words, drawn, open_ended=is_open, in_turns=True)
-    return ended(workload, declared_length, None if ignore_eos else False)
+    return ended(workload, declared_length or outputs.cap, None if ignore_eos else False)
 
 
 def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
