@@ -281,10 +281,11 @@ def sweep(
     with stage_progress(tell) as say, time_budget(time_limit):
         if axis.is_load:
             found = deploy.resolve_deployment(deployment, gpu, others)
-            requests = deploy.resolve_workload(workload, load, found.settings.max_model_len)
+            requests = deploy.resolve_workload(workload, load, found.settings.max_model_len, found.model)
             return _along_load(system_of(found, router), axis, requests, promised, decide, say)
         asked = deploy.resolve_call(deployment, gpu, others)
-        requests = deploy.resolve_workload(workload, load, deploy.load_model(asked.args[0]).max_positions)
+        model = deploy.load_model(asked.args[0])
+        requests = deploy.resolve_workload(workload, load, model.max_positions, model)
         return _along_setting(asked, axis, requests, promised, decide, router, say)
 
 
