@@ -110,7 +110,8 @@ def missing(what: str, extra: str) -> InputError:
 
     names = EXTRAS[extra]
     command = shlex.join([sys.executable, "-m", "pip", "install", *names])
-    return InputError(f"{what} needs {' and '.join(names)}: {command}")
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return InputError(f"{what} needs {listed}: {command}")
 
 
 def need(what: str, extra: str) -> None:

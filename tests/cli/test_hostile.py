@@ -38,7 +38,7 @@ def test_hostile_commands_are_answered_or_refused(module: Any, tmp_path: Path, m
     assert len(verdicts) == COUNT
     wrong = [f"{each.problem}: {each.words}\n{each.details}" for each in verdicts if each.problem]
     assert not wrong, "\n\n".join(wrong)
-    assert sum(each.code == 0 for each in verdicts) > COUNT / 10  # not all of them end at the first check
+    assert sum(each.code == 0 for each in verdicts) > COUNT / 15  # not all of them end at the first check
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,24 @@ def test_settings(answered: Any) -> None:
     assert [point["value"] for point in names["points"]] == ["auto", "fp8"]
 
 
+def test_two_settings_give_every_pair(answered: Any, tmp_path: Any) -> None:
+    words = (*WORDS, "--rate", 20, "--vary", "dram_bandwidth=1x:2x:3", "--vary", "sms=0.5x,1x")
+    found = answered(*words, "--json").json
+    assert found["axes"] == {"dram_bandwidth": ["1x", "1.5x", "2x"], "sms": ["0.5x", "1x"]}
+    assert [point["value"] for point in found["points"]][:2] == [
+        "dram_bandwidth=1x,sms=0.5x",
+        "dram_bandwidth=1x,sms=1x",
+    ]
+    slow, fast = found["points"][0], found["points"][-1]
+    assert fast["tpot_ms"]["p50"] < slow["tpot_ms"]["p50"]
+    alone = answered(*WORDS, "--rate", 20, "--vary", "sms=1x", "--setting", "dram_bandwidth=2x,3x", "--json").json
+    assert alone["points"][0]["tpot_ms"] == fast["tpot_ms"]
+    pytest.importorskip("matplotlib")
+    text = answered(*words, "--plot", tmp_path / "map.svg").out
+    assert "dram_bandwidth \\ sms" in text
+    assert "1.5x" in (tmp_path / "map.svg").read_text()
+
+
 def test_the_table_has_charts_below_it(answered: Any) -> None:
     text = answered(*WORDS, "--rates", "2,20,60", *SLO, "--full").out
     for words in ("TTFT  o p50  + p95  x p99", "requests within the SLO", "knee", "saturation", "SLO holds", "price"):
@@ -78,6 +96,11 @@ WRONG = {
     "values": (("--rate", 5, "--setting", "max_num_seqs=2,x"), "max_num_seqs=x: must be a whole number"),
     "name": (("--rate", 5, "--setting", "max_num_sequences=2,4"), "unknown what-if 'max_num_sequences'"),
     "two settings": (("--setting", "block_size=16,32", "--setting", "max_num_seqs=1,2"), "both have several values"),
+    "a range": (("--rate", 5, "--vary", "sms=1x:2x:x"), "--vary must be FROM:TO:COUNT"),
+    "three settings": (
+        ("--rate", 5, "--vary", "sms=1x,2x", "--vary", "l2_bytes=1x,2x", "--vary", "block_size=16,32"),
+        "the values of one setting, or of two",
+    ),
     "plot": (("--rates", "1,2", "--plot", "x.gif"), "--plot x.gif must end in .png or .svg or .html or .htm"),
     "csv": (("--rates", "1,2", "--csv", "x.txt"), "--csv x.txt must end in .csv"),
     "slo": (("--rates", "1,2", "--slo", "ttft<1"), "slo 'ttft<1' must be"),
@@ -89,3 +112,11 @@ WRONG = {
 def test_what_is_wrong_is_one_sentence(answered: Any, name: str) -> None:
     words, sentence = WRONG[name]
     assert sentence in answered(*WORDS, *words).sentence
+
+
+def test_elasticities_are_one_table(answered: Any) -> None:
+    words = (*WORDS, "--elasticities", "--concurrency", 2)
+    found = answered(*words, "--json").json
+    assert {row["number"] for row in found["elasticities"]} >= {"sms", "dram_bandwidth", "host_speed", "power_limit_w"}
+    assert "takes no --rates" in answered(*words, "--rates", "1,2").sentence
+    assert "tpot mean" in answered(*words).out

@@ -13,8 +13,8 @@ Run = Callable[..., Any]
 
 def test_what_must_be_installed_is_named(infercast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    sentence = f"infercast web needs starlette and uvicorn: {sys.executable} -m pip install starlette uvicorn"
-    assert infercast("web").sentence == sentence
+    install = f"{sys.executable} -m pip install starlette uvicorn pydantic"
+    assert infercast("web").sentence == f"infercast web needs starlette, uvicorn and pydantic: {install}"
 
 
 @pytest.mark.skipif(find_spec("uvicorn") is None, reason="needs infercast[web]")

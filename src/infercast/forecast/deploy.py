@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from inspect import Parameter, signature
+from math import ceil
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
@@ -23,6 +24,7 @@ from infercast.hardware import gpu as gpus
 from infercast.hardware.host import MEASURED, HostProbe, read_probe
 from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
+from infercast.models.images import parse_images
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
 from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
@@ -30,7 +32,7 @@ from infercast.predict.learned import Changed, make_predictor, ordering, power_l
 from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Workload
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution
-from infercast.serve.workload.request import without_too_long
+from infercast.serve.workload.request import Image, without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, as_lengths, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
@@ -425,7 +427,7 @@ def parse_changes(text: str) -> Changes:
 def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
     """Deploy a model on a GPU with settings (``asked``) after changes."""
     model, source, settings = asked.args
-    keywords = {**asked.keywords, **changes.options}
+    settings, keywords = with_keywords(settings, asked.keywords.get("engine"), {**asked.keywords, **changes.options})
     gpu = load_device(changes.gpu or source, None)
     other = gpus.changed_gpu(gpu, changes.properties)
     if other is not gpu:
@@ -535,6 +537,7 @@ class LoadOptions(TypedDict, total=False):
     prefix_groups: int
     declared_output_len: int
     ignore_eos: bool
+    images: str
     seed: int
     turns: Lengths
     session_rate: float
@@ -564,7 +567,7 @@ def resolve_run(
     load, others = load_options(options), deploy_options(options)
     _check_options({**load, **others}, RunOptions.__annotations__)
     found = resolve_deployment(deployment, gpu, others)
-    return found, resolve_workload(workload, load, found.settings.max_model_len)
+    return found, resolve_workload(workload, load, found.settings.max_model_len, found.model)
 
 
 def load_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -621,8 +624,16 @@ def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
             raise UnknownNameError("option", name, [*known, *sorted(own)], hint, near=[here] if here in known else None)
 
 
-def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:
-    """A given workload, the requests of a trace, or random ones of at most ``longest`` tokens."""
+def resolve_workload(
+    workload: Servable, load: Mapping[str, Any], longest: int, model: ModelConfig | None = None
+) -> Workload:
+    """A given workload, the requests of a trace, or random ones of at most ``longest`` tokens; ``model`` for images."""
+    if load.get("images") and model is not None and not isinstance(workload, Workload):
+        from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - few runs have any
+
+        mix = image_mix(load["images"], model)
+        text = resolve_workload(workload, {**load, "images": None}, longest - most_image_tokens(mix))
+        return with_images(text, mix, seed=load.get("seed", 0))
     if workload is None:
         if all(load.get(name) is None for name in RATES) and load.get("arrival") != "burst":
             raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
@@ -637,6 +648,25 @@ def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) 
     return workload
 
 
+def image_mix(text: str, model: ModelConfig) -> tuple[tuple[float, Image], ...]:
+    """What the model's processor makes of images like ``1:1024x1024``, with how many of them a request has."""
+    encoder = None if model.vision is None else model.vision.images
+    if encoder is None:
+        how = "has no images" if model.vision is None else "cuts images by a rule that is not known"
+        raise InputError(f"images {text!r} cannot be sent: {model.name} {how}; qwen2.5-vl-7b takes some, say")
+    found = []
+    for mean, width, height in parse_images(text):
+        picture = encoder.picture(width, height)
+        image = Image(picture.num_tokens, picture.num_embeds, picture.grid, pixels=width * height)
+        found.append((mean, image))
+    return tuple(found)
+
+
+def most_image_tokens(mix: Iterable[tuple[float, Image]]) -> int:
+    """Of one request."""
+    return sum(ceil(mean) * image.num_tokens for mean, image in mix)
+
+
 def require_workload(workload: object) -> None:
     if not isinstance(workload, Workload):
         raise InputError(
@@ -648,7 +678,7 @@ def require_workload(workload: object) -> None:
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay no trace
 
-    changeable = ("rate", "num_requests", "declared_output_len", "ignore_eos")
+    changeable = ("rate", "num_requests", "declared_output_len", "ignore_eos", "images")
     for name in load:
         if name not in changeable:
             raise InputError(

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from infercast.forecast.best import BestThroughput, best_throughput
 from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
@@ -173,6 +174,11 @@ class Forecast(PlottableResult, SimulatedRun):
     def energy(self) -> Energy | None:
         """Joules of all GPUs, in all and a token; None where their power is not known."""
         return self.keep("energy", lambda: energy_of(self))
+
+    @property
+    def best(self) -> BestThroughput | None:
+        """What the GPUs could serve of these requests at most; None where stages have different GPUs."""
+        return self.keep("best", lambda: best_throughput(self))
 
     @property
     def intervals(self) -> Intervals:

@@ -267,14 +267,18 @@ def typical(workload: Workload, replica: Replica, most: int = MOST_ROUND) -> Wor
 
 def num_seats(replica: Replica, requests: tuple[Request, ...]) -> int:
     """How many sequences an engine holds at once: as many as it may plan, or as its KV cache has room for."""
+    return max(1, min(replica.policy.max_num_seqs, room_for(replica, requests)))
+
+
+def room_for(replica: Replica, requests: tuple[Request, ...]) -> int:
+    """How many sequences the KV cache has room for."""
     outputs = np.array([request.num_output for request in requests], dtype=float)
     budget = replica.policy.max_num_batched_tokens
     blocks = replica.kv_shape.most_blocks(
         np.array([each.num_input + each.num_output // 2 for each in requests]), budget
     )
     # Long answers stay longer, so more of those that are there at one time have them.
-    room = replica.num_blocks / (outputs @ np.broadcast_to(blocks, outputs.shape) / outputs.sum())
-    return max(1, min(replica.policy.max_num_seqs, int(room)))
+    return int(replica.num_blocks / (outputs @ np.broadcast_to(blocks, outputs.shape) / outputs.sum()))
 
 
 def _half_answered(requests: tuple[Request, ...], count: int) -> Iterator[Request]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from itertools import pairwise
@@ -44,6 +44,7 @@ LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5  # The share of the capacity that is a
 LOADS = ("Poisson", "gamma", "constant", "closed")  # Words that the speed of arrivals begins with in descriptions
 
 Tell = Callable[[str], None]
+Varied = tuple[str, Iterable[Any]] | Mapping[str, Iterable[Any]]
 Decide = Callable[[Forecast], Forecast]
 POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"  # What can be set, by the names of `deploy`
 LEAST, VALUES = 0.4, 7  # The default values: the least share of the GPU's own limit, and their number
@@ -58,6 +59,7 @@ class Axis:
 
     name: str
     values: tuple[Any, ...]
+    across: Axis | None = None  # A second setting: each of its values goes with each of these
 
     @property
     def is_load(self) -> bool:
@@ -65,32 +67,48 @@ class Axis:
         return self.name in (RATE, CONCURRENCY)
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def own_labels(self) -> tuple[str, ...]:
         return tuple(f"{value:g}" if isinstance(value, (int, float)) else str(value) for value in self.values)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of every point: its value, or the values of both settings."""
+        return self.own_labels if self.across is None else self.changes
 
     def number(self, place: int) -> float | None:
         try:
-            number = float(self.values[place])
+            number = math.nan if self.across else float(self.values[place])
         except ValueError:
             return None
         return number if math.isfinite(number) else None
 
-    def changes(self, place: int) -> str:
-        """A value of a setting in the words of ``--what-if``."""
-        return f"{self.name}={self.values[place]}"
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Values of settings in the words of ``--what-if``."""
+        own = tuple(f"{self.name}={value}" for value in self.values)
+        return own if self.across is None else tuple(f"{one},{each}" for one in own for each in self.across.changes)
 
 
 def axis_of(
     rates: Iterable[float] | None = None,
     concurrencies: Iterable[int] | None = None,
-    vary: tuple[str, Sequence[Any]] | None = None,
+    vary: Varied | None = None,
 ) -> Axis:
-    """The one axis that is given; rates and clients in ascending order."""
-    given = [(RATE, rates), (CONCURRENCY, concurrencies), vary or ("", None)]
-    asked = [(name, tuple(values)) for name, values in given if values is not None]
-    if len(asked) != 1:
-        raise InputError("a sweep goes along one axis: give rates, concurrencies or the values of one setting")
-    (name, values) = asked[0]
+    """The axis that is given, or two settings as one with the other across; rates and clients in ascending order."""
+    settings = [] if vary is None else [*vary.items()] if isinstance(vary, Mapping) else [vary]
+    given = [(name, values) for name, values in ((RATE, rates), (CONCURRENCY, concurrencies)) if values is not None]
+    if len(given) + bool(settings) != 1 or len(settings) > 2:
+        raise InputError("a sweep goes along one axis: rates, concurrencies or the values of one setting, or of two")
+    first, *others = [_axis(*each) for each in (*given, *settings)]
+    for second in others:
+        first = replace(first, across=second)
+        if first.name == second.name or len(first.changes) > MOST_VALUES:
+            raise InputError(f"{first.name} and {second.name} must be two settings of {MOST_VALUES} pairs at most")
+    return first
+
+
+def _axis(name: str, given: Iterable[Any]) -> Axis:
+    values = values_of(given, name) if isinstance(given, str) else tuple(given)
     if not 1 <= len(set(values)) == len(values) <= MOST_VALUES:
         raise InputError(f"{name} must be 1 to {MOST_VALUES} different values, not {', '.join(map(str, values[:9]))!r}")
     if name in (RATE, CONCURRENCY):
@@ -118,6 +136,16 @@ def parse_numbers(text: str, option: str, *, whole: bool = False) -> tuple[float
     if whole:
         return tuple(dict.fromkeys(float(round(value)) for value in values if round(value) > 0))
     return tuple(values)
+
+
+def values_of(text: str, option: str) -> tuple[str, ...]:
+    """Values of a setting as they are written; ``1x:2x:5`` and ``4T:8T:5`` are evenly spaced ones."""
+    unit = "".join({part[-1:] for part in text.split(":")[:2] if not part[-1:].isdigit()})
+    if text.count(":") != 2 or len(unit) > 1:
+        return tuple(value.strip() for value in text.split(","))
+    begin, end, count = text.split(":")
+    plain = ":".join((begin.removesuffix(unit), end.removesuffix(unit), count))
+    return tuple(f"{number:g}{unit}" for number in parse_numbers(plain, option))
 
 
 def at_load(workload: Workload, axis: str, value: float) -> Workload:
@@ -227,7 +255,7 @@ def sweep(
     *,
     rates: Iterable[float] | None = None,
     concurrencies: Iterable[int] | None = None,
-    vary: tuple[str, Sequence[Any]] | None = None,
+    vary: Varied | None = None,
     slo: Slo | str | None = None,
     price: Tariff | float | None = None,
     facility: Facility | None = None,
@@ -238,8 +266,9 @@ def sweep(
 ) -> Sweep:
     """Simulate a workload at several rates, numbers of clients, or values of a setting; names do as in `simulate`.
 
-    ``vary`` names a what-if change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in dollars per GPU
-    and hour, or a `Tariff`; the default is the median of the bundled lists. ``facility`` describes servers and
+    ``vary`` names a what-if change, with its values: ``("max_num_seqs", [128, 1024])``, or two, all pairs of which are
+    simulated: ``{"dram_bandwidth": "1x:2x:5", "sms": "1x,2x"}``. ``price`` is in dollars per GPU and hour, or a
+    `Tariff`; the default is the median of the bundled lists. ``facility`` describes servers and
     building. ``options`` are those of `deploy`, and of `synthetic_workload` without a workload. ``tell`` is called with
     each point as it begins; True shows it. Runs that are not precise when their part of ``time_limit`` seconds is over
     end there.
@@ -252,10 +281,11 @@ def sweep(
     with stage_progress(tell) as say, time_budget(time_limit):
         if axis.is_load:
             found = deploy.resolve_deployment(deployment, gpu, others)
-            requests = deploy.resolve_workload(workload, load, found.settings.max_model_len)
+            requests = deploy.resolve_workload(workload, load, found.settings.max_model_len, found.model)
             return _along_load(system_of(found, router), axis, requests, promised, decide, say)
         asked = deploy.resolve_call(deployment, gpu, others)
-        requests = deploy.resolve_workload(workload, load, deploy.load_model(asked.args[0]).max_positions)
+        model = deploy.load_model(asked.args[0])
+        requests = deploy.resolve_workload(workload, load, model.max_positions, model)
         return _along_setting(asked, axis, requests, promised, decide, router, say)
 
 
@@ -325,30 +355,45 @@ def _along_setting(
     tell: Tell,
 ) -> Sweep:  # fmt: skip
     """The same workload on one deployment after the other; what does not fit says so."""
+    found = changed_points(asked, axis.changes, workload, slo, decide, router, tell)
+    labels = enumerate(zip(axis.labels, found, strict=True))
+    points = [replace(point, label=label, number=axis.number(place)) for place, (label, point) in labels]
+    # Where the GPU itself changes there is not one price.
+    prices = {_price(point) for point in points if not point.problem}
+    common = prices.pop() if len(prices) == 1 else None
+    title = re.sub(r"\+\S*=\S*", "", _title(points))  # of the GPU without the changes of the first point
+    return Sweep(title, _served(workload.description, points), axis, tuple(points), slo, common)
+
+
+def changed_points(
+    asked: partial[Deployment],
+    changes: Sequence[str],
+    workload: Workload,
+    slo: Slo | None,
+    decide: Decide,
+    router: str | None,
+    tell: Tell,
+) -> list[Point]:
+    """The same workload on a deployment after each of these changes, in the words of ``--what-if``."""
     systems: list[System | str] = []
-    for place in range(len(axis.values)):
-        changes = deploy.parse_changes(axis.changes(place))
+    for text in changes:
+        change = deploy.parse_changes(text)
         try:
-            deployment = deploy.deploy_changed(asked, changes)
+            deployment = deploy.deploy_changed(asked, change)
         except DoesNotFitError as problem:
             systems.append(str(problem))
             continue
-        systems.append(system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None))
+        systems.append(system_of(deployment, (change.router or router) if deployment.layout.data > 1 else None))
     serve = partial(serve_system, workload=workload, slo=slo)
     done = on_all_cores(serve, [each for each in systems if isinstance(each, System)])
     points: list[Point] = []
-    prices: list[GpuPrice | None] = []
-    for place, (label, system) in enumerate(zip(axis.labels, systems, strict=True)):
-        number = axis.number(place)
+    for text, system in zip(changes, systems, strict=True):
         if isinstance(system, str):
-            points.append(Point(label, number, problem=system))
+            points.append(Point(text, None, problem=system))
             continue
-        tell(f"{axis.name} {label}")
-        points.append(point_of(label, number, decide(forecast_of(system, next(done))), slo))
-        prices.append(_price(points[-1]))
-    # Where the GPU itself changes there is not one price.
-    common = prices[0] if len(set(prices)) == 1 else None
-    return Sweep(_title(points), _served(workload.description, points), axis, tuple(points), slo, common)
+        tell(text)
+        points.append(point_of(text, None, decide(forecast_of(system, next(done))), slo))
+    return points
 
 
 def _served(words: str, points: Sequence[Point]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from infercast import units
 from infercast.engines.base import package_of
 from infercast.forecast import run
-from infercast.forecast.diagnosis.diagnose import RunDiagnosis
+from infercast.forecast.diagnosis.diagnose import BOUNDS, RunDiagnosis
 from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase
@@ -440,6 +440,12 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, tri
             for latency in quantities.LATENCIES
         },
         **{each.key: each.data(forecast) for each in quantities.RESULTS},
+        "best_possible": forecast.best
+        and {
+            **pick(forecast.best, "share limited_by batch role requests_per_s=requests_per_second"),
+            "output_tokens_per_s": forecast.best.output_tokens_per_second,
+            "resources": [{"resource": name, "busy": share} for name, share in forecast.best.busy.items()],
+        },
         **decision_fields(forecast),
         **{each.key: each.data(forecast) for each in quantities.ENERGIES},
         "energy": forecast.energy and _energy_dict(forecast.energy),
@@ -531,6 +537,13 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
     for pool in forecast.pools:
         rows += _of_pool(pool, host_rows(pool.deployment, pool.phases))
     rows += [row for each in quantities.RESULTS for row in each.facts(forecast)]
+    if (best := forecast.best) is not None:
+        limit = BOUNDS.get(best.limited_by, best.limited_by) + (
+            "" if best.role == BOTH else f" of the {best.role} pool"
+        )
+        most = f"{units.format_figure(best.output_tokens_per_second)} output tokens/s"
+        words = f"{units.format_percent(best.share)} of {most}, limited by {limit} with batches of {best.batch:,}"
+        rows.append(("best possible", words))
     rows += draft_rows(forecast)
     for pool in forecast.pools:
         rows += _of_pool(pool, [row for each in quantities.LOADS for row in each.facts(pool)] + tier_rows(pool))

@@ -37,6 +37,7 @@ from infercast.report.terminal import (
     Facts,
     Field,
     FittingTable,
+    Grid,
     Paragraph,
     RenderableType,
     Renderers,
@@ -116,12 +117,14 @@ POLICY_FIELDS: tuple[Field[PolicyDay], ...] = (
 
 
 def render_sweep(sweep: Sweep) -> list[RenderableType]:
-    name = UNITS.get(sweep.axis.name, sweep.axis.name)
+    name = name_of(sweep)
     parts: list[RenderableType] = [styled(f"{sweep.title}: {sweep.workload}")]
     parts.append(Section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
     refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
     parts += [Paragraph(sentence, style="dim") for sentence in refused + overload_notes(sweep)]
-    if len(sweep.simulated) > 1:
+    if sweep.axis.across is not None:
+        parts += map_tables(sweep)
+    elif len(sweep.simulated) > 1:
         parts.append(TextCharts(charts_of(sweep)))
     if rows := summary_rows(sweep):
         parts.append(Section("Where it bends" if sweep.axis.is_load else "Best values", Facts(rows)))
@@ -135,10 +138,11 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
     points = sweep.simulated
     step = -(-len(points) // MOST_POINTS) if points else 1
     title = f"{sweep.title}: {LENGTHS.sub('', sweep.workload)}" + ("" if sweep.slo is None else f"\nSLO {sweep.slo}")
-    parts: list[RenderableType] = [Paragraph(title, SCREEN), FittingTable(columns_of(sweep), points[::step])]
+    shown = [FittingTable(columns_of(sweep), points[::step])] if sweep.axis.across is None else map_tables(sweep)[:3]
+    parts: list[RenderableType] = [Paragraph(title, SCREEN), *shown]
     refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
     parts += [Paragraph(sentence, SCREEN, style="dim") for sentence in refused + overload_notes(sweep)]
-    if 1 < len(points) <= DRAWN:
+    if 1 < len(points) <= DRAWN and sweep.axis.across is None:
         parts.append(TextCharts(charts_of(sweep)[:2]))
     rows = [row for row in summary_rows(sweep) if row[0] not in ("SLO", "price")]
     if runs := [point.forecast for point in points if point.forecast is not None]:
@@ -148,6 +152,33 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
         host_doubt = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
         rows += named_first("doubt", [*brief_doubts(last.source, "", None), host_doubt][:2])
     return [*parts, Section("Where it bends" if sweep.axis.is_load else "Best values", Facts([*rows, ("more", MORE)]))]
+
+
+def name_of(sweep: Sweep) -> str:
+    second = "" if sweep.axis.across is None else f" and {sweep.axis.across.name}"
+    return UNITS.get(sweep.axis.name, sweep.axis.name) + second
+
+
+def maps_of(sweep: Sweep) -> list[tuple[Field[Any], list[list[Point]]]]:
+    """Of two settings: what is worth a table, and the points of each value of the first along the second."""
+    assert sweep.axis.across is not None
+    width = len(sweep.axis.across.values)
+    rows = [list(sweep.points[begin : begin + width]) for begin in range(0, len(sweep.points), width)]
+    titles = ("TTFT p50", "TPOT p50", "tokens/s", "in SLO", "$/M out", "J/out")
+    return [(each, rows) for each in columns_of(sweep) if each.title in titles]
+
+
+def map_tables(sweep: Sweep) -> list[RenderableType]:
+    first, second = sweep.axis, sweep.axis.across
+    assert second is not None
+    columns = [f"{first.name} \\ {second.name}", *second.own_labels]
+    return [
+        Section(
+            str(field.title),
+            Grid(columns, [[label, *map(field.cell, row)] for label, row in zip(first.own_labels, rows, strict=True)]),
+        )
+        for field, rows in maps_of(sweep)
+    ]
 
 
 def overload_notes(sweep: Sweep) -> list[str]:
@@ -346,6 +377,7 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     fields = point_fields(sweep)
     return {
         **pick(sweep, "title workload axis=axis.name"),
+        "axes": {each.name: each.own_labels for each in (sweep.axis, sweep.axis.across) if each is not None},
         "slo": sweep.slo and str(sweep.slo),
         "usd_per_gpu_hour": sweep.price and sweep.price.per_hour,
         "light_ttft_p50_ms": sweep.light_ttft and in_ms(sweep.light_ttft),

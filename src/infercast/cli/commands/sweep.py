@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from infercast.cli.outputs import Form, check_files, print_answer, print_result,
 from infercast.errors import InputError
 from infercast.forecast import sweep as sweeps
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
+from infercast.forecast.elasticities import elasticities
 from infercast.forecast.option_table import (
     COST,
     DEPLOYMENT,
@@ -50,37 +52,55 @@ def _run(
     Option("setting", list,
            "Values of what --what-if can change: max_num_batched_tokens=2048,8192; with one value it is fixed.", (),
            metavar="NAME=V,V", panel="What changes"),
+    Option("vary", list, "The same as a range, and of two settings every pair: dram_bandwidth=1x:2x:5.", (),
+           metavar="NAME=A:B:N", panel="What changes"),
+    Option("elasticities", bool, "Say what 1 % of each number of the hardware brings, and sweep nothing.", False,
+           panel="What changes"),
     *(LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, TIME),
 )  # fmt: skip
 def command(ctx: options.Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
-    vary = _split_settings(ctx, given["setting"])
+    if given["elasticities"]:
+        _print_elasticities(ctx, form, {**given, "plot": plot, "csv": csv})
+        return
+    vary = _split_settings(ctx, given["setting"], given["vary"])
     several = {f"--{name}": given[name] for name in AXES.values()} | {"--setting": vary}
     asked = [option for option, values in several.items() if values]
     if len(asked) != 1:
         which = f"not of {' and '.join(asked)}" if asked else "and none is given"
         raise InputError(f"a sweep is along --rates, --concurrencies or one --setting NAME=VALUE,VALUE, {which}")
     check_files(plot, ("--csv", csv))
-    along: dict[str, Any] = {"vary": vary}
+    along: dict[str, Any] = {"vary": vary or None}
     for load, option in AXES.items():
         if given[option]:
             along = {option: _loads(ctx, load, given[option])}
-    total = len(vary[1]) if vary else len(next(iter(along.values())))
+    total = prod(map(len, vary.values())) if vary else len(next(iter(along.values())))
     with time_budget(options.time_limit_of(ctx)):
         print_answer(form, _run(ctx, sweeps.sweep, given, "sweep", total, **along), plot=plot, csv=csv)
 
 
-def _split_settings(ctx: options.Context, given: list[str]) -> tuple[str, list[str]] | None:
-    """The one setting with several values; those with one stay what they are for other commands."""
+def _print_elasticities(ctx: options.Context, form: Form, given: dict[str, Any]) -> None:
+    if idle := [f"--{name}" for name in (*AXES.values(), "vary", "plot", "csv") if given[name]]:
+        raise InputError(f"--elasticities gives one table (--format csv) and takes no {idle[0]}; leave it out")
+    with time_budget(options.time_limit_of(ctx)):
+        print_answer(form, _run(ctx, elasticities, given, "elasticities", 26))
+
+
+def _split_settings(ctx: options.Context, given: list[str], ranges: list[str]) -> dict[str, tuple[str, ...]]:
+    """The settings with several values; those with one stay what they are for other commands."""
     several = [text for text in given if "," in text]
     if len(several) > 1:
         raise InputError(f"--setting {several[0]} and --setting {several[1]} both have several values; sweep one")
     ctx.params["setting"] = [text for text in given if "," not in text]
-    if not several:
-        return None
-    name, equals, values = several[0].partition("=")
-    if not equals or not all(value.strip() for value in values.split(",")):
-        raise InputError(f"--setting {several[0]!r} must be NAME=VALUE,VALUE")
-    return name.strip().replace("-", "_"), [value.strip() for value in values.split(",")]
+    found: dict[str, tuple[str, ...]] = {}
+    for text, option in [*((text, "--setting") for text in several), *((text, "--vary") for text in ranges)]:
+        name, equals, values = text.partition("=")
+        if not equals or not all(value.strip() for value in values.split(",")):
+            raise InputError(f"{option} {text!r} must be NAME=VALUE,VALUE")
+        key = name.strip().replace("-", "_")
+        if key in found:
+            raise InputError(f"{option} {text} gives {key} a second time; say it once")
+        found[key] = sweeps.values_of(values, option)
+    return found
 
 
 def _loads(ctx: options.Context, load: str, text: str) -> list[Any]:

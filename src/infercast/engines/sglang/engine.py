@@ -35,6 +35,7 @@ from infercast.engines.sglang.settings import (
     rules_of,
 )
 from infercast.engines.speculation import Drafting
+from infercast.engines.timer import encoder_of
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -493,6 +494,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         offload=memory.offload_of(
             settings, deployment.memory, deployment.model.layers, deployment.layout, deployment.gpu
         ),
+        encoder=encoder_of(deployment, host.eager_kernel),
         max_adapters=settings.max_loras_per_batch if settings.has_adapters else None,
         speculation=None if settings.drafting is None else settings.drafting.speculation(),
     )

@@ -131,7 +131,8 @@ def plan(
     if strange := deploy_options(load):
         raise UnknownNameError("option", next(iter(strange)), LoadOptions.__annotations__)
     question = question_of(
-        model, partial(resolve_workload, workload, load_options(load)), parse_slo(slo) if isinstance(slo, str) else slo,
+        model, partial(resolve_workload, workload, load_options(load), model=load_model(model)),
+        parse_slo(slo) if isinstance(slo, str) else slo,
         gpus=gpus, engines=engines, tariff=Tariff.of(price), facility=facility, quantizations=quantizations,
         max_gpus=max_gpus, budget=budget, max_model_len=max_model_len, disaggregate=disaggregate, objective=objective,
         least_odds=odds,

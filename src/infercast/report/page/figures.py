@@ -117,7 +117,7 @@ def _recolour(artist: Any, colours: dict[str, str]) -> None:
 
 
 def sweep_plot(sweep: Sweep) -> Plot:
-    name = curves.UNITS.get(sweep.axis.name, sweep.axis.name)
+    name = curves.name_of(sweep)
     columns = curves.columns_of(sweep)
     rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
     notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + curves.overload_notes(sweep)
@@ -125,6 +125,9 @@ def sweep_plot(sweep: Sweep) -> Plot:
     values = elements.table([escape(str(column.title)).replace(" ", "<br>") for column in columns], rows)
 
     def paint(figure: Any, tips: canvas.Tips) -> None:
+        if sweep.axis.across is not None:
+            _maps(figure, tips, sweep)
+            return
         charts = curves.charts_of(sweep)
         shape = canvas.stacked(figure, len(charts), 2)
         gaps = {"hspace": 0.62 if canvas.is_narrow(figure) else 0.45, "wspace": 0.18}
@@ -149,6 +152,33 @@ def sweep_plot(sweep: Sweep) -> Plot:
         ),
         caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
     )
+
+
+def _maps(figure: Any, tips: canvas.Tips, sweep: Sweep) -> None:
+    """Heat maps of two settings: the darker a field, the more of what its title says."""
+    found, first, second = curves.maps_of(sweep)[:4], sweep.axis, sweep.axis.across
+    assert second is not None
+    shape = canvas.stacked(figure, len(found), 2)
+    gaps = {"hspace": 0.62 if canvas.is_narrow(figure) else 0.45, "wspace": 0.3}
+    panels = figure.subplots(*shape, squeeze=False, gridspec_kw=canvas.room(figure, left=0.62, **gaps))
+    for axes in panels.flat[len(found) :]:
+        axes.set_visible(False)
+    for axes, (field, rows) in zip(panels.flat, found, strict=False):
+        values = [[field.of(point) for point in row] for row in rows]
+        known = [value for row in values for value in row if value is not None]
+        low, high = min(known, default=0.0), max(known, default=1.0)
+        for across, row in enumerate(zip(*rows, strict=True)):
+            for place, point in enumerate(row):
+                value, text = values[place][across], field.cell(point)
+                share = 0.0 if value is None else (value - low) / max(high - low, 1e-12)
+                box = axes.bar(across, 1.0, 1.0, place - 0.5, color=canvas.SERIES[0], alpha=0.1 + 0.6 * share, lw=0)[0]
+                tips.put(box, f"{point.label}: {field.title} {text}")
+                axes.annotate(text, (across, place), fontsize=8, color=canvas.INK, ha="center", va="center")
+        axes.set_title(field.title)
+        axes.set_xticks(range(len(second.values)), second.own_labels)
+        axes.set_yticks(range(len(first.values)), first.own_labels)
+        axes.set_xlabel(second.name)
+        axes.set_ylabel(first.name)
 
 
 def _panel(axes: Any, chart: Chart, tips: canvas.Tips, name: str) -> None:
