@@ -89,7 +89,6 @@ class FeedForward(ABC):
 
 def hottest_load(tokens: Size, topk: int, layout: ParallelLayout) -> Size:
     """Tokens that would load every GPU as the hottest one is loaded; all are loaded alike unless experts are spread.
-
     With uniform routing the largest of n Poisson counts lies about sqrt(2 ln n) deviations above their mean.
     """
     together = tokens * layout.sharing if layout.sharing > 1 else tokens

@@ -14,7 +14,6 @@ from infercast.ops.op import DEFAULT_LIBRARY, Quantity, Size, bytes_of, quantise
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
     """``tensor`` GPUs share every layer; ``pipeline`` such groups hold one stage each, and there are ``data`` copies.
-
     Copies share routed experts: the width of each is split over the GPUs of all, or with ``experts`` whole ones are
     spread.
     """
@@ -77,7 +76,6 @@ class ParallelLayout:
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
     """How the weights are stored and multiplied, by part of the model; names are dtypes of `infercast.ops.op`.
-
     ``activation_*``: what inputs of a product are turned into, the weight's own format or ``base``.
     """
 
@@ -131,7 +129,6 @@ class Shard(NamedTuple):
         self, name: str, tokens: Size, outputs: int, inputs: int, part: str, *, quantised: bool = False, count: int = 1
     ) -> list[Call]:
         """A linear module as kernels: the product, and the quantising of its input where its ``part`` asks for it.
-
         ``quantised`` inputs arrive in their own format, where the engine fuses that with the norm or activation before.
         """
         base, apart = self.weights.base, self.weights.quantised_apart

@@ -24,10 +24,9 @@ DRAFT_PREFIX = "draft_"  # Before the names of kernels that draft for speculativ
 
 
 def adapter_calls(calls: list[Call], slots: AdapterSlots, tokens: Size, dtype: str) -> list[Call]:
-    """The kernels that adapters add to those of a step, with all slots taken as far as there are tokens.
-
-    Each projection gets two products, to the rank and back, of all tokens. Ranks are small, so both move data: the
-    input once more, the output twice, and the adapters. That is physics from shapes, not measured.
+    """The kernels that adapters add to those of a step, with all slots taken as far as there are tokens. Each
+    projection gets two products, to the rank and back, of all tokens. Ranks are small, so both move data: the input
+    once more, the output twice, and the adapters. That is physics from shapes, not measured.
     """
     active: Any = np.minimum(tokens, slots.count)
     value, found = bytes_of(dtype), []

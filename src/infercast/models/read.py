@@ -34,10 +34,9 @@ ODD = re.compile("mamba|ssm|rwkv|lru_|linear_(attn|num|key|value)|lightning|comp
 
 
 def overridden(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with some of them changed; objects are merged, all else is replaced.
-
-    Where that takes layers away, lists and patterns with one item a layer lose those of the layers that are gone: an
-    engine reads as many of them as it has layers.
+    """The fields with some of them changed; objects are merged, all else is replaced. Where that takes layers away,
+    lists and patterns with one item a layer lose those of the layers that are gone: an engine reads as many of them as
+    it has layers.
     """
     found = dict(values)
     for name, change in changes.items():
@@ -74,7 +73,6 @@ def read_object(text: str, what: str) -> dict[str, Any]:
 
 def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> ModelConfig:
     """The same model with its states in other formats: the ``matrices``, or all of one where nothing is said of them.
-
     Facts of vLLM 0.25 (``layers/mamba/mamba_utils.py``). What a config says of the matrices holds against ``whole``;
     those of Kimi delta attention are fp32 whatever is asked for.
     """

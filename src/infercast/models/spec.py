@@ -60,10 +60,9 @@ class VisionPart:
 
 @dataclass(frozen=True, slots=True)
 class PredictionPart:
-    """Heads that predict further tokens (multi-token prediction), which draft for speculative decoding.
-
-    A head joins the hidden state of a token and the embedding of the next one in a product of twice the hidden size,
-    runs layers of its own and asks the model's head. Engines load it for speculative decoding alone.
+    """Heads that predict further tokens (multi-token prediction), which draft for speculative decoding. A head joins
+    the hidden state of a token and the embedding of the next one in a product of twice the hidden size, runs layers of
+    its own and asks the model's head. Engines load it for speculative decoding alone.
     """
 
     heads: int  # Heads with weights of their own
@@ -195,9 +194,8 @@ def _input_values(config: ModelConfig) -> int:
 
 
 def active_parameter_count(config: ModelConfig) -> int:
-    """Parameters that one token is multiplied with.
-
-    The embedding is looked up, not multiplied, and does not count; the head does. gpt-oss and others count this way.
+    """Parameters that one token is multiplied with. The embedding is looked up, not multiplied, and does not count; the
+    head does. gpt-oss and others count this way.
     """
     head = config.vocabulary * config.hidden + config.hidden + _input_values(config)
     return head + sum(stack.layers * _layer(stack, config.hidden, active=True) for stack in config.stacks)

@@ -17,10 +17,9 @@ GATED_DELTA, KIMI_DELTA, MAMBA2 = "gdn", "kda", "mamba2"
 
 @dataclass(frozen=True)
 class Scan(ComputedInDtype):
-    """The prompts of a recurrent layer, in chunks: parallel within a chunk, serial from one chunk to the next.
-
-    The batch is a histogram, as in ``Attention``. ``heads`` have a state of ``key_dim`` x ``value_dim`` each,
-    ``key_heads`` are those of keys and queries; of a state space: heads, groups, state size, head size.
+    """The prompts of a recurrent layer, in chunks: parallel within a chunk, serial from one chunk to the next. The
+    batch is a histogram, as in ``Attention``. ``heads`` have a state of ``key_dim`` x ``value_dim`` each, ``key_heads``
+    are those of keys and queries; of a state space: heads, groups, state size, head size.
     """
 
     queries: Lengths

@@ -97,10 +97,9 @@ def tensor_rate_of(dtype: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gemm(ComputedInDtype):
-    """``y[m, n] = x[m, k] w[k, n]``, ``batch`` times over with different weights.
-
-    ``dtype`` is the format of ``x`` and of the arithmetic, ``weight_dtype`` the stored format of ``w`` (the same
-    unless weights alone are quantised), ``out_dtype`` the format of ``y``.
+    """``y[m, n] = x[m, k] w[k, n]``, ``batch`` times over with different weights. ``dtype`` is the format of ``x`` and
+    of the arithmetic, ``weight_dtype`` the stored format of ``w`` (the same unless weights alone are quantised),
+    ``out_dtype`` the format of ``y``.
     """
 
     m: Size
@@ -133,9 +132,8 @@ class Gemm(ComputedInDtype):
 @dataclass(frozen=True, slots=True)
 class MoE(ComputedInDtype):
     """``topk`` of ``experts`` gated feed-forward networks for each token, from router output to summed result.
-
-    ``local_experts`` of them live on this GPU (all, unless experts are spread over GPUs). Routing is taken as
-    uniform in every quantity here: each expert is as likely as any other. ``routing`` is for kernel models only.
+    ``local_experts`` of them live on this GPU (all, unless experts are spread over GPUs). Routing is taken as uniform
+    in every quantity here: each expert is as likely as any other. ``routing`` is for kernel models only.
     """
 
     tokens: Size
@@ -262,15 +260,9 @@ class Elementwise:
 
 
 def norm(
-    rows: Size,
-    width: int,
-    *,
-    residual: bool,
-    dtype: str = "bf16",
-    out_dtype: str = "bf16",
-    fused: bool = False,
+    rows: Size, width: int, *, residual: bool, dtype: str = "bf16", out_dtype: str = "bf16", fused: bool = False,
     streams: int = 0,
-) -> Elementwise:
+) -> Elementwise:  # fmt: skip
     """RMS or layer norm, with ``residual`` and ``streams`` more rows added before, or ``fused`` into an all-reduce."""
     value = bytes_of(dtype)
     read = width * value * ((2 if residual else 1) + streams)
@@ -304,15 +296,9 @@ def plain_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str
 
 
 def rope(
-    rows: Size,
-    heads: int,
-    rotary_dim: int,
-    dtype: str = "bf16",
-    *,
-    normed: bool = False,
-    copied: int = 0,
+    rows: Size, heads: int, rotary_dim: int, dtype: str = "bf16", *, normed: bool = False, copied: int = 0,
     by_hand: bool = False,
-) -> Elementwise:
+) -> Elementwise:  # fmt: skip
     """Rotary position embedding; ``normed`` heads are scaled on the way, ``copied`` elements of a row copied along."""
     width = heads * rotary_dim
     value = bytes_of(dtype)
@@ -522,9 +508,8 @@ class EncoderAttention(ComputedInDtype):
 
 
 def spread_lengths(count: int, mean: int, sigma: float) -> npt.NDArray[np.int64]:
-    """``count`` lengths of about this mean, in an order that looks random and is always the same.
-
-    ``sigma`` is the standard deviation of the logarithm: 0 makes all equal, 1 is as uneven as chat traffic.
+    """``count`` lengths of about this mean, in an order that looks random and is always the same. ``sigma`` is the
+    standard deviation of the logarithm: 0 makes all equal, 1 is as uneven as chat traffic.
     """
     if sigma == 0:
         return np.full(count, mean, dtype=np.int64)

@@ -74,9 +74,8 @@ class Estimate(PlottableResult):
 
 
 def total(parts: Iterable[tuple[Estimate, int]]) -> Estimate:
-    """The sum of (estimate, launches) pairs; its bound is that of the largest part.
-
-    Interval ends add up: errors of one predictor on one GPU tend to point the same way, so they do not cancel.
+    """The sum of (estimate, launches) pairs; its bound is that of the largest part. Interval ends add up: errors of one
+    predictor on one GPU tend to point the same way, so they do not cancel.
     """
     seconds = low = high = largest = 0.0
     source, bound = SOURCES[0], "launch"

@@ -29,7 +29,6 @@ MANY = 2000  # Rows from which on trees are compared one after the other
 @dataclass(frozen=True)
 class Forest:
     """A sum of oblivious trees: all nodes of one level ask the same question, so a leaf's index is the answers as bits.
-
     For a few rows bits are looked up; many go tree by tree, in chunks that stay in the processor's cache.
     """
 
@@ -352,14 +351,9 @@ def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True)
 
 
 def save_artifact(
-    path: Path,
-    models: Sequence[tuple[Entry, Forest]],
-    provenance: dict[str, Any],
-    groups: Array,
-    *,
-    inputs: Inputs = KERNELS,
-    origin: Mapping[str, Any] | None = None,
-) -> None:
+    path: Path, models: Sequence[tuple[Entry, Forest]], provenance: dict[str, Any], groups: Array, *,
+    inputs: Inputs = KERNELS, origin: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
     """Write an artefact and its manifest, whole or not at all; ``groups``: hashes of the rows that were fitted on."""
     header = {"schema": SCHEMA, **provenance, "models": [entry._asdict() for entry, _ in models]}
     arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)}

@@ -163,9 +163,8 @@ def are_many(size: Any) -> bool:
 
 
 def parts_of(op: Any, names: Sequence[str]) -> tuple[list[Op], Array | None]:
-    """Operators of some shapes each, and which of them each shape is; None: in order.
-
-    They differ in these fields, and in all others that are arrays.
+    """Operators of some shapes each, and which of them each shape is; None: in order. They differ in these fields, and
+    in all others that are arrays.
     """
     names = [each.name for each in fields(op) if each.name in names or isinstance(getattr(op, each.name), np.ndarray)]
     sizes, which = _distinct(np.broadcast_arrays(*(np.asarray(getattr(op, name)) for name in names)))
@@ -277,10 +276,9 @@ WARM_BELIEF = 6.0  # Power of the share of an engine's time that a table's physi
 
 
 class KernelModel:
-    """Estimates kernels of one kind on one GPU: seconds = physics x exp(residual) x longer + added.
-
-    ``longer`` and ``added`` are what other kernels of an engine cost. A sibling's model answers for the same shape on
-    the sibling, and physics says how the two chips differ.
+    """Estimates kernels of one kind on one GPU: seconds = physics x exp(residual) x longer + added. ``longer`` and
+    ``added`` are what other kernels of an engine cost. A sibling's model answers for the same shape on the sibling, and
+    physics says how the two chips differ.
     """
 
     def __init__(

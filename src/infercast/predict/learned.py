@@ -226,10 +226,9 @@ class ModelSelector:
 
 
 class Learned:
-    """Estimates operators with an artefact, falling back to what is typical where it has nothing to say.
-
-    Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
-    several GPUs, for an unmeasured one). A kernel without any model is estimated by its physics alone and says so.
+    """Estimates operators with an artefact, falling back to what is typical where it has nothing to say. Tiers, best
+    first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of several
+    GPUs, for an unmeasured one). A kernel without any model is estimated by its physics alone and says so.
     """
 
     is_cheap = False

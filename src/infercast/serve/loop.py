@@ -349,9 +349,8 @@ class Loop:
             self._finish()
 
     def _look_ahead(self, step: Step) -> Repetitions:
-        """Times of the repeated step, for as many repetitions as there are blocks.
-
-        The previous step's result is processed while the first repetition runs, and so on.
+        """Times of the repeated step, for as many repetitions as there are blocks. The previous step's result is
+        processed while the first repetition runs, and so on.
         """
         before = self.under_way.popleft() if self.under_way else None
         process, estimate = None if before is None else before.estimate.host.process, step.estimate

@@ -264,14 +264,9 @@ class Record(RequestTimes):
                 self.num_cached[sequence.index] = sequence.num_cached
 
     def tokens(
-        self,
-        end: float,
-        num_sampled: int,
-        others: SequenceOf[Sequence],
-        done: SequenceOf[Sequence],
-        left: SequenceOf[Sequence] = (),
-        apart: bool = False,
-    ) -> None:
+        self, end: float, num_sampled: int, others: SequenceOf[Sequence], done: SequenceOf[Sequence],
+        left: SequenceOf[Sequence] = (), apart: bool = False,
+    ) -> None:  # fmt: skip
         """The engine has processed a step, and its tokens are on their way to the clients.
 
         All sampled sequences got a token in the previous step too, except possibly ``others``; those in ``left`` get
@@ -418,9 +413,8 @@ class ServedRequests(RequestTimes):
         return self._timed_gaps
 
     def first(self, count: int) -> ServedRequests:
-        """What clients saw of the first requests; and between tokens, until the last of these was sent.
-
-        Where none came before that, as all were sent at once: until the last of these ended.
+        """What clients saw of the first requests; and between tokens, until the last of these was sent. Where none came
+        before that, as all were sent at once: until the last of these ended.
         """
         if count == self.sent_at.size:
             return self

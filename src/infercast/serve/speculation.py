@@ -107,10 +107,9 @@ class Speculation:
 
 
 class Draws:
-    """Accepted and proposed drafts at each output position.
-
-    Acceptance is random. With few requests that would decide the result, so the luck of the first ones is spread
-    evenly: of several draws each takes the one nearest to its quantile, the first the average.
+    """Accepted and proposed drafts at each output position. Acceptance is random. With few requests that would decide
+    the result, so the luck of the first ones is spread evenly: of several draws each takes the one nearest to its
+    quantile, the first the average.
     """
 
     def __init__(self, speculation: Speculation) -> None:

@@ -58,7 +58,6 @@ class StepShape:
 
 class GroupShape(StepShape):
     """A batch of ``decodes`` single-token sequences, known by their total context, plus the sequences in ``prefills``.
-
     Per-sequence lengths (``computed``) are built only if a timer asks for them.
     """
 
@@ -92,9 +91,8 @@ class GroupShape(StepShape):
 
 @dataclass(repr=False)
 class DraftShape(StepShape):
-    """The batch of a step with speculative decoding: verifying sequences first, then prompts.
-
-    ``num_sampled`` counts the LM head's rows: every draft, plus one per sampling sequence.
+    """The batch of a step with speculative decoding: verifying sequences first, then prompts. ``num_sampled`` counts
+    the LM head's rows: every draft, plus one per sampling sequence.
     """
 
     num_verifying: int  # Sequences that compute a token and its drafts, if any

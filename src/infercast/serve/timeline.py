@@ -31,7 +31,6 @@ NOTHING_NEW = WarmupHit(in_layers=False, in_head=False)
 
 class WarmupCosts:
     """Kernels one engine has loaded since its start; sizes up to ``largest_graph`` are captured before it serves.
-
     ``known_rows``: heads up to this many rows are in captured graphs, such as the drafter's.
     """
 

@@ -160,10 +160,9 @@ class BlockTransfers(Transfers):
 
 
 class LayerTransfers(Transfers):
-    """Pages loaded from the host while the prompts that need them are computed, as in SGLang.
-
-    Layers are loaded in order and computed as they arrive, so a step takes at least as long as its copy, plus the last
-    layer. Copies to the host begin when results are processed; nothing waits for them.
+    """Pages loaded from the host while the prompts that need them are computed, as in SGLang. Layers are loaded in
+    order and computed as they arrive, so a step takes at least as long as its copy, plus the last layer. Copies to the
+    host begin when results are processed; nothing waits for them.
     """
 
     def __init__(self, offload: Offload, scheduler: PrefillScheduler) -> None:

@@ -19,19 +19,10 @@ def plain_networks(fields: parts.Fields, bias: parts.Answer = False, gated: part
 
 
 def read_layers(
-    fields: parts.Fields,
-    *,
-    windows: str = "none",
-    experts: Mapping[str, Any] = {},
-    gated: parts.Answer | None = True,
-    mlp_bias: parts.Answer = False,
-    norms: int = 2,
-    parallel: parts.Answer = False,
-    rotary: bool = True,
-    gate: str = "",
-    latent: bool = False,
-    **attention: parts.Answer,
-) -> list[parts.Layer]:
+    fields: parts.Fields, *, windows: str = "none", experts: Mapping[str, Any] = {}, gated: parts.Answer | None = True,
+    mlp_bias: parts.Answer = False, norms: int = 2, parallel: parts.Answer = False, rotary: bool = True, gate: str = "",
+    latent: bool = False, **attention: parts.Answer,
+) -> list[parts.Layer]:  # fmt: skip
     """Grouped or latent attention and a network, dense or of experts; options: rows of ``data/model_families.json``."""
     if latent or fields.count("kv_lora_rank"):
         each = [0] * fields.layers
@@ -143,9 +134,8 @@ def latent_sizes(fields: parts.Fields) -> dict[str, Any]:
 
 
 def read_shortcut(fields: parts.Fields) -> list[parts.Layer]:
-    """LongCat-Flash: two blocks a layer, the first with experts parallel to its dense network.
-
-    Experts that return their input cost nothing; as they are trained, a token chooses them as often as others.
+    """LongCat-Flash: two blocks a layer, the first with experts parallel to its dense network. Experts that return
+    their input cost nothing; as they are trained, a token chooses them as often as others.
     """
     attention, dense = LatentAttention(**latent_sizes(fields)), parts.dense_feed_forward(fields)
     experts = parts.routed_experts(fields, router_bias=True, dense_inter=dense.inter, wide_router=True)
@@ -172,9 +162,8 @@ def read_two_pools(fields: parts.Fields, **options: Any) -> list[parts.Layer]:
 
 
 def read_gemma4(fields: parts.Fields) -> list[parts.Layer]:
-    """Gemma 4: layers that see everything have wider and fewer heads; experts may run parallel to the dense half.
-
-    The last layers of E2B and E4B read the KV cache of the last layer of their kind before them, and all layers add an
+    """Gemma 4: layers that see everything have wider and fewer heads; experts may run parallel to the dense half. The
+    last layers of E2B and E4B read the KV cache of the last layer of their kind before them, and all layers add an
     embedding of their own.
     """
     windowed = parts.listed_windows(fields) or [(index + 1) % 6 != 0 for index in range(fields.layers)]

@@ -11,16 +11,9 @@ from infercast.models.spec import VisionPart
 
 
 def _encoder(
-    count: int,
-    hidden: int,
-    inter: int,
-    *,
-    gated: bool = False,
-    bias: bool = True,
-    split: int = 0,
-    whole: int = 0,
+    count: int, hidden: int, inter: int, *, gated: bool = False, bias: bool = True, split: int = 0, whole: int = 0,
     images: ImageEncoder | None = None,
-) -> VisionPart:
+) -> VisionPart:  # fmt: skip
     """Equal layers of attention and feed-forward, with two norms each, and further ``split`` or ``whole`` weights."""
     images = images and images._replace(inter=inter, gated=gated)
     matrices = 4 * hidden * hidden + (3 if gated else 2) * hidden * inter

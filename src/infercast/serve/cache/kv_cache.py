@@ -57,10 +57,9 @@ class Lookup:
     def __call__(
         self, holding: BlockAllocation, most: int, last: int | None = None, *, past_states: bool = False
     ) -> tuple[int, int]:
-        """The longest prefix, up to ``most`` blocks, that all groups can continue from, and that of any one kind.
-
-        Full attention needs every block from the start, windows only the last few before the end. With ``last``, kinds
-        that draft find a block more, within this many tokens, and drop it again; ``past_states``: and a state further.
+        """The longest prefix, up to ``most`` blocks, that all groups can continue from, and that of any one kind. Full
+        attention needs every block from the start, windows only the last few before the end. With ``last``, kinds that
+        draft find a block more, within this many tokens, and drop it again; ``past_states``: and a state further.
         """
         kinds = [*self._everywhere, *self._windowed]
         others = {number for number, groups in enumerate(kinds) if last is None or not self._shape.drops(groups[0])}
@@ -396,16 +395,9 @@ class KvCache:
             holding.tails[group] = self._lookup.tails(group, holding, marked, drops=self._drops_last)
 
     def admit(
-        self,
-        holding: BlockAllocation,
-        num_cached: int,
-        new_tokens: int,
-        num_tokens: int,
-        chunk: int,
-        reserved: int = 0,
-        spare: int = 0,
-        reach: Reach | None = None,
-    ) -> bool:
+        self, holding: BlockAllocation, num_cached: int, new_tokens: int, num_tokens: int, chunk: int,
+        reserved: int = 0, spare: int = 0, reach: Reach | None = None,
+    ) -> bool:  # fmt: skip
         """Start a sequence with the ``num_cached`` tokens that `longest_prefix` found and room for ``new_tokens``.
 
         Succeeds only if blocks are free for all ``num_tokens``, computed at most ``chunk`` per step, and for the new
