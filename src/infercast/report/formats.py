@@ -27,10 +27,8 @@ def rows_of(document: Any, key: str | tuple[str, ...] | None = None) -> list[dic
     """
     if key is None:
         found = [document] if isinstance(document, Mapping) else document
-    elif isinstance(key, str):
-        found = document[key]
     else:
-        found = {name: document[name] for name in key}
+        found = document[key] if isinstance(key, str) else {name: document[name] for name in key}
     if isinstance(found, Mapping):
         found = [{"name": name, **value} for name, value in found.items()]
     return [flat(row) for row in found]

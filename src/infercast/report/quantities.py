@@ -293,9 +293,7 @@ def format_rates(ends: tuple[float, float]) -> str:
 
 
 def _cells(band: Band | None) -> list[str]:
-    if band is None:
-        return ["-"] * len(NAMES)
-    return [format_band(band, name) for name in NAMES]
+    return ["-"] * len(NAMES) if band is None else [format_band(band, name) for name in NAMES]
 
 
 def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:

@@ -242,9 +242,6 @@ def point_fields(sweep: Sweep) -> list[Field[Point]]:
     def judged(points: Sequence[Point]) -> bool:
         return sweep.slo is not None
 
-    def is_other_axis(points: Sequence[Point]) -> bool:
-        return sweep.axis.name != RATE
-
     is_drawn: Callable[[Sequence[Point]], bool] = any_has(_energy_of)
     return [
         Field("value", lambda point: point.label if point.number is None else point.number),
@@ -255,7 +252,7 @@ def point_fields(sweep: Sweep) -> list[Field[Point]]:
         Field("", ttft_ends, "80 % of it", format_ends, 1),
         *_of_runs(FURTHER_RUN_FIELDS),
         Field("requests_per_s", lambda point: point.forecast.requests_per_second if point.forecast else None,
-              "requests/s", "{:,.2f}".format, 6, matters=is_other_axis),
+              "requests/s", "{:,.2f}".format, 6, matters=lambda _: sweep.axis.name != RATE),
         Field("goodput_requests_per_s", lambda point: point.goodput, "goodput", "{:,.2f}".format, 3, matters=judged),
         Field("slo_attainment", lambda point: point.attainment, "in SLO", format_percent, 1, matters=judged),
         Field("slo_holds", lambda point: point.holds),

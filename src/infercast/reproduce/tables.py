@@ -60,6 +60,4 @@ def written(cell: Cell) -> str:
         return "-"
     if isinstance(cell, str):
         return cell
-    if isinstance(cell, int) or abs(cell) >= 1000:
-        return f"{cell:,.0f}"
-    return f"{cell:.3g}"
+    return f"{cell:,.0f}" if isinstance(cell, int) or abs(cell) >= 1000 else f"{cell:.3g}"

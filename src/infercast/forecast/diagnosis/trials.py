@@ -66,7 +66,8 @@ class Aim(NamedTuple):
     def of(self, seen: RequestTimes, *, smooth: bool = True) -> float | None:
         """Its value for some requests, around a percentile if ``smooth``; None where none of them has it."""
         if self.quantity == TOKENS:
-            return seen.tokens_per_second
+            # Clients wait for nothing but answers and go on: by Little's law, up to their number.
+            return float(seen.num_output.sum()) / (seen.seconds or float(seen.end_to_end.sum()))
         values: Array = getattr(seen, QUANTITIES[self.quantity])
         if not values.size:
             return None
@@ -93,11 +94,6 @@ class RequestTimes(NamedTuple):
         tpot = (served.last_token - served.first_token)[several] / (served.num_output[several] - 1)
         seconds = float(served.last_token.max() - served.sent_at.min()) if ends else 0.0
         return RequestTimes(served.ttft[which], tpot, served.end_to_end[which], served.num_output[which], seconds)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Of clients that wait for nothing but answers and go on: by Little's law, up to their number."""
-        return float(self.num_output.sum()) / (self.seconds or float(self.end_to_end.sum()))
 
 
 class Gain(NamedTuple):

@@ -104,9 +104,7 @@ def inches(axes: Any) -> float:
 
 def stacked(figure: Any, count: int, columns: int) -> tuple[int, int]:
     """Rows and columns of ``count`` panels: ``columns`` per row, one on a phone."""
-    if is_narrow(figure):
-        return count, 1
-    return -(-count // columns), columns
+    return (count, 1) if is_narrow(figure) else (-(-count // columns), columns)
 
 
 def round_ticks(axis: Any, low: float, high: float, most: int = MOST_TICKS) -> None:
