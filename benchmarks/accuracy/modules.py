@@ -21,8 +21,10 @@ from unittest.mock import patch
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks" / "measure")]
 
+from captures import capture_from_json, capture_to_json  # noqa: E402
+
 from infercast.torch_modules.forecast import forecast_capture  # noqa: E402
-from infercast.torch_modules.lower import Capture, capture_from_json  # noqa: E402
+from infercast.torch_modules.lower import Capture  # noqa: E402
 
 TORCH = ROOT / "measurements" / "h200-sxm" / "torch"
 
@@ -32,7 +34,7 @@ def captured(folder: Path, name: str, kind: str, batch: int, *, graph: bool) -> 
     path = folder / f"{name}-{'bf16' if kind == 'bf16' else 'fp32'}-{batch}-{'graph' if graph else 'eager'}.json.gz"
     if not path.exists():
         made = make_capture(name, kind, batch, graph=graph)
-        path.write_bytes(gzip.compress(made.to_json().encode() if made is not None else b""))
+        path.write_bytes(gzip.compress(capture_to_json(made).encode() if made is not None else b""))
     text = gzip.decompress(path.read_bytes()).decode()
     return capture_from_json(text) if text else None
 

@@ -19,13 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 EXTRAS = {
-    "web": ("starlette", "uvicorn", "pydantic"),
-    "report": ("matplotlib",),
-    "fit": ("catboost", "pandas", "pyarrow"),
-    "measure": ("torch", "pandas", "pyarrow"),
-    "ray": ("ray",),
-    "trace": ("torch",),
-}  # Packages that some questions need, as pyproject.toml has them
+    "web": ("starlette", "uvicorn", "pydantic"), "report": ("matplotlib",), "fit": ("catboost", "pandas", "pyarrow"),
+    "measure": ("torch", "pandas", "pyarrow"), "ray": ("ray",), "trace": ("torch",),
+}  # Packages that some questions need, as pyproject.toml has them  # fmt: skip
 
 
 class InfercastError(Exception):

@@ -52,9 +52,8 @@ class ResultMixin(ReprMixin):
         return found
 
     def to_frame(self, library: str | None = None) -> Any:
-        """The rows of the command with ``--format csv`` as a data frame.
-
-        ``library`` is ``pandas`` or ``polars``; without it the one that is installed, pandas first.
+        """The rows of the command with ``--format csv`` as a data frame. ``library`` is ``pandas`` or ``polars``;
+        without it the one that is installed, pandas first.
         """
         return renderers().frame_of(self, library)
 

@@ -64,6 +64,8 @@ ADDED = {
     "joules_per_request watt_hours_per_million_output_tokens wall_watts wall_joules_per_output_token "
     "wall_watt_hours_per_million_output_tokens usd_electricity_per_hour usd_electricity_per_million_output_tokens "
     "grams_co2_per_million_output_tokens",
+    "best_possible.": "share limited_by batch role requests_per_s output_tokens_per_s",
+    "best_possible.resources[].": "resource busy",
     "diagnosis.": "of bottleneck change options before ratio ratio_interval gpus usd_per_hour simulations next",
     "diagnosis.causes[].": "kind name share tried bound_by",
     "diagnosis.breaks_first[].": "name load unit used",

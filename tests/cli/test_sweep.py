@@ -112,3 +112,11 @@ WRONG = {
 def test_what_is_wrong_is_one_sentence(answered: Any, name: str) -> None:
     words, sentence = WRONG[name]
     assert sentence in answered(*WORDS, *words).sentence
+
+
+def test_elasticities_are_one_table(answered: Any) -> None:
+    words = (*WORDS, "--elasticities", "--concurrency", 2)
+    found = answered(*words, "--json").json
+    assert {row["number"] for row in found["elasticities"]} >= {"sms", "dram_bandwidth", "host_speed", "power_limit_w"}
+    assert "takes no --rates" in answered(*words, "--rates", "1,2").sentence
+    assert "tpot mean" in answered(*words).out

@@ -77,7 +77,7 @@ def test_llama4():
     sparse = sum(stack.layers for stack in maverick.stacks if isinstance(stack.feed_forward, ExpertFeedForward))
     assert (sparse, maverick.layers) == (24, 48)
     assert DenseFeedForward(16384) in [stack.feed_forward for stack in maverick.stacks]
-    assert maverick.notes == ("the encoder of images takes memory; images themselves are not modelled",)
+    assert maverick.notes == ("the encoder of images takes memory; images are sent with --images",)
 
 
 def test_gemma_2_and_3():

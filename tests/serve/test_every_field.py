@@ -22,12 +22,13 @@ from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.loop import Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy, PrefillFirstPolicy, PrefillRules, Priorities
+from infercast.serve.scheduler.encoder import Encoder
 from infercast.serve.simulation import simulate
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import WarmupCosts
 from infercast.serve.workload.api_server import ServerCosts
-from infercast.serve.workload.request import Request, Segment, Workload
+from infercast.serve.workload.request import Image, Request, Segment, Workload
 
 
 class Watcher:
@@ -69,6 +70,7 @@ def requests(rate: float = 8.0, count: int = 120, longest: int = 300, **options:
                 declared=num_output + options["declares"] if "declares" in options else None,
                 priority=at % 5,
                 adapter=at % 7 if options.get("adapters") else None,
+                images=(Image(num_input, num_input, (1, 2, 2), 99, content=at),) if options.get("images") else (),
             )
         )  # fmt: skip
     return Workload(tuple(found))
@@ -236,6 +238,7 @@ REPLICA: dict[str, Drawn] = {
     "speculation": Drawn(TWO),
     "offload": Drawn(OFFLOAD, {"num_blocks": 40}, {"shares": True, "rate": 100.0, "count": 80, "longest": 150}),
     "tells_load": Drawn(True, run=several),
+    "encoder": Drawn(Encoder(lambda images: (0.01 * len(images), 0.001), 400, 1e-4), {}, {"images": True}),
 }
 UNSEEN = {"retries_alone": "pages have to be held while nothing runs, which no drawn run has come to"}
 """Fields whose other value changes no run that is known here, and why."""

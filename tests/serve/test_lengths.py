@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercast.errors import InfercastError, InputError
+from infercast.serve import Request, simulate
+from infercast.serve.loop import Replica
+from infercast.serve.scheduler.base import FcfsPolicy
+from infercast.serve.step import constant_timer
 from infercast.serve.workload.distributions import LENGTH_FORMS, LONGEST, parse_lengths
+from infercast.serve.workload.request import Workload
+from infercast.serve.workload.synthetic import ended, redrawn, synthetic_workload
 
 
 def sample(text: str, count: int = 200_000, seed: int = 0) -> np.ndarray:
@@ -125,3 +131,25 @@ def test_any_text_is_a_distribution_or_an_input_error(text: str) -> None:
         return
     assert lengths.sample(5, np.random.default_rng(0)).min() >= 1
     assert lengths.minimum <= lengths.mean <= lengths.maximum
+
+
+def test_answers_under_a_cap_end_by_eos():
+    capped = parse_lengths("lognormal:700:1.2, cap=1000", "output")
+    assert capped == parse_lengths("lognormal:700:1.2:1:1000", "output")._replace(cap=1000)
+    workload = synthetic_workload(rate=5.0, count=500, output_lengths="lognormal:700:1.2,cap=1000")
+    outputs = [request.num_output for request in workload.requests]
+    assert max(outputs) == 1000
+    assert 0.1 < outputs.count(1000) / 500 < 0.4
+    assert {request.declared for request in workload.requests} == {1000}
+    assert redrawn(workload, seed=1, count=500).requests[0].declared == 1000
+    with pytest.raises(InputError, match="leave one of the two out"):
+        ended(workload, None, True)
+
+
+def test_row_of_an_answer_that_ends_by_eos_is_wasted():
+    engine = Replica(
+        timer=constant_timer(0.01), policy=FcfsPolicy(max_num_batched_tokens=512, max_num_seqs=8), num_blocks=100
+    )
+    short, cut = (Workload((Request(0.0, 100, num, declared=20),)) for num in (19, 20))
+    steps = [simulate(engine, each).decoding.steps for each in (short, cut)]
+    assert steps == [19, 19]  # of 18 and 19 tokens: the first is in a step too many

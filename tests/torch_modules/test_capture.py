@@ -1,15 +1,19 @@
 """Modules captured by PyTorch without weights or a GPU."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/measure"))
+
+from captures import capture_from_json, capture_to_json  # noqa: E402
 
 import infercast  # noqa: E402
 from infercast.errors import InputError, UnknownNameError  # noqa: E402
 from infercast.torch_modules.capture import capture, read_inputs  # noqa: E402
-from infercast.torch_modules.lower import capture_from_json  # noqa: E402
 
 nn = torch.nn
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -78,7 +82,7 @@ def test_values_that_decide_are_drawn_and_said() -> None:
 
 def test_a_capture_survives_json() -> None:
     found = capture(nn.MultiheadAttention(32, 4, batch_first=True).eval(), (meta(2, 8, 32),) * 3)
-    assert capture_from_json(found.to_json()) == found
+    assert capture_from_json(capture_to_json(found)) == found
 
 
 def test_a_forecast_in_python() -> None:

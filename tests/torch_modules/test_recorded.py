@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
 from infercast.ops.tensor import Conv2d, Product, Sdpa, TensorOp
 from infercast.torch_modules.forecast import ModuleForecast, forecast_capture, launches_of, queued
-from infercast.torch_modules.lower import AtenCall, Capture, Rules, Tensor, capture_from_json, kernels_of
+from infercast.torch_modules.lower import AtenCall, Capture, Rules, Tensor, kernels_of
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks/measure"))
+
+from captures import capture_from_json  # noqa: E402
+
 CAPTURES = ROOT / "tests" / "data" / "captures"
 TORCH = ROOT / "measurements" / "h200-sxm" / "torch"
 

@@ -181,9 +181,8 @@ def usage_sentence(problem: Any) -> str:
 
 
 def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
-    """The command line with the command that is asked for, or with the names of all where none is.
-
-    What completes words in a shell takes a while to load, so it is there where it is asked for.
+    """The command line with the command that is asked for, or with the names of all where none is. What completes words
+    in a shell takes a while to load, so it is there where it is asked for.
     """
     app = typer.Typer(
         name="infercast",

@@ -48,7 +48,7 @@ def run() -> None:
     if arguments == ["--version"]:
         print(__version__)
         return
-    as_json = asks_for_json(arguments)
+    as_json = "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
     try:
         try:
             _answer(arguments)
@@ -69,11 +69,6 @@ def run() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         what = "the answer cannot be written" if problem.filename is None else f"{problem.filename} cannot be used"
         _fail("OSError", f"{what}: {problem.strerror or problem}", as_json)
-
-
-def asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether errors are to be JSON, too: asked of the bare words, since they may be what is wrong."""
-    return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
 
 def _answer(arguments: list[str]) -> None:

@@ -14,7 +14,7 @@ from infercast.cli.outputs import Form, form_of, note
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError, need, require
-from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
+from infercast.forecast.deploy import deploy, image_mix, load_model, most_image_tokens, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
 from infercast.forecast.progress import usual_limit
 from infercast.hardware import load_gpu
@@ -46,7 +46,6 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 def with_options(*groups: Option | Sequence[Option] | str) -> Callable[[Command], Command]:
     """Give a command these options, those of these groups, or of these names, in this order; it gets them as keywords.
-
     Where two have one name, it takes the first.
     """
 
@@ -77,9 +76,8 @@ def time_limit_of(ctx: Context) -> float | None:
 
 
 def plain_call(options: Sequence[Option], words: Sequence[str]) -> dict[str, Any] | None:
-    """The keywords that a command is called with, from words without any surprise; None: they are for typer.
-
-    That knows more (help, mistakes, every way to write an option), and takes longer to load than these to read.
+    """The keywords that a command is called with, from words without any surprise; None: they are for typer. That knows
+    more (help, mistakes, every way to write an option), and takes longer to load than these to read.
     """
     given: dict[str, Any] = {}
     try:
@@ -170,7 +168,6 @@ def choose_predictor(
 
 def settings_of(ctx: Context, **fixed: Any) -> Settings:
     """The settings of an engine that the options of a command ask for; what is not given is the engine's choice.
-
     ``fixed`` are values that the command itself has for some.
     """
     engine = engine_named(ctx.params.get("engine", DEFAULT_ENGINE))
@@ -205,9 +202,8 @@ def longest_asked(ctx: Context) -> int | None:
 def deployment_of(
     ctx: Context, gpu: str | None = None, room: Mapping[str, Any] | None = None, **others: Any
 ) -> partial[Deployment]:
-    """What `deploy` is to be called with: options of the command that it takes, and settings of its engine.
-
-    ``room``: settings that the command has itself; ``others`` stand in place of options.
+    """What `deploy` is to be called with: options of the command that it takes, and settings of its engine. ``room``:
+    settings that the command has itself; ``others`` stand in place of options.
     """
     given = ctx.params
     gpu = gpu or given["gpu"]
@@ -244,9 +240,8 @@ BRINGS = "it brings its own arrivals and lengths; only --rate, --rate-scale and 
 
 
 def workload_of(ctx: Context, default_count: int | None = None, *, longest: int | None = None) -> Workload:
-    """The workload that the options of a command ask for, of at most ``longest`` tokens.
-
-    All requests are within the model's length; what was clipped, cut or left out for it is in the description.
+    """The workload that the options of a command ask for, of at most ``longest`` tokens. All requests are within the
+    model's length; what was clipped, cut or left out for it is in the description.
     """
     given = ctx.params
     num_requests, trace, too_long = given["num_requests"], given["trace"], given["too_long"]
@@ -261,6 +256,8 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     # What is pooled takes no position.
     pooled = 0 if longest or asked else load_model(given["model"]).pools
     longest = longest or asked or load_model(given["model"]).max_positions + pooled
+    mix = image_mix(given["images"], load_model(given["model"])) if given.get("images") else ()
+    longest -= most_image_tokens(mix)
     replays = trace is not None
     workload = replayed(Path(trace), given, longest) if replays else random_requests(
         given, longest, default_count, named=longest - pooled
@@ -270,6 +267,10 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     else:
         refuse_too_long(workload, longest)
     workload = labelled(workload, given)
+    if mix:
+        from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - few runs have any
+
+        workload = with_images(workload, mix, seed=given["seed"])
     return ended(workload, given.get("declared_output_len"), given.get("ignore_eos"))
 
 
@@ -327,9 +328,8 @@ def refuse_idle_options(ctx: Context, names: tuple[str, ...], replays: bool) -> 
 
 
 def translated(arguments: list[str], own: Iterable[Option] = ()) -> tuple[list[str], list[str]]:
-    """A command's words with the engine's spelling made ours, and remarks on flags that were left out.
-
-    As to the engines ``--max_num_seqs`` is ``--max-num-seqs``. ``own``: options of the command.
+    """A command's words with the engine's spelling made ours, and remarks on flags that were left out. As to the
+    engines ``--max_num_seqs`` is ``--max-num-seqs``. ``own``: options of the command.
     """
     named = _named(arguments)
     taken = {flag for option in (*own, *OF_FORM) for flag in option.spelled.split("/")}

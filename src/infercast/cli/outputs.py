@@ -171,10 +171,9 @@ def print_result(
     rows: str | tuple[str, ...] | None = None,
     brief: Callable[..., Any] | None = None,
 ) -> None:
-    """A result in the form that was asked for: these functions make the JSON document and the tables of it.
-
-    ``brief`` makes one screen of it, which is otherwise as much of the tables as fits one. ``rows`` says under which
-    keys of the document the rows of CSV are (`rows_of`).
+    """A result in the form that was asked for: these functions make the JSON document and the tables of it. ``brief``
+    makes one screen of it, which is otherwise as much of the tables as fits one. ``rows`` says under which keys of the
+    document the rows of CSV are (`rows_of`).
     """
     if form is Form.JSON:
         print_json(document(*result))

@@ -233,9 +233,8 @@ class Emulator:
         self, call: Call, choice: int, ids: Sequence[int], max_tokens: int | None, wanted: Wanted = PLAIN, *,
         priority: int = 0, came: float | None = None, adapter: int | None = None,
     ) -> Stream:  # fmt: skip
-        """Send a prompt to the engine; ``max_tokens`` None: as many as the model has room for.
-
-        ``came``: when it reached this server; the time since then counts as the API server's.
+        """Send a prompt to the engine; ``max_tokens`` None: as many as the model has room for. ``came``: when it
+        reached this server; the time since then counts as the API server's.
         """
         room = self.max_model_len - len(ids)
         if not ids:

@@ -5,26 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from infercast.emulate.answers import logprob, others
 from infercast.emulate.emulator import Call, Stream
 from infercast.units import json_text
-
-
-class Form(Protocol):
-    """The events of a stream, and the document of a whole answer."""
-
-    def begin(self, call: Call) -> str: ...
-
-    def chunk(self, stream: Stream) -> str: ...
-
-    def last(self, call: Call) -> str: ...
-
-    def whole(self, call: Call) -> dict[str, Any]: ...
-
-    def failed(self, message: str) -> str:
-        """What ends a stream that cannot go on."""
 
 
 def usage(call: Call) -> dict[str, Any]:
@@ -310,6 +295,10 @@ class Messaged:
 
     def failed(self, message: str) -> str:
         return _event("error", {"error": {"type": "api_error", "message": message}})
+
+
+Form = Completions | Generated | Responded | Messaged
+"""The events of a stream, the document of a whole answer, and what ends a stream that cannot go on."""
 
 
 def _parsed(text: str) -> Any:

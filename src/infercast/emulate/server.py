@@ -133,8 +133,7 @@ class Server:
         self._routes: dict[tuple[str, str], Callable[..., Awaitable[None]]] = {
             ("POST", "/v1/completions"): self._completions,
             ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/responses"): self._responses,
-            ("POST", "/v1/messages"): self._messages,
+            **{("POST", path): self._as_chat for path in ("/v1/responses", "/v1/messages")},
             ("POST", "/v1/messages/count_tokens"): self._count_tokens,
             ("POST", "/v1/embeddings"): self._embeddings,
             ("POST", "/generate"): self._generate,
@@ -230,17 +229,14 @@ class Server:
         ids = chat.ids()
         return ids, chat.wanted(logprobs=logprobs, tool=chat.tool(token_id(repr(ids[-64:]))))
 
-    async def _responses(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        came = self.emulator.now()
-        asked = requests.read(requests.Responses, await self._document(scope, receive))
-        chat, form = asked.chat(), Responded(self._next(), self._name(asked.model))
-        chat.stream = asked.stream
-        await self._answer(form, chat, [self._prompt(chat)], chat.most, came, receive, send)
-
-    async def _messages(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        came = self.emulator.now()
-        asked = requests.read(requests.Messages, await self._document(scope, receive))
-        chat, form = asked.chat(), Messaged(self._next(), self._name(asked.model))
+    async def _as_chat(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """OpenAI's responses and Anthropic's messages, which are chats in other words."""
+        came, document = self.emulator.now(), await self._document(scope, receive)
+        is_message = scope["path"].rstrip("/") == "/v1/messages"
+        kind: Any = requests.Messages if is_message else requests.Responses
+        asked = requests.read(kind, document)
+        form = (Messaged if is_message else Responded)(self._next(), self._name(asked.model))
+        chat = asked.chat()
         chat.stream = asked.stream
         await self._answer(form, chat, [self._prompt(chat)], chat.most, came, receive, send)
 

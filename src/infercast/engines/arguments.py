@@ -136,9 +136,8 @@ class Arguments:
         return key.partition(".")[::2] if key else (name, path)
 
     def find(self, written: str, *, strict: bool) -> Found:
-        """The flag of a form, or of a beginning that is no other's.
-
-        One that the release refuses is refused here, too; if not ``strict``, only where no other release takes it.
+        """The flag of a form, or of a beginning that is no other's. One that the release refuses is refused here, too;
+        if not ``strict``, only where no other release takes it.
         """
         name, _ = self.parted(written)
         if len(begun := _begun(self.spelled, name)) == 1:

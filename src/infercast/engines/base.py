@@ -68,9 +68,8 @@ TOGETHER = ("experts", "experts_dispatch", "experts_combine")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Engine(ABC):
-    """One release of a serving engine: its facts, and its rules as methods. Each engine is a subclass.
-
-    Settings are of the engine's own type: ``asked`` as given by a user, ``settings`` with every default filled in.
+    """One release of a serving engine: its facts, and its rules as methods. Each engine is a subclass. Settings are of
+    the engine's own type: ``asked`` as given by a user, ``settings`` with every default filled in.
     """
 
     name: str  # With its version: ``vllm@0.25``
@@ -598,18 +597,10 @@ def put_on(
 
 
 def build_deployment(
-    model: ModelConfig,
-    gpu: Gpu,
-    settings: Settings,
-    layout: ParallelLayout,
-    predictor: Predictor,
-    host: HostCosts | None = None,
-    *,
-    over_http: bool = False,
-    chat: bool = False,
-    partition: str | None = None,
+    model: ModelConfig, gpu: Gpu, settings: Settings, layout: ParallelLayout, predictor: Predictor,
+    host: HostCosts | None = None, *, over_http: bool = False, chat: bool = False, partition: str | None = None,
     must_fit: bool = True,
-) -> Deployment:
+) -> Deployment:  # fmt: skip
     """Deploy a model on GPUs, or raise the reason why not; ``host``: the measured one, or the GPU's own CPU."""
     engine = engine_of(settings)
     gpu = with_older_kernels(gpu) if engine.version < engine.tuned_since.get(gpu.kernels, ()) else gpu

@@ -47,6 +47,7 @@ class HostCosts:
     hand_over: float = 0.0
     stream_part: float = 0.0
     kernel_gap: float = 0.15e-6
+    eager_kernel: float = 0.0
     python_at: float = 1.0
     launch_at: float = 1.0
     is_measured: bool = False  # True if measured on this very machine, not on a similar one

@@ -46,8 +46,13 @@ def grid_seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Quantity:
 DENSE, SPACING = 128, 32  # For costly estimates: every size up to the first, and every n-th beyond
 
 
-def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[dict[str, str], dict[str, int]]:
-    """The family of each attention kernel, and its launches per step, by one decoding sequence and one prompt."""
+def sequence_kernels(
+    calls_of: Callable[[Table, Table], list[Call]], *, has_images: bool = False
+) -> tuple[dict[str, str], dict[str, int]]:
+    """The family of each attention kernel, and its launches per step, by one decoding sequence and one prompt.
+
+    The last is an encoder's of images, whose time steps add that have any.
+    """
     families: dict[str, str] = {}
     launches: dict[str, int] = {}
     for batch in (np.array([1, 2]), np.array([1]), np.array([2])):
@@ -56,6 +61,8 @@ def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[di
             families.setdefault(call.name, call.op.family)
             counts[call.name] += call.count
         launches |= {name: count for name, count in counts.items() if count > launches.get(name, 0)}
+    if has_images:
+        families["image_encoder"], launches["image_encoder"] = "encoder", 1
     return families, launches
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import repeat
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,10 +27,11 @@ from infercast.engines.tables import (
 )
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, replace
+from infercast.models.images import encoder_calls
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lora_calls, token_calls, verify_calls
 from infercast.models.mixers.mixer import GroupedAttention
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import ModelConfig, VisionPart
 from infercast.ops import Attention, Call, Gemm
 from infercast.ops.op import Quantity, Size, rejection
 from infercast.predict.board_power import (
@@ -56,6 +57,10 @@ from infercast.serve.step import (
     StepShape,
     estimated,
 )
+from infercast.serve.workload.request import NEVER, Image
+
+if TYPE_CHECKING:
+    from infercast.serve.scheduler.encoder import Encoder
 
 
 class TimedDeployment(Protocol):
@@ -132,7 +137,9 @@ class KernelTimer:
         by_tokens = self._by_tokens(token_sizes)
         by_rows = self._by_rows(row_sizes)
         of_adapters = lora_calls(config, layout, token_sizes)
-        by_sequence, launches = sequence_kernels(self._by_sequence)
+        by_sequence, launches = sequence_kernels(
+            self._by_sequence, has_images=config.vision is not None and config.vision.images is not None
+        )
         self._attention_names = {name: column for column, name in enumerate(by_sequence)}
         self._attention_launches = [launches[name] for name in by_sequence]
         found = padded_in(config, layout, gpu)
@@ -360,6 +367,42 @@ class KernelTimer:
             )
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
+
+
+class ImageCost:
+    """Seconds of the image encoder on GPU and host, by the images of a step; its kernels are launched one by one."""
+
+    def __init__(self, deployment: TimedDeployment, part: VisionPart, kernel_seconds: float) -> None:
+        """``kernel_seconds``: of the host, for each kernel."""
+        self._part, self._kernel_seconds, self._deployment = part, kernel_seconds, deployment
+        self._known: dict[tuple[tuple[int, int, int], ...], tuple[float, float]] = {}
+
+    def __call__(self, images: Sequence[Image]) -> tuple[float, float]:
+        grids = tuple(sorted(image.grid for image in images))
+        if grids not in self._known:
+            self._known[grids] = self._time(grids)
+        return self._known[grids]
+
+    def _time(self, grids: tuple[tuple[int, int, int], ...]) -> tuple[float, float]:
+        part, gpu, predictor = self._part, self._deployment.gpu, self._deployment.predictor
+        assert part.images is not None
+        tensor = self._deployment.layout.tensor if part.split else 1
+        base = self._deployment.model.weights.base
+        calls = encoder_calls(part.images, part.layers, part.hidden, tensor, grids, base)
+        seconds = sum(float(np.ravel(exposed_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
+        return seconds, self._kernel_seconds * sum(call.count for call in calls)
+
+
+def encoder_of(deployment: TimedDeployment, kernel_seconds: float, most_tokens: int | None = None) -> Encoder | None:
+    """The image encoder, if it is known; a step encodes ``most_tokens`` or the largest image (None: any number)."""
+    part = deployment.model.vision
+    if part is None or part.images is None:
+        return None
+    from infercast.serve.scheduler.encoder import Encoder  # noqa: PLC0415 - most models have no encoder
+
+    most = NEVER if most_tokens is None else max(most_tokens, part.images.most_embeds)
+    pixel_seconds = 30e-9  # Decoding, resizing, scaling and hashing: assumed, a thread of a server takes 20 to 100
+    return Encoder(ImageCost(deployment, part, kernel_seconds), most, pixel_seconds)
 
 
 class DraftingTimer(KernelTimer):

@@ -107,13 +107,9 @@ def traffic_of(workload: Workload, window: float = WINDOW) -> Traffic:
     if span / window > MOST_WINDOWS:
         raise InputError(f"the trace spans {span:,.0f} s, more than {MOST_WINDOWS:,} windows of {window:g} s; cut it")
     return Traffic(
-        np.array([request.arrival for request in requests]),
-        np.array([request.num_input for request in requests]),
-        np.array([request.num_output for request in requests]),
-        window,
-        workload.description,
-        requests,
-    )
+        np.array([request.arrival for request in requests]), np.array([request.num_input for request in requests]),
+        np.array([request.num_output for request in requests]), window, workload.description, requests,
+    )  # fmt: skip
 
 
 def _check_window(window: float) -> None:
@@ -139,15 +135,9 @@ def parse_profile(text: str) -> tuple[float, float]:
 
 
 def made_up_day(
-    rate: float,
-    profile: str,
-    input_lengths: LengthDistribution,
-    output_lengths: LengthDistribution,
-    *,
-    seed: int = 0,
-    window: float = WINDOW,
-    duration: float = DAY,
-) -> Traffic:
+    rate: float, profile: str, input_lengths: LengthDistribution, output_lengths: LengthDistribution, *, seed: int = 0,
+    window: float = WINDOW, duration: float = DAY,
+) -> Traffic:  # fmt: skip
     """A day of ``rate`` requests a second on average, with Poisson arrivals around a sinusoid of 24 hours."""
     factor, hour = parse_profile(profile)
     _check_window(window)
@@ -476,9 +466,8 @@ class FleetRun:
 
 
 def run_fleet(curves: Mapping[int, LoadCurve], load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
-    """Step through a day; ``first`` are requests in the system at its beginning.
-
-    ``curves``: of one replica by the size of its fleet; in a larger one it behaves as in the largest simulated.
+    """Step through a day; ``first`` are requests in the system at its beginning. ``curves``: of one replica by the size
+    of its fleet; in a larger one it behaves as in the largest simulated.
     """
     by_size = sorted(curves.items())
     ready: list[int] = []

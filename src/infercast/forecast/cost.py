@@ -247,8 +247,7 @@ def hourly(gpus: Sequence[tuple[int, GpuPrice | None]]) -> float | None:
 
 def cost_at(per_hour: float, requests_per_second: float, input_tokens: float, output_tokens: float) -> Cost:
     """Cost per request and token; ``input_tokens`` and ``output_tokens`` are per second."""
-    seconds_an_hour = 3600.0
-    second = per_hour / seconds_an_hour
+    second = per_hour / 3600.0
     return Cost(
         per_hour=per_hour,
         per_request=second / requests_per_second,

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from inspect import Parameter, signature
+from math import ceil
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
@@ -19,18 +20,11 @@ from infercast.errors import InputError, UnknownNameError, require
 from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS
 from infercast.forecast.option_table import WORKLOAD as LOAD
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.hardware.gpu import (
-    PROPERTIES,
-    TOPOLOGIES,
-    changed_gpu,
-    factor_of,
-    is_left_open,
-    limited_gpu,
-    with_topology,
-)
+from infercast.hardware import gpu as gpus
 from infercast.hardware.host import MEASURED, HostProbe, read_probe
 from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
+from infercast.models.images import parse_images
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
 from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
@@ -38,7 +32,7 @@ from infercast.predict.learned import Changed, make_predictor, ordering, power_l
 from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Workload
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution
-from infercast.serve.workload.request import without_too_long
+from infercast.serve.workload.request import Image, without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, as_lengths, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
@@ -133,7 +127,10 @@ def load_model(source: ModelSource, *, engine: Engine | None = None, **options: 
         model = replace(model, weights=replace(model.weights, experts_kernel=names.moe_kernels.get(backend, backend)))
     if (backend := given["gdn_prefill_backend"]) != "auto":
         model = replace(model, weights=replace(model.weights, scans_kernel=backend))
-    model = _with_runner(model, given["runner"], given["task"])
+    asked = (given["runner"], TASKS[given["task"]])
+    if model.pools and "generate" in asked:
+        raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
+    model = model.pooling() if "pooling" in asked else model
     if (sampling := given["sampling"]) == TOP_P:
         sampling = SORTED if engine.fact("sorts_logits") else GREEDY
     if sampling != SAMPLINGS[0]:
@@ -164,13 +161,6 @@ def _checked(options: Mapping[str, Any], names: Any) -> dict[str, Any]:
 def defaults(names: Iterable[str]) -> dict[str, Any]:
     """Options of these names as they are where they are not given; an engine is that of the settings."""
     return {name: OPTIONS[name].default if name in OPTIONS and name != "engine" else None for name in names}
-
-
-def _with_runner(model: ModelConfig, runner: str, task: str) -> ModelConfig:
-    asked = (runner, TASKS[task])
-    if model.pools and "generate" in asked:
-        raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
-    return model.pooling() if "pooling" in asked else model
 
 
 def _check_known(option: str, value: str, known: Iterable[str]) -> None:
@@ -237,7 +227,7 @@ def put_on(
     limits = asked["pcie_topology"], asked["power_limit_w"], asked["gpu_clock_mhz"]
     if device.stages and any(limits):
         raise InputError(f"pcie_topology, power_limit_w and gpu_clock_mhz are for GPUs of one kind, not {device.title}")
-    device = limited_gpu(with_topology(device, limits[0]), *limits[1:])
+    device = gpus.limited_gpu(gpus.with_topology(device, limits[0]), *limits[1:])
     wanted, chosen = resolve_settings(settings, asked["engine"])
     backends, experts, norms = (
         chosen.names.all2all_backends,
@@ -309,9 +299,9 @@ def estimate_notes(deployment: Deployment) -> list[str]:
 def _of_pcie(deployment: Deployment) -> list[str]:
     """Collectives over PCIe, where it is not said how the cards are joined."""
     gpu, joined = deployment.gpu, deployment.layout.tensor
-    if joined == 1 or not is_left_open(gpu, joined):
+    if joined == 1 or not gpus.is_left_open(gpu, joined):
         return []
-    known = "; ".join(f"{name}: {each.title}" for name, each in TOPOLOGIES.items())
+    known = "; ".join(f"{name}: {each.title}" for name, each in gpus.TOPOLOGIES.items())
     return [
         f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: estimates are of one "
         f"with two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
@@ -418,16 +408,16 @@ def parse_changes(text: str) -> Changes:
             raise InputError(f"what-if {part!r} gives {name} a second time; say it once")
         if name in ("gpu", "engine", "host_speed", "router"):
             words[name] = value
-        elif name in PROPERTIES:
+        elif name in gpus.PROPERTIES:
             properties[name] = value
         elif name in CHANGEABLE:
             options[name] = read_setting(CHANGEABLE, name, value, "what-if")
         elif name in known:
             settings[name] = read_setting(known, name, value, "what-if")
         else:
-            every = ("gpu", "engine", *PROPERTIES, "host_speed", "router", *CHANGEABLE, *known)
+            every = ("gpu", "engine", *gpus.PROPERTIES, "host_speed", "router", *CHANGEABLE, *known)
             raise UnknownNameError("what-if", name, dict.fromkeys(every))
-    speed = factor_of("host_speed", words.pop("host_speed", "1x"), 1.0)
+    speed = gpus.factor_of("host_speed", words.pop("host_speed", "1x"), 1.0)
     engine = engine_named(words.pop("engine")).name if "engine" in words else None
     if not (words or engine or properties or options or settings or speed != 1.0):
         raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")
@@ -437,9 +427,9 @@ def parse_changes(text: str) -> Changes:
 def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
     """Deploy a model on a GPU with settings (``asked``) after changes."""
     model, source, settings = asked.args
-    keywords = {**asked.keywords, **changes.options}
+    settings, keywords = with_keywords(settings, asked.keywords.get("engine"), {**asked.keywords, **changes.options})
     gpu = load_device(changes.gpu or source, None)
-    other = changed_gpu(gpu, changes.properties)
+    other = gpus.changed_gpu(gpu, changes.properties)
     if other is not gpu:
         predictor = keywords.get("predictor", "learned")
         known = make_predictor(predictor) if isinstance(predictor, str) else predictor
@@ -547,6 +537,7 @@ class LoadOptions(TypedDict, total=False):
     prefix_groups: int
     declared_output_len: int
     ignore_eos: bool
+    images: str
     seed: int
     turns: Lengths
     session_rate: float
@@ -576,7 +567,7 @@ def resolve_run(
     load, others = load_options(options), deploy_options(options)
     _check_options({**load, **others}, RunOptions.__annotations__)
     found = resolve_deployment(deployment, gpu, others)
-    return found, resolve_workload(workload, load, found.settings.max_model_len)
+    return found, resolve_workload(workload, load, found.settings.max_model_len, found.model)
 
 
 def load_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -633,8 +624,16 @@ def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
             raise UnknownNameError("option", name, [*known, *sorted(own)], hint, near=[here] if here in known else None)
 
 
-def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:
-    """A given workload, the requests of a trace, or random ones of at most ``longest`` tokens."""
+def resolve_workload(
+    workload: Servable, load: Mapping[str, Any], longest: int, model: ModelConfig | None = None
+) -> Workload:
+    """A given workload, the requests of a trace, or random ones of at most ``longest`` tokens; ``model`` for images."""
+    if load.get("images") and model is not None and not isinstance(workload, Workload):
+        from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - few runs have any
+
+        mix = image_mix(load["images"], model)
+        text = resolve_workload(workload, {**load, "images": None}, longest - most_image_tokens(mix))
+        return with_images(text, mix, seed=load.get("seed", 0))
     if workload is None:
         if all(load.get(name) is None for name in RATES) and load.get("arrival") != "burst":
             raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
@@ -649,6 +648,25 @@ def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) 
     return workload
 
 
+def image_mix(text: str, model: ModelConfig) -> tuple[tuple[float, Image], ...]:
+    """What the model's processor makes of images like ``1:1024x1024``, with how many of them a request has."""
+    encoder = None if model.vision is None else model.vision.images
+    if encoder is None:
+        how = "has no images" if model.vision is None else "cuts images by a rule that is not known"
+        raise InputError(f"images {text!r} cannot be sent: {model.name} {how}; qwen2.5-vl-7b takes some, say")
+    found = []
+    for mean, width, height in parse_images(text):
+        picture = encoder.picture(width, height)
+        image = Image(picture.num_tokens, picture.num_embeds, picture.grid, pixels=width * height)
+        found.append((mean, image))
+    return tuple(found)
+
+
+def most_image_tokens(mix: Iterable[tuple[float, Image]]) -> int:
+    """Of one request."""
+    return sum(ceil(mean) * image.num_tokens for mean, image in mix)
+
+
 def require_workload(workload: object) -> None:
     if not isinstance(workload, Workload):
         raise InputError(
@@ -660,7 +678,7 @@ def require_workload(workload: object) -> None:
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay no trace
 
-    changeable = ("rate", "num_requests", "declared_output_len", "ignore_eos")
+    changeable = ("rate", "num_requests", "declared_output_len", "ignore_eos", "images")
     for name in load:
         if name not in changeable:
             raise InputError(

@@ -356,14 +356,9 @@ _layouts: dict[tuple[object, ...], tuple[KernelModel, Op, list[str], object]] = 
 
 
 def estimate_power(
-    kernel: str | Op,
-    /,
-    gpu: str | Path | Gpu,
-    *,
-    predictor: str | Predictor = "learned",
-    network: str | None = None,
+    kernel: str | Op, /, gpu: str | Path | Gpu, *, predictor: str | Predictor = "learned", network: str | None = None,
     **sizes: Any,
-) -> KernelPower:
+) -> KernelPower:  # fmt: skip
     """What the board draws while one kernel runs again and again: watts, an 80 % interval, joules of a launch.
 
     On an H200 and a B200 also what a meter shows in a short loop, as published tables have it (``meter_watts``).

@@ -133,7 +133,6 @@ def system_half_widths(
     served: ServedRequests | None = None,
 ) -> Widths:
     """How far results may be off, as logarithms: all replicas of all pools alike, the link between pools by itself.
-
     ``served``: the run of the workload as it is, if any; slower ones are held against its first requests.
     """
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
@@ -275,10 +274,6 @@ def around(forecast: Outcome, widths: Array, gains: uncertainty.Gains | None = N
     less, more = exp(-(widths + moved)[rate]), exp(min(gained[rate], max(gains)))
     tokens, requests = forecast.output_tokens_per_second, forecast.requests_per_second
     return Intervals(
-        ttft=ttft,
-        tpot=band(forecast.tpot, 1),
-        inter_token=band(forecast.inter_token, 2),
-        end_to_end=end_to_end,
-        output_tokens_per_second=(tokens * less, tokens * more),
-        requests_per_second=(requests * less, requests * more),
-    )
+        ttft=ttft, tpot=band(forecast.tpot, 1), inter_token=band(forecast.inter_token, 2), end_to_end=end_to_end,
+        output_tokens_per_second=(tokens * less, tokens * more), requests_per_second=(requests * less, requests * more),
+    )  # fmt: skip

@@ -172,10 +172,9 @@ def estimate_step(
     explain: bool = False,
     **options: Unpack[DeployOptions],
 ) -> StepCost:
-    """Estimate every kernel of one step over a given batch, if the engine's scheduler could plan it.
-
-    A model's name does with ``gpu`` and further ``options`` of `deploy`. With ``explain``, each kernel also carries the
-    terms that its estimate is made of.
+    """Estimate every kernel of one step over a given batch, if the engine's scheduler could plan it. A model's name
+    does with ``gpu`` and further ``options`` of `deploy`. With ``explain``, each kernel also carries the terms that its
+    estimate is made of.
     """
     found = resolve_deployment(deployment, gpu, options)
     if found.gpu.stages:
@@ -468,9 +467,8 @@ class StepPredictor:
     def launch(
         self, prompts: Prompts = (), decodes: Sequence[int] = (), at: float | None = None, *, unfinished: int = 0
     ) -> StepTime:
-        """Launch a batch on the clock, not before ``at``; its ``ready`` is for `take_in` to tell.
-
-        ``unfinished``: prompts of it that have tokens left, and sample none.
+        """Launch a batch on the clock, not before ``at``; its ``ready`` is for `take_in` to tell. ``unfinished``:
+        prompts of it that have tokens left, and sample none.
         """
         if at is not None and at > self.clock.clock:
             self.clock.sleep_until(at)

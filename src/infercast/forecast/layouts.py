@@ -279,9 +279,8 @@ def comparison_notes(costs: Sequence[LayoutCost]) -> list[str]:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit.
-
-    All that keep up with a rate serve the same tokens: of these the fewest GPUs come first, then the shortest answers.
+    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit. All that
+    keep up with a rate serve the same tokens: of these the fewest GPUs come first, then the shortest answers.
     """
 
     def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float, float]:
@@ -347,20 +346,12 @@ class Partition(ResultMixin):
 
 
 def estimate_partition(
-    model: ModelSource,
-    gpu: GpuSource,
-    settings: Settings | None = None,
-    *,
-    input_len: int = 1024,
-    output_len: int = 256,
-    batch: int = 32,
-    pp_layer_partition: str | None = None,
-    **options: Any,
-) -> Partition:
-    """Cut a model into pipeline stages so that the slowest is quickest, or as ``pp_layer_partition`` says.
-
-    What counts is the time that a stage spends on a request: its prompt of ``input_len`` tokens, and ``output_len``
-    decode steps that it shares with a ``batch``; 0 leaves one of both out. ``options`` are those of `deploy`.
+    model: ModelSource, gpu: GpuSource, settings: Settings | None = None, *, input_len: int = 1024,
+    output_len: int = 256, batch: int = 32, pp_layer_partition: str | None = None, **options: Any,
+) -> Partition:  # fmt: skip
+    """Cut a model into pipeline stages so that the slowest is quickest, or as ``pp_layer_partition`` says. What counts
+    is the time that a stage spends on a request: its prompt of ``input_len`` tokens, and ``output_len`` decode steps
+    that it shares with a ``batch``; 0 leaves one of both out. ``options`` are those of `deploy`.
     """
     for name, value, least in (("input_len", input_len, 0), ("output_len", output_len, 0), ("batch", batch, 1)):
         require(least <= value <= 1 << 20, name, f"be from {least} to {1 << 20:,}", value)

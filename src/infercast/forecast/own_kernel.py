@@ -285,7 +285,6 @@ def fit_kernel(
     table: Path | str | Mapping[str, Any], gpu: str = "h200-sxm", *, work: str = "", dtype: str = "bf16"
 ) -> OwnKernel:
     """Fit a predictor of a kernel to a CSV file, or to columns by name: whole-number dimensions and microseconds.
-
     ``work`` says what a launch does, by formulas over the dimensions: ``bytes=2*(m*k+k*n+m*n); flops=2*m*n*k;
     tiles=ceil(m/128)*ceil(n/128)``. FLOP run at the rate of the tensor cores for ``dtype``.
     """

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from infercast.forecast.best import BestThroughput, best_throughput
 from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
@@ -67,9 +68,8 @@ class Verdict(ResultMixin):
 
 
 def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
-    """Judge a forecast by an SLO; 80 % intervals are computed if they are not given.
-
-    All limits of one run are off together, because one GPU and one host cause the error, so the least likely decides.
+    """Judge a forecast by an SLO; 80 % intervals are computed if they are not given. All limits of one run are off
+    together, because one GPU and one host cause the error, so the least likely decides.
     """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     intervals = intervals or forecast_intervals(forecast)
@@ -174,6 +174,11 @@ class Forecast(PlottableResult, SimulatedRun):
     def energy(self) -> Energy | None:
         """Joules of all GPUs, in all and a token; None where their power is not known."""
         return self.keep("energy", lambda: energy_of(self))
+
+    @property
+    def best(self) -> BestThroughput | None:
+        """What the GPUs could serve of these requests at most; None where stages have different GPUs."""
+        return self.keep("best", lambda: best_throughput(self))
 
     @property
     def intervals(self) -> Intervals:

@@ -93,15 +93,11 @@ def sessions_of(workload: Workload, served: ServedRequests, records: Sequence[Re
         chosen = inside[turn >= number if is_rest else turn == number]
         found.append(
             TurnRun(
-                first=number,
-                last=None if is_rest else number,
-                requests=chosen.size,
-                input_tokens=float(inputs[chosen].mean()),
-                hit_share=float(cached[chosen].sum() / inputs[chosen].sum()),
-                ttft=percentiles(ttft[chosen]),
-                end_to_end=percentiles(whole[chosen]),
+                first=number, last=None if is_rest else number, requests=chosen.size,
+                input_tokens=float(inputs[chosen].mean()), hit_share=float(cached[chosen].sum() / inputs[chosen].sum()),
+                ttft=percentiles(ttft[chosen]), end_to_end=percentiles(whole[chosen]),
             )
-        )
+        )  # fmt: skip
     return SessionsRun(
         count=counts.size,
         turns_each=float(counts.mean()),
@@ -129,16 +125,11 @@ def classes_of(workload: Workload, served: ServedRequests) -> tuple[ClassRun, ..
         several = latencies["tpot"][chosen & (served.num_output > 1)]
         found.append(
             ClassRun(
-                name=each.name,
-                priority=int(priorities[chosen].min()),
-                requests=kept.size,
-                limits=each.limits,
-                attainment=float(kept.mean()) if each.limits else None,
-                ttft=percentiles(latencies["ttft"][chosen]),
-                tpot=percentiles(several) if several.size else None,
-                end_to_end=percentiles(latencies["e2e"][chosen]),
+                name=each.name, priority=int(priorities[chosen].min()), requests=kept.size, limits=each.limits,
+                attainment=float(kept.mean()) if each.limits else None, ttft=percentiles(latencies["ttft"][chosen]),
+                tpot=percentiles(several) if several.size else None, end_to_end=percentiles(latencies["e2e"][chosen]),
             )
-        )
+        )  # fmt: skip
     return tuple(found)
 
 
@@ -188,14 +179,10 @@ def outcome_of(
     ttft, total = served.ttft[kept], served.end_to_end[kept]
     tpot = (total - ttft)[several] / (served.num_output[kept][several] - 1)
     return Outcome(
-        ttft=percentiles(ttft),
-        tpot=percentiles(tpot) if tpot.size else None,
-        inter_token=percentiles(gaps, counts) if gaps.size else None,
-        end_to_end=percentiles(total),
-        duration=last - start,
-        output_tokens_per_second=outputs,
-        requests_per_second=requests,
-    )
+        ttft=percentiles(ttft), tpot=percentiles(tpot) if tpot.size else None,
+        inter_token=percentiles(gaps, counts) if gaps.size else None, end_to_end=percentiles(total),
+        duration=last - start, output_tokens_per_second=outputs, requests_per_second=requests,
+    )  # fmt: skip
 
 
 def _long_run(workload: Workload, drawn: Draw, requests: float, outputs: float) -> tuple[float, float]:

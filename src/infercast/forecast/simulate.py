@@ -105,19 +105,11 @@ def simulate_system(system: System, workload: Workload, *, steady: bool = False,
 
 
 def serve_system(
-    system: System,
-    workload: Workload,
-    *,
-    watch: Callable[[Workload], Sequence[Sequence[StepObserver]]] = lambda _: (),
-    progress: Progress | None = None,
-    steady: bool = False,
-    run: Run | None = None,
-    capacity: Callable[[], float] | None = None,
-    slo: Slo | None = None,
-    medians: Callable[[], bool] = lambda: True,
-    rejects: float = inf,
-    check: Callable[[ServedRequests], None] = lambda _: None,
-) -> SystemRun:
+    system: System, workload: Workload, *, watch: Callable[[Workload], Sequence[Sequence[StepObserver]]] = lambda _: (),
+    progress: Progress | None = None, steady: bool = False, run: Run | None = None,
+    capacity: Callable[[], float] | None = None, slo: Slo | None = None, medians: Callable[[], bool] = lambda: True,
+    rejects: float = inf, check: Callable[[ServedRequests], None] = lambda _: None,
+) -> SystemRun:  # fmt: skip
     """Serve a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
     ``watch`` returns for each pool one step observer a replica, which may see more requests than the workload has.

@@ -105,9 +105,8 @@ def _limit(text: str) -> Limit:
 
 
 def attainment(served: Record | ServedRequests, slo: Slo, which: Array | None = None) -> float:
-    """The share of requests with TTFT, TPOT and end-to-end time below every limit; ``which`` selects requests.
-
-    An answer of one token has no TPOT and keeps any limit on it.
+    """The share of requests with TTFT, TPOT and end-to-end time below every limit; ``which`` selects requests. An
+    answer of one token has no TPOT and keeps any limit on it.
     """
     kept = keeps(served, slo)
     return float((kept if which is None else kept[which]).mean())

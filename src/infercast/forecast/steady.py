@@ -122,21 +122,13 @@ def find_steady(served: Record | ServedRequests, workload: Workload) -> SteadySt
 
 
 def further_requests(
-    served: Record | ServedRequests,
-    workload: Workload,
-    steady: SteadyState,
-    state: State,
-    stretches: int,
-    slo: Slo | None = None,
-    medians: Callable[[], bool] = lambda: True,
-    rejects: float = inf,
-    within: tuple[float, float] = AGAIN,
-    rough: float = 1.0,
-) -> tuple[int | None, str]:
-    """How many requests a longer run should have; or None, and why this one ends.
-
-    ``stretches``: batches planned. ``within``: the least and the most times that it is longer. A run goes no
-    further that misses the SLO by ``rejects`` standard errors. ``rough``: a factor on all errors that it goes on for.
+    served: Record | ServedRequests, workload: Workload, steady: SteadyState, state: State, stretches: int,
+    slo: Slo | None = None, medians: Callable[[], bool] = lambda: True, rejects: float = inf,
+    within: tuple[float, float] = AGAIN, rough: float = 1.0,
+) -> tuple[int | None, str]:  # fmt: skip
+    """How many requests a longer run should have; or None, and why this one ends. ``stretches``: batches planned.
+    ``within``: the least and the most times that it is longer. A run goes no further that misses the SLO by ``rejects``
+    standard errors. ``rough``: a factor on all errors that it goes on for.
     """
     if state.word == OVERLOADED:
         return None, OVERLOAD
@@ -169,7 +161,6 @@ def further_requests(
 
 def _for_slo(batches: Batches, slo: Slo, precision: float, known: float) -> Iterator[tuple[float, float]]:
     """For each limit the factor on the length that it takes to decide about it, and the errors that it is missed by.
-
     What is limited is known to ``known`` in any case, and to ``precision`` where it is close to its limit.
     """
     for limit in slo.limits:
@@ -276,14 +267,18 @@ def typical(workload: Workload, replica: Replica, most: int = MOST_ROUND) -> Wor
 
 def num_seats(replica: Replica, requests: tuple[Request, ...]) -> int:
     """How many sequences an engine holds at once: as many as it may plan, or as its KV cache has room for."""
+    return max(1, min(replica.policy.max_num_seqs, room_for(replica, requests)))
+
+
+def room_for(replica: Replica, requests: tuple[Request, ...]) -> int:
+    """How many sequences the KV cache has room for."""
     outputs = np.array([request.num_output for request in requests], dtype=float)
     budget = replica.policy.max_num_batched_tokens
     blocks = replica.kv_shape.most_blocks(
         np.array([each.num_input + each.num_output // 2 for each in requests]), budget
     )
     # Long answers stay longer, so more of those that are there at one time have them.
-    room = replica.num_blocks / (outputs @ np.broadcast_to(blocks, outputs.shape) / outputs.sum())
-    return max(1, min(replica.policy.max_num_seqs, int(room)))
+    return int(replica.num_blocks / (outputs @ np.broadcast_to(blocks, outputs.shape) / outputs.sum()))
 
 
 def _half_answered(requests: tuple[Request, ...], count: int) -> Iterator[Request]:
@@ -346,15 +341,9 @@ def _three_digits(rate: float | None) -> str:
 
 
 def find_state(
-    replica: Replica,
-    workload: Workload,
-    served: Record | ServedRequests,
-    steady: SteadyState,
-    *,
-    engines: int = 1,
-    capacity: Callable[[], float] | None = None,
-    is_late: Callable[[int], bool] = lambda _: False,
-) -> State:
+    replica: Replica, workload: Workload, served: Record | ServedRequests, steady: SteadyState, *, engines: int = 1,
+    capacity: Callable[[], float] | None = None, is_late: Callable[[int], bool] = lambda _: False,
+) -> State:  # fmt: skip
     """How ``engines`` equal ones cope; ``capacity`` computes their joint capacity if it is not the sum.
 
     A long run decides by itself. In a shorter one a growing queue may be that of a healthy deployment, so the capacity

@@ -281,23 +281,18 @@ def sweep(
     with stage_progress(tell) as say, time_budget(time_limit):
         if axis.is_load:
             found = deploy.resolve_deployment(deployment, gpu, others)
-            requests = deploy.resolve_workload(workload, load, found.settings.max_model_len)
+            requests = deploy.resolve_workload(workload, load, found.settings.max_model_len, found.model)
             return _along_load(system_of(found, router), axis, requests, promised, decide, say)
         asked = deploy.resolve_call(deployment, gpu, others)
-        requests = deploy.resolve_workload(workload, load, deploy.load_model(asked.args[0]).max_positions)
+        model = deploy.load_model(asked.args[0])
+        requests = deploy.resolve_workload(workload, load, model.max_positions, model)
         return _along_setting(asked, axis, requests, promised, decide, router, say)
 
 
 def sweep_rates(
-    system: System,
-    workload: Workload,
-    rates: Iterable[float],
-    *,
-    slo: Slo | None = None,
-    price: Tariff | None = None,
-    facility: Facility | None = None,
-    tell: Tell | None = None,
-) -> Sweep:
+    system: System, workload: Workload, rates: Iterable[float], *, slo: Slo | None = None, price: Tariff | None = None,
+    facility: Facility | None = None, tell: Tell | None = None,
+) -> Sweep:  # fmt: skip
     """The same of a system that is made already, at several rates."""
     decide = partial(replace, tariff=price or Tariff(), facility=facility or Facility())
     return _along_load(system, axis_of(rates), workload, slo, decide, tell or (lambda _: None))
@@ -356,40 +351,49 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
 
 
 def _along_setting(
+    asked: partial[Deployment], axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, router: str | None,
+    tell: Tell,
+) -> Sweep:  # fmt: skip
+    """The same workload on one deployment after the other; what does not fit says so."""
+    found = changed_points(asked, axis.changes, workload, slo, decide, router, tell)
+    labels = enumerate(zip(axis.labels, found, strict=True))
+    points = [replace(point, label=label, number=axis.number(place)) for place, (label, point) in labels]
+    # Where the GPU itself changes there is not one price.
+    prices = {_price(point) for point in points if not point.problem}
+    common = prices.pop() if len(prices) == 1 else None
+    title = re.sub(r"\+\S*=\S*", "", _title(points))  # of the GPU without the changes of the first point
+    return Sweep(title, _served(workload.description, points), axis, tuple(points), slo, common)
+
+
+def changed_points(
     asked: partial[Deployment],
-    axis: Axis,
+    changes: Sequence[str],
     workload: Workload,
     slo: Slo | None,
     decide: Decide,
     router: str | None,
     tell: Tell,
-) -> Sweep:
-    """The same workload on one deployment after the other; what does not fit says so."""
+) -> list[Point]:
+    """The same workload on a deployment after each of these changes, in the words of ``--what-if``."""
     systems: list[System | str] = []
-    for text in axis.changes:
-        changes = deploy.parse_changes(text)
+    for text in changes:
+        change = deploy.parse_changes(text)
         try:
-            deployment = deploy.deploy_changed(asked, changes)
+            deployment = deploy.deploy_changed(asked, change)
         except DoesNotFitError as problem:
             systems.append(str(problem))
             continue
-        systems.append(system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None))
+        systems.append(system_of(deployment, (change.router or router) if deployment.layout.data > 1 else None))
     serve = partial(serve_system, workload=workload, slo=slo)
     done = on_all_cores(serve, [each for each in systems if isinstance(each, System)])
     points: list[Point] = []
-    prices: list[GpuPrice | None] = []
-    for place, (label, system) in enumerate(zip(axis.labels, systems, strict=True)):
-        number = axis.number(place)
+    for text, system in zip(changes, systems, strict=True):
         if isinstance(system, str):
-            points.append(Point(label, number, problem=system))
+            points.append(Point(text, None, problem=system))
             continue
-        tell(f"{axis.name} {label}")
-        points.append(point_of(label, number, decide(forecast_of(system, next(done))), slo))
-        prices.append(_price(points[-1]))
-    # Where the GPU itself changes there is not one price.
-    common = prices[0] if len(set(prices)) == 1 else None
-    title = re.sub(r"\+\S*=\S*", "", _title(points))  # of the GPU without the changes of the first point
-    return Sweep(title, _served(workload.description, points), axis, tuple(points), slo, common)
+        tell(text)
+        points.append(point_of(text, None, decide(forecast_of(system, next(done))), slo))
+    return points
 
 
 def _served(words: str, points: Sequence[Point]) -> str:
@@ -469,21 +473,12 @@ class Savings(ResultMixin):
 
 
 def save_energy(
-    model: deploy.ModelSource,
-    gpu: deploy.GpuSource,
-    workload: Workload,
-    *,
-    power_limits: Iterable[float] | None = None,
-    clocks: Iterable[float] | None = None,
-    slo: Slo | str | None = None,
-    least_odds: float | None = None,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    settings: Settings | None = None,
-    router: str | None = None,
-    tell: Callable[[str], None] | None = None,
+    model: deploy.ModelSource, gpu: deploy.GpuSource, workload: Workload, *,
+    power_limits: Iterable[float] | None = None, clocks: Iterable[float] | None = None, slo: Slo | str | None = None,
+    least_odds: float | None = None, price: Tariff | float | None = None, facility: Facility | None = None,
+    settings: Settings | None = None, router: str | None = None, tell: Callable[[str], None] | None = None,
     **options: Any,
-) -> Savings:
+) -> Savings:  # fmt: skip
     """Simulate a workload under several power limits in watts, or clocks in MHz, and find the one that saves most.
 
     Without either, power limits from two fifths of the GPU's own limit on are tried. The SLO must hold with a

@@ -116,9 +116,8 @@ class System(NamedTuple):
 def system_of(
     deployment: Deployment, router: str | None = None, *, instances: int = 1, timer: StepTimer | None = None
 ) -> System:
-    """All replicas of ``instances`` independent copies of a deployment.
-
-    ``router`` names the load balancer of several, that of the engine by default. ``timer`` is one that was made before.
+    """All replicas of ``instances`` independent copies of a deployment. ``router`` names the load balancer of several,
+    that of the engine by default. ``timer`` is one that was made before.
     """
     if router is not None and instances * deployment.layout.data == 1:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
@@ -132,14 +131,9 @@ def replicas_of(deployment: Deployment, count: int) -> System:
 
 
 def two_pools(
-    prefill: Deployment,
-    decode: Deployment,
-    *,
-    instances: tuple[int, int] = (1, 1),
-    link: str = DEFAULT_LINK,
-    router: str = PROXY_ROUTER,
-    timers: tuple[StepTimer | None, StepTimer | None] = (None, None),
-) -> System:
+    prefill: Deployment, decode: Deployment, *, instances: tuple[int, int] = (1, 1), link: str = DEFAULT_LINK,
+    router: str = PROXY_ROUTER, timers: tuple[StepTimer | None, StepTimer | None] = (None, None),
+) -> System:  # fmt: skip
     """A prefill and a decode pool of one model, joined by network or NVLink; ``timers``: theirs, if made before."""
     if prefill.model.pools:
         raise InputError(

@@ -79,15 +79,9 @@ class Tuning:
 
 
 def tune_model(
-    model: ModelConfig,
-    gpu: Gpu,
-    *,
-    tensor_parallel_size: int = 1,
-    enable_expert_parallel: bool = False,
-    tokens: Sequence[int] = TOKENS,
-    top: int = 5,
-    engine: Engine | None = None,
-) -> Tuning:
+    model: ModelConfig, gpu: Gpu, *, tensor_parallel_size: int = 1, enable_expert_parallel: bool = False,
+    tokens: Sequence[int] = TOKENS, top: int = 5, engine: Engine | None = None,
+) -> Tuning:  # fmt: skip
     chosen = engine or engine_named()
     launches = launches_of(chosen)
     if gpu.vendor != "NVIDIA":

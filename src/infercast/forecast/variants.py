@@ -94,15 +94,9 @@ def is_model(sizes: dict[str, Array]) -> Array:
 
 
 def estimate_variants(
-    gpu: str | Path | Gpu,
-    *,
-    batch: int = 1,
-    context: int = 1024,
-    prompt: int | None = None,
-    front: str = FRONTS[0],
-    predictor: str | Predictor = "learned",
-    **sizes: Any,
-) -> Variants:
+    gpu: str | Path | Gpu, *, batch: int = 1, context: int = 1024, prompt: int | None = None, front: str = FRONTS[0],
+    predictor: str | Predictor = "learned", **sizes: Any,
+) -> Variants:  # fmt: skip
     """A step of models with ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``inter``: numbers or arrays.
 
     Models are like Llama's: grouped attention, a gated feed-forward of ``inter`` values, a head of its own; with

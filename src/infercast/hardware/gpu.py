@@ -24,23 +24,22 @@ MEGA = 1e6
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 LEAST_SHARE = 1e-3  # A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G
 ON_CHIP = ("fma_flops", "special_rate", "l2_bandwidth")  # Rates that grow with multiprocessors and their clock
-PROPERTIES = (
-    "sms", "boost_clock", "tensor_flops", "special_rate", "dram_bandwidth", "dram_bytes", "l2_bytes", "l2_bandwidth",
-    "nvlink_bandwidth", "pcie_bandwidth", "network_bandwidth",
-)  # fmt: skip
-"""What can be changed; ``tensor_flops`` is the bf16 rate, and the other formats' move along."""
 RATES = ("sms", "boost_clock", "sustained_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth")
 """What a kernel on one GPU can be bound by, tensor rates and the size of the last cache aside."""
 FORMATS = ("bf16", "fp8", "fp4")  # What models are multiplied in; Blackwell Ultra gave int8 up for fp4
+PROPERTIES = (
+    "sms", "boost_clock", "tensor_flops", *(f"{each}_flops" for each in FORMATS), "special_rate", "dram_bandwidth",
+    "dram_bytes", "l2_bytes", "l2_bandwidth", "nvlink_bandwidth", "pcie_bandwidth", "network_bandwidth",
+)  # fmt: skip
+"""What can be changed; ``tensor_flops`` is the bf16 rate, and the other formats' move along; ``fp8_flops`` is alone."""
 EQUAL = 0.999  # Datasheets are rounded: what differs by less is the same
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Gpu(ResultMixin):
-    """One GPU model, in SI units: Hz, bytes, bytes/s, FLOP/s, W. Rates are peaks at ``boost_clock``.
-
-    ``boost_clock`` is the clock that the datasheet's tensor FLOP/s belong to; ``sustained_clock`` is what the chip
-    holds inside its power limit while it multiplies large bf16 matrices without a pause.
+    """One GPU model, in SI units: Hz, bytes, bytes/s, FLOP/s, W. Rates are peaks at ``boost_clock``. ``boost_clock`` is
+    the clock that the datasheet's tensor FLOP/s belong to; ``sustained_clock`` is what the chip holds inside its power
+    limit while it multiplies large bf16 matrices without a pause.
     """
 
     name: str
@@ -159,24 +158,39 @@ def changed_gpu(gpu: Gpu, changes: Mapping[str, str]) -> Gpu:
     for name, text in changes.items():
         if name not in PROPERTIES:
             raise UnknownNameError("GPU property", name, PROPERTIES)
-        now = gpu.tensor_flops.get("bf16", gpu.dense_flops("fp16")) if name == "tensor_flops" else getattr(gpu, name)
+        rates = _moving_rates(gpu, name)
+        own = rates.get("bf16") or rates.get("fp16") or next(iter(rates.values()), 0.0)
+        now = own if name.endswith("_flops") else getattr(gpu, name)
         factor = factor_of(name, text, now)
         values: dict[str, Any] = {}
         if name in ("sms", "boost_clock"):
             values = {rate: getattr(gpu, rate) * factor for rate in ON_CHIP}
             moved = factor if name == "boost_clock" else 1.0
             values |= {"sustained_clock": gpu.sustained_clock * moved, "max_clock": gpu.max_clock * moved}
-        if name in ("sms", "boost_clock", "tensor_flops"):
-            values["tensor_flops"] = {dtype: rate * factor for dtype, rate in gpu.tensor_flops.items()}
-            values["whole_tensor_flops"] = gpu.whole_tensor_flops * factor
+        if rates:
+            values["tensor_flops"] = {**gpu.tensor_flops, **{dtype: rate * factor for dtype, rate in rates.items()}}
+            moved = factor if "bf16" in rates or "fp16" in rates else 1.0
+            values["whole_tensor_flops"] = gpu.whole_tensor_flops * moved
         if name == "dram_bytes":
             values["driver_bytes"] = round(gpu.driver_bytes * factor)
-        if name != "tensor_flops":
+        if not name.endswith("_flops"):
             value = getattr(gpu, name) * factor
             values[name] = max(1, round(value)) if name in ("sms", "dram_bytes", "l2_bytes") else value
         gpu = replace(gpu, **values)
     told = ",".join(f"{name}={text}" for name, text in changes.items())
     return replace(gpu, name=f"{gpu.name}+{told}", title=f"{gpu.title} with {told}", aliases=()) if changes else gpu
+
+
+def _moving_rates(gpu: Gpu, name: str) -> Mapping[str, float]:
+    """Rates of the tensor cores that move with a property; both formats of 16 bits are multiplied by the same."""
+    if name in ("sms", "boost_clock", "tensor_flops"):
+        return gpu.tensor_flops
+    dtype = name.removesuffix("_flops")
+    formats = ("bf16", "fp16") if dtype == "bf16" else (dtype,)
+    rates = {each: gpu.tensor_flops[each] for each in formats if each in gpu.tensor_flops}
+    if name.endswith("_flops") and not rates:
+        raise InputError(f"{name}: {gpu.name} does not multiply in {dtype}; it does in {', '.join(gpu.tensor_flops)}")
+    return rates
 
 
 def factor_of(name: str, text: str, now: float) -> float:

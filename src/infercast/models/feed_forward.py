@@ -323,17 +323,14 @@ class ExpertFeedForward(FeedForward):
 
     def _slower(self, tokens: Size) -> Quantity:
         """By steps: a configuration holds up to a number of tokens; and by what shared experts add."""
-        beside = 1.0 + self.joined * self._shared_part(tokens)
+        # A shared expert among the routed ones, as a share of these: its weights, and a row for every token.
+        count = np.asarray(tokens, dtype=float)
+        hit = self.experts * (1.0 - (1.0 - 1.0 / self.experts) ** (count * self.topk))
+        beside = 1.0 + self.joined * np.asarray((WEIGHED_ROWS + count) / (WEIGHED_ROWS * hit + self.topk * count))
         if not self.slower:
             return beside
         sizes, factors = np.array(self.slower).T
         return np.asarray(np.interp(np.log2(tokens), np.log2(sizes), factors)) * beside
-
-    def _shared_part(self, tokens: Size) -> Quantity:
-        """A shared expert among the routed ones, as a share of these: its weights, and a row for every token."""
-        count = np.asarray(tokens, dtype=float)
-        hit = self.experts * (1.0 - (1.0 - 1.0 / self.experts) ** (count * self.topk))
-        return np.asarray((WEIGHED_ROWS + count) / (WEIGHED_ROWS * hit + self.topk * count))
 
     def _router_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """The scores of all experts, in the base format or in fp32."""

@@ -136,14 +136,6 @@ def _safe_expression(text: str) -> list[re.Pattern[str]]:
         return []
 
 
-def quark_scheme(settings: Fields) -> Scheme:
-    whole = settings.section("global_quant_config")
-    inputs = whole.section("input_tensors").word("dtype") if whole.raw("input_tensors") is not None else ""
-    stored, multiplied = (_format(settings, name) for name in (whole.section("weight").word("dtype"), inputs))
-    narrow = ("int4",)  # What inputs are never multiplied in
-    return Scheme(stored, "" if multiplied in narrow else multiplied)
-
-
 def _format(settings: Fields, name: str) -> str:
     if name and name not in FORMATS:
         raise UnsupportedModelError(
@@ -290,7 +282,11 @@ def _named(settings: Fields, method: str) -> Scheme:
             raise settings.wrong("weight_block_size", "two whole numbers above zero")
         return schemes()["fp8_block" if block else "fp8"]
     if method == "quark":
-        return quark_scheme(settings)
+        whole = settings.section("global_quant_config")
+        inputs = whole.section("input_tensors").word("dtype") if whole.raw("input_tensors") is not None else ""
+        stored, multiplied = (_format(settings, name) for name in (whole.section("weight").word("dtype"), inputs))
+        narrow = ("int4",)  # What inputs are never multiplied in
+        return Scheme(stored, "" if multiplied in narrow else multiplied)
     if method == "mxfp4":
         return schemes()["mxfp4"]
     if method in ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round"):

@@ -140,8 +140,10 @@ def read_model(
     notes, vision = [*assumed], None
     if architecture in families.VISION:
         vision = read_vision(families.VISION[architecture].read, families.Fields(found.values, found.where), hidden)
-        seen = "the encoder of images takes memory; images themselves are not modelled"
-        notes.append(seen if vision else "vision part left out: there is no vision_config")
+        sent = "are sent with --images" if vision and vision.images else "themselves are not modelled"
+        seen = f"the encoder of images takes memory; images {sent}"
+        unseen = "vision part left out: there is no vision_config"
+        notes.append(seen if vision else unseen)
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
     if prediction and leaves_heads_alone(fields):
         prediction = replace(prediction, quantised=False)
@@ -234,15 +236,16 @@ def _architecture(found: Source) -> tuple[str, families.Family]:
     if not named and not kind:
         raise FileFormatError(found.where, "neither architectures nor model_type says what kind of model this is")
     architecture = named[0] if named else families.architecture_of(kind)
-    if architecture in families.VISION:
-        return architecture, cast("families.Family", families.family_of(families.VISION[architecture].text))
+    has_vision = architecture in families.VISION
+    if has_vision and (text := families.VISION[architecture].text):
+        return architecture, cast("families.Family", families.family_of(text))
     has_encoder = fields.flag("is_encoder_decoder")
     if (family := families.family_of(architecture)) and not has_encoder:
         return architecture, family
     reason = "an encoder beside the decoder is not modelled yet" if has_encoder else library.refused().get(architecture)
     if reason is None and (inner := _nested(fields)):
         _, family = _architecture(Source({"model_type": "its language model", **inner.values}, found.name, inner.where))
-        return architecture, family._replace(note="; ".join(filter(None, (BESIDE, family.note))))
+        return architecture, family._replace(note="; ".join(filter(None, ("" if has_vision else BESIDE, family.note))))
     if odd := next(filter(ODD.search, found.values), None):
         reason = reason or f"it is not known, and {odd} in its config says that it has layers of another kind"
     if reason:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from infercast.errors import InputError, require
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, FeedForward, Multiples
+from infercast.models.images import ImageEncoder
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
 from infercast.models.mixers.mixer import Mixer
 from infercast.shown import ResultMixin
@@ -44,12 +45,13 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class VisionPart:
-    """The image encoder of a language model: what it takes in memory. Its time is not modelled."""
+    """The image encoder of a language model: what it takes in memory, and what it computes."""
 
     split: int  # Parameters that the GPUs of a tensor-parallel group share
     whole: int  # Parameters that every GPU holds
     layers: int
     hidden: int
+    images: ImageEncoder | None = None  # How it cuts images and what it computes, where that is known
 
     @property
     def parameters(self) -> int:

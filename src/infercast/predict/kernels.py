@@ -372,7 +372,7 @@ class KernelModel:
         said = self._forest.predict_one(features) if x is Plain else self._forest.predict(features)
         residual = self._offset + self._shrink * said
         if known.warm is not None and self._is_tabled:
-            residual = _when_cold(residual, known.warm, x)
+            residual = x.larger(residual * known.warm**WARM_BELIEF, residual + x.log(known.warm))
         if self._base is not None:
             residual = residual + x.log(scheduled_seconds(features, self._base, x) / known.seconds)
         if self._correction is not None:
@@ -405,14 +405,6 @@ class KernelModel:
             core = self._make(op, gpu)
             self._cores[gpu.name] = key, core
         return core.physics(size, engine=self._engine)
-
-
-def _when_cold(residual: Number, warm: Number, x: Kit) -> Number:
-    """What was learned where a share of what is read was cached, for a kernel that reads all of it from memory.
-
-    Such a residual is mostly of how well the cache is modelled. No kernel is faster than there.
-    """
-    return x.larger(residual * warm**WARM_BELIEF, residual + x.log(warm))
 
 
 def _naming(named: Callable[[Any, str], Any], by: str, make: Callable[[Any, Gpu], Core]) -> Callable[..., Core]:

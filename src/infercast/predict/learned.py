@@ -559,7 +559,7 @@ def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
     if gpu.l2_bytes != real.l2_bytes:
         return 0.0, np.inf
     rates = [getattr(gpu, name) / getattr(real, name) for name in RATES if getattr(real, name) > 0]
-    rates.append(gpu.dense_flops("bf16") / real.dense_flops("bf16"))
+    rates += [rate / real.tensor_flops[dtype] for dtype, rate in gpu.tensor_flops.items() if dtype in real.tensor_flops]
     return 1.0 / max(1.0, *rates), 1.0 / min(1.0, *rates)
 
 

@@ -56,13 +56,16 @@ def render_validation(validation: Validation) -> list[RenderableType]:
     parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
     # Of runs with arrivals over time, where single requests differ.
     scattered = [run for run in validation.runs if run.scatter and not (run.parts and run.parts.is_static)]
+    # What decides in each: host, kernels (and launches), the queue on top of them.
+    columns, rows = cells(FILE_FIELDS, validation.file_parts())
+    medians = ["all, absolute", *(_percent(validation.median_part(part)) for part in PARTS), ""]
     return [
         *parts,
         Section(
             "Request by request: absolute error, and rank correlations",
             Grid(*cells(SCATTER_FIELDS, scattered), text_columns=2, notes_at=(0,)),
         ),
-        Section("Which part is off: median error", _parts_grid(validation)),
+        Section("Which part is off: median error", Grid(columns, [*rows, medians], notes_at=(0,))),
         *_load_sections(validation),
         *render_totals(validation),
     ]
@@ -92,13 +95,6 @@ def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
     groups = [*((quantity,) for quantity in QUANTITIES), tuple(QUANTITIES)]
     both = [(validation.coverage(*each, **chosen), validation.width(*each, **chosen)) for each in groups]
     return ["-" if share is None else f"{_percent(share)}, +-{_percent(width)}" for share, width in both]
-
-
-def _parts_grid(validation: Validation) -> RenderableType:
-    """What decides in each: host, kernels (and launches), the queue on top of them."""
-    columns, rows = cells(FILE_FIELDS, validation.file_parts())
-    medians = ["all, absolute", *(_percent(validation.median_part(part)) for part in PARTS), ""]
-    return Grid(columns, [*rows, medians], notes_at=(0,))
 
 
 def _load_sections(validation: Validation) -> list[RenderableType]:

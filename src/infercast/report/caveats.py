@@ -91,6 +91,11 @@ def caveats(forecast: Forecast) -> list[str]:
     sentences.append(SENTENCES["held"])
     if forecast.link is not None:
         sentences.append("No transfer between two pools was measured: the link is taken from its data sheet.")
+    if forecast.workload.images:
+        sentences.append(
+            "Images were not measured: their encoder's time follows from its shapes, and 30 ns for each pixel before "
+            "the engine are assumed."
+        )
     sentences.append(
         "Every request produces as many tokens as the workload says; stop strings and failed requests are not modelled."
     )

@@ -8,7 +8,7 @@ from typing import Any
 from infercast import units
 from infercast.engines.base import package_of
 from infercast.forecast import run
-from infercast.forecast.diagnosis.diagnose import RunDiagnosis
+from infercast.forecast.diagnosis.diagnose import BOUNDS, RunDiagnosis
 from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase
@@ -17,6 +17,8 @@ from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.steady import CUT, LATE
 from infercast.forecast.system import BOTH, DECODE
 from infercast.hardware.load import Server
+from infercast.report import deployment as deployments
+from infercast.report import diagnosis as findings
 from infercast.report import quantities
 from infercast.report.caveats import (
     SENTENCES,
@@ -28,24 +30,6 @@ from infercast.report.caveats import (
     host_fields,
     host_rows,
     state_fields,
-)
-from infercast.report.deployment import (
-    deployment_dict,
-    deployment_facts,
-    draft_run_dict,
-    memory_words,
-    release_rows,
-    serve_command,
-    workload_dict,
-)
-from infercast.report.diagnosis import (
-    EXAMPLE,
-    POOLED,
-    diagnosis_dict,
-    diagnosis_of,
-    diagnosis_rows,
-    next_words,
-    render_diagnosis,
 )
 from infercast.report.files import csv_lines
 from infercast.report.terminal import (
@@ -311,8 +295,13 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         *([] if intervals is None else [quantities.render_intervals(intervals)]),
         *render_decision(forecast),
         *([Section("Energy", Facts(rows))] if (rows := energy_rows(forecast)) else []),
-        *([] if intervals is None else [Section("Diagnosis", *render_diagnosis(diagnosis_of(forecast, intervals)))]),
-        *_render_parts(forecast),
+        *(
+            []
+            if intervals is None
+            else [Section("Diagnosis", *findings.render_diagnosis(findings.diagnosis_of(forecast, intervals)))]
+        ),
+        *([] if (sessions := forecast.sessions) is None else _render_sessions(sessions)),
+        *([Section("Classes", Grid(*cells(CLASS_FIELDS, classes)))] if (classes := forecast.classes) else []),
         Section("Load", Facts(load_rows(forecast))),
     ]
     if len(forecast.engines) > 1:
@@ -365,29 +354,29 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | N
     queue = f", {units.format_figure(waiting.mean)} waiting" if waiting.mean >= 0.05 else ""
     low, high = map(units.format_figure, intervals.output_tokens_per_second)
     tokens += f" ({low} to {high})" if low != high else ", as many as come"
-    deployment, found = forecast.deployment, found or diagnosis_of(forecast, intervals)
+    deployment, found = forecast.deployment, found or findings.diagnosis_of(forecast, intervals)
     served = tokens if deployment.model.pools else f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
     doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
     assumed = dict.fromkeys(pool.deployment.model.assumed for pool in forecast.pools)
     return [
-        *release_rows(deployment.engine),
+        *deployments.release_rows(deployment.engine),
         *named_first("model", filter(None, assumed)),
-        *named_first("memory", dict.fromkeys(memory_words(pool.deployment) for pool in forecast.pools)),
+        *named_first("memory", dict.fromkeys(deployments.memory_words(pool.deployment) for pool in forecast.pools)),
         *([] if forecast.link is None else [("TTFT", _ttft_words(forecast.link))]),
         ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
-        ("SLO", _promise_words(forecast.verdict, POOLED if deployment.model.pools else EXAMPLE)),
+        ("SLO", _promise_words(forecast.verdict, findings.POOLED if deployment.model.pools else findings.EXAMPLE)),
         ("cost", _cost_words(forecast)),
-        *diagnosis_rows(found),
+        *findings.diagnosis_rows(found),
         *named_first("doubt", doubts),
         *named_first("run it", _started(forecast)),
-        ("next", next_words(found)),
+        ("next", findings.next_words(found)),
         ("more", MORE),
     ]
 
 
 def _installed_and_run(pool: run.PoolRun) -> str:
     package = package_of(pool.deployment.engine)
-    return f"pip install {package} && {serve_command(pool.deployment, pool.role)}"
+    return f"pip install {package} && {deployments.serve_command(pool.deployment, pool.role)}"
 
 
 def _started(forecast: Forecast) -> list[str]:
@@ -429,33 +418,34 @@ def _result(forecast: Forecast) -> str:
     return "prompt" if forecast.deployment.model.pools else "output token"
 
 
-def _render_parts(forecast: Forecast) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    if (sessions := forecast.sessions) is not None:
-        parts.append(Section("Sessions", Facts(session_rows(sessions))))
-        parts.append(Section("Turns", Grid(*cells(TURN_FIELDS, sessions.turns))))
-    if classes := forecast.classes:
-        parts.append(Section("Classes", Grid(*cells(CLASS_FIELDS, classes))))
-    return parts
+def _render_sessions(sessions: run.SessionsRun) -> list[Section]:
+    turns = Grid(*cells(TURN_FIELDS, sessions.turns))
+    return [Section("Sessions", Facts(session_rows(sessions))), Section("Turns", turns)]
 
 
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, trials: bool = True) -> dict[str, Any]:
     """The same as plain data, in milliseconds where a name says so; without ``trials`` no change is tried for it."""
     one, link = len(forecast.pools) == 1, forecast.link
-    found = None if intervals is None else diagnosis_of(forecast, intervals, trials=trials)
+    found = None if intervals is None else findings.diagnosis_of(forecast, intervals, trials=trials)
     parts = {f"{part.name}_ms": quantities.milliseconds(at(part.name)(link)) for part in quantities.LINK_PARTS}
     return {
-        "deployment": deployment_dict(forecast.deployment) if one else None,
+        "deployment": deployments.deployment_dict(forecast.deployment) if one else None,
         "pools": [_pool_dict(pool) for pool in forecast.pools],
         "link": None if link is None else {"name": link.name, "use": link.use, **parts},
         "router": forecast.router,
         "gpus": forecast.gpus,
-        "workload": workload_dict(forecast.workload),
+        "workload": deployments.workload_dict(forecast.workload),
         **{
             f"{latency.name}_ms": quantities.milliseconds(getattr(forecast, latency.name))
             for latency in quantities.LATENCIES
         },
         **{each.key: each.data(forecast) for each in quantities.RESULTS},
+        "best_possible": forecast.best
+        and {
+            **pick(forecast.best, "share limited_by batch role requests_per_s=requests_per_second"),
+            "output_tokens_per_s": forecast.best.output_tokens_per_second,
+            "resources": [{"resource": name, "busy": share} for name, share in forecast.best.busy.items()],
+        },
         **decision_fields(forecast),
         **{each.key: each.data(forecast) for each in quantities.ENERGIES},
         "energy": forecast.energy and _energy_dict(forecast.energy),
@@ -469,7 +459,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, tri
             for load in pool.engines
         ],
         "phases": [{"pool": pool.role, **_phase_dict(phase)} for pool in forecast.pools for phase in pool.phases],
-        "speculation": draft_run_dict(run.drafts_of(forecast)),
+        "speculation": deployments.draft_run_dict(run.drafts_of(forecast)),
         "headline": forecast.headline,
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         **host_fields(forecast),
@@ -477,13 +467,13 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, tri
         "kind": forecast.kind,
         "caveats": caveats(forecast),
         **quantities.interval_fields(intervals),
-        **({} if found is None else {"diagnosis": diagnosis_dict(found)}),
+        **({} if found is None else {"diagnosis": findings.diagnosis_dict(found)}),
     }
 
 
 def _pool_dict(pool: run.PoolRun) -> dict[str, Any]:
     return {
-        "deployment": deployment_dict(pool.deployment),
+        "deployment": deployments.deployment_dict(pool.deployment),
         **pick(pool, "role", instances="pool.instances", gpus="pool.gpus"),
         **{each.key: each.data(pool) for each in quantities.LOADS},
         "kv_offload": pool.tier and _tier_dict(pool.tier),
@@ -521,7 +511,7 @@ def pool_facts(pool: run.PoolRun) -> list[tuple[str, str]]:
     """The deployment of a pool, its replicas and their load balancer."""
     several = [("engines", f"{pool.pool.instances:,} of these")] if pool.pool.instances > 1 else []
     router = [("router", pool.pool.engines.router)] if len(pool.records) > 1 else []
-    return [*several, *deployment_facts(pool.deployment), *router]
+    return [*several, *deployments.deployment_facts(pool.deployment), *router]
 
 
 def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
@@ -547,6 +537,13 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
     for pool in forecast.pools:
         rows += _of_pool(pool, host_rows(pool.deployment, pool.phases))
     rows += [row for each in quantities.RESULTS for row in each.facts(forecast)]
+    if (best := forecast.best) is not None:
+        limit = BOUNDS.get(best.limited_by, best.limited_by) + (
+            "" if best.role == BOTH else f" of the {best.role} pool"
+        )
+        most = f"{units.format_figure(best.output_tokens_per_second)} output tokens/s"
+        words = f"{units.format_percent(best.share)} of {most}, limited by {limit} with batches of {best.batch:,}"
+        rows.append(("best possible", words))
     rows += draft_rows(forecast)
     for pool in forecast.pools:
         rows += _of_pool(pool, [row for each in quantities.LOADS for row in each.facts(pool)] + tier_rows(pool))
@@ -601,16 +598,12 @@ def phase_cells(phase: Phase) -> list[list[str]]:
     least_share = 0.0005  # kernel families below this share of a step are left out of tables
     return [
         [
-            name,
-            units.format_percent(seconds / phase.whole),
-            units.format_seconds(seconds / phase.steps),
-            bound,
-            source,
-            ", ".join(kernel for kernel, _ in kernels[:4]),
+            name, units.format_percent(seconds / phase.whole), units.format_seconds(seconds / phase.steps), bound,
+            source, ", ".join(kernel for kernel, _ in kernels[:4]),
         ]
         for name, seconds, bound, source, kernels in parts
         if seconds >= least_share * phase.whole
-    ]
+    ]  # fmt: skip
 
 
 def _phase_dict(phase: Phase) -> dict[str, Any]:

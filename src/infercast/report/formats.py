@@ -22,9 +22,8 @@ LIBRARIES = ("pandas", "polars")
 
 
 def rows_of(document: Any, key: str | tuple[str, ...] | None = None) -> list[dict[str, Any]]:
-    """A list as its members, what a document has under ``key`` as those, and any other document as one row.
-
-    Of several keys each is a row, and so is each member of a mapping; the first column is then its name.
+    """A list as its members, what a document has under ``key`` as those, and any other document as one row. Of several
+    keys each is a row, and so is each member of a mapping; the first column is then its name.
     """
     if key is None:
         found = [document] if isinstance(document, Mapping) else document
@@ -169,7 +168,7 @@ def plain_tables(answer: Any) -> list[terminal.RenderableType]:
     varied = [name for name in rows[0] if len(rows) == 1 or any(row[name] != rows[0][name] for row in rows)]
     cells = [[_plain(name, row[name]) for name in varied] for row in rows]
     words = max(1, sum(isinstance(rows[0][name], str) for name in varied))
-    titles = [name.removesuffix("_us").replace("_", " ") for name in varied]
+    titles = [name.removesuffix("_us").removesuffix("_pct").replace("_", " ") for name in varied]
     return [*parts, terminal.Section(key, terminal.Grid(titles, cells, text_columns=words))]
 
 
@@ -181,12 +180,15 @@ def _plain(name: str, value: Any) -> str:
         return "-" if value is None else f"{value:.36}" if name in ("kernel", "shape") else f"{value}"
     if name.endswith(("_us", "seconds")):
         return format_seconds(value * (MICRO if name.endswith("_us") else 1.0))
+    if name.endswith("_pct"):
+        return f"{value:+.2f} %"
     if name.endswith(("share", "error", "lost")):
         return format_percent(value)
     return format_bytes(value) if "bytes" in name else format_count(value)
 
 
 RENDERERS = {
+    "Elasticities": terminal.Renderers(plain_dict, plain_tables, rows="elasticities"),
     "Estimate": terminal.Renderers(plain_dict, plain_tables),
     "OwnKernel": terminal.Renderers(plain_dict, plain_tables),
     "Partition": terminal.Renderers(plain_dict, plain_tables, rows="stages"),
@@ -196,18 +198,13 @@ RENDERERS = {
 HOMES = dict.fromkeys(RENDERERS, "formats") | {
     kind: module
     for module, kinds in {
-        "calibration": "Calibration",
-        "catalog": "Gpu",
-        "command": "Explained",
-        "deployment": "Deployment Fit ModelConfig Workload",
-        "diagnosis": "RunDiagnosis",
-        "forecast": "Forecast Intervals Verdict",
-        "kernels": "Breakdown Diagnosis StepCost",
-        "plan": "Layouts Plan",
+        "calibration": "Calibration", "catalog": "Gpu", "command": "Explained",
+        "deployment": "Deployment Fit ModelConfig Workload", "diagnosis": "RunDiagnosis",
+        "forecast": "Forecast Intervals Verdict", "kernels": "Breakdown Diagnosis StepCost", "plan": "Layouts Plan",
         "sweep": "DayPlan Savings Sweep",
     }.items()
     for kind in kinds.split()
-}
+}  # fmt: skip
 """The module of this package with the renderers of each kind of answer, loaded when one is written."""
 
 

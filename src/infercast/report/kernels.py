@@ -169,9 +169,7 @@ def _kernel_fields(cost: StepCost) -> tuple[Field[KernelCost], ...]:
 def power_facts(power: KernelPower) -> list[tuple[str, str]]:
     limited = ", the board's limit: without a pause launches take longer" if power.is_limited else ""
     interval = f"80 % interval {format_watts(power.low)} to {format_watts(power.high)}, {power.source}"
-    per_flop = power.joules_per_flop
-    pico = 1e-12
-    each = "" if per_flop is None else f", {per_flop / pico:.3g} pJ per FLOP"
+    each = "" if power.joules_per_flop is None else f", {1e12 * power.joules_per_flop:.3g} pJ per FLOP"
     found = [
         ("board power", f"{format_watts(power.watts)}{limited} ({interval})"),
         ("energy", f"{format_joules(power.joules)} per launch{each}"),

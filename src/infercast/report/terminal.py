@@ -78,9 +78,8 @@ def named_first(name: str, texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 class Grid:
-    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right.
-
-    Where it is wider than the terminal its columns come in blocks, so that none is ever cut.
+    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right. Where
+    it is wider than the terminal its columns come in blocks, so that none is ever cut.
     """
 
     def __init__(
@@ -126,9 +125,8 @@ class Grid:
         return [lines[0], RULE * len(lines[0]), *lines[1:]]
 
     def _blocks(self, room: int) -> list[list[int]]:
-        """Columns of each block; those that name a row come first in each.
-
-        Empty where a single column does not fit next to these: rows are then printed as lists.
+        """Columns of each block; those that name a row come first in each. Empty where a single column does not fit
+        next to these: rows are then printed as lists.
         """
         every, keys = range(len(self.columns)), list(range(max(1, self.text_columns)))
         if self._width(list(every)) <= room:
@@ -314,8 +312,6 @@ class TextCharts:
         self._charts, self._columns = charts, columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text  # noqa: PLC0415 - loaded already
-
         width = max(NARROWEST, min(options.max_width, WIDEST))
         columns = self._columns
         each = (width - GAP * (columns - 1)) // columns
@@ -323,10 +319,10 @@ class TextCharts:
             columns, each = 1, min(width, BELOW)
         for first in range(0, len(self._charts), columns):
             if first:
-                yield Text("")
+                yield styled("")
             drawn = [draw_chart(chart, each) for chart in self._charts[first : first + columns]]
             for lines in zip(*drawn, strict=True):
-                joined = Text(" " * GAP).join(lines)
+                joined = styled(" " * GAP).join(lines)
                 joined.rstrip()
                 yield joined
 
@@ -338,8 +334,6 @@ class TextCharts:
 
 def draw_chart(chart: Chart, width: int) -> list[Text]:
     """The lines of a chart, all of one width: title, area, axis, labels."""
-    from rich.text import Text  # noqa: PLC0415 - loaded already
-
     low, high, is_log = _range(chart)
     ticks = {row: chart.write(_value(row, low, high, is_log)) for row in (0, HEIGHT // 2, HEIGHT - 1)}
     margin = max(map(len, ticks.values())) + 2
@@ -359,13 +353,13 @@ def draw_chart(chart: Chart, width: int) -> list[Text]:
             area[row][column] = (series.mark, style)
     lines = [_heading(chart, width)]
     for row in reversed(range(HEIGHT)):
-        line = Text()
+        line = styled("")
         line.append(f"{ticks.get(row, ''):>{margin - 2}} |", style="dim")
         for mark, style in area[row]:
             line.append(mark, style=style or None)
         lines.append(line)
-    lines.append(Text(f"{'':>{margin - 2}} +{'-' * (width - margin)}", style="dim"))
-    lines.append(Text(_below(chart.labels, columns, margin, width), style="dim"))
+    lines.append(styled(f"{'':>{margin - 2}} +{'-' * (width - margin)}", style="dim"))
+    lines.append(styled(_below(chart.labels, columns, margin, width), style="dim"))
     for line in lines:
         line.truncate(width)
         line.pad_right(width - line.cell_len)
@@ -373,9 +367,7 @@ def draw_chart(chart: Chart, width: int) -> list[Text]:
 
 
 def _heading(chart: Chart, width: int) -> Text:
-    from rich.text import Text  # noqa: PLC0415 - loaded already
-
-    heading = Text(chart.title, style="bold")
+    heading = styled(chart.title, style="bold")
     for style, series in zip(STYLES, chart.series, strict=False):
         if series.name:
             heading.append(f"  {series.mark} {series.name}", style=f"not bold {style}")
@@ -510,7 +502,6 @@ def cells(fields: Iterable[Field[T_contra]], rows: Iterable[T_contra]) -> tuple[
 
 def pick(owner: Any, names: str = "", **paths: str) -> dict[str, Any]:
     """Attributes as plain data, as they are called, or others by the path that each key has: ``gpus model=spec.name``.
-
     A path may be a keyword, too.
     """
     keys = {key: path or key for key, _, path in (name.partition("=") for name in names.split())}

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from infercast.lazy_classes import dataclass
 from infercast.serve.cache.blocks import KvShape
@@ -24,6 +24,9 @@ from infercast.serve.transfers import BlockTransfers, Transfers
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Source
 from infercast.serve.workload.request import Request
+
+if TYPE_CHECKING:
+    from infercast.serve.scheduler.encoder import Encoder
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -56,6 +59,7 @@ class Replica:
     max_adapters: int | None = None  # Distinct LoRA adapters allowed in a step; None: LoRA is off
     speculation: Speculation | None = None  # Speculative decoding; None: off
     offload: Offload | None = None  # The KV cache's host memory tier, if any
+    encoder: Encoder | None = None  # Of images
     tells_load: bool = False  # True if the load balancer sees queue and KV cache usage for every model (vLLM 0.27)
 
 
@@ -154,6 +158,7 @@ class Loop:
     ) -> None:
         """``transfers``: KV copies to host memory and back; the others as in `simulation.simulate`."""
         stages, self.steps_under_way = replica.stages, replica.steps_under_way
+        self.encoder = replica.encoder
         self.scheduler, self.clients, self.record, self.transfers = scheduler, clients, record, transfers
         self.use(replica.timer)
         self._has_drafts = scheduler.drafts is not None
@@ -294,9 +299,16 @@ class Loop:
         if tokens > numbers[0]:
             estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
-        step = Step(plan, numbers, estimate, shape)
+        step = Step(plan, numbers, self._encoded(estimate) if self.encoder is not None else estimate, shape)
         step.has_prompts = tokens > numbers[0]
         return step
+
+    def _encoded(self, estimate: StepEstimate) -> StepEstimate:
+        """The step planned last with the images that it encodes first."""
+        cache = self.scheduler.encoder
+        if self.encoder is None or cache is None or not cache.planned:
+            return estimate
+        return self.encoder.encode(cache.planned, estimate)
 
     def _time_drafts(self, plan: DraftPlan) -> Step:
         shape, count = plan.shape, len(plan.sequences)
@@ -304,7 +316,7 @@ class Loop:
         estimate = self.time_drafts[plan.has_adapters](shape)
         if plan.num_prompts:
             estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
-        step = Step(plan, numbers, estimate, shape)
+        step = Step(plan, numbers, self._encoded(estimate) if self.encoder is not None else estimate, shape)
         step.has_prompts = plan.num_prompts > 0
         return step
 

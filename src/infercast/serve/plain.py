@@ -65,7 +65,7 @@ OBEYED = frozenset(
         *("timer", "policy", "num_blocks", "kv_shape", "max_model_len", "max_output", "launch_spread"),
         *("settle_seconds", "request_path_seconds", "request_token_seconds", "server", "num_servers", "tells_load"),
         *("wake_up_seconds", "token_path_seconds", "token_turn_seconds"),
-        *("sparse_windows", "retained_every", "stages_in_turn"),  # of windows, and of pipelines
+        *("sparse_windows", "retained_every", "stages_in_turn", "encoder"),  # of windows, of pipelines, and of images
     }
 )
 """By both fast loops."""

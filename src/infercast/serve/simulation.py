@@ -92,9 +92,9 @@ def plainly(serve: Callable[[bool, GoOn | None], Result], go_on: GoOn | None, *,
 
 
 def share_nothing(workload: Workload, *, or_prompts: bool = False) -> bool:
-    """Whether no prompt has a shared part, unless they may, and no answer is over before an engine can know."""
+    """Whether no prompt has images or a shared part, unless it may, and no answer is over before an engine can know."""
     shares = not or_prompts and any(each.prefix for each in workload.requests)
-    return not shares and not any(each.num_output == 1 < each.most_output for each in workload.requests)
+    return not shares and not any(each.images or each.num_output == 1 < each.most_output for each in workload.requests)
 
 
 def further_from(clients: Clients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:
@@ -117,7 +117,9 @@ def further_from(clients: Clients, replica: Replica, records: Sequence[Record], 
 def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:
     """The clients of a workload, connected to engines like this one, through at least this number of API servers."""
     servers = max(servers, replica.num_servers)
-    return Clients(workload, replica.request_path_seconds, replica.request_token_seconds, replica.server, servers)
+    path, token = replica.request_path_seconds, replica.request_token_seconds
+    pixel = 0.0 if replica.encoder is None else replica.encoder.pixel_seconds
+    return Clients(workload, path, token, replica.server, servers, pixel)
 
 
 def new_record(replica: Replica, num_requests: int) -> Record:
@@ -128,12 +130,15 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
     """The scheduler that an engine's policy asks for, with an empty cache."""
     policy, shape, speculation, offload = replica.policy, replica.kv_shape, replica.speculation, replica.offload
     ahead, decode_together = replica.steps_under_way, replica.stages is None
+    encoder = None if replica.encoder is None else replica.encoder.new_cache()
     if isinstance(policy, PrefillFirstPolicy):
         host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
         cache = RadixCache(replica.num_blocks, shape, caching=replica.prefix_caching or host is not None, host=host)
         batch = None if speculation is None else DraftBatch(cache, policy, speculation)
         num, longest, adapters = 1 if decode_together else ahead, replica.max_model_len, replica.max_adapters
-        return PrefillScheduler(policy, cache, ahead, longest, num_batches=num, drafts=batch, max_adapters=adapters)
+        found = PrefillScheduler(policy, cache, ahead, longest, num_batches=num, drafts=batch, max_adapters=adapters)
+        found.encoder = encoder
+        return found
     drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(
         replica.num_blocks,
@@ -153,6 +158,7 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
         max_adapters=replica.max_adapters,
         drafts=None if speculation is None else Drafts(speculation, policy, blocks, replica.max_model_len),
         offload=None if offload is None else HostOffload(offload, shape, ahead, drops_last=drops_last),
+        encoder=encoder,
     )
 
 

@@ -343,7 +343,6 @@ def _as_on_gpu(recorder: Recorder, stack: ExitStack, paths: dict[int, str], *, g
 
 def capture(module: Any, inputs: Any, *, dtype: str | None = None, graph: bool = False) -> Capture:
     """Runs ``module`` once, for inference, on ``inputs``: a tensor, a tuple or keyword arguments, of any device.
-
     ``dtype`` is what ``module.to(dtype)`` would do to weights and inputs. ``graph``: as while a CUDA graph is captured,
     when some libraries take other paths.
     """
@@ -375,7 +374,6 @@ def capture(module: Any, inputs: Any, *, dtype: str | None = None, graph: bool =
 
 def load_module(text: str) -> Any:
     """``package.module:name``, ``file.py:name`` (a class, a function or a module), or ``hf:CONFIG``, of transformers.
-
     It is built on the meta device, where weights take no memory, or, if its code does not allow that, on the CPU.
     """
     source, _, name = text.partition(":") if text.startswith("hf:") else text.rpartition(":")

@@ -120,14 +120,9 @@ class ModuleForecast(ReprMixin):
 
 
 def forecast_module(
-    module: Any,
-    inputs: Any,
-    *,
-    gpu: str | Gpu,
-    execution: str = "eager",
-    dtype: str | None = None,
+    module: Any, inputs: Any, *, gpu: str | Gpu, execution: str = "eager", dtype: str | None = None,
     host: str | Path | HostProbe | None = None,
-) -> ModuleForecast:
+) -> ModuleForecast:  # fmt: skip
     """Forecast one forward pass of a PyTorch module, which needs neither weights nor a GPU. Its own code runs once.
 
     ``inputs``: a tensor, a tuple or keyword arguments; any device, ``meta`` too. ``execution``: ``eager``, ``graph`` or
@@ -287,9 +282,8 @@ def _joined(chain: list[tuple[AtenCall, Kernel]]) -> tuple[AtenCall, list[Kernel
 
 
 def queued(launches: list[Launch]) -> tuple[float, float]:
-    """Seconds of the first call, and between the ends of the first and the second in a row.
-
-    The host goes through the calls, and the GPU takes kernels in order as they arrive: whichever is behind decides.
+    """Seconds of the first call, and between the ends of the first and the second in a row. The host goes through the
+    calls, and the GPU takes kernels in order as they arrive: whichever is behind decides.
     """
     host = gpu = 0.0
     ends = []

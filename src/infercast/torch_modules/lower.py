@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
@@ -103,26 +102,6 @@ class Capture:
     peak_bytes: int  # The most that inputs, activations and outputs took at once, as PyTorch's allocator rounds them
     assumed: list[str] = field(default_factory=list)
     """Values that decided how the code went on, and that were drawn because no weights are there."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-
-def capture_from_json(text: str) -> Capture:
-    """What `Capture.to_json` wrote."""
-    facts = json.loads(text)
-    for call in facts["calls"]:
-        call["arguments"] = {name: _unpacked(value) for name, value in call["arguments"].items()}
-        call["outputs"] = tuple(map(_unpacked, call["outputs"]))
-    return Capture(**facts | {"calls": [AtenCall(**call) for call in facts["calls"]]})
-
-
-def _unpacked(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    if len(value) == 3 and isinstance(value[0], str) and isinstance(value[1], list):
-        return Tensor(value[0], tuple(value[1]), tuple(value[2]))
-    return [_unpacked(each) for each in value]
 
 
 # Which kernels each of them launches.

@@ -248,13 +248,11 @@ def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), 
     """Serve until it is interrupted; ``allowed``: further names that it goes by; ``tell`` hears its address."""
     hosts = () if host in ANY_ADDRESS and not allowed else (*LOCAL_HOSTS, host, *allowed)
     listening = listen_on(host, port)
-    most_connections = 1024
-    largest_head = 32 * 1024
     config = uvicorn.Config(
         make_app(workers, jobs=workers, hosts=hosts), http=HeadTimeoutProtocol, ws="none", lifespan="on",
         log_level="warning", access_log=False, server_header=False, date_header=False,
-        limit_concurrency=most_connections, timeout_keep_alive=5, timeout_graceful_shutdown=3,
-        h11_max_incomplete_event_size=largest_head,
+        limit_concurrency=1024, timeout_keep_alive=5, timeout_graceful_shutdown=3,
+        h11_max_incomplete_event_size=32 * 1024,
     )  # fmt: skip
     server = uvicorn.Server(config)
 
@@ -263,8 +261,7 @@ def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), 
         while not (server.started or serving.done()):
             await asyncio.sleep(0.02)
         if server.started:
-            address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-            tell(address)
+            tell(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
         await serving
 
     with contextlib.suppress(KeyboardInterrupt):

@@ -88,12 +88,30 @@ def test_nothing_found_yet(ask: Ask) -> None:
     assert "l40s, h100-sxm" in found.cut
 
 
-def test_the_first_answer_comes_with_the_first_estimate_that_is_sure(ask: Ask, served: list[int]) -> None:
-    told: list[str] = []
-    found = plan(ask(count=600), Interrupted(1, OutOfTime), told.append, time_limit=600.0)
-    assert served == [evaluation.FIRST]
+@pytest.mark.parametrize(("rate", "words"), [(1.0, "its first 500 requests only"), (6.0, "one replica has served")])
+def test_the_first_answer_comes_with_the_first_estimate_that_is_sure(
+    ask: Ask, served: list[int], rate: float, words: str
+) -> None:
+    found = plan(ask(rate=rate, count=600), Interrupted(1, OutOfTime), time_limit=600.0)
+    assert served[0] == (600 if rate > 1.0 else evaluation.FIRST)
     assert found.winner is not None
-    assert f"first {evaluation.FIRST} requests only" in found.cut
+    assert found.winner.figures is not None
+    assert found.winner.figures.intervals is not None
+    assert words in found.cut
+
+
+def test_a_large_fleet_is_named_within_seconds() -> None:
+    lengths = {"input_lengths": 300, "output_lengths": 20}
+    workload = synthetic_workload(rate=2000.0, **lengths)
+    limits, odds = parse_slo("ttft_p99<200ms"), 0.8
+    question = Question("qwen3-0.6b", workload, limits, ("l4",), ("vllm@0.25",), (1.0,), 256, least_odds=odds)
+    found = plan(question, Interrupted(1, OutOfTime), time_limit=600.0)
+    assert found.winner is not None
+    assert found.winner.figures is not None
+    assert found.winner.figures.odds is not None
+    assert found.winner.figures.odds >= odds
+    assert found.winner.figures.capacity is None or found.winner.figures.capacity > 2000.0
+    assert found.winner.candidate.replicas > evaluation.TOGETHER
 
 
 def test_progress_says_what_is_left_and_the_best_so_far(ask: Ask) -> None:

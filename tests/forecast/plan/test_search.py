@@ -160,7 +160,7 @@ def test_of_a_large_fleet_some_replicas_get_their_share() -> None:
     workload = synthetic_workload(rate=200.0, input_lengths=300, output_lengths=20)
     question = Question("qwen3-0.6b", workload, parse_slo("ttft_p99<1s"), ("l4",), ("vllm@0.25",), (1.0,), 64)
     system, times, share = evaluation._simulated_part(Candidate("vllm@0.25", "l4", replicas=40), question)
-    assert system.gpus == evaluation.TOGETHER
+    assert system.gpus == evaluation.SLICE
     assert times * system.gpus == 40
     assert share.rate == pytest.approx(200.0 * system.gpus / 40)
 

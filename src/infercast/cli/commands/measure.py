@@ -66,8 +66,7 @@ def command(
             )
     except KeyboardInterrupt:
         note("stopped; the same command takes the sweep up again")
-        interrupted = 130
-        sys.exit(interrupted)
+        sys.exit(130)
     print_result(form, _sweep_dict, _sweep_tables, result, out, anchors)
 
 

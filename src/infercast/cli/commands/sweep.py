@@ -7,19 +7,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from infercast.cli.options import (
-    Context,
-    deployment_of,
-    is_given,
-    refuse_idle_router,
-    time_limit_of,
-    with_options,
-    workload_of,
-)
+from infercast.cli import options
 from infercast.cli.outputs import Form, check_files, print_answer, print_result, runs_bar, write_plot
 from infercast.errors import InputError
 from infercast.forecast import sweep as sweeps
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
+from infercast.forecast.elasticities import elasticities
 from infercast.forecast.option_table import (
     COST,
     DEPLOYMENT,
@@ -41,10 +34,12 @@ RUNS = 0.7  # Share of the time that the runs may take; intervals and changes ta
 AXES = {sweeps.RATE: "rates", sweeps.CONCURRENCY: "concurrencies"}  # Options with several values, by those with one
 
 
-def _run(ctx: Context, run: Callable[..., Any], given: dict[str, Any], bar: str, total: int, **along: Any) -> Any:
-    load, asked = workload_of(ctx), deployment_of(ctx)
+def _run(
+    ctx: options.Context, run: Callable[..., Any], given: dict[str, Any], bar: str, total: int, **along: Any
+) -> Any:
+    load, asked = options.workload_of(ctx), options.deployment_of(ctx)
     if not along.get("vary"):
-        refuse_idle_router(ctx)
+        options.refuse_idle_router(ctx)
     source, device, settings = asked.args
     with runs_bar(bar, total) as tell, share_of_time(RUNS):
         promised = {"slo": slo_of(given), "price": tariff_of(given), "facility": facility_of(given)}
@@ -52,16 +47,21 @@ def _run(ctx: Context, run: Callable[..., Any], given: dict[str, Any], bar: str,
         return run(source, device, load, **along, **promised, **common)
 
 
-@with_options(
+@options.with_options(
     *(PLACE, SWEEP),
     Option("setting", list,
            "Values of what --what-if can change: max_num_batched_tokens=2048,8192; with one value it is fixed.", (),
            metavar="NAME=V,V", panel="What changes"),
     Option("vary", list, "The same as a range, and of two settings every pair: dram_bandwidth=1x:2x:5.", (),
            metavar="NAME=A:B:N", panel="What changes"),
+    Option("elasticities", bool, "Say what 1 % of each number of the hardware brings, and sweep nothing.", False,
+           panel="What changes"),
     *(LAYOUT, "plot csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, TIME),
 )  # fmt: skip
-def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
+def command(ctx: options.Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
+    if given["elasticities"]:
+        _print_elasticities(ctx, form, {**given, "plot": plot, "csv": csv})
+        return
     vary = _split_settings(ctx, given["setting"], given["vary"])
     several = {f"--{name}": given[name] for name in AXES.values()} | {"--setting": vary}
     asked = [option for option, values in several.items() if values]
@@ -74,11 +74,18 @@ def command(ctx: Context, *, plot: Path | None, csv: Path | None, form: Form, **
         if given[option]:
             along = {option: _loads(ctx, load, given[option])}
     total = prod(map(len, vary.values())) if vary else len(next(iter(along.values())))
-    with time_budget(time_limit_of(ctx)):
+    with time_budget(options.time_limit_of(ctx)):
         print_answer(form, _run(ctx, sweeps.sweep, given, "sweep", total, **along), plot=plot, csv=csv)
 
 
-def _split_settings(ctx: Context, given: list[str], ranges: list[str]) -> dict[str, tuple[str, ...]]:
+def _print_elasticities(ctx: options.Context, form: Form, given: dict[str, Any]) -> None:
+    if idle := [f"--{name}" for name in (*AXES.values(), "vary", "plot", "csv") if given[name]]:
+        raise InputError(f"--elasticities gives one table (--format csv) and takes no {idle[0]}; leave it out")
+    with time_budget(options.time_limit_of(ctx)):
+        print_answer(form, _run(ctx, elasticities, given, "elasticities", 26))
+
+
+def _split_settings(ctx: options.Context, given: list[str], ranges: list[str]) -> dict[str, tuple[str, ...]]:
     """The settings with several values; those with one stay what they are for other commands."""
     several = [text for text in given if "," in text]
     if len(several) > 1:
@@ -96,11 +103,11 @@ def _split_settings(ctx: Context, given: list[str], ranges: list[str]) -> dict[s
     return found
 
 
-def _loads(ctx: Context, load: str, text: str) -> list[Any]:
+def _loads(ctx: options.Context, load: str, text: str) -> list[Any]:
     """The values of a load, the first of which makes the workload that the others are variants of."""
     option, whole = f"--{AXES[load]}", load == sweeps.CONCURRENCY
     for other in AXES:
-        if is_given(ctx, other):
+        if options.is_given(ctx, other):
             raise InputError(f"--{other} has no meaning with {option}")
     numbers = sweeps.parse_numbers(text, option, whole=whole)
     values = [int(number) for number in numbers] if whole else list(numbers)
@@ -109,8 +116,8 @@ def _loads(ctx: Context, load: str, text: str) -> list[Any]:
     return values
 
 
-@with_options(PLACE, ENERGY, LAYOUT, "csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, TIME)
-def energy_command(ctx: Context, *, csv: Path | None, form: Form, **given: Any) -> None:
+@options.with_options(PLACE, ENERGY, LAYOUT, "csv", WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, TIME)
+def energy_command(ctx: options.Context, *, csv: Path | None, form: Form, **given: Any) -> None:
     power_limits, gpu_clocks = given["power_limits"], given["gpu_clocks"]
     if power_limits is not None and gpu_clocks is not None:
         raise InputError("--power-limits and --gpu-clocks both have values; vary one of them")
@@ -122,24 +129,26 @@ def energy_command(ctx: Context, *, csv: Path | None, form: Form, **given: Any) 
     clocks = None if gpu_clocks is None else sweeps.parse_numbers(gpu_clocks, "--gpu-clocks")
     total = len(limits or clocks or range(sweeps.VALUES)) + 2 * sweeps.HALVINGS
     along = {"power_limits": limits, "clocks": clocks, "least_odds": given["least_odds"]}
-    with time_budget(time_limit_of(ctx)):
+    with time_budget(options.time_limit_of(ctx)):
         print_answer(form, _run(ctx, sweeps.save_energy, given, "energy", total, **along), csv=csv)
 
 
-@with_options(
+@options.with_options(
     PLACE,
     OPTIONS["concurrencies"]._replace(help="Numbers of clients: 1:256:9, or 1,8,64; default: 1, 2, 4 to 512."),
     *("tensor_parallel_size data_parallel_size plot", ENGINE_ARGS, DEPLOYMENT),
     "num_requests input_len output_len declared_output_len prefix_len prefix_groups too_long seed",
     TIME,
 )
-def speculate_command(ctx: Context, *, concurrencies: str | None, plot: Path | None, form: Form, **_: Any) -> None:
+def speculate_command(
+    ctx: options.Context, *, concurrencies: str | None, plot: Path | None, form: Form, **_: Any
+) -> None:
     check_files(plot)
     numbers = None
     if concurrencies is not None:
         numbers = [int(each) for each in sweeps.parse_numbers(concurrencies, "--concurrencies", whole=True)]
-    asked = deployment_of(ctx)
-    with runs_bar("loads", len(numbers or sweeps.USUAL_CLIENTS)) as tell, time_budget(time_limit_of(ctx)):
+    asked = options.deployment_of(ctx)
+    with runs_bar("loads", len(numbers or sweeps.USUAL_CLIENTS)) as tell, time_budget(options.time_limit_of(ctx)):
         found = sweeps.break_even(asked, _clients(ctx), numbers, tell)
     if plot is not None:
         from infercast.report.page.figures import break_even_plot  # noqa: PLC0415 - only where it is asked for
@@ -148,11 +157,11 @@ def speculate_command(ctx: Context, *, concurrencies: str | None, plot: Path | N
     print_result(form, break_even_dict, render_break_even, found, rows="points")
 
 
-def _clients(ctx: Context) -> Callable[[int], Workload]:
+def _clients(ctx: options.Context) -> Callable[[int], Workload]:
     fixed = {"rate": None, "arrival": "poisson", "burstiness": 1.0, "trace": None, "rate_scale": 1.0}
 
     def workload(clients: int) -> Workload:
         ctx.params |= {**fixed, "concurrency": clients}
-        return workload_of(ctx)
+        return options.workload_of(ctx)
 
     return workload

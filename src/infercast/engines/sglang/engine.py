@@ -35,6 +35,7 @@ from infercast.engines.sglang.settings import (
     rules_of,
 )
 from infercast.engines.speculation import Drafting
+from infercast.engines.timer import encoder_of
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -259,15 +260,11 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     share = asked.mem_fraction_static
     if share is None:
         reserved = memory.Reserved(
-            tokens=chunk if chunk > 0 else asked.max_prefill_tokens,
-            gpus=layout.tensor * groups * layout.pipeline,
-            largest_graph=max(decode),
-            decode_graphs=replays,
-            num_prefill_sizes=len(prefill),
-            is_latent=model.has_mixer(LatentAttention),
-            dp_copies=groups if asked.enable_dp_attention else 0,
+            tokens=chunk if chunk > 0 else asked.max_prefill_tokens, gpus=layout.tensor * groups * layout.pipeline,
+            largest_graph=max(decode), decode_graphs=replays, num_prefill_sizes=len(prefill),
+            is_latent=model.has_mixer(LatentAttention), dp_copies=groups if asked.enable_dp_attention else 0,
             deepep=layout.all_to_all,
-        )
+        )  # fmt: skip
         share = reserved.static_share(gpu) * static_factor(model)
     states = memory.state_pool(model, layout, asked)
     room = memory.budget(model, layout, gpu, asked, share, drafting)
@@ -505,6 +502,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         offload=memory.offload_of(
             settings, deployment.memory, deployment.model.layers, deployment.layout, deployment.gpu
         ),
+        encoder=encoder_of(deployment, host.eager_kernel),
         max_adapters=settings.max_loras_per_batch if settings.has_adapters else None,
         speculation=None if settings.drafting is None else settings.drafting.speculation(),
     )

@@ -253,13 +253,6 @@ class Budget(NamedTuple):
     stage: int = 0
 
 
-def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
-    """Free memory after creating the CUDA context and process groups."""
-    known = read_data("engines/sglang/memory.toml")
-    peers = layout.tensor * layout.sharing - 1
-    return gpu.driver_bytes - MIB * float(known["context_mib"] + known["peer_mib"] * peers)
-
-
 def draft_weights(drafting: Drafting | None, layout: ParallelLayout, gpu: Gpu) -> float:
     """Weights of the drafter, which is loaded with an embedding even where it then uses the target's."""
     if drafting is None or (draft := drafting.draft) is None:
@@ -270,20 +263,18 @@ def draft_weights(drafting: Drafting | None, layout: ParallelLayout, gpu: Gpu) -
 
 
 def budget(
-    model: ModelConfig,
-    layout: ParallelLayout,
-    gpu: Gpu,
-    settings: SglangSettings,
-    static_share: float,
-    drafting: Drafting | None = None,
-    stage: int | None = None,
-) -> Budget:
+    model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: SglangSettings, static_share: float,
+    drafting: Drafting | None = None, stage: int | None = None,
+) -> Budget:  # fmt: skip
     """The pipeline stage with room for the fewest tokens, or the one that is asked for."""
     draft = None if drafting is None else drafting.draft
     width = 0 if drafting is None else drafting.width
     found = []
     for number in range(layout.pipeline) if stage is None else (stage,):
-        free = free_before_loading(gpu.at(number), layout)
+        # Free memory after creating the CUDA context and process groups.
+        known = read_data("engines/sglang/memory.toml")
+        peers = layout.tensor * layout.sharing - 1
+        free = gpu.at(number).driver_bytes - MIB * float(known["context_mib"] + known["peer_mib"] * peers)
         weights = weight_bytes(model, layout, gpu, settings, number) + slots_bytes(model, layout, number)
         weights += draft_weights(drafting, layout, gpu)
         each = cells(model, layout, settings, number)

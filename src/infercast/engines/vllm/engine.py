@@ -14,6 +14,7 @@ from infercast.engines.base import Deployment, Engine, Tell, untuned_factors
 from infercast.engines.host import DraftPasses, Graphs, HostModel
 from infercast.engines.settings import EngineNames, Fields, MeasuredSetup, flags_in
 from infercast.engines.speculation import Drafting
+from infercast.engines.timer import encoder_of
 from infercast.engines.vllm import kv_cache, versions
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import EXPERT_LAUNCHES, choose_kernels, default_block_size, expert_multiples, is_new
@@ -202,6 +203,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         max_adapters=settings.max_loras if settings.enable_lora else None,
+        encoder=encoder_of(deployment, host.eager_kernel, settings.max_num_batched_tokens),
         tells_load=version.has(Rule.WEIGHS_CACHE),
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),

@@ -74,13 +74,9 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
         )
     rows = next((rows for most, rows in ((32, 16), (96, 32), (512, 64)) if tokens <= most), 128)
     return Configuration(
-        rows=rows,
-        columns=64 if tokens <= 64 else 128,
-        depth=128 if dtype == "fp8" or tokens <= 64 else 64,
-        group=16 if tokens // experts > 128 else 1,
-        warps=4 if tokens <= 128 else 8,
-        stages=4 if tokens <= 32 else 3,
-    )
+        rows=rows, columns=64 if tokens <= 64 else 128, depth=128 if dtype == "fp8" or tokens <= 64 else 64,
+        group=16 if tokens // experts > 128 else 1, warps=4 if tokens <= 128 else 8, stages=4 if tokens <= 32 else 3,
+    )  # fmt: skip
 
 
 EXPERT_LAUNCHES = ExpertLaunches(
@@ -129,9 +125,8 @@ def packs_experts(model: ModelConfig, gpu: Gpu) -> bool:
 
 
 def choose_kernels(model: ModelConfig, gpu: Gpu, *, is_recent: bool = False) -> ModelConfig:
-    """The model with the cache format and padding of this GPU's kernels, and what they take longer.
-
-    ``is_recent``: compiled by PyTorch 2.14 or later.
+    """The model with the cache format and padding of this GPU's kernels, and what they take longer. ``is_recent``:
+    compiled by PyTorch 2.14 or later.
     """
     if packs_experts(model, gpu):
         model = model.with_experts(partial(replace, routing_slower=PACKED_ROUTING[is_recent]))

@@ -186,16 +186,9 @@ def _extra_config(text: str | None, *, has_size: bool) -> Mapping[str, Any] | No
 
 
 def offload_of(
-    asked: TierSettings,
-    kv: KvLayout,
-    layers: int,
-    layout: ParallelLayout,
-    gpu: Gpu,
-    whole: bool,
-    latent: bool,
-    version: EngineVersion,
-    method: str | None = None,
-) -> Offload:
+    asked: TierSettings, kv: KvLayout, layers: int, layout: ParallelLayout, gpu: Gpu, whole: bool, latent: bool,
+    version: EngineVersion, method: str | None = None,
+) -> Offload:  # fmt: skip
     """The tier; ``whole``: a block is contiguous over all layers; ``latent``: all GPUs of a stage hold the same."""
     shape, block_bytes = kv.shape.of_one_size, kv.block_bytes
     if shape.states or shape.state_blocks:

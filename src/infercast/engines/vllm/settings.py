@@ -374,15 +374,9 @@ class ResolvedSettings(EngineSettings):
 
 
 def resolve(
-    settings: EngineSettings,
-    gpu: Gpu,
-    max_positions: int,
-    architecture: str = "",
-    *,
-    block_size: int = UNIT,
-    states: States | None = None,
-    drafting: Drafting | None = None,
-) -> ResolvedSettings:
+    settings: EngineSettings, gpu: Gpu, max_positions: int, architecture: str = "", *, block_size: int = UNIT,
+    states: States | None = None, drafting: Drafting | None = None,
+) -> ResolvedSettings:  # fmt: skip
     """Fill in vLLM's defaults for a GPU and model (``block_size`` if none is set), and reject what it would reject."""
     settings = with_defaults(settings)
     check_settings(settings, max_positions)

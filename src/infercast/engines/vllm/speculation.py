@@ -119,16 +119,9 @@ def _synthetic(values: Mapping[str, Any], num_drafts: int) -> drafts.Acceptance 
 
 
 def drafting_of(
-    text: str,
-    acceptance: str | None,
-    target: ModelConfig,
-    layout: ParallelLayout,
-    version: EngineVersion,
-    *,
-    asynchronous: bool,
-    v2_target: bool,
-    dummy_weights: bool = False,
-) -> drafts.Drafting:
+    text: str, acceptance: str | None, target: ModelConfig, layout: ParallelLayout, version: EngineVersion, *,
+    asynchronous: bool, v2_target: bool, dummy_weights: bool = False,
+) -> drafts.Drafting:  # fmt: skip
     """What a release does with a config; ``acceptance`` as a user writes it, overriding the config's own."""
     asked = read_config(text, target)
     method, num_drafts = asked.method, asked.num_drafts

@@ -76,14 +76,10 @@ class Rule(StrEnum):
 
 OLDEST = frozenset(
     {
-        Rule.WRITES_EVERY_STATE,
-        Rule.NEEDS_WHOLE_BLOCKS,
-        Rule.PAST_ATTENTION,
-        Rule.STEPS_OVER,
-        Rule.SKIPPED_QUEUE_SEPARATE,
-        Rule.LARGE_STEPS_GB10,
+        Rule.WRITES_EVERY_STATE, Rule.NEEDS_WHOLE_BLOCKS, Rule.PAST_ATTENTION, Rule.STEPS_OVER,
+        Rule.SKIPPED_QUEUE_SEPARATE, Rule.LARGE_STEPS_GB10,
     }
-)
+)  # fmt: skip
 """The rules of the oldest release; a later one adds some and drops some."""
 
 

@@ -354,22 +354,11 @@ def _mended(point: FlagPoint, problem: InputError, pasted: Pasted, gpu: GpuSourc
 
 
 def explain_command(
-    text: str,
-    gpu: GpuSource,
-    workload: Workload | None = None,
-    *,
-    like: Workload | None = None,
-    slo: Slo | None = None,
-    tariff: Tariff | None = None,
-    facility: Facility | None = None,
-    service: str | None = None,
-    engine: str | None = None,
-    advice: bool = True,
-    network: str | None = None,
-    predictor: str | Predictor = "learned",
-    tell: Callable[[str], None] = lambda _: None,
-    **given: Any,
-) -> Explained:
+    text: str, gpu: GpuSource, workload: Workload | None = None, *, like: Workload | None = None,
+    slo: Slo | None = None, tariff: Tariff | None = None, facility: Facility | None = None, service: str | None = None,
+    engine: str | None = None, advice: bool = True, network: str | None = None, predictor: str | Predictor = "learned",
+    tell: Callable[[str], None] = lambda _: None, **given: Any,
+) -> Explained:  # fmt: skip
     """Explain a command line, a ``docker run``, a compose file or a Kubernetes manifest; the text is never executed.
 
     Without a ``workload``, requests ``like`` these random ones (or the default ones) come at a light and a heavy rate.

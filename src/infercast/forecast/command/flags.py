@@ -63,10 +63,8 @@ def known_flags(engine: Engine) -> Arguments:
 
 
 def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) -> Reading:
-    """What a forecast makes of the words behind the program.
-
-    A flag that no release knows is refused. One of another release alone is refused where the release is certain
-    (``strict``), and otherwise said to be.
+    """What a forecast makes of the words behind the program. A flag that no release knows is refused. One of another
+    release alone is refused where the release is certain (``strict``), and otherwise said to be.
     """
     known = known_flags(engine)
     flags: list[Flag] = []

@@ -258,9 +258,8 @@ class Command(NamedTuple):
 
 
 def read_command(text: str, engine: str | None = None, service: str | None = None) -> Command:
-    """The command of a text by the release of ``engine``, or the one that it names.
-
-    Without either it is the newest release, or the newest that has all of its flags if there is one.
+    """The command of a text by the release of ``engine``, or the one that it names. Without either it is the newest
+    release, or the newest that has all of its flags if there is one.
     """
     chosen = started_engine(text) if engine is None else engine_named(engine)
     pasted = the_command(text, chosen.commands, service)

@@ -37,12 +37,8 @@ WAITED = 0.2  # Share from which on what a trial shows comes before the kernels
 LEAST = 0.02  # Parts of a smaller share are not told
 MOST = 0.995
 PARTS = (
-    changes.GPU,
-    changes.HOST,
-    changes.PREFILL,
-    changes.DECODE,
-    changes.LINK,
-)  # What takes its time; all else keeps requests waiting
+    changes.GPU, changes.HOST, changes.PREFILL, changes.DECODE, changes.LINK,
+)  # What takes its time; all else keeps requests waiting  # fmt: skip
 
 
 class Cause(NamedTuple):
@@ -394,7 +390,9 @@ def _bounds(trials: Trials, causes: Sequence[Cause], intervals: Intervals | None
         if next(iter(change.values), "") in trials.forecast.deployment.engine.bounds[:2]:
             bound = _of_size(trials, change, effects)
         if changes.MIXED in change.values:
-            bound = _of_mixed_steps(trials, change)
+            share, often = _with_prompts(trials.forecast), 0.25
+            helps = change.values[changes.MIXED] is (trials.aim.quantity == "tpot")
+            bound = 2.0 * share if helps and share > often else 0.0
         if bound > WORTH / 2:
             found.append((bound, change))
     return found
@@ -421,10 +419,3 @@ def _with_prompts(forecast: Forecast) -> float:
     """The share of time that is spent in steps with prompts."""
     prompts = sum(each.seconds for each in forecast.phases if each.name == "prefill")
     return prompts / max(sum(each.seconds for each in forecast.phases), 1e-12)
-
-
-def _of_mixed_steps(trials: Trials, change: changes.Change) -> float:
-    """Answers that go on in steps with prompts, or prompts in steps of their own: what was tried gains up to twice."""
-    share, often = _with_prompts(trials.forecast), 0.25
-    helps = change.values[changes.MIXED] is (trials.aim.quantity == "tpot")
-    return 2.0 * share if helps and share > often else 0.0

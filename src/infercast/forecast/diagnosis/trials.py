@@ -180,9 +180,8 @@ class Trials:
         self._tried = forecast.keep(name, dict[str, tuple[System, list[Gain]]])
 
     def can_grow_for(self, gain: Gain, before: Gain | None = None) -> bool:
-        """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does.
-
-        A longer one than that ``before`` which says the same, but for chance, has filled up.
+        """Make further trials longer, if one with this gain was too short: by chance, or to fill up as the run does. A
+        longer one than that ``before`` which says the same, but for chance, has filled up.
         """
         size, alike = self._size, 0.1  # Of what matters: so far may its value for these requests be from the run's
         sharp = 0.07  # Half the width of the interval of a ratio by chance from which on a longer trial is worth it

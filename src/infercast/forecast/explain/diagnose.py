@@ -219,10 +219,9 @@ class ProfileDiagnosis(ResultMixin):
 
 
 def diagnose_profile(path: Path | str, gpu: str | Path | Gpu) -> ProfileDiagnosis:
-    """Rank the kernels of a profile by the time that they lose against the best kernels of their shape.
-
-    Read are traces of ``torch.profiler`` (better with ``record_shapes=True``), and what ``nsys stats --format csv`` and
-    ``ncu --csv`` print. Without inputs in the profile, kernels have a family and a share alone.
+    """Rank the kernels of a profile by the time that they lose against the best kernels of their shape. Read are traces
+    of ``torch.profiler`` (better with ``record_shapes=True``), and what ``nsys stats --format csv`` and ``ncu --csv``
+    print. Without inputs in the profile, kernels have a family and a share alone.
     """
     device, path = gpu if isinstance(gpu, Gpu) else load_gpu(gpu), Path(path)
     sums: dict[Kernel, Any] = defaultdict(lambda: np.zeros(2))

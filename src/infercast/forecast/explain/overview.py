@@ -69,15 +69,11 @@ def _roofline(phase: Phase, deployment: Deployment, shape: StepShape) -> StepRoo
         intensity = flops / moved
         points.append(
             RooflinePoint(
-                name=call.name,
-                family=call.op.family,
-                share=share,
-                intensity=intensity,
+                name=call.name, family=call.op.family, share=share, intensity=intensity,
                 flops_per_second=flops / float(kernel.estimate.seconds),
-                limit=min(peaks[dtype], intensity * gpu.dram_bandwidth),
-                dtype=dtype,
+                limit=min(peaks[dtype], intensity * gpu.dram_bandwidth), dtype=dtype,
             )
-        )
+        )  # fmt: skip
     num_prompts = 0 if phase.name == "decode" else sum(tokens > 1 for tokens in shape.new_tokens)
     points.sort(key=lambda point: -point.share)
     return StepRoofline(

@@ -229,14 +229,9 @@ class Watched:
 
 
 def watch_run(
-    system: System,
-    workload: Workload,
-    *,
-    progress: Progress | None = None,
-    steady: bool = False,
-    capacity: Callable[[], float] | None = None,
-    slo: Slo | None = None,
-) -> Watched:
+    system: System, workload: Workload, *, progress: Progress | None = None, steady: bool = False,
+    capacity: Callable[[], float] | None = None, slo: Slo | None = None,
+) -> Watched:  # fmt: skip
     """Simulate a workload and note the steps; ``capacity`` and ``slo`` as in `simulate_system`."""
     logs: tuple[tuple[StepLog, ...], ...] = ()
 
@@ -442,14 +437,10 @@ def _steps(engine: EngineRun, start: float, chosen: Array) -> list[StepSlice]:
 def _step(engine: EngineRun, index: int, stage: int, ends: tuple[float, float], kernels: list[Slice]) -> StepSlice:
     steps = engine.log.steps
     return StepSlice(
-        Slice(f"{KINDS[int(steps.kind[index])]} step", *ends),
-        stage,
-        int(steps.tokens[index]),
-        int(steps.prompt_tokens[index]),
-        int(steps.sampled[index]),
-        kernels,
+        Slice(f"{KINDS[int(steps.kind[index])]} step", *ends), stage, int(steps.tokens[index]),
+        int(steps.prompt_tokens[index]), int(steps.sampled[index]), kernels,
         float(steps.held_blocks[index] / engine.replica.num_blocks),
-    )
+    )  # fmt: skip
 
 
 def _stages(engine: EngineRun, start: float, chosen: Array) -> list[StepSlice]:

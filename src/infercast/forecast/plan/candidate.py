@@ -159,9 +159,8 @@ class Candidate:
         return replace(self, settings=tuple(sorted((key, each) for key, each in merged.items() if each is not None)))
 
     def options(self) -> dict[str, Any]:
-        """Flags of the command that starts one replica, without dashes; True stands for a flag without a value.
-
-        The engine's own choices are left out. Of two pools, ask each of `pools`.
+        """Flags of the command that starts one replica, without dashes; True stands for a flag without a value. The
+        engine's own choices are left out. Of two pools, ask each of `pools`.
         """
         settings = {name: value for name, value in self.settings if name != ACCEPTANCE}  # the engine finds out
         return engine_named(self.engine).options(self.layout, self.quantization, self.kv_cache_dtype, settings)

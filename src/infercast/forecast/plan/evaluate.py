@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 from infercast.errors import InfercastError
@@ -33,18 +33,28 @@ CLEARLY = 0.75
 MISSES = 1.0
 """... or where it misses one by as many standard errors, if the SLO is to hold more likely than not: such odds take
 about as much room on the other side."""
-TOGETHER = 16  # Replicas of a larger fleet that are simulated, with their share of the requests
+TOGETHER, SLICE = 16, 4  # Of a fleet with more replicas than the first, the second are simulated with their share
+BEYOND = 1.03  # A multiple of its capacity that no fleet is simulated at, if the SLO is to hold more likely than not
 KEPT = 1.15  # A headroom of the first requests with which a run goes on until it is that of `simulate`
 MOST_FORECASTS, MOST_CAPACITIES = 8, 4096  # Runs and capacities that are kept
 
 
 def evaluate(
-    candidate: Candidate, question: Question, *, factor: float = 1.0, intervals: bool = False, whole_from: float = 0.0
+    candidate: Candidate,
+    question: Question,
+    *,
+    factor: float = 1.0,
+    intervals: bool = False,
+    whole_from: float = 0.0,
+    together: int = TOGETHER,
 ) -> Row:
-    """Simulate a workload ``factor`` times as fast; below a first headroom of ``whole_from`` only to judge the SLO."""
+    """Simulate a workload ``factor`` times as fast; below a first headroom of ``whole_from`` only to judge the SLO.
+
+    Of more replicas than ``together`` a few are simulated.
+    """
     asked, question, cost = question, question.at_rate(factor), question.cost(candidate)
     try:
-        forecast, times, stage = _forecast(candidate, question, -inf if intervals else whole_from, asked)
+        forecast, times, stage = _forecast(candidate, question, -inf if intervals else whole_from, asked, together)
     except _Missed as missed:
         return Row(candidate, Stage.JUDGED, cost, headroom=float(f"{missed.room:.2g}"), reason=str(missed))
     except InfercastError as problem:
@@ -73,13 +83,13 @@ _capacities: dict[Candidate, tuple[Question, float]] = {}  # What a replica serv
 
 
 def _forecast(
-    candidate: Candidate, question: Question, whole_from: float, asked: Question
+    candidate: Candidate, question: Question, whole_from: float, asked: Question, together: int
 ) -> tuple[Forecast, float, Stage]:
     """A run of a candidate, how many such parts it has, and how far it came; for a negative headroom always whole."""
     known = _forecasts.get(candidate)
     if known is not None and known[0] == question and (known[3] is Stage.SIMULATED or whole_from > 0.0):
         return known[1:]
-    system, times, workload = _simulated_part(candidate, question)
+    system, times, workload = _simulated_part(candidate, question, together)
     # Whether it could keep up in the long run no longer matters where an SLO is missed.
     least = -inf if whole_from < 0.0 else CLEARLY if workload.open_ended else 1.0
     rejects = inf if whole_from < 0.0 else MISSES if question.least_odds > 0.5 else CLEAR
@@ -97,16 +107,10 @@ def _forecast(
     def capacity() -> float:
         # Replicas that wait for nobody serve as much together as each alone.
         unit, count = (candidate.unit, candidate.replicas / times) if candidate.prefill is None else (candidate, 1.0)
-        before = _capacities.get(unit)
-        if before is None or before[0] != asked:
-            one = system if count == 1.0 else _simulated_part(unit, question)[0]
-            before = _capacities[unit] = asked, most_requests_per_second(one, workload)
-            if len(_capacities) > MOST_CAPACITIES:
-                _capacities.clear()
-        return count * before[1]
+        return count * _capacity_of(unit, asked, workload, system if count == 1.0 else None)
 
-    rate = workload.rate if times > 1.0 and whole_from >= 0.0 else None
-    if rate is not None and rate > FAR_BEYOND * capacity():
+    rate = workload.rate if candidate.replicas > 1 and candidate.prefill is None and whole_from >= 0.0 else None
+    if rate is not None and rate > (BEYOND if question.least_odds > 0.5 else FAR_BEYOND) * capacity():
         raise _Missed(capacity() / rate, "the rate")
     run = partial(simulate_system, system, workload, progress=check_time, slo=question.slo, check=check)
     made = run(capacity=capacity, medians=is_whole, rejects=rejects)
@@ -122,21 +126,37 @@ def _forecast(
     return forecast, times, stage
 
 
-def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, float, Workload]:
+def _capacity_of(unit: Candidate, question: Question, workload: Workload, system: System | None = None) -> float:
+    before = _capacities.get(unit)
+    if before is None or before[0] != question:
+        one = system or _simulated_part(unit, question)[0]
+        before = _capacities[unit] = question, most_requests_per_second(one, workload)
+        if len(_capacities) > MOST_CAPACITIES:
+            _capacities.clear()
+    return before[1]
+
+
+def _simulated_part(
+    candidate: Candidate, question: Question, together: int = TOGETHER
+) -> tuple[System, float, Workload]:
     """What is simulated of a candidate, how many of it there are, and the requests of one.
 
     Replicas with copies that step together are too many to be simulated together: one of them gets its share of the
-    requests. Of others as many as `TOGETHER` are simulated behind the engine's load balancer.
+    requests. Of others up to ``together`` are simulated behind the engine's load balancer, or a few of a larger fleet.
     """
     pools = candidate.pools
     units = [deployed(question.shared, pool.unit) for pool in pools]
     timers = [own_timer(question.shared, pool.unit) for pool in pools]
     if len(units) == 1:
-        together = 1 if units[0].shares_experts else candidate.replicas
-        if together > TOGETHER and question.workload.open_ended and question.workload.rate is not None:
-            fleet = system_of(units[0], instances=TOGETHER, timer=timers[0])
-            return fleet, together / TOGETHER, question.at_rate(TOGETHER / together).workload
-        system, times = system_of(units[0], instances=together, timer=timers[0]), candidate.replicas // together
+        count = 1 if units[0].shares_experts else candidate.replicas
+        if count > together and question.workload.rate is not None and (question.workload.open_ended or together == 1):
+            part = min(SLICE, together)
+            return (
+                system_of(units[0], instances=part, timer=timers[0]),
+                count / part,
+                question.at_rate(part / count).workload,
+            )
+        system, times = system_of(units[0], instances=count, timer=timers[0]), candidate.replicas // count
     else:
         instances = pools[0].replicas, pools[1].replicas
         system, times = two_pools(*units, instances=instances, link=question.link, timers=(timers[0], timers[1])), 1
@@ -164,7 +184,7 @@ class SimulationStage:
     rows: dict[Candidate, Row] = field(default_factory=dict)  # The latest result of each candidate
     short: dict[Candidate, float] = field(default_factory=dict)  # Headrooms in short simulations
     first: Row | None = None  # The first that kept the SLO, of requests for an answer at once; counts if no other does
-    shows_first: bool = True  # Whether that is still to be looked for
+    tried_first: set[str] = field(default_factory=set)  # Kinds of GPU on which it was looked for
     num_left: int = 0  # Candidates that nothing is known of
     doing: str = "a list of candidates"
 
@@ -175,12 +195,16 @@ class SimulationStage:
         self.tell(f"{words}{left}" if best is None else f"{words}{left}; best so far: {best.candidate}")
 
     def show_first(self, option: ScreenedOption) -> None:
-        """Serve a few requests on the likeliest candidate, to have an answer soon."""
-        workload, question = self.question.workload, self.question
-        few = replace(workload, requests=workload.requests[:FIRST], drawn=None, open_ended=False)
-        self.shows_first = False
-        row = evaluate(option.candidate, replace(question, workload=few, least_odds=0.0))
-        self.first = row if row.holds else None
+        """Serve a few requests on the likeliest candidate, to have an answer soon; for a large fleet on each GPU."""
+        first, candidate, value = self.first, option.candidate, self.question.goal.known
+        if self.tried_first:
+            if first is None or first.candidate.replicas <= TOGETHER or candidate.gpu in self.tried_first:
+                return
+            if value is None or value(self.question, candidate) > value(self.question, first.candidate):
+                return
+        self.tried_first.add(candidate.gpu)
+        found = first_of(candidate, self.question)
+        self.first = self.best([row for row in (first, found) if row is not None])
 
     @property
     def held(self) -> list[Row]:
@@ -267,14 +291,40 @@ def at_rate(stage: SimulationStage, candidate: Candidate, factor: float) -> Row:
     return row
 
 
+def first_of(candidate: Candidate, question: Question) -> Row | None:
+    """About the least replicas that hold by the first requests, one replica with its share of them by itself."""
+    workload, least, held, tries = question.workload, 0.0, None, 4
+    while tries and question.allows(candidate):
+        requests = workload.requests[: FIRST * min(3, candidate.replicas)]
+        few = replace(workload, requests=requests, drawn=None, open_ended=False)
+        row, tries = evaluate(candidate, replace(question, workload=few), intervals=True, together=1), tries - 1
+        if row.figures is None:
+            break
+        held = row if row.holds else held
+        needed = candidate.replicas * question.rate / (row.figures.capacity or inf)
+        least = max(least, needed, 0.0 if row.holds else candidate.replicas)
+        count = ceil(1.15 * least) if held is None else ceil((least * held.candidate.replicas) ** 0.5)
+        if held is not None and (not least or count >= held.candidate.replicas):
+            break
+        candidate = candidate.times(count)
+    return held
+
+
 def headroom_of(candidate: Candidate, question: Question) -> float:
-    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty."""
-    if candidate.replicas > TOGETHER and candidate.prefill is None:
-        candidate, question = candidate.unit, question.at_rate(1.0 / candidate.replicas)
+    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty.
+
+    Of a fleet one replica gets its share, and more of the requests, if it can keep up with them at all.
+    """
+    is_fleet = candidate.replicas > SLICE and candidate.prefill is None and question.workload.rate is not None
+    rate = question.rate / candidate.replicas
+    balanced = 1.2  # Times the headroom of a replica by itself: a fleet's next request goes to the least busy
     try:
-        system, _, workload = _simulated_part(candidate, question)
-        few = replace(workload, requests=workload.requests[:SHORT], drawn=None)
-        return served_headroom(system.serve(few).clients, question.slo)[0]
+        system, _, workload = _simulated_part(candidate, question, 1 if is_fleet else TOGETHER)
+        if is_fleet and (room := _capacity_of(candidate.unit, question, workload, system) / rate) < 1 / BEYOND:
+            return room
+        few = replace(workload, requests=workload.requests[: 2 * FIRST if is_fleet else SHORT], drawn=None)
+        room = served_headroom(system.serve(few).clients, question.slo)[0]
+        return balanced * room if is_fleet else room
     except InfercastError:
         return 0.0
 
@@ -286,9 +336,8 @@ def climb(
     *,
     is_rival: bool = False,
 ) -> None:
-    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO.
-
-    At each value one candidate of every kind is simulated shortly; then other settings of the best kinds.
+    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO. At each value
+    one candidate of every kind is simulated shortly; then other settings of the best kinds.
     """
     least = LIKELY if is_rival else HOPELESS_ODDS if stage.question.least_odds >= HIGH_ODDS else HOPELESS
     hopeful = [option for option in options if option.estimate.headroom >= least]
@@ -338,9 +387,8 @@ class BenchmarkCheck(NamedTuple):
 
 
 def checks_of(question: Question, candidate: Candidate) -> list[BenchmarkCheck]:
-    """Benchmarks around the rate of a question; those that a candidate cannot serve are left out.
-
-    A benchmark sends prompts of one length at a rate: so does each forecast, with the mean lengths of the question.
+    """Benchmarks around the rate of a question; those that a candidate cannot serve are left out. A benchmark sends
+    prompts of one length at a rate: so does each forecast, with the mean lengths of the question.
     """
     requests = question.workload.requests
     num_input, num_output = (

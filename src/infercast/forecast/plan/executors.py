@@ -216,9 +216,8 @@ TYPE = "type"  # The key under which a record says what it is
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses, named tuples, enumerations, tuples and dictionaries; functions and other things by name.
-
-    Equal values give equal data, whatever process they are in.
+    """Dataclasses, named tuples, enumerations, tuples and dictionaries; functions and other things by name. Equal
+    values give equal data, whatever process they are in.
     """
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
@@ -433,9 +432,8 @@ def executor_for(
     resume: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Executor]:
-    """For the time of a search; ``workers`` of None are as many as there are processors, up to eight.
-
-    These come to help when the work has taken a few seconds: most searches are done before.
+    """For the time of a search; ``workers`` of None are as many as there are processors, up to eight. These come to
+    help when the work has taken a few seconds: most searches are done before.
     """
     if ray is not None and workers is not None:
         raise InputError(f"--workers {workers} is for processes of this machine; --ray {ray} has workers of its own")

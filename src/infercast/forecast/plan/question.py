@@ -91,10 +91,8 @@ def _formats(question: Question, candidate: Candidate) -> Iterable[tuple[str | N
 
 
 def _layouts(question: Question, candidate: Candidate) -> Iterable[ParallelLayout]:
-    """All layouts of one replica.
-
-    Copies that share nothing are replicas, not data parallelism, so only models with routed experts have the latter. A
-    replica that spans nodes fills them.
+    """All layouts of one replica. Copies that share nothing are replicas, not data parallelism, so only models with
+    routed experts have the latter. A replica that spans nodes fills them.
     """
     config, gpu = config_of(question, candidate), device_of(candidate.gpu, question.network)
     if config is None:

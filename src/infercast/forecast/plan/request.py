@@ -31,20 +31,10 @@ def same_named(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def question_of(
-    model: str,
-    draw: Callable[[int], Workload],
-    slo: Slo,
-    *,
-    gpus: Sequence[str],
-    engines: Sequence[str],
-    tariff: Tariff,
-    facility: Facility | None = None,
-    quantizations: Sequence[str] = ("none",),
-    drafts: Mapping[str, Any] | None = None,
-    varies: bool = False,
-    max_model_len: int | None = None,
-    **others: Any,
-) -> Question:
+    model: str, draw: Callable[[int], Workload], slo: Slo, *, gpus: Sequence[str], engines: Sequence[str],
+    tariff: Tariff, facility: Facility | None = None, quantizations: Sequence[str] = ("none",),
+    drafts: Mapping[str, Any] | None = None, varies: bool = False, max_model_len: int | None = None, **others: Any,
+) -> Question:  # fmt: skip
     """The question of a command, a page or a program; ``others`` are fields of `Question`.
 
     ``draw`` makes the requests, given their most tokens: every candidate has the same longest sequence, and requests
@@ -95,7 +85,6 @@ def drafts_tried(
     engines: Sequence[str], given: Mapping[str, Any], *, varies: bool = False
 ) -> tuple[Settings, ...] | None:
     """Settings to try, with ``given`` settings of speculative decoding in all of them; None: each engine's own list.
-
     ``varies``: other settings are varied by name.
     """
     fixed = [(name, value) for name, value in given.items() if value is not None]
@@ -142,7 +131,8 @@ def plan(
     if strange := deploy_options(load):
         raise UnknownNameError("option", next(iter(strange)), LoadOptions.__annotations__)
     question = question_of(
-        model, partial(resolve_workload, workload, load_options(load)), parse_slo(slo) if isinstance(slo, str) else slo,
+        model, partial(resolve_workload, workload, load_options(load), model=load_model(model)),
+        parse_slo(slo) if isinstance(slo, str) else slo,
         gpus=gpus, engines=engines, tariff=Tariff.of(price), facility=facility, quantizations=quantizations,
         max_gpus=max_gpus, budget=budget, max_model_len=max_model_len, disaggregate=disaggregate, objective=objective,
         least_odds=odds,

@@ -23,6 +23,7 @@ are cut and packed, and is off by a fifth or so: good enough to order candidates
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -300,9 +301,8 @@ class QuickEstimate(NamedTuple):
 def quick_estimate(
     slo: Slo, mix: Mix, prompts: Engine, decodes: Engine, rates: tuple[float, float], moved: float = 0.0
 ) -> QuickEstimate:
-    """What users would see of one replica of each pool (or the same one twice) at these rates.
-
-    ``moved``: seconds that keys and values are on their way between two pools.
+    """What users would see of one replica of each pool (or the same one twice) at these rates. ``moved``: seconds that
+    keys and values are on their way between two pools.
     """
     first = prompts.load(rates[0])
     second = first if decodes is prompts else decodes.load(rates[1])
@@ -451,11 +451,15 @@ def _most(slo: Slo, mix: Mix, engine: Engine) -> float:
 
 
 def _counts(question: Question, unit: Candidate, least: int) -> Sequence[int]:
-    """Numbers of replicas to look at; where the rate is looked for, as many as are allowed."""
-    most = 0
-    while question.allows(unit.times(most + 1)):
-        most += 1
-    return range(max(1, most), most + 1) if question.goal.finds_rate else range(least, most + 1)
+    """Numbers of replicas to look at, in steps of 3 %; where the rate is looked for, as many as are allowed."""
+    allowed = range(1, question.max_gpus // unit.layout.gpus + 1)
+    most = bisect(allowed, False, key=lambda count: not question.allows(unit.times(count)))
+    if question.goal.finds_rate:
+        return [max(1, most)]
+    counts = [least] if least <= most else []
+    while counts and (more := max(counts[-1] + 1, int(1.03 * counts[-1]))) <= most:
+        counts.append(more)
+    return counts
 
 
 ROOM = (0.8, 1.0, 1.3)  # Headrooms by the quick estimate that the numbers of replicas are chosen for

@@ -14,6 +14,7 @@ from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, fo
 from infercast.forecast.plan.evaluate import (
     FIRST,
     LIKELY,
+    SLICE,
     TOGETHER,
     SimulationStage,
     at_rate,
@@ -134,7 +135,7 @@ def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
         notes.append("some GPUs were not measured here: their numbers rest on published kernels and runs")
     notes += [note for name in question.gpus for note in load_gpu(name).announced_notes]
     if any(row.figures is not None and row.candidate.replicas > TOGETHER for row in rows):
-        notes.append(f"of more than {TOGETHER} replicas, {TOGETHER} are simulated with their share of the requests")
+        notes.append(f"of more than {TOGETHER} replicas, {SLICE} are simulated with their share of the requests")
     if question.network is not None and question.max_gpus > 8:
         notes.append(f"engines that span nodes are joined by {question.network}")
     return tuple(notes)
@@ -149,9 +150,8 @@ SAME = 1.02  # Times that differ by less are the same
 
 
 def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
-    """Of rows that keep the SLO, the cheapest first; the winner is among them, and of those like it no other.
-
-    ``spent`` is what counts instead of money, such as energy.
+    """Of rows that keep the SLO, the cheapest first; the winner is among them, and of those like it no other. ``spent``
+    is what counts instead of money, such as energy.
     """
 
     def point(row: Row) -> Point:
@@ -415,7 +415,7 @@ class _Search:
                 if question.goal.known is not None and sure:
                     gpu, likely = stem.units[0].gpu, [each for each in sure if each.estimate.headroom >= first_headroom]
                     self.sure[gpu] = min(self.sure.get(gpu, inf), *(self._value(each.candidate) for each in sure))
-                    if stage.shows_first and likely:
+                    if likely:
                         stage.show_first(min(likely, key=lambda each: self._value(each.candidate)))
 
     def _settle(self) -> Row | None:
@@ -499,12 +499,12 @@ class _Search:
         stage = self.stage
         gpus = ", ".join(dict.fromkeys(stem.units[0].gpu for stem in self.waiting))
         unseen = f"{found.num_unseen:,} of {found.num_candidates:,} candidates were not looked at"
-        few = (
-            f"; the winner has served its first {FIRST} requests only"
-            if found.winner is not None and found.winner is stage.first
-            else ""
-        )
-        if found.winner is not None and found.winner.stage is Stage.JUDGED:
+        few, winner = "", found.winner
+        if winner is not None and winner is stage.first:
+            one = f"of the winner one replica has served its share of the first {3 * FIRST} requests, not balanced with"
+            few = f"; the winner has served its first {FIRST} requests only"
+            few = few if winner.candidate.replicas == 1 else f"; {one} others"
+        elif winner is not None and winner.stage is Stage.JUDGED:
             few = "; the winner's run ended when it was clear that it keeps the SLO"
         return (
             f"The search was cut {when}, at {stage.doing}: {unseen}{f' ({gpus})' if gpus else ''}, and "
@@ -571,7 +571,6 @@ def _most_between(
     stage: SimulationStage, candidate: Candidate, low: float, high: float, row: Row | None = None
 ) -> float | None:
     """The most requests per second that keep the SLO, about between multiples of the rate; None if the least does not.
-
     ``row``: the result at the least, where it is known. Short runs say about where it is, and those of `simulate`
     whether it is within 3 % of what is named.
     """

@@ -282,9 +282,8 @@ class Source(NamedTuple):
 
 
 def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
-    """The same kernel on all GPUs that have it, and all kernels of a family and format together.
-
-    Where an architecture has constants of its own, other kernels are too unlike: its chips only add to what others say.
+    """The same kernel on all GPUs that have it, and all kernels of a family and format together. Where an architecture
+    has constants of its own, other kernels are too unlike: its chips only add to what others say.
     """
     pools: dict[Pool, list[Source]] = defaultdict(list)
     for (family, gpu, engine, variant), whole in samples.items():
@@ -420,9 +419,8 @@ def fit_artifact(
     origin: Mapping[str, Any] | None = None,
     of_gpus: Container[str] | None = None,
 ) -> list[Entry]:
-    """Fit every model and write the artefact with its manifest; returns what was fitted.
-
-    ``of_gpus``: only these GPUs' own models; those of several are always fitted.
+    """Fit every model and write the artefact with its manifest; returns what was fitted. ``of_gpus``: only these GPUs'
+    own models; those of several are always fitted.
     """
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))

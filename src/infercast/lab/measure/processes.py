@@ -82,9 +82,8 @@ def load_apart(engine: str) -> ForkServerContext:
 def compile_ahead(
     cases: Sequence[Case], engine: str, seconds: float, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    """Launch each case once, by one process per core, for at most ``seconds``.
-
-    While they load, ``meanwhile`` is called and has the GPU for itself.
+    """Launch each case once, by one process per core, for at most ``seconds``. While they load, ``meanwhile`` is called
+    and has the GPU for itself.
     """
     most_workers = 14
     workers = min(most_workers, (os.cpu_count() or 1) - 1, len(cases))

@@ -80,14 +80,9 @@ class Sweep:
 
 
 def run_sweep(
-    out: Path,
-    *,
-    minutes: float,
-    families: Sequence[str] | None = None,
-    engine: str | None = None,
-    progress: Progress | None = None,
-    anchors: int = 0,
-) -> Sweep:
+    out: Path, *, minutes: float, families: Sequence[str] | None = None, engine: str | None = None,
+    progress: Progress | None = None, anchors: int = 0,
+) -> Sweep:  # fmt: skip
     """Measure until all is done or time is up, resuming ``out``; ``anchors``: only the most informative shapes."""
     cases = [case for case in anchor_cases(anchors) if not families or case.family in families]
     cases = cases if anchors else sweep_cases(families)

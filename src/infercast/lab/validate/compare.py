@@ -355,17 +355,10 @@ def _median(error: str, pairs: Iterable[Comparison | None]) -> float | None:
 
 
 def validate(
-    files: Iterable[MeasuredFile],
-    *,
-    model_config: Path | None = None,
-    gpu: str | None = None,
-    predictor: str | Predictor = "learned",
-    host: str | Path | None = None,
-    warmed_up: bool = False,
-    real_weights: bool = False,
-    without: str | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> Validation:
+    files: Iterable[MeasuredFile], *, model_config: Path | None = None, gpu: str | None = None,
+    predictor: str | Predictor = "learned", host: str | Path | None = None, warmed_up: bool = False,
+    real_weights: bool = False, without: str | None = None, progress: Callable[[str], None] | None = None,
+) -> Validation:  # fmt: skip
     """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
 
     Runs of a file follow each other on one engine, cold unless ``warmed_up``, with dummy weights unless
@@ -423,15 +416,9 @@ def deployment_of(
 
 
 def _started(
-    measured: MeasuredFile,
-    model_config: Path | None,
-    gpu: str | None,
-    predictor: str | Predictor,
-    host: str | Path | None,
-    *,
-    real_weights: bool,
-    without: str | None = None,
-) -> tuple[Deployment, bool]:
+    measured: MeasuredFile, model_config: Path | None, gpu: str | None, predictor: str | Predictor,
+    host: str | Path | None, *, real_weights: bool, without: str | None = None,
+) -> tuple[Deployment, bool]:  # fmt: skip
     source: str | Path = measured.model
     if model_config is not None and (model_config / f"{measured.model}.json").is_file():
         source = model_config / f"{measured.model}.json"

@@ -36,7 +36,10 @@ class Family(NamedTuple):
 
 
 class VisionFamily(NamedTuple):
-    """An architecture with an encoder: the family that reads its text part, and what the encoder holds."""
+    """An architecture with an encoder: the family that reads its text part, and what the encoder holds.
+
+    Where no family is named, it is that of the config inside.
+    """
 
     text: str
     read: vision.VisionReader

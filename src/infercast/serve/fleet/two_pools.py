@@ -95,6 +95,7 @@ def receiving(replica: Replica) -> Replica:
         policy=replica.policy.for_decode_pool(),
         prefix_caching=False,
         offload=None,  # prefix hits save work in the prefill pool only
+        encoder=None,
     )
 
 

@@ -18,7 +18,7 @@ from bisect import insort
 from collections import deque
 from itertools import islice
 from math import fsum
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.radix_cache import RadixCache
@@ -37,6 +37,9 @@ from infercast.serve.scheduler.admission import (
 from infercast.serve.scheduler.base import RANK, AdapterLimit, Plan, PrefillFirstPolicy
 from infercast.serve.scheduler.drafts import DraftBatch, DraftPlan
 from infercast.serve.workload.request import Request
+
+if TYPE_CHECKING:
+    from infercast.serve.scheduler.encoder import EncoderCache
 
 
 class RankedQueue(deque[DeclaredSequence]):
@@ -84,6 +87,7 @@ class PrefillScheduler:
     ) -> None:
         """``drafts``: the decode batch of an engine with speculative decoding, which has one."""
         self.policy, self.cache, self.drafts = policy, cache, drafts
+        self.encoder: EncoderCache | None = None
         self.adapters = None if max_adapters is None else AdapterLimit(max_adapters, counts_base=True)
         cache.evicts_missing, cache.parts_answers = policy.rules.evicts_missing, policy.rules.parts_answers
         if cache.host is not None:
@@ -125,6 +129,8 @@ class PrefillScheduler:
         # Whatever was declared, the model or the cache limits the output.
         sequence = DeclaredSequence(index, request, self.cache, min(room, self._longest - 2 - num_input))
         sequence.adapter = request.adapter
+        if request.images and self.encoder is not None:
+            self.encoder.images[index] = request.images
         self._queue(sequence, request.priority)
 
     def _queue(self, sequence: DeclaredSequence, priority: int = 0) -> None:
@@ -344,6 +350,8 @@ class PrefillScheduler:
                     cache.host.note_start(sequence.index, missing, found, is_first=not sequence.num_preemptions)
         plan.sequences, plan.new_tokens = [*admission.sequences], admission.new_tokens
         plan.computed = [sequence.num_computed for sequence in admission.sequences]
+        if self.encoder is not None:
+            self.encoder.encode_all(plan)
         new_tokens = sum(admission.new_tokens)
         cache.make_room(new_tokens if page == 1 else new_tokens + len(admission.sequences) * page)
         for sequence, count in zip(admission.sequences, admission.new_tokens, strict=True):

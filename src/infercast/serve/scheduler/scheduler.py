@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from operator import attrgetter
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
@@ -35,6 +35,9 @@ from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
 from infercast.serve.scheduler.offloading import HostOffload, KvTransfer
 from infercast.serve.workload.request import NEVER, Request
 
+if TYPE_CHECKING:
+    from infercast.serve.scheduler.encoder import EncoderCache
+
 PLACE = attrgetter("place")
 SKIPPED = -1  # Returned instead of a token count: the request stays in the queue, and those behind it may start
 
@@ -53,9 +56,10 @@ class Scheduler:
         max_adapters: int | None = None,
         drafts: Drafts | None = None,
         offload: HostOffload | None = None,
+        encoder: EncoderCache | None = None,
     ) -> None:
         """Without ``decode_together`` every plan lists all of its sequences."""
-        self.policy, self.cache, self.drafts, self.offload = policy, cache, drafts, offload
+        self.policy, self.cache, self.drafts, self.offload, self.encoder = policy, cache, drafts, offload, encoder
         self.adapters = None if max_adapters is None else AdapterLimit(max_adapters)
         self.running: dict[Sequence, None] = {}  # In start order
         self.waiting: deque[Sequence] = deque()  # By rank, if there are priorities
@@ -93,6 +97,8 @@ class Scheduler:
             most, path = self.longest // self._block_size, sequence.path
             sequence.path = tuple((edge, first, min(end, most)) for edge, first, end in path if first < most)
             sequence.shared = min(sequence.shared, most)
+        if request.images and self.encoder is not None:
+            self.encoder.images[index] = request.images
         if self.policy.by_priority:
             self._num_added += 1
             sequence.rank = request.priority, self._num_added
@@ -114,7 +120,8 @@ class Scheduler:
         self._step += 1
         if self.cache.shape.states:
             self.cache.new_step()
-        if self.drafts is not None or (self.adapters is not None and self._num_skipped):
+        has_images = self.encoder is not None and self.encoder.begin()
+        if has_images or self.drafts is not None or (self.adapters is not None and self._num_skipped):
             self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
         if self.interval is not None:
             self._is_blocked = False
@@ -151,7 +158,8 @@ class Scheduler:
         if self._num_skipped and self.adapters is not None:
             return 1
         can_start = self.waiting and plan.budget > 0 and len(self.running) < self.policy.max_num_seqs
-        if can_start and (not self._is_blocked or self.cohort.is_windowed or self.cohort.answering):
+        has_images = self.encoder is not None and self.encoder.images
+        if can_start and (not self._is_blocked or self.cohort.is_windowed or self.cohort.answering or has_images):
             return 1
         return self.cohort.steps_left()
 
@@ -365,6 +373,8 @@ class Scheduler:
             self.drafts.preempt(victim, planned)
         if self.interval is not None:
             self.interval.in_prompt.discard(victim)
+        if self.encoder is not None:
+            self.encoder.release(victim.index)
         self._is_blocked = False
 
     def abort(self, index: int) -> None:
@@ -380,6 +390,8 @@ class Scheduler:
         elif self.offload is None or found not in self.offload.loading:
             self._num_skipped -= self.waiting.index(found) < self._num_skipped
             self.waiting.remove(found)
+        if self.encoder is not None:
+            self.encoder.end(index)
         found.num_output = found.num_most = NEVER  # tokens in flight do not end it
         self._is_blocked = False
 
@@ -555,7 +567,12 @@ class Scheduler:
     # Tokens of a sequence.
 
     def _ended_well(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
-        """Shorten a chunk so that its state can be reused or drafts can read ahead; 0 or `SKIPPED`: none now."""
+        """Shorten a chunk to images that can be encoded, so that its state can be reused, or drafts can read ahead.
+
+        0 or `SKIPPED`: none now.
+        """
+        if self.encoder is not None:
+            new_tokens = self.encoder.reach(sequence.index, computed, new_tokens)
         if self.cache.shape.aligned and new_tokens:
             known, junction = sequence.num_input + sequence.num_produced, sequence.junction * self._block_size
             prompt = Prompt(computed, sequence.num_input, known, junction)
@@ -580,6 +597,8 @@ class Scheduler:
         plan.computed.append(computed)
         plan.budget -= new_tokens
         self._is_blocked = False  # its window may have moved, and it may fill a block another request can reuse
+        if self.encoder is not None:
+            self.encoder.take(sequence.index, sequence.num_computed + new_tokens)
         if self._frees_on_completion:
             sequence.num_under_way += new_tokens
         if self.drafts is not None:
@@ -680,6 +699,8 @@ class Scheduler:
         if self.offload is not None:
             self.offload.end(done)
         for sequence in done:
+            if self.encoder is not None:
+                self.encoder.end(sequence.index)
             if self.drafts is None:
                 # Nothing is computed on its last token, so all computed tokens are known; a step too many does not
                 # count.

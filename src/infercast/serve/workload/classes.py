@@ -1,4 +1,4 @@
-"""Traffic classes with their own priority and SLO, and LoRA adapters, drawn over the requests of a workload."""
+"""Traffic classes with their own priority and SLO, LoRA adapters and images, drawn over requests of a workload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from infercast.errors import InputError, require
-from infercast.serve.workload.request import Adapters, Request, Segment, SloClass, Workload
+from infercast.serve.workload.request import Adapters, Image, Request, Segment, SloClass, Workload
 
 LIMITED = ("ttft", "tpot", "e2e")
 UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0}
@@ -158,3 +158,41 @@ def with_adapters(workload: Workload, mix: Adapters, *, seed: int = 0) -> Worklo
     shared = "" if mix.share == 1.0 else f" for {mix.share:.0%} of requests"
     words = f"{workload.description}; {mix.count:,} LoRA adapters, Zipf {mix.skew:g}{shared}"
     return replace(workload, requests=tuple(found), adapters=mix, description=words)
+
+
+# Images in prompts: behind what a prompt shares with others, and in a session behind its first part, from then on.
+
+
+def with_images(workload: Workload, mix: Sequence[tuple[float, Image]], *, seed: int = 0) -> Workload:
+    """Add images to prompts, so many of each kind on average; of a session, to its first prompt."""
+    image_stream = 15_485_867  # combined with the seed: images have a random stream of their own
+    rng = np.random.default_rng((seed, image_stream))
+    chances, count = rng.random((len(workload.requests), len(mix))).tolist(), 0
+    of_sessions: dict[int, list[Image]] = {}
+    found = []
+    for request, drawn in zip(workload.requests, chances, strict=True):
+        images = None if request.session is None else of_sessions.get(request.session)
+        if images is None:
+            kinds = [[image] * int(mean + chance) for (mean, image), chance in zip(mix, drawn, strict=True)]
+            kept = [image for kind in kinds for image in kind]
+            first, count = count + (1 << 90) + (seed << 40), count + len(kept)
+            images = [image._replace(content=-first - number) for number, image in enumerate(kept)]
+            if request.session is not None:
+                of_sessions[request.session] = images
+        found.append(_showing(request, images) if images else request)
+    kinds_of = " and ".join(f"{mean:g} of {image.num_tokens:,} tokens" for mean, image in mix)
+    words = f"{workload.description}; images in prompts: {kinds_of}"
+    return replace(workload, requests=tuple(found), images=tuple(mix), description=words)
+
+
+def _showing(request: Request, images: Sequence[Image]) -> Request:
+    place = len(request.prefix) if request.session is None else min(1, len(request.prefix))
+    before, after = request.prefix[:place], request.prefix[place:]
+    start, placed = sum(segment.num_tokens for segment in before), []
+    for image in images:
+        placed.append(image._replace(start=start))
+        start += image.num_tokens
+    shown = tuple(Segment(image.content, image.num_tokens) for image in images)
+    added = sum(image.num_tokens for image in images)
+    prefix = (*before, *shown, *after) if request.session is not None else before
+    return replace(request, num_input=request.num_input + added, prefix=prefix, images=tuple(placed))

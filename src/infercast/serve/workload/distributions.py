@@ -20,6 +20,7 @@ LENGTH_FORMS = (
     "normal:MEAN:STD:MIN:MAX",
     "lognormal:MEAN:SIGMA",
     "lognormal:MEAN:SIGMA:MIN:MAX",
+    "lognormal:MEAN:SIGMA,cap=MOST",
 )  # Forms accepted by `parse_lengths`
 
 # Above this, one request in millions dominates the mean; a larger number is a standard deviation in tokens by mistake.
@@ -41,6 +42,7 @@ class LengthDistribution(NamedTuple):
     maximum: int
     center: float = 0.0  # The mean before clipping; normal and lognormal only
     spread: float = 0.0  # Standard deviation: of the tokens for normal, of their logarithm for lognormal
+    cap: int | None = None  # Where longer answers are cut (``max_tokens``); shorter ones end by EOS
 
     @property
     def mean(self) -> float:
@@ -112,8 +114,13 @@ def parse_lengths(text: str, field: str) -> LengthDistribution:
 
     ``512`` is fixed, ``uniform:100:900`` includes both ends, ``lognormal:700:0.9`` has mean 700 and 0.9 as the standard
     deviation of the logarithm, ``normal:700:200`` has mean 700 and standard deviation 200. The last two take bounds
-    that samples are clipped to: ``lognormal:700:0.9:16:8000``.
+    that samples are clipped to: ``lognormal:700:0.9:16:8000``. A ``,cap=4096`` behind any is the ``max_tokens`` of
+    answers.
     """
+    uncut, comma, cap = text.replace(" ", "").lower().partition(",cap=")
+    if comma:
+        most = _tokens(text, field, "cap", cap)
+        return parse_lengths(uncut, field).capped(most)._replace(cap=most)
     kind, *numbers = text.strip().lower().split(":")
     if kind == "uniform" and len(numbers) == 2:
         return LengthDistribution("uniform", *_bounds(text, field, *numbers))

@@ -21,6 +21,21 @@ class Segment(NamedTuple):
     num_tokens: int  # Tokens in the segment
 
 
+class Image(NamedTuple):
+    """An image in a prompt."""
+
+    num_tokens: int  # Of the prompt ...
+    num_embeds: int  # ... and those of them that the encoder computes
+    grid: tuple[int, int, int]  # Pictures that it is cut into, and rows and columns of patches of each
+    pixels: int
+    start: int = 0  # Its first token in the prompt
+    content: int = 0  # Equal numbers are equal images
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_tokens
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request as a client sends it. The simulation knows its lengths; scheduling decisions do not use them."""
@@ -39,6 +54,7 @@ class Request:
     slo_class: str = ""  # Its traffic class, which has an SLO of its own
     adapter: int | None = None  # The LoRA adapter it uses; None: the base model
     stops: bool = False  # True if its answer ends with EOS or a stop token, which the engine learns with the last token
+    images: tuple[Image, ...] = ()  # In order
 
     @property
     def num_declared(self) -> int:
@@ -105,6 +121,7 @@ class Workload(ResultMixin):
     num_skipped: int = 0  # ... and requests left out for exceeding it.
     classes: tuple[SloClass, ...] = ()  # Classes named by requests
     adapters: Adapters | None = None  # Set if adapters were drawn at random
+    images: tuple[tuple[float, Image], ...] = ()  # Drawn into prompts: how many a request has on average
     open_ended: bool = False  # True if the simulation decides how many requests it takes; `extended` draws more
     cut: tuple[str, int] | None = None
     """How random requests above a number of tokens are handled: ``truncate`` or ``skip``, and the limit."""
@@ -183,4 +200,5 @@ def _truncated(request: Request, longest: int) -> Request:
             break
         prefix.append(segment if segment.num_tokens <= room else Segment(segment.content, room))
         room -= segment.num_tokens
-    return replace(request, num_input=num_input, num_output=num_output, prefix=tuple(prefix))
+    images = tuple(image for image in request.images if image.end <= num_input)
+    return replace(request, num_input=num_input, num_output=num_output, prefix=tuple(prefix), images=images)

@@ -101,7 +101,7 @@ def synthetic_workload(
         drawn=drawn,
         open_ended=is_open,
     )
-    return ended(workload, declared_length, None if ignore_eos else False)
+    return ended(workload, declared_length or outputs_from.cap, None if ignore_eos else False)
 
 
 def first_count(count: int | None, concurrency: int | None, arrival: str) -> int:
@@ -160,6 +160,8 @@ def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> 
         workload = declaring(workload, declared)
     if ignore_eos is None:
         return workload
+    if ignore_eos and workload.drawn is not None and workload.drawn.output_lengths.cap:
+        raise InputError("with ignore_eos all answers have as many tokens as their cap; leave one of the two out")
     stops, drawn = not ignore_eos, workload.drawn
     return replace(
         workload,
@@ -331,7 +333,7 @@ def session_workload(
     requests, num_sessions = _drawn(drawn)
     words = _described(drawn, num_sessions)
     workload = Workload(requests, concurrency, rate, words, drawn, open_ended=is_open, in_turns=True)
-    return ended(workload, declared_length, None if ignore_eos else False)
+    return ended(workload, declared_length or outputs.cap, None if ignore_eos else False)
 
 
 def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
@@ -446,7 +448,8 @@ def continued(workload: Workload, count: int, longest: int) -> Workload | None:
     if workload.classes or workload.adapters is not None:
         return None
     apart = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
-    further = drawn_with(drawn, count=count - before, seed=drawn.seed + apart * before).requests
+    seed = drawn.seed + apart * before
+    further = _labelled(workload, drawn_with(drawn, count=count - before, seed=seed), seed).requests
     limit = longest if workload.cut is None else workload.cut[1]
     if max(request.num_input + request.num_output for request in further) > limit:
         return None
@@ -481,7 +484,7 @@ def _again(workload: Workload, others: dict[str, Any]) -> Workload | None:
 
 
 def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
-    """Apply a workload's classes and adapters to another draw of it."""
+    """Apply a workload's classes, adapters and images to another draw of it."""
     if workload.classes:
         from infercast.serve.workload.classes import reclassed  # noqa: PLC0415 - most workloads have none
 
@@ -490,6 +493,10 @@ def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
         from infercast.serve.workload.classes import with_adapters  # noqa: PLC0415 - most workloads have none
 
         other = with_adapters(other, workload.adapters, seed=seed)
+    if workload.images:
+        from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - most workloads have none
+
+        other = with_images(other, workload.images, seed=seed)
     return other
 
 

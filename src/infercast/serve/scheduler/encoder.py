@@ -1,0 +1,118 @@
+"""Images of requests in one engine: which of them a step encodes, within vLLM's encoder budget and encoder cache.
+
+A prompt's tokens up to an image can be computed at any time, those of the image only once it is encoded, in the same
+step or an earlier one. What the encoder computed is kept until no request needs it and another image needs the room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from infercast.serve.scheduler.base import Plan
+from infercast.serve.step import StepEstimate
+from infercast.serve.workload.request import NEVER, Image
+
+
+class Encoder(NamedTuple):
+    """The image encoder of an engine."""
+
+    cost: Callable[[Sequence[Image]], tuple[float, float]]
+    """GPU seconds of encoding these images together, and host seconds of launching that."""
+    most_embeds: int = NEVER  # Tokens that a step encodes at most, and that are kept
+    pixel_seconds: float = 0.0  # Of a request's way to the engine, for each pixel
+
+    def new_cache(self) -> EncoderCache:
+        return EncoderCache(self.most_embeds)
+
+    def encode(self, images: Sequence[Image], estimate: StepEstimate) -> StepEstimate:
+        """A step with these images first; the last kernel that varies between steps is the encoder."""
+        seconds, launch = self.cost(images)
+        return estimate._replace(
+            gpu_seconds=[estimate.gpu_seconds[0] + seconds],
+            varying=[*estimate.varying[:-1], [estimate.varying[-1][0] + seconds]],
+            host=estimate.host.waiting(launch),
+        )
+
+
+class EncoderCache:
+    """The images of all requests in the engine, and the budget of the step that is planned."""
+
+    def __init__(self, size: int = NEVER) -> None:
+        self.images: dict[int, tuple[Image, ...]] = {}  # Of requests that have any, by their index
+        self.planned: list[Image] = []  # What the step encodes
+        self._size = self._left = self._free = size  # Of the step, and of the cache
+        self._users: dict[int, set[int]] = {}  # Requests that need what is kept of an image, by its content
+        self._unused: dict[int, int] = {}  # Tokens of those that none needs, the longest unused first
+        self._reached: list[tuple[int, int]] = []  # Requests of the step, and up to which token it computes each
+        self._pending: list[Image] = []  # To be encoded if the request that was looked at is in the step
+
+    def begin(self) -> bool:
+        """A step is planned; True if any request has images."""
+        for index, computed in self._reached:
+            self.release(index, computed)
+        self.planned, self._reached, self._left = [], [], self._size
+        return bool(self.images)
+
+    def reach(self, index: int, computed: int, new_tokens: int) -> int:
+        """Of these tokens of a request, those before the first image that has to wait."""
+        self._pending, pending = [], 0
+        for image in self.images.get(index, ()):
+            if image.start >= computed + new_tokens:
+                break
+            if image.end <= computed or self._is_kept(image, index):
+                continue
+            pending += image.num_embeds
+            if pending > self._left or not self._has_room(pending):
+                return max(0, image.start - computed)
+            self._pending.append(image)
+        return new_tokens
+
+    def _is_kept(self, image: Image, index: int) -> bool:
+        if image.content not in self._users:
+            return False
+        self._unused.pop(image.content, None)
+        self._users[image.content].add(index)
+        return True
+
+    def _has_room(self, num_embeds: int) -> bool:
+        """True if so many fit; what is unused leaves for them."""
+        if num_embeds > self._free + sum(self._unused.values()):
+            return False
+        while num_embeds > self._free:
+            content = next(iter(self._unused))
+            self._free += self._unused.pop(content)
+            del self._users[content]
+        return True
+
+    def take(self, index: int, reached: int) -> None:
+        """The request that was looked at last is in the step, which computes it up to here."""
+        if index in self.images:
+            self._reached.append((index, reached))
+        for image in self._pending:
+            self._users[image.content] = {index}
+            self._free -= image.num_embeds
+            self._left -= image.num_embeds
+        self.planned += self._pending
+        self._pending = []
+
+    def release(self, index: int, computed: int = NEVER) -> None:
+        """A request no longer needs images before its ``computed`` tokens, or any."""
+        for image in self.images.get(index, ()):
+            users = self._users.get(image.content)
+            if image.end <= computed and users and index in users:
+                users.remove(index)
+                if not users:
+                    self._unused[image.content] = image.num_embeds
+
+    def encode_all(self, plan: Plan) -> None:
+        """A step of prompts is planned by an engine without a budget."""
+        self.begin()
+        for sequence, computed, new_tokens in zip(plan.sequences, plan.computed, plan.new_tokens, strict=True):
+            self.reach(sequence.index, computed, new_tokens)
+            self.take(sequence.index, computed + new_tokens)
+
+    def end(self, index: int) -> None:
+        """A request has left."""
+        self.release(index)
+        self.images.pop(index, None)
