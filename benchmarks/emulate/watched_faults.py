@@ -84,12 +84,13 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=KINDS)
+    parser.add_argument("--places", type=int, nargs="*", help="only these of the drawn ones")
     asked = parser.parse_args(words)
     random, right = Random(asked.seed), 0
     kinds = [KINDS[place % (len(KINDS) - 1)] for place in range(asked.count)] + ["none"] * (asked.count // 5)
     for number, kind in enumerate(kinds):
         fault = drawn(kind, number // (len(KINDS) - 1), random)
-        if asked.only not in (None, kind):
+        if asked.only not in (None, kind) or (asked.places and number not in asked.places):
             continue
         began = time.process_time()
         expected = infercast.deploy(fault.model, fault.gpu)

@@ -460,6 +460,7 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
         {name: total(each, f"vllm:{metric}") for name, metric in names.items()} for each in (after, before)
     )
     more = sum(gauges[each] - earlier_gauges[each] for each in ("running", "waiting"))
+    started = earlier_gauges["running"] + earlier_gauges["waiting"]
     rate, arriving = count / seconds, (count + max(0.0, more)) / seconds
     asked = Asked(rate=arriving, input_len=str(inputs), output_len=str(outputs))
     result = read_snapshot(Path("metrics"), values, asked)
@@ -483,10 +484,10 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     if share is not None and share_before is not None and abs(share - share_before) > 0.1:
         change = f"prefix hits went from {share_before:.0%} to {share:.0%} of prompt tokens"
         told = [f"{change}: look at what clients send first, at routing, and at evictions", *told]
-    if gauges["waiting"] > max(gauges["running"], earlier_gauges["waiting"]) or arriving > 1.1 * rate:
+    if gauges["waiting"] > max(gauges["running"], earlier_gauges["waiting"]) or more > max(0.05 * count, 0.5 * started):
         # Latencies of a queue that grows are no measure of steps.
         grown = f"{gauges['waiting']:.0f} requests wait where {earlier_gauges['waiting']:.0f} did"
-        told = [each for each in told if "--" in each] + [
+        told = [each for each in told if each.startswith("at most")] + [
             f"{grown}: {arriving:.3g} come a second and {rate:.3g} are served, so the engine is saturated and "
             "latencies grow with time"
         ]
@@ -514,7 +515,8 @@ class Traces(NamedTuple):
         most = max(round(each["running"]) for each in self.gauges)
         much, full = 0.2, 0.9  # Of TTFT, and of the KV cache, which keeps requests waiting itself
         is_odd = self.queued > much and all(each["kv_usage"] < full for each in self.gauges)
-        return most if is_odd and running <= {most} else 0
+        nearly = 0.9  # A request may have ended a moment ago
+        return most if is_odd and running and min(running) >= nearly * most else 0
 
     def cost(self, replay: Replay, point: Point) -> float:
         """Squares of what shares of times between tokens are off by: a slow host gives all steps one length."""
@@ -547,7 +549,8 @@ def _name_cause(system: System, replays: Sequence[Replay], traces: Traces) -> tu
         key = "max_running_requests" if hasattr(policy, "max_running_requests") else "max_num_seqs"
         fewer = pool.of(replace(pool.replica, policy=replace(policy, **{key: seats})))
         cost = solve([Replay(system._replace(pools=(fewer,)), each.result) for each in replays], prior).cost
-        if cost + UNLIKELY < best.cost:
+        waits = all(each["waiting"] >= 1 and round(each["running"]) == seats for each in traces.gauges)
+        if waits or cost + UNLIKELY < best.cost:
             return best, [
                 f"at most {seats} requests run and others wait, although the KV cache is not full: "
                 f"--{key.replace('_', '-')} is {seats}, not {policy.max_num_seqs}"
