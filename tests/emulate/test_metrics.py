@@ -24,7 +24,9 @@ def test_every_line_is_of_the_format(family: str) -> None:
     metrics.engines[1].observe("ttft", 0.3)
     metrics.engines[1].observe("ttft", 1e9)
     names = {row["value"] for row in metrics_of(family)["metric"]}
-    gauges = dict.fromkeys([*names, "block_size", "num_gpu_blocks"], 1.0)
+    gauges = dict.fromkeys(
+        [*names, "block_size", "num_gpu_blocks", "enable_prefix_caching", "gpu_memory_utilization"], 1.0
+    )
     text = metrics.text([gauges, gauges], {"infercast:lag_seconds": ("Late.", 0.5)})
     line = re.compile(r'[a-z_]+:\w+\{([a-z_]+="(?:[^"\\]|\\.)*",?)+\} -?[\d.e+-]+|infercast:lag_seconds 0.5')
     lines = [each for each in text.splitlines() if not each.startswith("#")]

@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import cosh, exp, log, sinh, sqrt
+from math import cosh, exp, inf, log, sinh, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,6 +168,7 @@ class Solution(NamedTuple):
     point: Point
     covariance: Array
     before: Array
+    cost: float = 0.0  # Squares of what it is off by, and of how unlikely it was before, in standard deviations
 
     @property
     def spreads(self) -> Array:
@@ -194,7 +195,9 @@ def solve(replays: Sequence[Replay], prior: Array) -> Solution:
         if np.all(np.abs(move) < near * np.sqrt(np.diag(covariance))):
             break
         point, values = _advance(replays, point, move, (weights, inverses, off))
-    return Solution(Point(*point.tolist()), covariance, prior)
+    off = [replay.measured - each for replay, each in zip(replays, values, strict=True)]
+    missed = sum(float(each @ inverse @ each) for each, inverse in zip(off, inverses, strict=True))
+    return Solution(Point(*point.tolist()), covariance, prior, float(point @ weights @ point) + missed)
 
 
 def _advance(
@@ -276,8 +279,13 @@ def calibrate(
         replays.append(Replay(system, result))
     prior = prior_of(replays, over_http=deployment.over_http)
     tell("all results")
-    solution = solve(replays, prior)
-    both = zip(replays, _left_out(replays, prior, tell), strict=True)
+    return _calibration(deployment, replays, solve(replays, prior), _left_out(replays, prior, tell))
+
+
+def _calibration(
+    deployment: Deployment, replays: Sequence[Replay], solution: Solution, left_out: Sequence[tuple[Pair, ...]]
+) -> Calibration:
+    both, results = zip(replays, left_out, strict=True), [each.result for each in replays]
     sources = tuple(
         _source(replay, _pairs(replay, solution.point), pairs, deployment.model.name) for replay, pairs in both
     )
@@ -285,8 +293,8 @@ def calibrate(
         Fingerprint.of(deployment),
         **learned_of(solution),
         results=sources,
-        prefix_hit_rate=_mean([each.prefix_hit_rate for each in found]),
-        acceptance_length=accepted,
+        prefix_hit_rate=_mean([each.prefix_hit_rate for each in results]),
+        acceptance_length=_mean([each.acceptance_length for each in results]),
         version=__version__,
         title="these results",
     )
@@ -402,17 +410,22 @@ def total(values: Snapshot, name: str) -> float:
     return sum(value for (each, _), value in values.items() if each == name)
 
 
-def lengths_of(values: Snapshot, name: str) -> Lengths:
-    """Mean and spread of a histogram of tokens; within a bucket, values are taken to be in its middle."""
-    count = total(values, f"{name}_count")
-    mean = max(1.0, total(values, f"{name}_sum") / count)
+def _cumulated(values: Snapshot, name: str) -> dict[float, float]:
+    """How many values of a histogram are up to each of its edges."""
     by_edge: dict[float, float] = {}
     for (each, labels), value in values.items():
         edge = EDGE.search(labels) if each == f"{name}_bucket" else None
         if edge is not None:
             by_edge[float(edge[1])] = by_edge.get(float(edge[1]), 0.0) + value
+    return by_edge
+
+
+def lengths_of(values: Snapshot, name: str) -> Lengths:
+    """Mean and spread of a histogram of tokens; within a bucket, values are taken to be in its middle."""
+    count = total(values, f"{name}_count")
+    mean = max(1.0, total(values, f"{name}_sum") / count)
     below, before, rows = 0.0, 0.0, []
-    for end, cumulated in sorted(by_edge.items()):
+    for end, cumulated in sorted(_cumulated(values, name).items()):
         upper = end if end < float("inf") else 2 * below
         if cumulated > before and upper > 0:
             lower = max(below, upper / 4)  # the first bucket begins at 0, which no prompt has
@@ -442,24 +455,142 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     earlier = [total(before, f"vllm:prefix_cache_{each}_total") for each in ("queries", "hits")]
     share = hits / queries if queries else None
     share_before = earlier[1] / earlier[0] if earlier[0] else None
-    rate = count / seconds
-    asked = Asked(rate=rate, input_len=str(inputs), output_len=str(outputs))
-    learned = calibrate(deployment, [read_snapshot(Path("metrics"), values, asked)], asked=asked, tell=tell)
+    names = {"running": "num_requests_running", "waiting": "num_requests_waiting", "kv_usage": "kv_cache_usage_perc"}
+    gauges, earlier_gauges = (
+        {name: total(each, f"vllm:{metric}") for name, metric in names.items()} for each in (after, before)
+    )
+    more = sum(gauges[each] - earlier_gauges[each] for each in ("running", "waiting"))
+    started = earlier_gauges["running"] + earlier_gauges["waiting"]
+    rate, arriving = count / seconds, (count + max(0.0, more)) / seconds
+    asked = Asked(rate=arriving, input_len=str(inputs), output_len=str(outputs))
+    result = read_snapshot(Path("metrics"), values, asked)
+    accepted = result.acceptance_length
+    if accepted is not None and deployment.drafting is not None:
+        deployment = with_acceptance(deployment, accepted)
+    tell("metrics")
+    system = system_of(deployment)
+    replays = [Replay(system, result)]
+    queued = total(values, "vllm:request_queue_time_seconds_sum") / total(
+        values, "vllm:time_to_first_token_seconds_sum"
+    )
+    queued = total(values, "vllm:request_queue_time_seconds_sum") / total(
+        values, "vllm:time_to_first_token_seconds_sum"
+    )
+    gaps = _cumulated(values, "vllm:inter_token_latency_seconds")
+    traces = Traces(
+        queued, {edge: number / max(1.0, gaps[inf]) for edge, number in gaps.items()}, (gauges, earlier_gauges)
+    )
+    solution, told = _name_cause(system, replays, traces)
+    if share is not None and share_before is not None and abs(share - share_before) > 0.1:
+        change = f"prefix hits went from {share_before:.0%} to {share:.0%} of prompt tokens"
+        told = [f"{change}: look at what clients send first, at routing, and at evictions", *told]
+    if gauges["waiting"] > max(gauges["running"], earlier_gauges["waiting"]) or more > max(0.05 * count, 0.5 * started):
+        # Latencies of a queue that grows are no measure of steps.
+        grown = f"{gauges['waiting']:.0f} requests wait where {earlier_gauges['waiting']:.0f} did"
+        told = [each for each in told if each.startswith("at most")] + [
+            f"{grown}: {arriving:.3g} come a second and {rate:.3g} are served, so the engine is saturated and "
+            "latencies grow with time"
+        ]
+    told = [*_other_flags(system, after), *told]
+    learned = _calibration(deployment, replays, solution, [()])
+    return Watched(seconds, count, rate, inputs, outputs, gauges, share, share_before, learned, tuple(told))
+
+
+SUSPECTS = ((0,), (1, 2), (1,), (2,))  # Places in `Point` of what one fault slows
+FAULT_SPREAD = 0.6  # Of a fault's factor, as standard deviation of its logarithm: it may be any
+UNLIKELY = 4.0  # A fault has to explain so many more squares of standard deviations than what is usually uncertain
+
+
+class Traces(NamedTuple):
+    """What metrics show of a load besides means."""
+
+    queued: float  # The share of TTFT in the engine's queue
+    gaps: Mapping[float, float]  # The share of times between tokens up to each of these seconds
+    gauges: Sequence[Mapping[str, float]]  # At the end and at the beginning
+
+    @property
+    def seats(self) -> int:
+        """Requests that run while others wait, if it is one number."""
+        running = {round(each["running"]) for each in self.gauges if each["waiting"] >= 1}
+        most = max(round(each["running"]) for each in self.gauges)
+        much, full = 0.2, 0.9  # Of TTFT, and of the KV cache, which keeps requests waiting itself
+        is_odd = self.queued > much and all(each["kv_usage"] < full for each in self.gauges)
+        nearly = 0.9  # A request may have ended a moment ago
+        return most if is_odd and running and min(running) >= nearly * most else 0
+
+    def cost(self, replay: Replay, point: Point) -> float:
+        """Squares of what shares of times between tokens are off by: a slow host gives all steps one length."""
+        gaps, counts = replay.served(point).gaps
+        if not counts.size:
+            return 0.0
+        off = 0.05  # What a share is usually off by
+        return sum(
+            ((float(counts[gaps <= edge].sum() / counts.sum()) - share) / off) ** 2 for edge, share in self.gaps.items()
+        )
+
+
+def _name_cause(system: System, replays: Sequence[Replay], traces: Traces) -> tuple[Solution, list[str]]:
+    """The factors by the likeliest cause: what is always uncertain, one fault, or fewer seats than were assumed."""
+    prior = prior_of(replays, over_http=system.pools[0].deployment.over_http)
+
+    def judged(prior: Array) -> Solution:
+        found = solve(replays, prior)
+        return found._replace(cost=found.cost + sum(traces.cost(each, found.point) for each in replays))
+
+    best, names = judged(prior), set[str]()
+    usual, noted = best.cost, 0.13  # A factor this far from 1 (as a logarithm) is said, if it is known better
+    for places in SUSPECTS if usual > UNLIKELY else ():
+        found = judged(_suspecting(prior, places))
+        if found.cost + UNLIKELY < min(usual, best.cost + UNLIKELY * bool(names)):
+            best, names = found, {Point._fields[place] for place in places}
+    pool, seats = system.pools[0], traces.seats
+    policy: Any = pool.replica.policy
+    if 0 < seats < policy.max_num_seqs:
+        key = "max_running_requests" if hasattr(policy, "max_running_requests") else "max_num_seqs"
+        fewer = pool.of(replace(pool.replica, policy=replace(policy, **{key: seats})))
+        cost = solve([Replay(system._replace(pools=(fewer,)), each.result) for each in replays], prior).cost
+        waits = all(each["waiting"] >= 1 and round(each["running"]) == seats for each in traces.gauges)
+        if waits or cost + UNLIKELY < best.cost:
+            return best, [
+                f"at most {seats} requests run and others wait, although the KV cache is not full: "
+                f"--{key.replace('_', '-')} is {seats}, not {policy.max_num_seqs}"
+            ]
     told = []
-    noted = 0.08  # A factor this far from 1 (as a logarithm) is told, if it is known better than that
-    for name, factor in learned.factors.items():
-        if name != "path" and factor.is_learned and abs(log(factor.value)) > max(noted, factor.spread):
+    for name, factor in learned_of(best).items():
+        is_meant = name in names if names else factor.is_learned and abs(log(factor.value)) > 1.5 * factor.spread
+        if name != "path" and is_meant and abs(log(factor.value)) > noted:
             side = "above" if factor.value > 1 else "below"
             told.append(f"{TITLES[name]} is {abs(factor.value - 1):.0%} {side} the forecast: {CHANGES[name]}")
-    hits_noted = 0.1  # A change of the share of prefix hits that is told
-    if share is not None and share_before is not None and abs(share - share_before) > hits_noted:
-        change = f"prefix hits went from {share_before:.0%} to {share:.0%} of prompt tokens"
-        told.insert(0, f"{change}: look at what clients send first, at routing, and at evictions")
-    names = {"running": "num_requests_running", "waiting": "num_requests_waiting", "kv_usage": "kv_cache_usage_perc"}
-    gauges = {name: total(after, f"vllm:{each}") for name, each in names.items()}
-    if gauges["waiting"] > gauges["running"] > 0:
-        told.append("more requests wait than run: the engine is saturated, and latencies grow with time")
-    return Watched(seconds, count, rate, inputs, outputs, gauges, share, share_before, learned, tuple(told))
+    return best, told
+
+
+def _suspecting(prior: Array, places: Sequence[int]) -> Array:
+    """The covariance where these factors may be far from 1, and move together."""
+    before = np.sqrt(np.diag(prior))
+    alike, spreads = prior / np.outer(before, before), before.copy()
+    spreads[[*places]] = FAULT_SPREAD
+    for one in places:
+        for other in places:
+            alike[one, other] = 1.0 if one == other else 0.95
+    return np.asarray(alike * np.outer(spreads, spreads))
+
+
+def _other_flags(system: System, values: Snapshot) -> list[str]:
+    """Flags of the engine that its metrics show to be others than those of the forecast."""
+    labels = next((text for name, text in values if name == "vllm:cache_config_info"), "")
+    shown = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+    replica, found = system.pools[0].replica, []
+    blocks = int(shown["num_gpu_blocks"]) if shown.get("num_gpu_blocks", "").isdigit() else replica.num_blocks
+    little = 0.05  # By how much blocks of equal settings differ between forecasts and engines
+    if abs(log(max(1, blocks) / replica.num_blocks)) > little:
+        found.append(
+            f"the KV cache has {blocks:,} blocks where {replica.num_blocks:,} are forecast: --gpu-memory-utilization "
+            f"({shown.get('gpu_memory_utilization', 'unknown')} there), --kv-cache-dtype or another process on the GPU"
+        )
+    if shown.get("enable_prefix_caching", str(replica.prefix_caching)) != str(replica.prefix_caching):
+        state = "off" if replica.prefix_caching else "on"
+        found.append(f"prefix caching is {state} there: --enable-prefix-caching is another than in the forecast")
+    return found
 
 
 def watch(

@@ -70,7 +70,7 @@ class EngineMetrics:
             for reason in row["reasons"]:
                 yield f'{name}_total{{{labels},{row["label"]}="{reason}"}} {self.finished[reason]}'
         elif value == "info":
-            sizes = ",".join(f'{key}="{gauges[key]:g}"' for key in row["keys"])
+            sizes = ",".join(f'{key}="{gauges[key]}"' for key in row["keys"])
             yield f"{name}{{{labels},{sizes}}} 1"
         else:
             full = f"{name}_total" if row["kind"] == "counter" and not name.endswith("_total") else name
@@ -416,6 +416,8 @@ class Emulator:
             "running": running, "waiting": waiting, "kv_usage": usage,
             "preemptions": scheduler.num_preemptions, "used_tokens": round(usage * capacity),
             "free_tokens": round((1 - usage) * capacity), "block_size": block, "num_gpu_blocks": replica.num_blocks,
+            "enable_prefix_caching": replica.prefix_caching,
+            "gpu_memory_utilization": getattr(self.system.pools[-1].deployment.settings, "gpu_memory_utilization", 1.0),
             "gen_throughput": counters["generation_tokens"] / seconds,
             "hit_rate": counters["prefix_hits"] / max(1, counters["prefix_queries"]),
             "drafts": record.drafts.num_drafts, "draft_tokens": record.drafts.num_draft_tokens,

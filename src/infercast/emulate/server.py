@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import gc
 import logging
+import multiprocessing.connection
+import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from infercast import __version__
 from infercast.emulate import requests
@@ -454,14 +457,9 @@ def _impatient(protocol: Any) -> Any:
     return Impatient
 
 
-def make_server(
-    application: Server, host: str, port: int, *, drain_seconds: int = DRAIN_SECONDS
-) -> tuple[uvicorn.Server, Any]:
-    """The application in uvicorn, and the socket that it listens to."""
+def make_server(application: Server, *, drain_seconds: int = DRAIN_SECONDS) -> uvicorn.Server:
     import uvicorn  # noqa: PLC0415 - the names of this module are public, and these packages optional
     from uvicorn.protocols.http.auto import AutoHTTPProtocol  # noqa: PLC0415
-
-    from infercast.web.server import listen_on  # noqa: PLC0415
 
     logging.getLogger("uvicorn.error").addFilter(
         lambda record: "without completing response" not in record.getMessage()
@@ -471,7 +469,7 @@ def make_server(
         access_log=False, backlog=8192, server_header=False, date_header=False, proxy_headers=False,
         timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=drain_seconds,
     )  # fmt: skip
-    return uvicorn.Server(config), listen_on(host, port, "--listen")
+    return uvicorn.Server(config)
 
 
 def application(
@@ -486,17 +484,52 @@ def application(
 
 
 def serve(
-    application: Server, host: str, port: int, tell: Callable[[str], None] = lambda _: None,
+    applications: Sequence[Server], host: str, port: int, tell: Callable[[list[str]], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> None:  # fmt: skip
-    """Serve until it is interrupted; ``tell`` hears the address, ``warn`` that this machine is too slow."""
-    server, listening = make_server(application, host, port)
+    """Serve until it is interrupted, several of them in a process each, at ports that follow each other.
+
+    ``tell`` hears the addresses, ``warn`` that this machine is too slow or that a process has ended.
+    """
+    from infercast.web.server import listen_on  # noqa: PLC0415 - the names of this module are public
+
+    sockets = [listen_on(host, port + place if port else 0, "--listen") for place in range(len(applications))]
+    shown = f"[{host}]" if ":" in host else host
+    addresses = [f"http://{shown}:{each.getsockname()[1]}" for each in sockets]
+    tell(addresses)
+    if len(applications) == 1:
+        _serve_one(applications[0], sockets[0], warn)
+        return
+    fork = multiprocessing.get_context("fork")
+    processes = [
+        fork.Process(target=_serve_one, args=(each, listening, warn))
+        for each, listening in zip(applications, sockets, strict=True)
+    ]
+    for process, listening in zip(processes, sockets, strict=True):
+        process.start()
+        listening.close()  # so that nobody waits at the port of a process that has ended
+    running = {process.sentinel: address for process, address in zip(processes, addresses, strict=True)}
+
+    def end(*_: object) -> None:
+        for process in processes:
+            process.terminate()
+
+    signal.signal(signal.SIGTERM, end)
+    with contextlib.suppress(KeyboardInterrupt):
+        while running:
+            for ended in multiprocessing.connection.wait([*running]):
+                warn(f"{running.pop(cast('int', ended))} has ended")
+    for process in processes:
+        process.join()
+
+
+def _serve_one(application: Server, listening: socket.socket, warn: Callable[[str], None]) -> None:
+    server = make_server(application)
     switch_seconds = 0.0005  # How long a forecast in a thread may keep tokens waiting at a time
     sys.setswitchinterval(switch_seconds)
     gc.collect()
     gc.freeze()  # what is loaded stays, and is not looked through again while clients wait
     gc.set_threshold(1000, 3, 3000)  # a millisecond at a time; everything that was ever asked once in many minutes
-    tell(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
 
     async def run() -> None:
         watching = asyncio.ensure_future(_watch_lag(application.emulator, warn))
@@ -534,12 +567,14 @@ def emulator(
     ...     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
     """
     need("emulator", "web")
+    from infercast.web.server import listen_on  # noqa: PLC0415 - the names of this module are public
+
     deployment = deploy(model, gpu, **options)
     system = system_of(deployment, PROXY_ROUTER if replicas > 1 else None, instances=replicas)
     emulated = Emulator(system, parse_lengths(answer_lengths, "answer_lengths"), speed=speed, seed=seed)
-    names = [name for name in (model, deployment.model.name) if isinstance(name, str)]
+    names = [*dict.fromkeys(name for name in (model, deployment.model.name) if isinstance(name, str))]
     served = application(emulated, names, "127.0.0.1", faults=faults)
-    server, listening = make_server(served, "127.0.0.1", port, drain_seconds=1)
+    server, listening = make_server(served, drain_seconds=1), listen_on("127.0.0.1", port, "port")
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()
     try:

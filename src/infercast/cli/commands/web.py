@@ -71,6 +71,7 @@ endpoint = partial(Option, panel="Endpoint")
     endpoint("answer_len", str, "Tokens after which answers end that may; those with ignore_eos have max_tokens.",
              "lognormal:180:0.8:4:1000", metavar="LENGTH"),
     endpoint("replicas", int, "Copies of the deployment behind one load balancer.", 1),
+    endpoint("port_per_replica", bool, "Give each copy a port, from --port on, and a process instead.", False),
     endpoint("prefill_replicas", int, "As many more for prompts alone: two pools.", 0),
     endpoint("served_model_name", str, "Names that clients may ask for; default: the model's.", metavar="NAME,NAME"),
     endpoint("lora_modules", str, "Adapters that clients may ask for by name.", metavar="NAME,NAME"),
@@ -95,16 +96,26 @@ def emulate_command(ctx: Context, **given: Any) -> None:
         [each.partition("=")[0].strip() for each in (text or "").split(",") if each.strip()]
         for text in (given["served_model_name"] or given["model"], given["lora_modules"], given["allowed_origins"])
     )
-    emulator = Emulator(system, lengths, speed=given["speed"], seed=given["seed"], adapters=adapters)
     faults = [] if given["faults"] is None else read_faults(given["faults"])
-    served = application(emulator, names, given["listen"], origins=origins, faults=faults)
+    number = given["replicas"] if given["port_per_replica"] else 1
+    served = [
+        application(
+            Emulator(system, lengths, speed=given["speed"], seed=given["seed"] + place, adapters=adapters),
+            names, given["listen"], origins=origins, faults=faults,
+        )
+        for place in range(number)
+    ]  # fmt: skip
 
-    def tell(address: str) -> None:
+    def tell(addresses: list[str]) -> None:
+        address = addresses[0]
         if given["form"].is_data:
-            print_json({"url": f"{address}/v1", "metrics": f"{address}/metrics", "models": names})
+            urls = {} if number == 1 else {"urls": [f"{each}/v1" for each in addresses]}
+            print_json({"url": f"{address}/v1", "metrics": f"{address}/metrics", "models": names, **urls})
             sys.stdout.flush()
         else:
             at = "" if given["speed"] == 1 else f" at {given['speed']:g} times its speed"
+            if number > 1:
+                at += f", and so does each at {', '.join(addresses[1:])}"
             note(f"{address}/v1 behaves like {deployment.model.name} on {system.gpus} x {deployment.gpu.name}{at}; "
                  f"{address}/metrics and {address}/infercast say how it goes; Ctrl+C ends it")  # fmt: skip
 
@@ -115,6 +126,11 @@ def _system(ctx: Context, given: dict[str, Any]) -> System:
     deployment, replicas, prompts = deployment_of(ctx)(), given["replicas"], given["prefill_replicas"]
     for name, value, least in (("--replicas", replicas, 1), ("--prefill-replicas", prompts, 0)):
         require(value >= least, name, f"be at least {least}", value)
+    if given["port_per_replica"]:
+        if prompts or given["router"]:
+            name = "--prefill-replicas" if prompts else "--router"
+            raise InputError(f"{name} joins replicas, which --port-per-replica keeps apart; leave one out")
+        return system_of(deployment)
     if prompts:
         return two_pools(deployment, deployment, instances=(prompts, replicas), router=given["router"] or PROXY_ROUTER)
     if replicas == 1:
