@@ -10,7 +10,7 @@ from infercast.forecast.explain.breakdown import break_down
 from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
-from infercast.forecast.layouts import ranked
+from infercast.forecast.layouts import UNTRIED, ranked
 from infercast.forecast.system import link_between, system_of, two_pools
 from infercast.report.plan import choice_of
 from infercast.serve.workload.synthetic import synthetic_workload
@@ -130,6 +130,14 @@ def test_layouts_side_by_side():
     best = ranked(costs)
     assert not best[0].problem
     assert best[-1].problem
+
+
+def test_layouts_that_are_not_begun_when_time_is_over_are_named() -> None:
+    load = synthetic_workload(concurrency=8, input_lengths=64, output_lengths=8)
+    costs = infercast.compare("qwen2.5-0.5b", ["l4"], num_gpus=(1, 2), workload=load, time_limit=1e-6)
+    tried = {str(cost.layout): cost.problem for cost in costs}
+    assert tried == {"TP1": "", **dict.fromkeys(("TP2", "TP1+PP2", "TP1+DP2"), UNTRIED)}
+    assert f"{UNTRIED}: TP2 (2), TP1+PP2 (2), TP1+DP2 (2)" in costs._repr_html_()
 
 
 def test_of_layouts_that_keep_up_with_a_rate_the_shortest_answers_come_first() -> None:

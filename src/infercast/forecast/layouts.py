@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple, Unpack
 
 from infercast.engines.base import Deployment, check_nodes
@@ -29,7 +30,7 @@ from infercast.forecast.deploy import (
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.parallel import on_all_cores
-from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
+from infercast.forecast.progress import clock, note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, Verdict
 from infercast.forecast.simulate import SystemRun, forecast_of, serve_system
 from infercast.forecast.slo import Percentiles, Slo, parse_slo
@@ -48,6 +49,7 @@ from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.shown import PlottableResult, ReprMixin, ResultMixin
 from infercast.units import format_figure, format_seconds
 
+UNTRIED = "not tried within the time"
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256  # The default load: clients of a closed loop, and tokens of requests
 
 
@@ -172,15 +174,22 @@ def compare(
                 found.append((device, layout, str(problem)))
                 continue
             found.append((device, layout, system_of(deployment, router if layout.data > 1 else None)))
-        serve = partial(_served, load=load, slo=slo)
-        done = on_all_cores(serve, [each for _, _, each in found if isinstance(each, System)])
+        # Those first that take least time: of stages and of replicas in lockstep each step is simulated by itself.
+        order = [place for place, (_, _, system) in enumerate(found) if isinstance(system, System)]
+        order.sort(key=lambda place: (found[place][1].pipeline, found[place][1].data))
+        until, serve = clock() + time_left(), partial(_served, load=load, slo=slo)
+        done = on_all_cores(serve, [(found[place][2], until if place != order[0] else inf) for place in order])
+        runs = {}
+        for place in order:
+            say(f"{found[place][1]} on {found[place][0].name}")
+            runs[place] = next(done)
         costs: list[LayoutCost] = []
-        for device, layout, system in found:
-            if isinstance(system, str):
-                costs.append(LayoutCost(device, layout, problem=system))
+        for place, (device, layout, system) in enumerate(found):
+            run = runs.get(place)
+            if isinstance(system, str) or run is None:
+                costs.append(LayoutCost(device, layout, problem=system if isinstance(system, str) else UNTRIED))
                 continue
-            say(f"{layout} on {device.name}")
-            served, intervals = next(done)
+            served, intervals = run
             forecast = replace(forecast_of(system, served), tariff=tariff, facility=facility)
             if intervals is None:
                 note_cut("intervals")
@@ -189,14 +198,33 @@ def compare(
             if slo is not None and forecast.state.is_steady:
                 forecast = forecast.promised(slo)
             costs.append(_cost_of(forecast, layout, intervals))
+        if any(run is None for run in runs.values()):
+            note_cut("layouts")
     return Layouts.of(costs, config.name, load, tariff)
 
 
-def _served(system: System, load: Workload, slo: Slo | None) -> tuple[SystemRun, Intervals | None]:
-    """What takes the time of a layout; intervals, which an SLO needs, where there is time for them."""
+class _TimeIsOver(Exception):  # noqa: N818 - a reason to leave a layout out
+    pass
+
+
+def _served(asked: tuple[System, float], load: Workload, slo: Slo | None) -> tuple[SystemRun, Intervals | None] | None:
+    """What takes the time of a layout; intervals, which an SLO needs, where there is time for them.
+
+    None if the time of all layouts is over before it ends.
+    """
+    system, until = asked
+
+    def stop(*_: object) -> None:
+        if clock() > until:
+            raise _TimeIsOver
+
     of_run = 0.5  # The share of the time that is for the run itself
-    with share_of_time(of_run):
-        served = serve_system(system, load, slo=slo)
+    try:
+        stop()
+        with share_of_time(of_run):
+            served = serve_system(system, load, slo=slo, progress=None if until == inf else stop)
+    except _TimeIsOver:
+        return None
     if slo is None and time_left() <= 0.0:
         return served, None
     return served, forecast_of(system, served).intervals

@@ -9,7 +9,7 @@ from typing import Any
 
 from infercast.forecast.cost import Tariff
 from infercast.forecast.intervals import LEVEL
-from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
+from infercast.forecast.layouts import UNTRIED, LayoutCost, Layouts, comparison_notes, ranked
 from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
 from infercast.forecast.result import Forecast
@@ -427,10 +427,13 @@ def render_layouts(layouts: Layouts) -> list[RenderableType]:
         ]
         if saturated:
             parts.append(styled(f"  cannot keep up with the arrivals: {', '.join(saturated)}", style="dim"))
-        refused = [cost for cost in own if cost.problem]
-        if refused:
-            told = ", ".join(f"{cost.layout} ({cost.layout.gpus})" for cost in refused)
-            parts.append(styled(f"  does not fit: {told}: {refused[0].problem}", style="dim"))
+        for refused, words in (
+            ([cost for cost in own if cost.problem and cost.problem != UNTRIED], "does not fit: {}: {}"),
+            ([cost for cost in own if cost.problem == UNTRIED], "{1}: {0}"),
+        ):
+            if refused:
+                told = ", ".join(f"{cost.layout} ({cost.layout.gpus})" for cost in refused)
+                parts.append(styled(f"  {words.format(told, refused[0].problem)}", style="dim"))
     parts += [Paragraph(note, style="dim") for note in (*notes(layouts), FORECASTS)]
     return [*parts, Facts(counted_rows(*choice_of(layouts)))]
 
