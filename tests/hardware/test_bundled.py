@@ -15,7 +15,8 @@ EXPECTED = """
     rtx-a6000 rtx-3090 l4 l20 l40 l40s rtx-4090 rtx-6000-ada rtx-5090 rtx-pro-6000 h20 h800-sxm h100-pcie h100-sxm
     h100-nvl h200-sxm h200-nvl gh200 gh200-96gb b200-sxm gb200 b300-sxm gb300 mi300x mi325x mi355x
     rtx-5060-ti rtx-5060-ti-8gb rtx-5070 rtx-5070-ti rtx-5080 rtx-5000-ada rtx-pro-4500 r9700 gb10 mi350x arc-pro-b60
-    rubin-announced
+    rubin-announced rtx-4060 rtx-4060-ti rtx-4060-ti-8gb rtx-4070 rtx-4070-super rtx-4070-ti rtx-4070-ti-super
+    rtx-pro-5000 rtx-pro-5000-72gb jetson-agx-orin jetson-thor gaudi-3 trainium2 tpu-v6e mi308x
 """
 
 # Products whose tensor cores run below their architecture's rate a clock: formats (none: all) and the share left.
@@ -27,6 +28,18 @@ CUT_DOWN = {
     "rtx-3090": (("tf32", "bf16", "fp16"), 0.5),  # GeForce: fp32 accumulation at half rate
     "rtx-4090": (("tf32", "bf16", "fp16", "fp8"), 0.5),
     **dict.fromkeys(
+        (
+            "rtx-4060",
+            "rtx-4060-ti",
+            "rtx-4060-ti-8gb",
+            "rtx-4070",
+            "rtx-4070-super",
+            "rtx-4070-ti",
+            "rtx-4070-ti-super",
+        ),
+        (("tf32", "bf16", "fp16", "fp8"), 0.5),
+    ),
+    **dict.fromkeys(
         ("rtx-5060-ti", "rtx-5060-ti-8gb", "rtx-5070", "rtx-5070-ti", "rtx-5080", "rtx-5090"),
         (("tf32", "bf16", "fp16", "fp8"), 0.5),
     ),
@@ -34,6 +47,7 @@ CUT_DOWN = {
 # Rates that NVIDIA rounds coarsely for systems of many GPUs: int8 is what Blackwell Ultra gave up.
 COARSE = {("b300-sxm", "int8"): 0.10, ("gb300", "int8"): 0.10}
 
+ACCELERATORS = ("gaudi3", "trainium2", "tpu-v6e")  # No GPUs: a core of theirs stands for a multiprocessor
 ARCHITECTURES = tomllib.loads((files("infercast") / "data" / "architectures.toml").read_text("utf-8"))
 all_gpus = pytest.mark.parametrize("gpu", [load_gpu(name) for name in gpu_names()], ids=lambda gpu: gpu.name)
 
@@ -48,16 +62,17 @@ def test_sizes_and_rates_are_sane(gpu: Gpu) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", gpu.name)
     assert gpu.vendor in gpu.title
     assert gpu.sources
-    assert 20 <= gpu.sms <= 320
+    is_gpu, on_board = gpu.architecture not in ACCELERATORS, gpu.name.startswith("jetson")
+    assert (16 if on_board else 20) <= gpu.sms <= 320 or not is_gpu
     assert 1.0e9 <= gpu.sustained_clock * 1.2 <= gpu.boost_clock * 1.2 <= 3.6e9
     assert 0.90 <= gpu.driver_bytes / gpu.dram_bytes <= 1.0
     assert 8 * 2**30 <= gpu.dram_bytes <= 300 * 2**30
-    assert 0.25e12 <= gpu.dram_bandwidth <= (25e12 if gpu.announced else 8.2e12)
+    assert 0.2e12 <= gpu.dram_bandwidth <= (25e12 if gpu.announced else 8.2e12)
     assert gpu.dram_bandwidth < gpu.l2_bandwidth < (60e12 if gpu.announced else 30e12)
     assert 4 * 2**20 <= gpu.l2_bytes <= 256 * 2**20
     links = gpu.pcie_bandwidth + gpu.nvlink_bandwidth
     assert 15e9 < gpu.pcie_bandwidth <= links < (2.8e12 if gpu.announced else 1.4e12)
-    assert 70 <= gpu.tdp <= (2300 if gpu.announced else 1400)
+    assert (60 if on_board else 70) <= gpu.tdp <= (2300 if gpu.announced else 1400)
     assert gpu.tensor_flops["fp32"] == gpu.fma_flops
     assert all(math.isfinite(rate) and rate > 0 for rate in gpu.tensor_flops.values())
 
