@@ -230,7 +230,10 @@ def test_unknown_fields_name_every_format(write: Any) -> None:
     message = problem_of(write("time,in,out\n1,2,3\n"))
     assert message == (
         ": the fields 'time, in, out' are not those of a trace; expected "
-        "azure (TIMESTAMP, ContextTokens, GeneratedTokens); mooncake (timestamp, input_length, output_length); "
+        "azure (TIMESTAMP, ContextTokens, GeneratedTokens); aiperf (session_id, input_length, output_length); "
+        "weka (requests, block_size); spans (resourceSpans/startTimeUnixNano); "
+        "langfuse (startTime/start_time, usage/usageDetails/usage_details); "
+        "mooncake (timestamp, input_length, output_length); "
         "conversations (turns/messages/conversations); "
         "csv (arrival/arrival_s/timestamp, input/num_input/input_tokens, output/num_output/output_tokens); "
         "jsonl (arrival/arrival_s/timestamp, input/num_input/input_tokens, output/num_output/output_tokens)"
@@ -241,9 +244,8 @@ def test_the_wrong_format_is_refused(write: Any) -> None:
     message = problem_of(write(PLAIN_CSV), "azure")
     assert message.endswith("not those of a trace; expected azure (TIMESTAMP, ContextTokens, GeneratedTokens)")
     assert "expected one JSON object a line" in problem_of(write(PLAIN_CSV), "mooncake")
-    with pytest.raises(
-        UnknownNameError, match="unknown trace format 'xlsx'; known: azure, conversations, csv, jsonl, mooncake"
-    ):
+    known = "aiperf, azure, conversations, csv, jsonl, langfuse, mooncake, spans, weka"
+    with pytest.raises(UnknownNameError, match=f"unknown trace format 'xlsx'; known: {known}"):
         read_trace(write(PLAIN_CSV), "xlsx")
 
 

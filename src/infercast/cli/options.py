@@ -14,7 +14,15 @@ from infercast.cli.outputs import Form, form_of, note
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError, need, require
-from infercast.forecast.deploy import deploy, image_mix, load_model, most_image_tokens, random_requests, taken_by
+from infercast.forecast.deploy import (
+    as_sent,
+    deploy,
+    image_mix,
+    load_model,
+    most_image_tokens,
+    random_requests,
+    taken_by,
+)
 from infercast.forecast.option_table import OPTIONS, Option
 from infercast.forecast.progress import usual_limit
 from infercast.hardware import load_gpu
@@ -256,7 +264,7 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     # What is pooled takes no position.
     pooled = 0 if longest or asked else load_model(given["model"]).pools
     longest = longest or asked or load_model(given["model"]).max_positions + pooled
-    mix = image_mix(given["images"], load_model(given["model"])) if given.get("images") else ()
+    mix = image_mix(given["images"], load_model(given["model"]))
     longest -= most_image_tokens(mix)
     replays = trace is not None
     workload = replayed(Path(trace), given, longest) if replays else random_requests(
@@ -267,10 +275,7 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     else:
         refuse_too_long(workload, longest)
     workload = labelled(workload, given)
-    if mix:
-        from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - few runs have any
-
-        workload = with_images(workload, mix, seed=given["seed"])
+    workload = as_sent(workload, mix, given)
     return ended(workload, given.get("declared_output_len"), given.get("ignore_eos"))
 
 

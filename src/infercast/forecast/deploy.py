@@ -47,6 +47,7 @@ GpuSource = str | Path | Gpu
 HostSource: TypeAlias = "str | Path | HostCosts | HostProbe | None"
 Lengths = LengthDistribution | str | int
 RATES = ("rate", "concurrency", "session_rate")  # How much is sent, in one of three ways
+SENT = ("images", "client_timeout", "retries", "cancel")  # What is added to requests of any kind
 
 
 class ModelOptions(TypedDict, total=False):
@@ -538,6 +539,9 @@ class LoadOptions(TypedDict, total=False):
     declared_output_len: int
     ignore_eos: bool
     images: str
+    client_timeout: str | float
+    retries: int
+    cancel: str
     seed: int
     turns: Lengths
     session_rate: float
@@ -628,12 +632,10 @@ def resolve_workload(
     workload: Servable, load: Mapping[str, Any], longest: int, model: ModelConfig | None = None
 ) -> Workload:
     """A given workload, the requests of a trace, or random ones of at most ``longest`` tokens; ``model`` for images."""
-    if load.get("images") and model is not None and not isinstance(workload, Workload):
-        from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - few runs have any
-
-        mix = image_mix(load["images"], model)
-        text = resolve_workload(workload, {**load, "images": None}, longest - most_image_tokens(mix))
-        return with_images(text, mix, seed=load.get("seed", 0))
+    if any(load.get(name) for name in SENT) and not isinstance(workload, Workload):
+        mix = image_mix(load.get("images"), model)
+        plain = {name: value for name, value in load.items() if name not in SENT}
+        return as_sent(resolve_workload(workload, plain, longest - most_image_tokens(mix)), mix, load)
     if workload is None:
         if all(load.get(name) is None for name in RATES) and load.get("arrival") != "burst":
             raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
@@ -648,8 +650,10 @@ def resolve_workload(
     return workload
 
 
-def image_mix(text: str, model: ModelConfig) -> tuple[tuple[float, Image], ...]:
+def image_mix(text: str | None, model: ModelConfig | None) -> tuple[tuple[float, Image], ...]:
     """What the model's processor makes of images like ``1:1024x1024``, with how many of them a request has."""
+    if not text or model is None:
+        return ()
     encoder = None if model.vision is None else model.vision.images
     if encoder is None:
         how = "has no images" if model.vision is None else "cuts images by a rule that is not known"
@@ -667,6 +671,20 @@ def most_image_tokens(mix: Iterable[tuple[float, Image]]) -> int:
     return sum(ceil(mean) * image.num_tokens for mean, image in mix)
 
 
+def as_sent(workload: Workload, mix: tuple[tuple[float, Image], ...], given: Mapping[str, Any]) -> Workload:
+    """The same requests with these images, of clients that leave as the options say."""
+    if mix:
+        from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - few runs have any
+
+        workload = with_images(workload, mix, seed=given.get("seed") or 0)
+    if any(given.get(name) for name in SENT[1:]):
+        from infercast.serve.workload.patience import parse_patience, with_patience  # noqa: PLC0415 - as above
+
+        patience = parse_patience(given.get("client_timeout"), given.get("retries") or 0, given.get("cancel"))
+        workload = workload if patience is None else with_patience(workload, patience, seed=given.get("seed") or 0)
+    return workload
+
+
 def require_workload(workload: object) -> None:
     if not isinstance(workload, Workload):
         raise InputError(
@@ -678,7 +696,7 @@ def require_workload(workload: object) -> None:
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay no trace
 
-    changeable = ("rate", "num_requests", "declared_output_len", "ignore_eos", "images")
+    changeable = ("rate", "num_requests", "declared_output_len", "ignore_eos")
     for name in load:
         if name not in changeable:
             raise InputError(

@@ -143,7 +143,7 @@ WORKLOAD = (
     workload("images", str,
              "Images of each request, on average, by size: 1:1024x1024, or 0.3:512x512,2:1920x1080; of sessions in the "
              "first prompt.", metavar="N:WxH"),
-    workload("trace", Path, "Replay a trace: Azure CSV, Mooncake JSONL, JSONL of conversations, or plain CSV/JSONL."),
+    workload("trace", Path, "Replay a trace: Azure, Mooncake, AIPerf, WEKA, conversations, spans, or plain CSV/JSONL."),
     workload("rate_scale", float, "Replay a trace this many times as fast.", 1.0),
     workload("too_long", str, "Requests above max_model_len: refuse, truncate (the prompt first) or skip.", "refuse",
              metavar="HOW"),
@@ -169,6 +169,9 @@ WORKLOAD = (
     session("tool_time", str, f"How long a tool runs; default {TOOL_TIME}.", TOOL_TIME, metavar="SECONDS"),
     session("tool_len", str, "Tokens of a tool's result; default: --turn-len.", metavar="LENGTH"),
     session("follow_sessions", bool, "With --trace: no turn is sent before the answer to the one before it.", False),
+    session("client_timeout", str, "How long clients wait for a whole answer before they leave: 30s.", metavar="TIME"),
+    session("retries", int, "How often a client that left sends its request again.", 0),
+    session("cancel", str, "Share of requests whose clients leave for good, and when: 0.1@2s.", metavar="SHARE@TIME"),
     session("class_", list,
             "A kind of traffic by name, share, priority and SLO in seconds: chat:0.7:priority=0:ttft=0.5,tpot=0.05; "
             "again for each. Priorities count with --scheduling-policy priority.", (), metavar="CLASS", flag="--class"),
@@ -285,7 +288,7 @@ DEPLOYMENT = (
 COST = (
     facility("pue", float, "Watts of the building for each watt of its servers; 1 if not given.",
              page=Page("PUE", "energy", bounds=(1.0, 10.0))),
-    facility("server", str, "baseboard, cards, desktop, module, superchip or rack; default: by the GPU.", metavar="KIND",
+    facility("server", str, "baseboard, cards, desktop, module, superchip or rack; by default the GPU's.", metavar="KIND",
              catalogue="servers", page=Page("Server", "energy")),
     facility("server_watts", float, "Idle power of a server without its GPUs.", metavar="W"),
     facility("server_factor", float, "Watts of a server per watt of its GPU boards (fans, power supplies)."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isfinite, log, log10
+from math import ceil, inf, isfinite, log, log10
 from typing import Any, TypeVar
 
 import numpy as np
@@ -87,7 +87,10 @@ def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = 
 
 
 def _judged(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> JudgedLimit:
-    value, ends = value_of(forecast, limit), interval_of(forecast, limit, intervals)
+    value = value_of(forecast, limit)
+    if value == inf:
+        return JudgedLimit(limit, None, None, 0.0)
+    ends = interval_of(forecast, limit, intervals)
     if not forecast.state.is_steady or ends is None:
         return JudgedLimit(limit, value or None, ends, 1.0 if forecast.state.is_steady else None)
     slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
@@ -121,7 +124,11 @@ def value_of(forecast: SimulatedRun, limit: Limit) -> float:
     summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
     if summary is None:
         return 0.0
-    name = limit.name.partition("_")[2]
+    name, failed = limit.name.partition("_")[2], forecast.clients.failed
+    if failed.any() and limit.percentile is not None:  # who left kept no limit
+        values = np.where(failed, inf, latency_of(forecast.clients, limit.quantity))[counted(forecast)]
+        values = np.sort(values[~np.isnan(values)])
+        return float(values[ceil(limit.percentile / 100 * (values.size - 1))])
     if name in NAMES:
         return float(getattr(summary, name))
     values = latency_of(forecast.clients, limit.quantity)[counted(forecast)]

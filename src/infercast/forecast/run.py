@@ -119,7 +119,7 @@ def classes_of(workload: Workload, served: ServedRequests) -> tuple[ClassRun, ..
         chosen = names == each.name
         if not chosen.any():
             continue
-        kept = np.ones(int(chosen.sum()), dtype=bool)
+        kept = ~served.failed[chosen]
         for quantity, seconds in each.limits:
             kept &= ~(latencies[quantity][chosen] >= seconds)  # an answer of one token has no TPOT and keeps any
         several = latencies["tpot"][chosen & (served.num_output > 1)]
@@ -162,7 +162,10 @@ def outcome_of(
     """Sum a run up; with a steady part, over it. Rates of random requests are then those of an endless run."""
     start, last = float(served.sent_at.min()), float(served.last_token.max())
     begin, end = (start, last) if steady is None else (start + steady.begin, start + steady.end)
-    kept = (served.sent_at >= begin) & (served.sent_at <= end)
+    has_all = ~served.failed
+    kept = (served.sent_at >= begin) & (served.sent_at <= end) & has_all
+    if not kept.any():
+        raise InputError("no client has its whole answer: all left before; raise client_timeout or lower the rate")
     ended, gaps, counts_of_all = served.timed_gaps
     within = _between(ended, begin, end)
     gaps, counts = gaps[within], counts_of_all[within]
@@ -170,10 +173,12 @@ def outcome_of(
     # With speculative decoding several tokens of an answer may come at once, which are one of these times.
     seen, all_tokens = int(counts_of_all.sum()) + served.num_output.size, int(served.num_output.sum())
     tokens = tokens if seen == all_tokens else tokens * all_tokens / seen
-    finished = np.count_nonzero(_between(served.last_token, begin, end))
+    within = _between(served.last_token, begin, end) & has_all
+    finished = np.count_nonzero(within)
+    tokens = tokens if has_all.all() else float(served.num_output[within].sum())
     requests, outputs = float(finished) / (end - begin), float(tokens) / (end - begin)
     drawn = None if steady is None or workload is None else workload.drawn
-    if workload is not None and drawn is not None and drawn.spread_out:
+    if workload is not None and drawn is not None and drawn.spread_out and has_all.all():
         requests, outputs = _long_run(workload, drawn, requests, outputs)
     several = served.num_output[kept] > 1
     ttft, total = served.ttft[kept], served.end_to_end[kept]
@@ -315,6 +320,16 @@ class LinkRun(NamedTuple):
     handover: Handover
 
 
+class GivenUp(NamedTuple):
+    """Requests of clients that left before they had whole answers, over the whole run."""
+
+    requests: int  # That were never answered ...
+    share: float  # ... as a share of all.
+    retries: int  # Times that a client sent its request again
+    tokens: int  # Computed in vain ...
+    tokens_share: float  # ... as a share of all computed in the part that counts.
+
+
 class Stays:
     """When requests came to a pool, were started and left it; averages over time follow from how long they stayed."""
 
@@ -434,7 +449,7 @@ def link_run(system: System, run: Run, workload: Workload, duration: float) -> L
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SimulatedRun(Outcome):
-    """A simulated run: what clients saw, and what each pool of replicas did."""
+    """A simulated run: what clients with whole answers saw, and what each pool of replicas did."""
 
     workload: Workload
     system: System  # As it was simulated
@@ -444,6 +459,18 @@ class SimulatedRun(Outcome):
     state: State  # Stable, backlogged or overloaded
     steady: SteadyState  # Between ramp-up and drain
     steady_only: bool  # Whether latencies and rates are those of that part, and not of the whole run
+
+    @property
+    def given_up(self) -> GivenUp | None:
+        """What clients left; None where none did."""
+        left, tokens = (sum(getattr(each, name) for each in self.records) for name in ("num_left", "num_wasted"))
+        failed = int(self.clients.failed.sum())
+        computed = sum(phase.tokens for each in self.records for phase in each.phases.values())
+        return (
+            GivenUp(failed, failed / self.clients.failed.size, left - failed, tokens, tokens / computed)
+            if left
+            else None
+        )
 
     @property
     def headline(self) -> str:

@@ -113,7 +113,7 @@ def attainment(served: Record | ServedRequests, slo: Slo, which: Array | None = 
 
 
 def keeps(served: Record | ServedRequests, slo: Slo) -> Array:
-    within = np.ones(served.sent_at.size, dtype=bool)
+    within = ~served.failed
     for quantity, seconds in slo.of_a_request.items():
         within &= ~(latency_of(served, quantity) >= seconds)
     return within

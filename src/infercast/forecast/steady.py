@@ -239,6 +239,7 @@ def kept_full(
     # Where every step is simulated by itself, fewer requests say the same to half a per cent, in a third of the time.
     step_by_step = engines > 1 or replica.stages is not None
     one_round = typical(workload, replica, MOST_STEP_BY_STEP if step_by_step else MOST_ROUND).requests
+    one_round = tuple(replace(each, patience=0.0) if each.patience else each for each in one_round)
     seats = engines * num_seats(replica, one_round)
     least_counted = 300
     rounds = ceil(max(least_counted, seats / 2) / len(one_round))

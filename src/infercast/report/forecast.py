@@ -77,7 +77,11 @@ def render_decision(forecast: Forecast) -> list[RenderableType]:
 
 
 def slo_title(verdict: Verdict) -> str:
-    failing = [str(each.limit) for each in verdict.limits if each.headroom is not None and each.headroom <= 1.0]
+    # Without a value, so many clients left that the limit is missed.
+    room = [
+        (each.limit, each.headroom if each.value is not None or each.odds else each.odds) for each in verdict.limits
+    ]
+    failing = [str(limit) for limit, headroom in room if headroom is not None and headroom <= 1.0]
     if verdict.holds:
         return "SLO: holds"
     return f"SLO: fails on {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
@@ -248,7 +252,20 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
         }
     if classes := forecast.classes:
         fields["classes"] = [record(CLASS_FIELDS, each) for each in classes]
+    if (given_up := forecast.given_up) is not None:
+        fields["given_up"] = given_up._asdict()
     return fields
+
+
+def given_up_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    """What clients left, and what it cost."""
+    found = forecast.given_up
+    if found is None:
+        return []
+    share, retries = units.format_percent(found.share), f"{found.retries:,} sent again"
+    left = f"{units.format_many(found.requests, 'request')} ({share}), {retries}"
+    wasted = f"{found.tokens:,} tokens computed in vain ({units.format_percent(found.tokens_share)})"
+    return [("given up", f"{left}; {wasted}; latencies are of the others")]
 
 
 def tier_rows(pool: run.PoolRun) -> list[tuple[str, str]]:
@@ -364,6 +381,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | N
         *named_first("memory", dict.fromkeys(deployments.memory_words(pool.deployment) for pool in forecast.pools)),
         *([] if forecast.link is None else [("TTFT", _ttft_words(forecast.link))]),
         ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
+        *given_up_rows(forecast),
         ("SLO", _promise_words(forecast.verdict, findings.POOLED if deployment.model.pools else findings.EXAMPLE)),
         ("cost", _cost_words(forecast)),
         *findings.diagnosis_rows(found),
@@ -544,6 +562,7 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
         most = f"{units.format_figure(best.output_tokens_per_second)} output tokens/s"
         words = f"{units.format_percent(best.share)} of {most}, limited by {limit} with batches of {best.batch:,}"
         rows.append(("best possible", words))
+    rows += given_up_rows(forecast)
     rows += draft_rows(forecast)
     for pool in forecast.pools:
         rows += _of_pool(pool, [row for each in quantities.LOADS for row in each.facts(pool)] + tier_rows(pool))

@@ -215,6 +215,10 @@ class Loop:
         clients.move_to(clock)
         while (arrival := clients.next_arrival) is not None and arrival <= clock:
             index, request, sent = clients.pop()
+            if request is None:
+                record.lose(index, sent, self.scheduler.abort(index))
+                clients.answer(clock, ~index)
+                continue
             add(index, request)
             record.sent_at[index] = sent
             if index >= record.next_mark:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from itertools import chain, zip_longest
-from math import inf
+from math import inf, isnan
 from struct import pack
 from typing import Any
 
@@ -182,6 +182,7 @@ class RequestTimes:
     last_token: Array
     num_output: Array
     num_cached: Array
+    failed: Array  # Whether the client left before it had the whole answer: times end then
 
     @property
     def timed_gaps(self) -> tuple[Array, Array, Array]:
@@ -226,6 +227,8 @@ class Record(RequestTimes):
         self.last_token = np.full(num_requests, np.nan)
         self.num_output = np.zeros(num_requests, dtype=np.int64)
         self.num_cached = np.zeros(num_requests, dtype=np.int64)
+        self.failed = np.zeros(num_requests, dtype=bool)
+        self.num_left = self.num_wasted = 0  # Requests that clients left, those sent again too, and tokens computed
         self.prefilling, self.decoding = PhaseTotals(), PhaseTotals()
         """Steps that compute any prompt tokens (possibly mixed with decodes), and decode-only steps."""
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
@@ -296,6 +299,16 @@ class Record(RequestTimes):
         for sequence in done:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.num_output
+
+    def lose(self, index: int, left: float, wasted: int) -> None:
+        """The client of a request has left; NaN: to send it again. ``wasted``: tokens computed for it."""
+        self.num_left += 1
+        self.num_wasted += wasted
+        self.last_token[index] = left
+        if not isnan(left):
+            self.failed[index], self.num_output[index] = True, 1
+            for times in (self.started_at, self.first_token):
+                times[index] = times[index] if times[index] <= left else left
 
     def _note_late(self, time: float, before: float, count: int) -> None:
         """Note ``count`` tokens that did not follow one in the previous step."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import add
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from infercast.errors import InputError
 from infercast.lazy_classes import fields
@@ -26,6 +26,9 @@ from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.transfers import BlockTransfers, LayerTransfers, Transfers
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Request, Workload
+
+if TYPE_CHECKING:
+    from infercast.serve.workload.patience import ImpatientClients
 
 AnyLoop = Loop | PlainLoop | PlainPrefillLoop
 GoOn = Callable[..., Workload | None]  # From what is recorded when the last request is sent: a longer workload, or None
@@ -92,12 +95,14 @@ def plainly(serve: Callable[[bool, GoOn | None], Result], go_on: GoOn | None, *,
 
 
 def share_nothing(workload: Workload, *, or_prompts: bool = False) -> bool:
-    """Whether no prompt has images or a shared part, unless it may, and no answer is over before an engine can know."""
+    """Whether no prompt has images or a shared part, unless it may, and no client leaves or has an answer at once."""
     shares = not or_prompts and any(each.prefix for each in workload.requests)
-    return not shares and not any(each.images or each.num_output == 1 < each.most_output for each in workload.requests)
+    return not shares and not any(
+        each.images or each.patience or each.num_output == 1 < each.most_output for each in workload.requests
+    )
 
 
-def further_from(clients: Clients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:
+def further_from(clients: Clients | ImpatientClients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:
     """Let ``go_on`` add requests, with room for them in the records, of which a part can be summed up."""
 
     def further() -> Sequence[Request]:
@@ -114,12 +119,17 @@ def further_from(clients: Clients, replica: Replica, records: Sequence[Record], 
         record.next_mark = 0
 
 
-def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:
+def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients | ImpatientClients:
     """The clients of a workload, connected to engines like this one, through at least this number of API servers."""
     servers = max(servers, replica.num_servers)
     path, token = replica.request_path_seconds, replica.request_token_seconds
     pixel = 0.0 if replica.encoder is None else replica.encoder.pixel_seconds
-    return Clients(workload, path, token, replica.server, servers, pixel)
+    found = Clients(workload, path, token, replica.server, servers, pixel)
+    if workload.patience is None and not any(each.patience for each in workload.requests):
+        return found
+    from infercast.serve.workload.patience import ImpatientClients  # noqa: PLC0415 - most clients wait
+
+    return ImpatientClients(found)
 
 
 def new_record(replica: Replica, num_requests: int) -> Record:

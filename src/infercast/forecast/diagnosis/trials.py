@@ -284,11 +284,12 @@ def _error(aim: Aim, before: RequestTimes, after: RequestTimes) -> float:
     if count < 2 * BLOCKS:
         return 1.0
     blocks = np.arange(count) * BLOCKS // count
-    several = before.num_output > 1
     for block in range(BLOCKS):
         kept = blocks != block
         pair = [
-            RequestTimes(each.ttft[kept], each.tpot[kept[several]], each.end_to_end[kept], each.num_output[kept])
+            RequestTimes(
+                each.ttft[kept], each.tpot[kept[each.num_output > 1]], each.end_to_end[kept], each.num_output[kept]
+            )
             for each in (before, after)
         ]
         parts.append(_gain(aim, *pair) or 0.0)

@@ -22,7 +22,7 @@ from infercast.serve.loop import Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Plan, PrefillFirstPolicy, Sequence
 from infercast.serve.simulation import AnyLoop, check_workload, clients_of, loop_of
-from infercast.serve.workload.clients import ArrivalQueue
+from infercast.serve.workload.clients import ArrivalQueue, Clients
 from infercast.serve.workload.request import Request, Workload
 
 MOST_STEPS = 4096  # Whose ends are kept
@@ -126,7 +126,7 @@ class LiveSystem:
         link: Link | None = None,
         sequence_bytes: Callable[[int], float] = float,
     ) -> None:
-        self.frontend = clients_of(pool.replicas[0], Workload(()), pool.servers)
+        self.frontend = cast("Clients", clients_of(pool.replicas[0], Workload(()), pool.servers))
         self.num_requests = 0
         self._checked = pool.replicas[0] if decode is None else decode.replicas[0]
         self._due: list[Emission] = []

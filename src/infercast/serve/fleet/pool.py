@@ -10,7 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from math import inf
+from math import inf, isnan
+from typing import cast
 
 from infercast.errors import InputError
 from infercast.lazy_classes import dataclass, field, replace
@@ -141,13 +142,31 @@ class RunningPool:
             return
         arrival = self.next_delivery
         index, request, sent = self._arrivals.pop()
-        delivery = Arrival(sent, index, arrival, request)
+        delivery = Arrival(sent, index, arrival, cast("Request", request))
         self._loads.move_to(arrival)
+        if request is None:
+            self._recall(delivery)
+            return
         chosen = self._choose(delivery, self._loads)
         if chosen in self.down:
             chosen = next((each for each in range(len(self.engines)) if each not in self.down), chosen)
         self._loads.sent(chosen, request)
         engine = self.engines[chosen]
+        self._deliver(engine, delivery)
+        engine.outstanding[index] = request
+
+    def _recall(self, delivery: Arrival) -> None:
+        """Tell its engine that the client of a request has left; it stays with the engine, as if by another number."""
+        index = delivery.number
+        for engine in self.engines:
+            if index in engine.outstanding:
+                engine.outstanding[~index] = engine.outstanding.pop(index)
+                self._deliver(engine, delivery)
+            elif not isnan(engine.record.last_token[index]):  # answered, and its client has left before it had all
+                engine.record.lose(index, delivery.sent, 0)
+
+    def _deliver(self, engine: Engine, delivery: Arrival) -> None:
+        arrival, chosen = delivery.arrival, engine.number
         # Requests stay in order: one may have had to wait for another that was sent before it.
         if arrival < self._last_arrival:
             arrival = self._last_arrival
@@ -159,7 +178,6 @@ class RunningPool:
             heapq.heappush(self._busy, (engine.clock, chosen))
         elif not engine.outstanding:
             heapq.heappush(self._busy, (engine.clock, chosen))
-        engine.outstanding[index] = request
 
     def take_turn(self, engine: Engine, until: float = 0.0) -> list[tuple[int, float]]:
         """A turn of the engine, or more of them up to a time before which nothing reaches it.
@@ -172,7 +190,7 @@ class RunningPool:
             if answered := engine.take_turn():
                 for index, time in answered:
                     if index in outstanding:  # not one that was aborted in its last step
-                        self._loads.answered(engine.number, time, index, outstanding.pop(index))
+                        self._loads.answered(engine.number, time, max(index, ~index), outstanding.pop(index))
                 found += answered
             if not outstanding:
                 return found

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from infercast.errors import InputError
 from infercast.lazy_classes import dataclass, replace
 from infercast.serve import step
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
@@ -172,6 +173,8 @@ def simulate_disaggregated(
     ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. ``go_on`` may
     add requests when the last one is sent; without it no part of the run can be summed up.
     """
+    if any(each.patience for each in workload.requests):
+        raise InputError("clients that leave are not modelled with two pools; leave client_timeout and cancel out")
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
     serve = partial(_serve, prefill, decode, link, cache(sequence_bytes), workload, progress, watch)

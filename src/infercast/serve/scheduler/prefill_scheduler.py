@@ -453,17 +453,22 @@ class PrefillScheduler:
         victim.num_computed = victim.prompt_end = 0
         victim.num_preemptions += 1
 
-    def abort(self, index: int) -> None:
-        """Drop a request after its client has left; one that is being prefilled ends with its first token."""
+    def abort(self, index: int) -> int:
+        """Drop a request after its client has left; one that is being prefilled ends with its first token.
+
+        Returns tokens computed for it.
+        """
+        computed = 0
         queued = next((each for each in self.waiting if each.index == index), None)
         if queued is not None:
             self.waiting.remove(queued)
-            return
+            return 0
         planned = self.batch
         for batch in self._batches:
             found = next((each for each in batch.cohort.members if each.index == index), None)
             if found is not None and found not in batch.cohort.ending():
                 self.batch = batch
+                computed = found.num_computed + batch.cohort.steps - found.joined - found.num_cached
                 self._give_way(found)
                 batch.is_full = False
         self.batch = planned
@@ -472,6 +477,8 @@ class PrefillScheduler:
         for each in prompts:
             if each.index == index and each.joined < 0:
                 each.num_output = each.num_produced + 1
+                computed = each.num_computed - each.num_cached
+        return max(0, computed)
 
     def _merge(self, plan: Plan) -> None:
         """The last step's prompts decode from now on, except a chunked one with tokens left."""

@@ -377,11 +377,16 @@ class Scheduler:
             self.encoder.release(victim.index)
         self._is_blocked = False
 
-    def abort(self, index: int) -> None:
-        """Drop a request after its client has left, even with its last token in flight."""
+    def abort(self, index: int) -> int:
+        """Drop a request after its client has left, even with its last token in flight.
+
+        Returns tokens computed for it.
+        """
         found = next((each for each in (*self.running, *self.waiting) if each.index == index), None)
         if found is None:
-            return
+            return 0
+        steps = self.cohort.steps - found.joined if found.joined >= 0 else 0
+        computed = found.num_computed + steps - found.num_cached
         if found.joined == ENDING:
             for step in self._under_way:
                 step.ending = [each for each in step.ending if each is not found]
@@ -394,6 +399,7 @@ class Scheduler:
             self.encoder.end(index)
         found.num_output = found.num_most = NEVER  # tokens in flight do not end it
         self._is_blocked = False
+        return max(0, computed)
 
     def _take_back(self, plan: Plan, victim: Sequence) -> None:
         """Remove a preempted sequence from the step being planned."""

@@ -29,7 +29,11 @@ class Arrivals(Protocol):
     def move_to(self, time: float) -> None:
         """All steps up to then are known. A request that was to come by then has come, or comes later."""
 
-    def pop(self) -> tuple[int, Request, float]: ...  # The next request: its index, itself, and when its client sent it
+    def pop(self) -> tuple[int, Request | None, float]:
+        """The next request: its index, itself, and when its client sent it.
+
+        None: its client has left, and when; NaN if it sends the request again.
+        """
 
 
 class Source(Arrivals, Protocol):
@@ -41,7 +45,7 @@ class Source(Arrivals, Protocol):
 
 
 class Arrival(NamedTuple):
-    """A request on its way to an engine. Requests stay in the order they were sent."""
+    """A request on its way to an engine, or the news that its client has left; in the order they were sent."""
 
     sent: float
     number: int
@@ -69,7 +73,7 @@ class ArrivalQueue:
     def move_to(self, time: float) -> None:
         """Deliveries come when they were said to."""
 
-    def pop(self) -> tuple[int, Request, float]:
+    def pop(self) -> tuple[int, Request | None, float]:
         sent, number, _, request = self._waiting.popleft()
         self.next_arrival = self._waiting[0].arrival if self._waiting else None
         return number, request, sent
@@ -157,6 +161,12 @@ class Clients:
         self._arrivals.append(now)
         self._look_ahead()
         self.move_to(now)
+
+    def put_back(self, index: int, request: Request, now: float) -> None:
+        """A client sends a request again."""
+        self.requests[index] = request
+        heapq.heappush(self._due, (now, index))
+        self._look_ahead()
 
     def drop(self, index: int) -> bool:
         """The client of such a request leaves; False if an engine has it already."""

@@ -55,6 +55,8 @@ class Request:
     adapter: int | None = None  # The LoRA adapter it uses; None: the base model
     stops: bool = False  # True if its answer ends with EOS or a stop token, which the engine learns with the last token
     images: tuple[Image, ...] = ()  # In order
+    patience: float = 0.0  # Seconds after which its client leaves without the rest of the answer; 0: never
+    retries: int = 0  # How often it then sends the request again
 
     @property
     def num_declared(self) -> int:
@@ -107,6 +109,16 @@ class Adapters:
     share: float = 1.0  # Share of requests with an adapter; the others use the base model
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When clients leave."""
+
+    after: float  # Seconds that all wait at most
+    retries: int = 0  # How often they send again
+    share: float = 0.0  # Of requests whose clients leave for good ...
+    leaves_after: float = 0.0  # ... after so many seconds.
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Workload(ResultMixin):
     """Requests in order of arrival, and how many clients send them."""
@@ -122,6 +134,7 @@ class Workload(ResultMixin):
     classes: tuple[SloClass, ...] = ()  # Classes named by requests
     adapters: Adapters | None = None  # Set if adapters were drawn at random
     images: tuple[tuple[float, Image], ...] = ()  # Drawn into prompts: how many a request has on average
+    patience: Patience | None = None  # Set if clients that leave were drawn
     open_ended: bool = False  # True if the simulation decides how many requests it takes; `extended` draws more
     cut: tuple[str, int] | None = None
     """How random requests above a number of tokens are handled: ``truncate`` or ``skip``, and the limit."""

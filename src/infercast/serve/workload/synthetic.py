@@ -484,7 +484,7 @@ def _again(workload: Workload, others: dict[str, Any]) -> Workload | None:
 
 
 def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
-    """Apply a workload's classes, adapters and images to another draw of it."""
+    """Apply a workload's classes, adapters, images and patience to another draw of it."""
     if workload.classes:
         from infercast.serve.workload.classes import reclassed  # noqa: PLC0415 - most workloads have none
 
@@ -497,6 +497,10 @@ def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
         from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - most workloads have none
 
         other = with_images(other, workload.images, seed=seed)
+    if workload.patience is not None:
+        from infercast.serve.workload.patience import with_patience  # noqa: PLC0415 - most workloads have none
+
+        other = with_patience(other, workload.patience, seed=seed)
     return other
 
 

@@ -1,4 +1,4 @@
-"""Recorded workloads: Azure and Mooncake traces, conversations, and plain CSV or JSON lines; nothing is executed."""
+"""Recorded workloads: traces, exports of tracing tools, conversations, and plain CSV or JSON; nothing is executed."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ class Segments(dict[tuple[int, int], Segment]):
         self._blocks: dict[int, Segment] = {}
         self._texts: dict[str, int] = {}
         self._num_names = 0
+        self.histories: dict[Any, tuple[float, tuple[Segment, ...]]] = {}  # Of sessions: their start, and all so far
 
     def __missing__(self, key: tuple[int, int]) -> Segment:
         return self.setdefault(key, Segment(*key))
@@ -111,6 +112,68 @@ def mooncake_row(record: Record, segments: Segments) -> list[Row]:
     last = (segments[ids[num_whole], rest],) if rest and num_whole < len(ids) else ()
     prefix = (*segments.blocks(ids[:num_whole]), *last)
     return [Row(number_of(record, "timestamp"), num_input, whole_of(record, "output_length", 0), prefix)]
+
+
+def aiperf_rows(record: Record, segments: Segments) -> list[Row]:
+    """A turn by its new tokens, ``delay`` milliseconds after the answer before."""
+    session, begun = _text(record, "session_id"), moment_of(record, "timestamp") if "timestamp" in record else 0.0
+    start, before = segments.histories.get(session, (begun, ()))
+    new, num_output = whole_of(record, "input_length", 1), whole_of(record, "output_length", 0)
+    prefix, answer = (*before, Segment(segments.new_name(), new)), segments.new_name()
+    segments.histories[session] = start, (*prefix, Segment(answer, max(1, num_output)))
+    think = number_of(record, "delay") / 1000 if record.get("delay") is not None else 0.0
+    num_input = sum(piece.num_tokens for piece in prefix)
+    return [Row(start, num_input, num_output, prefix, answer, session=session, think=think)]
+
+
+def weka_rows(record: Record, segments: Segments) -> list[Row]:
+    """A session of an agent, its prompts in blocks that it names; sub-agents are sessions that begin when they did."""
+    name, size, rows, free = segments.new_name(), whole_of(record, "block_size", 1), list[Row](), 0.0
+    for call in record["requests"]:
+        if call.get("type") == "subagent":
+            inner = {**record, "requests": call["requests"], "start": number_of(call, "t")}
+            rows += weka_rows(inner, segments)
+            continue
+        num_input, sent = whole_of(call, "in", 1), number_of(call, "t")
+        blocks = [segments[segments.name_of(f"{name}/{each}"), size] for each in call["hash_ids"][: num_input // size]]
+        think = 0.0 if not free else max(0.0, sent - free)
+        rows.append(
+            Row(record.get("start", 0.0), num_input, whole_of(call, "out", 0), tuple(blocks), None, name, think)
+        )
+        free = sent + (number_of(call, "api_time") if "api_time" in call else 0.0)
+    return rows
+
+
+def span_rows(record: Record, _: Segments) -> list[Row]:
+    """Calls of a model among OpenTelemetry's spans: one, or a whole export; others have no tokens."""
+    spans = [record]
+    if "resourceSpans" in record:
+        scopes = [scope for part in record["resourceSpans"] for scope in part["scopeSpans"]]
+        spans = [span for scope in scopes for span in scope["spans"]]
+    rows = []
+    for span in spans:
+        said = span.get("attributes") or {}
+        if isinstance(said, list):
+            said = {each["key"]: next(iter(each["value"].values())) for each in said}
+        if (tokens := said.get("gen_ai.usage.input_tokens")) is not None:
+            session = said.get("gen_ai.conversation.id") or span.get("traceId")
+            said = {"input_tokens": tokens, "output_tokens": said.get("gen_ai.usage.output_tokens", 0), **span}
+            num_input, num_output = whole_of(said, "input_tokens", 1), whole_of(said, "output_tokens", 0)
+            rows.append(Row(number_of(span, "startTimeUnixNano"), num_input, num_output, session=session))
+    return rows
+
+
+def langfuse_rows(record: Record, _: Segments) -> list[Row]:
+    """An observation, if it is a generation with its tokens."""
+    usage = next((record[name] for name in ("usageDetails", "usage_details", "usage") if record.get(name)), None)
+    if record.get("type", "GENERATION") != "GENERATION" or not usage:
+        return []
+    start = _only_name(record, ("startTime", "start_time"))
+    names = [_only_name(usage, names) for names in (("input", "promptTokens"), ("output", "completionTokens"))]
+    session = next(
+        (record[name] for name in ("sessionId", "session_id", "traceId", "trace_id") if record.get(name)), None
+    )
+    return [Row(moment_of(record, start), whole_of(usage, names[0], 1), whole_of(usage, names[1], 0), session=session)]
 
 
 def plain_row(record: Record, segments: Segments) -> list[Row]:
@@ -325,9 +388,9 @@ class TraceFormat:
 def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follow: bool = False) -> Workload:
     """The requests of a trace file, in order of arrival; plain or gzip-compressed.
 
-    ``format`` is azure, mooncake, conversations, csv or jsonl; by default it is detected from the first line. Arrivals
-    of Azure and Mooncake traces count from their earliest request, and so do dates; plain files of seconds keep their
-    own zero. Rows out of order are sorted, equal arrivals keeping the order of the file. Unknown columns are ignored.
+    ``format`` is one of `FORMATS`; by default it is detected from the first line. Arrivals of exports and traces count
+    from their earliest request, and so do dates; plain files of seconds keep their own zero. Rows out of order are
+    sorted, equal arrivals keeping the order of the file. Unknown columns are ignored.
 
     Requests that are turns of one session carry its number: by a column, or in Mooncake's traces where the blocks of
     one prompt are a prefix of a later one. They are sent at their recorded times; with ``follow``, none before the
@@ -350,6 +413,9 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
                     rows += trace_format.read_rows(record, segments)
                 except InputError as error:
                     raise FileFormatError(path, str(error), line) from None
+                except (AttributeError, KeyError, StopIteration, TypeError) as odd:
+                    problem = f"is not shaped like a row of {trace_format.label}: {type(odd).__name__} {str(odd)[:80]}"
+                    raise FileFormatError(path, problem, line) from None
     except UnicodeDecodeError:
         raise FileFormatError(path, "is not UTF-8 text") from None
     except (OSError, EOFError, zlib.error, csv.Error) as error:
@@ -413,7 +479,7 @@ def _recognise(path: object, stream: Iterator[str], name: str | None) -> tuple[T
             break
     else:
         raise FileFormatError(path, "is empty")
-    is_json = FORMATS[name].is_json if name else head[-1].lstrip().startswith("{")
+    is_json = FORMATS[name].is_json if name else head[-1].lstrip().startswith(("{", "["))
     records = (_json_records if is_json else _csv_records)(path, chain(head, stream))
     first = next(records, None)
     if first is None:
@@ -441,22 +507,50 @@ def _csv_records(path: object, lines: Iterator[str]) -> Records:
 
 
 def _json_records(path: object, lines: Iterator[str]) -> Records:
+    """One object a line, or a file that is one list of objects, or one object."""
     for line, text in enumerate(lines, start=1):
         if not text.strip():
             continue
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError):
-            record = None
+        record = _object(text)
+        if line == 1 and not isinstance(record, dict):
+            record = _object(text + "".join(lines))
+            if isinstance(record, list) and all(isinstance(each, dict) for each in record):
+                yield from enumerate(record, start=1)
+                return
         if not isinstance(record, dict):
             raise FileFormatError(path, f"expected one JSON object a line, not {text.strip()[:80]!r}", line)
         yield line, record
+
+
+def _object(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 _AZURE_FIELDS = (("TIMESTAMP",), ("ContextTokens",), ("GeneratedTokens",))
 _MOONCAKE_FIELDS = (("timestamp",), ("input_length",), ("output_length",))
 FORMATS = {
     "azure": TraceFormat("Azure trace", False, _AZURE_FIELDS, azure_row, ticks_per_second=1_000_000),
+    "aiperf": TraceFormat(
+        "AIPerf trace",
+        True,
+        (("session_id",), *_MOONCAKE_FIELDS[1:]),
+        aiperf_rows,
+        ticks_per_second=1000,
+        in_turns=True,
+    ),
+    "weka": TraceFormat("WEKA trace", True, (("requests",), ("block_size",)), weka_rows, in_turns=True),
+    "spans": TraceFormat(
+        "OpenTelemetry spans", True, (("resourceSpans", "startTimeUnixNano"),), span_rows, ticks_per_second=10**9
+    ),
+    "langfuse": TraceFormat(
+        "Langfuse export",
+        True,
+        (("startTime", "start_time"), ("usage", "usageDetails", "usage_details")),
+        langfuse_rows,
+    ),
     "mooncake": TraceFormat(MOONCAKE, True, _MOONCAKE_FIELDS, mooncake_row, ticks_per_second=1000),
     "conversations": TraceFormat(
         "conversations", True, (CONVERSATION_FIELDS,), conversation_rows, starts_at_zero=False, in_turns=True

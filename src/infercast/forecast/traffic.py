@@ -1,0 +1,165 @@
+"""A recorded workload described: rates over time, lengths, burstiness, reuse, sessions, and options that fit it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from os import PathLike
+from typing import NamedTuple
+
+import numpy as np
+
+from infercast.forecast.slo import Array, Percentiles, percentiles
+from infercast.serve import Request, Workload
+from infercast.serve.workload.distributions import LengthDistribution
+
+
+class SessionSummary(NamedTuple):
+    number: int
+    turns: float  # Of each, on average
+    pause_s: float  # Between a turn's answer, or its arrival where only that is known, and the next: the median
+
+
+class Traffic(NamedTuple):
+    description: str
+    requests: int
+    span_s: float
+    rates: tuple[float, ...]  # Requests per second in equal parts of the span
+    gap_cv: float  # Coefficient of variation of the gaps between arrivals: 1 for Poisson
+    input_tokens: Percentiles
+    output_tokens: Percentiles
+    reuse: float  # Share of prompt tokens that an endless prefix cache would find
+    sessions: SessionSummary | None
+    options: tuple[tuple[str, str], ...]  # Of a synthetic workload that fits
+
+    @property
+    def rate(self) -> float:
+        """Requests per second, on average."""
+        return self.requests / self.span_s if self.span_s else 0.0
+
+    @property
+    def command(self) -> str:
+        return " ".join(f"--{name} {value}" for name, value in self.options)
+
+
+def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40) -> Traffic:
+    """What a trace holds, with its rates in so many ``parts`` of its span."""
+    from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most forecasts read none
+
+    workload = source if isinstance(source, Workload) else read_trace(source)
+    requests, arrivals = workload.requests, np.array([each.arrival for each in workload.requests])
+    span = float(arrivals[-1] - arrivals[0])
+    gaps, reused = np.diff(arrivals), _reused(requests)
+    inputs, outputs = (np.array([getattr(each, name) for each in requests]) for name in ("num_input", "num_output"))
+    rates = np.histogram(arrivals, parts, (arrivals[0], arrivals[-1]))[0] * parts / span if span else np.zeros(0)
+    cv = float(gaps.std() / gaps.mean()) if span else 0.0
+    sessions, grown = _sessions(workload, reused)
+    fitted = _by_session(requests, grown, sessions, span) if sessions else _single(requests, inputs, reused)
+    arrival = [("arrival", "burst")] if not span else _arrivals(cv, len(requests) / span, is_open=sessions is None)
+    return Traffic(
+        description=workload.description,
+        requests=len(requests),
+        span_s=span,
+        rates=tuple(rates.tolist()),
+        gap_cv=cv,
+        input_tokens=percentiles(inputs),
+        output_tokens=percentiles(outputs),
+        reuse=float(reused.sum() / inputs.sum()),
+        sessions=sessions,
+        options=(*arrival, *fitted, ("output-len", fit_lengths(outputs))),
+    )
+
+
+def _arrivals(cv: float, rate: float, *, is_open: bool) -> list[tuple[str, str]]:
+    if not is_open:  # sessions have a rate of their own
+        return []
+    likely_poisson, likely_constant = 0.9 < cv < 1.1, cv < 0.05
+    kind = "poisson" if likely_poisson else "constant" if likely_constant else "gamma"
+    bursts = [("burstiness", f"{1 / cv**2:.3g}")] if kind == "gamma" else []
+    return [("rate", f"{rate:.4g}"), ("arrival", kind), *bursts]
+
+
+def _reused(requests: Sequence[Request]) -> Array:
+    """Tokens of each prompt that begin an earlier prompt or its answer."""
+    known: dict[tuple[int, int, int], int] = {}
+    found = []
+    for request in requests:
+        place, reused, is_known = 0, 0, True
+        answer = () if request.answer is None else ((request.answer, max(1, request.num_output)),)
+        for content, tokens in (*request.prefix, *answer):
+            key = (place, content, tokens)
+            is_known = is_known and key in known
+            reused += tokens * is_known
+            place = known.setdefault(key, len(known) + 1)
+        found.append(min(reused, request.num_input))
+    return np.array(found)
+
+
+def _sessions(workload: Workload, reused: Array) -> tuple[SessionSummary | None, dict[int, list[Request]]]:
+    """Turns of sessions, if later ones are a tenth of all requests and have most of what is reused."""
+    turns: dict[int, list[Request]] = {}
+    by_later, least_share = 0, 0.1
+    for number, (request, tokens) in enumerate(zip(workload.requests, reused.tolist(), strict=True)):
+        of_session = turns.setdefault(-1 - number if request.session is None else request.session, [])
+        by_later += tokens if of_session else 0
+        of_session.append(request)
+    later = len(workload.requests) - len(turns)
+    if later < least_share * len(workload.requests) or by_later < 0.5 * reused.sum():
+        return None, turns
+    pairs = [pair for each in turns.values() for pair in pairwise(each)]
+    pauses = [second.think if workload.in_turns else second.arrival - first.arrival for first, second in pairs]
+    return SessionSummary(len(turns), len(workload.requests) / len(turns), float(np.median(pauses))), turns
+
+
+def _by_session(
+    requests: Sequence[Request], turns: dict[int, list[Request]], sessions: SessionSummary, span: float
+) -> list[tuple[str, str]]:
+    first = np.array([each[0].num_input for each in turns.values()])
+    grown = [
+        max(1, after.num_input - before.num_input - before.num_output)
+        for each in turns.values()
+        for before, after in pairwise(each)
+    ]
+    counts = np.array([len(each) for each in turns.values()])
+    rate = [("session-rate", f"{len(turns) / span:.4g}")] if span else []
+    return [
+        *rate,
+        ("turns", fit_lengths(counts)),
+        ("input-len", fit_lengths(first)),
+        ("turn-len", fit_lengths(np.array(grown))),
+        ("think", f"exponential:{sessions.pause_s / np.log(2):.4g}"),
+    ]
+
+
+def _single(requests: Sequence[Request], inputs: Array, reused: Array) -> list[tuple[str, str]]:
+    """Lengths of prompts and, where some share a beginning, of that: as much as is found, in as many groups."""
+    groups = Counter(each.prefix[0].content for each in requests if each.prefix)
+    hits = reused > 0
+    if not hits.any():
+        return [("input-len", fit_lengths(inputs))]
+    several = sum(count > 1 for count in groups.values())
+    length = min(round(float(reused.sum()) / max(1, len(requests) - several)), int(np.median(inputs)) - 1)
+    if length < 1:
+        return [("input-len", fit_lengths(inputs))]
+    return [
+        ("prefix-len", f"{length}"),
+        ("prefix-groups", f"{several}"),
+        ("input-len", fit_lengths(np.maximum(1, inputs - length))),
+    ]
+
+
+def fit_lengths(lengths: Array) -> str:
+    """A lognormal distribution within the same bounds and of the same mean, or the one length that all have."""
+    least, most = int(lengths.min()), int(lengths.max())
+    if least == most:
+        return f"{least}"
+    # One standard deviation to each side, which a few short ones do not move.
+    shares = np.log(np.quantile(lengths, (0.1587, 0.8413)))
+    sigma, wanted = min(max(float(shares[1] - shares[0]) / 2, 0.01), 5.0), float(lengths.mean())
+    low, high = 0.1 * least, 10.0 * most
+    for _ in range(60):  # the mean before clipping that has this one after it
+        middle = (low * high) ** 0.5
+        clipped = LengthDistribution("lognormal", least, most, max(1.0, middle), sigma).mean
+        low, high = (middle, high) if clipped < wanted else (low, middle)
+    return f"lognormal:{max(1.0, high):.4g}:{sigma:.3g}:{least}:{most}"
