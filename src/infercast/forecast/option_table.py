@@ -288,8 +288,8 @@ DEPLOYMENT = (
 COST = (
     facility("pue", float, "Watts of the building for each watt of its servers; 1 if not given.",
              page=Page("PUE", "energy", bounds=(1.0, 10.0))),
-    facility("server", str, "baseboard, cards, desktop, module, superchip or rack; by default the GPU's.", metavar="KIND",
-             catalogue="servers", page=Page("Server", "energy")),
+    facility("server", str, "baseboard, cards, desktop, module, superchip or rack; by default that of the GPU.",
+             metavar="KIND", catalogue="servers", page=Page("Server", "energy")),
     facility("server_watts", float, "Idle power of a server without its GPUs.", metavar="W"),
     facility("server_factor", float, "Watts of a server per watt of its GPU boards (fans, power supplies)."),
     facility("grid_carbon", float, "Grams of CO2 for each kWh of your grid.", metavar="G",
