@@ -18,11 +18,11 @@ from infercast.forecast.autoscaling import (
     parse_profile,
     run_fleet,
     scheduled,
-    start_up,
     traffic_of,
 )
 from infercast.forecast.day import autoscaler_row, capacity, chance_out
 from infercast.forecast.deploy import deploy
+from infercast.forecast.outages import start_up
 from infercast.forecast.slo import attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
 from infercast.serve import Workload

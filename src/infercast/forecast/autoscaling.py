@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from infercast.engines.base import Deployment
 from infercast.errors import InputError, require
 from infercast.forecast.cost import GpuPrice
 from infercast.forecast.progress import Pace, note_cut, share_of_time
@@ -26,8 +25,8 @@ from infercast.forecast.slo import QUANTITIES, Array, Limit, Slo, latency_of
 from infercast.forecast.steady import num_seats
 from infercast.forecast.system import System
 from infercast.serve import Request, Workload
+from infercast.serve.fleet.outages import Outages
 from infercast.serve.workload.distributions import LengthDistribution
-from infercast.units import GIGA
 
 DAY = 86_400.0
 WINDOW = 60.0  # seconds of a window: a minute in or out of the SLO
@@ -418,39 +417,6 @@ def _non_negative(rows: Array, seconds: Array) -> Array:
         used.remove(int(np.argmin(found)))
 
 
-LOAD_BANDWIDTH = 2.0 * GIGA  # bytes of weights a second that a replica reads: a local disk or a good network volume
-OTHER_SECONDS = 45.0
-"""The container and Python (30 s), compiled code from its cache and the memory profile (15 s), by the same logs."""
-
-
-class StartUp(NamedTuple):
-    """Seconds of a replica's start, by what they are spent on."""
-
-    weights: float
-    graphs: float
-    other: float
-
-    @property
-    def seconds(self) -> float:
-        return self.weights + self.graphs + self.other
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"{self.seconds:,.0f} s: weights {self.weights:,.0f} s, CUDA graphs {self.graphs:,.0f} s, "
-            f"all else {self.other:,.0f} s"
-        )
-
-
-def start_up(deployment: Deployment, *, bandwidth: float = LOAD_BANDWIDTH, other: float = OTHER_SECONDS) -> StartUp:
-    """The weights of all GPUs of a replica at ``bandwidth`` bytes a second, its graphs, and ``other`` seconds."""
-    require(bandwidth > 0, "load bandwidth", "be above 0 bytes/s", bandwidth)
-    require(0 <= other < 1e6, "other start-up seconds", "be at least 0", other)
-    weights = deployment.memory.weights * deployment.layout.gpus
-    capture = 0.35  # for each size of CUDA graph; logs of vLLM 0.8 to 0.11 that users published have 0.25 to 0.55
-    return StartUp(weights / bandwidth, capture * len(deployment.graphs.sizes), other)
-
-
 Scaler = Callable[[int, float, float], tuple[int, int]]
 """Given the step, the typical requests a second that arrived and the requests in the system: (ready, paid for)."""
 
@@ -476,26 +442,45 @@ def run_fleet(curves: Mapping[int, LoadCurve], load: Array, scaler: Scaler, firs
     total, arrived = first, float(load[0]) if load.size else 0.0
     for step, rate in enumerate(load.tolist()):
         serving, costing = scaler(step, arrived, total)
-        curve = [curve for size, curve in by_size if size <= serving][-1]
-        number = curve.after(total / serving, rate / serving)
-        total, arrived = serving * number, rate
+        among = max(serving, 1)
+        curve = [curve for size, curve in by_size if size <= among][-1]
+        number = curve.after(total / among, rate / among) if serving else total + STEP * rate
+        total, arrived = among * number, rate
         ready.append(serving)
         paid.append(costing)
         numbers.append(number)
     in_system, counts = np.array(numbers), np.array(ready)
     # Requests that arrive in a step meet what is there between its beginning and its end.
-    met = (np.concatenate([[first / ready[0]], in_system[:-1]]) + in_system) / 2
+    met = (np.concatenate([[first / max(ready[0], 1)], in_system[:-1]]) + in_system) / 2
     seen = []
     for name in ("attained", "use_of_limits", "beyond"):
         (_, found), *larger = [(size, curve.interpolate(name, met)) for size, curve in by_size]
         for size, others in larger:
             found[counts >= size] = others[counts >= size]
+        found[counts == 0] = 0.0 if name == "attained" else 1.0
         seen.append(np.asarray(found))
     return FleetRun(counts, np.array(paid), in_system, *seen)
 
 
 def fixed(count: int) -> Scaler:
     return lambda step, rate, total: (count, count)
+
+
+class Failing:
+    """The replicas of others less those that are down, which are paid for all the same."""
+
+    def __init__(self, outages: Outages, num_steps: int) -> None:
+        self._outages, self._times = outages, STEP * np.arange(num_steps + 1)
+        self.down = [np.zeros(num_steps + 1, dtype=np.int64)]  # In each step, of the first replicas, by their number
+
+    def of(self, scaler: Scaler) -> Scaler:
+        def decide(place: int, rate: float, total: float) -> tuple[int, int]:
+            ready, paid = scaler(place, rate, total)
+            while len(self.down) <= ready:
+                self.down.append(self.down[-1] + self._outages.down(len(self.down) - 1, self._times))
+            return ready - int(self.down[ready][place]), paid
+
+        return decide
 
 
 HOUR = 3600.0

@@ -17,11 +17,13 @@ from infercast.forecast import autoscaling, deploy
 from infercast.forecast.cost import GpuPrice, Tariff, around
 from infercast.forecast.energy import KILO, Facility, server_around
 from infercast.forecast.option_table import OPTIONS
+from infercast.forecast.outages import StartUp, parse_outages, start_up
 from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
 from infercast.serve import Workload
+from infercast.serve.fleet.outages import Outages
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN
 from infercast.shown import PlottableResult
 from infercast.units import MICRO, MILLI, format_many
@@ -49,8 +51,9 @@ class Check(NamedTuple):
 
 
 def check_busiest(
-    deployment: Deployment, traffic: autoscaling.Traffic, slo: Slo, count: int, attained: Array
-) -> Check | None:
+    deployment: Deployment, traffic: autoscaling.Traffic, slo: Slo, count: int, attained: Array,
+    outages: Outages | None = None,
+) -> Check | None:  # fmt: skip
     """Simulate the busiest windows on ``count`` replicas; None where even one is too much to simulate."""
     if deployment.shares_experts and count > 1:
         return None
@@ -67,7 +70,8 @@ def check_busiest(
     load = traffic.between(begin, (last + 1) * traffic.window)
     if len(load.requests) > MOST_AT_ALL:
         return None
-    served = replicas_of(deployment, count).serve(load).clients
+    then = None if outages is None else replace(outages, since=begin)
+    served = replicas_of(deployment, count).failing(then).serve(load).clients
     since = first * traffic.window - begin
     said, weights = attained[first : last + 1], counts[first : last + 1]
     return Check(
@@ -148,16 +152,19 @@ class SteppedDay:
         service: autoscaling.ServiceTime,
         gpus: int,
         price: GpuPrice | None,
+        outages: Outages | None = None,
     ) -> None:
         weights = service.of(traffic.inputs, traffic.outputs)
         steps = replace(traffic, window=autoscaling.STEP)
         self.load = steps.load(weights / weights.mean())
         self.curves, self.price = curves, price
+        self.failing = None if outages is None else autoscaling.Failing(outages, self.load.size)
         self._gpus, self._traffic, self._slo = gpus, traffic, curves[1].slo
         self._counts = steps.counts
         self._windows = (np.arange(steps.num_windows) * autoscaling.STEP // traffic.window).astype(np.int64)
 
     def run(self, name: str, scaler: autoscaling.Scaler) -> autoscaling.PolicyDay:
+        scaler = scaler if self.failing is None else self.failing.of(scaler)
         done = autoscaling.run_fleet(self.curves, self.load, scaler)
         return autoscaling.PolicyDay(
             name, self._mean(done.ready), self._mean(done.paid), self._mean(done.attained, self._counts),
@@ -197,6 +204,22 @@ TOGETHER = (2, 4)  # Sizes of fleets simulated together: behind a load balancer 
 FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
 
 
+class DayOutages(NamedTuple):
+    """What failures of replicas do to the smallest fixed fleet."""
+
+    down_share: float  # Of the time of all replicas
+    meanwhile: float | None  # Share of requests within the SLO in windows with a replica down, if there are any ...
+    otherwise: float | None  # ... and in the others.
+    fleet_without: int  # Replicas of the smallest fleet of which none ever fails
+
+
+def _day_outages(fixed: autoscaling.PolicyDay, fleet_without: int) -> DayOutages:
+    down, within = fixed.ready < fixed.paid, np.nan_to_num(fixed.attained) * fixed.counts
+    kept = [float(within[which].sum() / fixed.counts[which].sum()) if fixed.counts[which].sum() else None
+            for which in (down, ~down)]  # fmt: skip
+    return DayOutages(1.0 - float(fixed.ready.sum() / fixed.paid.sum()), kept[0], kept[1], fleet_without)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class DayPlan(PlottableResult):
     """The answer for a day."""
@@ -207,13 +230,14 @@ class DayPlan(PlottableResult):
     goal: autoscaling.Goal
     curve: autoscaling.LoadCurve  # Of one replica, in a fleet if there are several
     service: autoscaling.ServiceTime
-    start: autoscaling.StartUp
+    start: StartUp
     autoscaler: autoscaling.Autoscaler  # With its target filled in
     policies: tuple[autoscaling.PolicyDay, ...]
     hours: tuple[int, ...]  # Replicas of the timetable, hour by hour
     price: GpuPrice | None
     most_kept: float  # The largest number of requests in a replica with which the SLO holds
     check: Check | None = None
+    outages: DayOutages | None = None
 
     def _words(self) -> str:
         what = f"{self.deployment.model.name}, replicas of {self.deployment.layout.gpus} x {self.deployment.gpu.name}"
@@ -222,7 +246,7 @@ class DayPlan(PlottableResult):
     @property
     def smallest_fleet(self) -> int:
         """Replicas of the smallest fixed fleet that reaches the goal."""
-        return int(self.policies[0].ready.max())
+        return int(self.policies[0].paid.max())
 
     def policy(self, name: str) -> autoscaling.PolicyDay:
         return next(each for each in self.policies if each.policy == name)
@@ -236,7 +260,7 @@ def capacity(
     gpu: deploy.GpuSource | None = None,
     goal: autoscaling.Goal | None = None,
     autoscaler: autoscaling.Autoscaler | None = None,
-    start: autoscaling.StartUp | None = None,
+    start: StartUp | None = None,
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     check: bool = True,
@@ -244,6 +268,8 @@ def capacity(
     time_limit: float | None = None,
     rate: float | None = None,
     profile: str = OPTIONS["day_profile"].default,
+    fail: str | None = None,
+    seed: int = 0,
     **options: Unpack[deploy.DeployOptions],
 ) -> DayPlan:
     """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
@@ -252,7 +278,8 @@ def capacity(
     a peak of 1.8 times the mean at 14 h.
 
     One replica is simulated at several loads; then the day is stepped through. With ``check`` the busiest minutes are
-    simulated request by request on the smallest fixed fleet, for comparison. ``facility`` (servers, building, grid) is
+    simulated request by request on the smallest fixed fleet, for comparison. ``fail``: replicas that do, as `simulate`
+    has it, with a ``seed``. ``facility`` (servers, building, grid) is
     for the kWh of the day. A model's name needs ``gpu`` and takes ``options`` of `deploy`; a day may be the file of a
     trace. ``tell`` is called with each part as it begins; True shows it. After ``time_limit`` seconds no minutes are
     simulated.
@@ -263,7 +290,8 @@ def capacity(
         raise InputError('capacity needs an SLO, such as slo="ttft_p99<1s,tpot_p95<40ms"')
     slo, goal = parse_slo(slo) if isinstance(slo, str) else slo, goal or autoscaling.Goal()
     tariff = Tariff.of(price)
-    system, lag = system_of(deployment), start or autoscaling.start_up(deployment)
+    system, lag = system_of(deployment), start or start_up(deployment)
+    outages = None if fail is None else parse_outages(fail, lag.seconds, seed=seed)
     with stage_progress(tell) as say, time_budget(time_limit):
         say("one replica at several loads")
         began = time_left()
@@ -290,6 +318,10 @@ def capacity(
         say("the day")
         day = build(curves)
         fleet, plain = _smallest(day, goal)
+        fleet_without = fleet
+        if outages is not None:
+            day = build(curves, outages=outages)
+            fleet, plain = _smallest(day, goal)
         hours = _timetable(day, goal, fleet)
         rules, scaled = _autoscaled(day, autoscaler or autoscaling.Autoscaler(), goal, curve, lag.seconds)
         days = plain, day.run(SCHEDULED, autoscaling.scheduled(hours, autoscaling.STEP, lag.seconds)), scaled
@@ -299,11 +331,12 @@ def capacity(
             note_cut("the busiest minutes")
         elif check:
             say("the busiest minutes, request by request")
-            found = check_busiest(deployment, traffic, slo, fleet, plain.attained)
-    most_kept = curve.most_kept()
+            found = check_busiest(deployment, traffic, slo, fleet, plain.attained, outages)
+    failures = None if outages is None else _day_outages(policies[0], fleet_without)
     return DayPlan(
-        deployment, traffic, slo, goal, curve, service, lag, rules, policies, hours, gpu_price, most_kept, found
-    )
+        deployment, traffic, slo, goal, curve, service, lag, rules, policies, hours, gpu_price, curve.most_kept(),
+        found, failures,
+    )  # fmt: skip
 
 
 def _day_of(deployment: Deployment, traffic: Any, rate: float | None, profile: str) -> autoscaling.Traffic:

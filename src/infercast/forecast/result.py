@@ -12,6 +12,7 @@ from infercast.forecast.best import BestThroughput, best_throughput
 from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
+from infercast.forecast.outages import OutageRun, outages_of
 from infercast.forecast.run import SimulatedRun
 from infercast.forecast.slo import (
     FRACTIONS,
@@ -165,6 +166,7 @@ class Forecast(PlottableResult, SimulatedRun):
     verdict: Verdict | None = None  # The verdict on its SLO, if it has one (`promised`)
     tariff: Tariff = field(default_factory=Tariff)  # Prices of its cost
     facility: Facility = field(default_factory=Facility)  # Servers, building and grid
+    spare: Forecast | None = None  # Where replicas fail: the same with one more
     _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # What `keep` made
 
     @property
@@ -176,6 +178,15 @@ class Forecast(PlottableResult, SimulatedRun):
         inputs = float(np.mean([request.num_input for request in self.workload.requests]))
         rate = self.requests_per_second
         return cost_at(per_hour, rate, rate * inputs, self.output_tokens_per_second)
+
+    @property
+    def outages(self) -> OutageRun | None:
+        """What failures of replicas did; None where none may fail."""
+        slo, spare = None if self.verdict is None else self.verdict.slo, self.spare
+        found = outages_of(self, slo)
+        if found is None or slo is None or spare is None:
+            return found
+        return found._replace(with_spare=attainment(spare.clients, slo), spare_holds=holds(spare, slo))
 
     @property
     def energy(self) -> Energy | None:

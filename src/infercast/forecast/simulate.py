@@ -17,6 +17,7 @@ from infercast.forecast import steady as steadiness
 from infercast.forecast.cost import Tariff
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import jumps_over
+from infercast.forecast.outages import covering, with_outages, with_spare
 from infercast.forecast.progress import Pace, note_cut, request_progress, time_budget, time_left
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome_of, part_of, pool_run, queue_of
@@ -50,6 +51,7 @@ def simulate(
     slo: Slo | str | None = None,
     price: Tariff | float | None = None,
     facility: Facility | None = None,
+    fail: str | None = None,
     **options: Unpack[deploy.RunOptions],
 ) -> Forecast:
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
@@ -66,7 +68,8 @@ def simulate(
     A run of open length that is not precise after ``time_limit`` seconds ends there, and its state says so.
     With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     A run of open length goes on until an ``slo`` is decided; the forecast then has a verdict. ``price`` is in dollars
-    per GPU and hour, or a `Tariff`, and ``facility`` describes servers and building.
+    per GPU and hour, or a `Tariff`, and ``facility`` describes servers and building. ``fail`` says which replica fails
+    when, and for how long (``0@60s+300s``), or how often any does (``mtbf=2h``); with an SLO, one more is tried.
     """
     found, load = deploy.resolve_run(deployment, workload, gpu, options)
     if prefill is None and prefill_gpu is None:
@@ -79,6 +82,7 @@ def simulate(
         first = deploy.resolve_deployment(deployment if prefill is None else prefill, prefill_gpu, shared)
         instances = prefill_instances or 1, decode_instances or 1
         system = two_pools(first, found, instances=instances, link=link or DEFAULT_LINK, router=router or PROXY_ROUTER)
+    system = with_outages(system, fail, options.get("seed", 0))
     promise = parse_slo(slo) if isinstance(slo, str) else slo
     with request_progress(progress, len(load.requests)) as tell, time_budget(time_limit):
         made = simulate_system(system, load, slo=promise, progress=tell, steady=steady)
@@ -101,7 +105,11 @@ class SystemRun(NamedTuple):
 
 def simulate_system(system: System, workload: Workload, *, steady: bool = False, **how: Any) -> Forecast:
     """Simulate a workload, of an open-ended one as much as a steady result takes; ``how`` is for `serve_system`."""
-    return forecast_of(system, serve_system(system, workload, steady=steady, **how), steady=steady)
+    found = forecast_of(system, serve_system(system, workload, steady=steady, **how), steady=steady)
+    if (slo := how.get("slo")) is None or system.pools[0].engines.outages is None:
+        return found
+    spare = with_spare(system)
+    return replace(found, spare=forecast_of(spare, serve_system(spare, found.workload, slo=slo)))
 
 
 def serve_system(
@@ -120,7 +128,7 @@ def serve_system(
     `time_budget` a run of open length goes on for as long as that allows.
     """
     deploy.require_workload(workload)
-    workload = system.as_served(workload)
+    workload = covering(system, system.as_served(workload))
     most = cache(capacity or partial(most_requests_per_second, system, workload))
     # A run without stretches to jump over, as of a pipeline, takes ten times as long.
     rough = 1.0 if jumps_over(system) else ROUGH
@@ -233,6 +241,8 @@ class _Course:
             capacity=self._capacity,
             is_late=partial(self._pace.is_late_for, len(workload.requests)),
         )
+        if self._system.pools[0].engines.outages is not None:
+            state = steadiness.state_beside(workload, clients, self._capacity, state)
         steady = steadiness.judged(steady, state)
         if not workload.open_ended or workload.drawn is None:
             return steady, state, None

@@ -383,6 +383,15 @@ def find_state(
     return State(word, most, workload.rate, to_clear)
 
 
+def state_beside(workload: Workload, served: ServedRequests, capacity: Callable[[], float], state: State) -> State:
+    """The state of a run with outages: a queue that they leave says nothing of how all replicas together cope."""
+    if workload.rate is None or workload.in_turns or state.word == STABLE:
+        return state
+    most, to_clear = capacity(), float(served.started_at.max() - served.sent_at.max())
+    word = OVERLOADED if workload.rate > most else BACKLOGGED if _has_backlog(served, to_clear) else STABLE
+    return State(word, most, workload.rate, to_clear)
+
+
 def second_half(served: Record | ServedRequests) -> tuple[float, float]:
     """The share of the second half's requests by which their number in the system grew, and those finished a second."""
     start, end = float(served.sent_at.min()), float(served.sent_at.max())

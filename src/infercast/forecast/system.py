@@ -15,6 +15,7 @@ from infercast.errors import InputError, require
 from infercast.hardware.load import networks
 from infercast.predict.families.collective import NETWORK_EFFICIENCY
 from infercast.serve import Record, Replica, Workload, simulate
+from infercast.serve.fleet.outages import Outages
 from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
 from infercast.serve.loop import Progress, StepObserver
@@ -73,6 +74,11 @@ class System(NamedTuple):
     def gpus(self) -> int:
         return sum(pool.gpus for pool in self.pools)
 
+    def failing(self, outages: Outages | None) -> System:
+        """The same with one pool whose replicas are down at times."""
+        (pool,) = self.pools
+        return self._replace(pools=(pool._replace(engines=replace(pool.engines, outages=outages)),))
+
     def sequence_sizes(self, workload: Workload) -> list[float]:
         """Bytes of keys and values that each prompt of a workload leaves behind."""
         size_of = cache(self.pools[-1].deployment.model.sequence_bytes)
@@ -100,7 +106,7 @@ class System(NamedTuple):
         first, workload = self.pools[0].engines, self.as_served(workload)
         if self.wire is None:
             watchers = watch[0] if watch else ()
-            if len(first.replicas) == 1:
+            if len(first.replicas) == 1 and first.outages is None:
                 watcher = watchers[0] if watchers else None
                 records = [simulate(self.pools[0].replica, workload, progress=progress, watch=watcher, go_on=go_on)]
             else:

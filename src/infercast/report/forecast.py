@@ -254,6 +254,8 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
         fields["classes"] = [record(CLASS_FIELDS, each) for each in classes]
     if (given_up := forecast.given_up) is not None:
         fields["given_up"] = given_up._asdict()
+    if (outages := forecast.outages) is not None:
+        fields["outages"] = outages._asdict()
     return fields
 
 
@@ -266,6 +268,26 @@ def given_up_rows(forecast: Forecast) -> list[tuple[str, str]]:
     left = f"{units.format_many(found.requests, 'request')} ({share}), {retries}"
     wasted = f"{found.tokens:,} tokens computed in vain ({units.format_percent(found.tokens_share)})"
     return [("given up", f"{left}; {wasted}; latencies are of the others")]
+
+
+def outage_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    """What failed, what that cost, and whether one more replica would help."""
+    found = forecast.outages
+    if found is None:
+        return []
+    if not found.outages:
+        return [("outages", f"none in {units.format_seconds(forecast.duration)}; say when, such as --fail 0@60s")]
+    each = ", ".join("replica {replica} at {begin_s:,.0f} to {end_s:,.0f} s".format(**one) for one in found.outages[:3])
+    each += f" and {len(found.outages) - 3:,} more" if len(found.outages) > 3 else ""
+    lost = f"{found.tokens:,} tokens computed in vain ({units.format_percent(found.tokens_share)})"
+    rows = [("outages", f"{each}; {units.format_many(found.retried, 'request')} sent again, {lost}")]
+    names = {"while one is down": found.meanwhile, "otherwise": found.otherwise, "in all": found.overall}
+    shares = [f"{units.format_percent(share)} {name}" for name, share in names.items() if share is not None]
+    if shares and forecast.verdict is not None:
+        spare = "" if found.with_spare is None else f", with one more replica {units.format_percent(found.with_spare)}"
+        spare += f" and the SLO {'holds' if found.spare_holds else 'fails'}" if spare else ""
+        rows.append(("within SLO", ", ".join(shares) + spare))
+    return rows
 
 
 def tier_rows(pool: run.PoolRun) -> list[tuple[str, str]]:
@@ -382,6 +404,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | N
         *([] if forecast.link is None else [("TTFT", _ttft_words(forecast.link))]),
         ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
         *given_up_rows(forecast),
+        *outage_rows(forecast),
         ("SLO", _promise_words(forecast.verdict, findings.POOLED if deployment.model.pools else findings.EXAMPLE)),
         ("cost", _cost_words(forecast)),
         *findings.diagnosis_rows(found),
@@ -562,7 +585,7 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
         most = f"{units.format_figure(best.output_tokens_per_second)} output tokens/s"
         words = f"{units.format_percent(best.share)} of {most}, limited by {limit} with batches of {best.batch:,}"
         rows.append(("best possible", words))
-    rows += given_up_rows(forecast)
+    rows += given_up_rows(forecast) + outage_rows(forecast)
     rows += draft_rows(forecast)
     for pool in forecast.pools:
         rows += _of_pool(pool, [row for each in quantities.LOADS for row in each.facts(pool)] + tier_rows(pool))

@@ -608,6 +608,7 @@ def day_dict(plan: DayPlan) -> dict[str, Any]:
         "replica": _replica_dict(plan),
         "usd_per_gpu_hour": plan.price and plan.price.per_hour,
         "check": plan.check and plan.check._asdict(),
+        **({} if plan.outages is None else {"outages": plan.outages._asdict()}),
         "caveats": day_caveats(plan),
         **counted_dict(_fullest_run(plan), NEXT_OF_DAY),
     }
@@ -689,6 +690,11 @@ def answer_of(plan: DayPlan) -> str:
     cost = "" if fixed.cost is None else f", {format_dollars(fixed.cost)} {_how_long(fixed)}"
     count = plan.smallest_fleet
     words = f"The smallest fixed fleet for {plan.goal} is {format_many(count, 'replica')}{cost}."
+    if (failures := plan.outages) is not None:
+        names = (failures.meanwhile, "while one is down"), (failures.otherwise, "otherwise")
+        kept = ", ".join(f"{format_percent(share)} {name}" for share, name in names if share is not None)
+        words += f" Replicas are down {format_percent(failures.down_share)} of the time; within the SLO are {kept}."
+        words += f" Without failures {failures.fleet_without} would do."
     reaching = [each for each in plan.policies if each.keeps(plan.goal)]
     best = min(reaching, key=lambda each: each.gpu_hours, default=fixed)
     if best is not fixed:

@@ -9,7 +9,7 @@ from copy import copy
 from itertools import chain, zip_longest
 from math import inf, isnan
 from struct import pack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -173,6 +173,15 @@ MARKS = 25  # Snapshots of step totals taken over a run
 MOST_NOTED_ENDS = 4096  # Step ends noted before they are converted to arrays
 
 
+class Outage(NamedTuple):
+    """What the failure of a replica cost."""
+
+    begin: float
+    end: float
+    retried: int  # Requests that were on it, and are sent again to the others ...
+    wasted: int  # ... and tokens computed for them.
+
+
 class RequestTimes:
     """Arrays over requests, in seconds, and what follows from them."""
 
@@ -238,6 +247,7 @@ class Record(RequestTimes):
         self.span: float | None = None  # Seconds of the part that step totals cover; None: the whole run ...
         self.share = 1.0  # ... and its share of the tokens in steps with prefill.
         self.num_preemptions = 0
+        self.outages: list[Outage] = []
         self.drafts = DraftCounts()  # Draft and acceptance counts, with speculative decoding
         self.tier: TierTotals | None = None  # Totals of the KV cache's host memory tier, if any; set at the run's end
         self.last_end = np.nan  # When tokens of the last completed step reached the clients ...
@@ -310,6 +320,12 @@ class Record(RequestTimes):
             for times in (self.started_at, self.first_token):
                 times[index] = times[index] if times[index] <= left else left
 
+    def forget(self, index: int) -> None:
+        """A request is gone with what was computed for it, and is sent again as if it had never come."""
+        for times in (self.sent_at, self.started_at, self.first_token):
+            times[index] = np.nan
+        self.num_cached[index] = 0
+
     def _note_late(self, time: float, before: float, count: int) -> None:
         """Note ``count`` tokens that did not follow one in the previous step."""
         self._late_gaps.append(time - before)
@@ -360,7 +376,7 @@ class Record(RequestTimes):
         return part
 
     def close(self, num_preemptions: int) -> Record:
-        self.num_preemptions = num_preemptions
+        self.num_preemptions += num_preemptions
         for phase in (self.prefilling, self.decoding):
             phase.close()
         self._sum_gauges()

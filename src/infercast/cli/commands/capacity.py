@@ -8,11 +8,12 @@ from typing import Any
 from infercast.cli import options
 from infercast.cli.outputs import Form, check_files, print_answer, runs_bar
 from infercast.errors import InputError
-from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, start_up, traffic_of
+from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, traffic_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.day import capacity, day_within
 from infercast.forecast.deploy import load_model
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PARALLEL, PLACE, TIME
+from infercast.forecast.outages import start_up
 from infercast.report.files import write_whole
 from infercast.report.sweep import autoscaler_rows
 from infercast.serve.workload.request import check_too_long, refuse_too_long, truncated
@@ -78,7 +79,7 @@ def command(ctx: options.Context, *, plot: Path | None, csv: Path | None, form: 
     start = start_up(deployment, bandwidth=given["load_bandwidth"] * GIGA, other=given["start_seconds"])
     with runs_bar("day", 5) as tell:
         asked = paid | {"goal": goal, "autoscaler": rules, "start": start, "check": given["check"], "tell": tell}
-        asked |= {"time_limit": options.time_limit_of(ctx)}
+        asked |= {"time_limit": options.time_limit_of(ctx), "fail": given["fail"], "seed": given["seed"]}
         plan = capacity(deployment, traffic, slo, **asked)
     if export is not None:
         write_whole(export, autoscaler_rows(plan))

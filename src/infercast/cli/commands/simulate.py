@@ -15,6 +15,7 @@ from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy_changed, parse_changes
 from infercast.forecast.energy import Facility
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, TIME, WORKLOAD, Option
+from infercast.forecast.outages import with_outages
 from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
@@ -143,7 +144,7 @@ def _explain(question: Question, system: System) -> None:
     print_result(question.form, document, tables, brief=brief)
 
 
-@with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, TIME)
+@with_options(PLACE, LAYOUT, "fail", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, TIME)
 def command(ctx: Context, **given: Any) -> None:
     compare_engines(ctx, given)
     question = Question.of(given, workload_of(ctx))
@@ -154,7 +155,8 @@ def command(ctx: Context, **given: Any) -> None:
 
     def build(deployments: Sequence[Deployment], other_router: str | None) -> System:
         (deployment,) = deployments
-        return system_of(deployment, (other_router or given["router"]) if deployment.layout.data > 1 else None)
+        system = system_of(deployment, (other_router or given["router"]) if deployment.layout.data > 1 else None)
+        return with_outages(system, given["fail"], given["seed"])
 
     with time_budget(time_limit_of(ctx)):
         answer(question, [asked], build)

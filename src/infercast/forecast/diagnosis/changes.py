@@ -88,7 +88,8 @@ class Change(NamedTuple):
         router = self.router or now
         if system.wire is None:
             several = counts[0] * asked[0].layout.data > 1
-            return system_of(asked[0], router if several else None, instances=counts[0], timer=timers[0])
+            found = system_of(asked[0], router if several else None, instances=counts[0], timer=timers[0])
+            return found.failing(pools[0].engines.outages)
         link, balancer = self.link or str(system.link), router or pools[0].engines.router
         return two_pools(*asked, instances=(counts[0], counts[1]), link=link, router=balancer, timers=(*timers,))  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from math import inf, isnan
 from typing import cast
@@ -17,10 +18,11 @@ from infercast.errors import InputError
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import simulation
 from infercast.serve.fleet.lockstep import DpBarrier, Shared, in_lockstep
+from infercast.serve.fleet.outages import Outages
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.loop import TELL_EVERY, Progress, Replica, StepObserver
-from infercast.serve.record import Record
-from infercast.serve.workload.clients import Arrival, ArrivalQueue, Arrivals
+from infercast.serve.record import Outage, Record
+from infercast.serve.workload.clients import Arrival, ArrivalQueue, Arrivals, Clients
 from infercast.serve.workload.request import Request, Workload
 
 MOST_ENGINES = 1024  # Engines in a pool; more take minutes and gigabytes, and are never run behind one load balancer
@@ -36,6 +38,7 @@ class Pool:
     lockstep: bool = False  # True if the engines share experts, so that every step is synchronous across all ...
     shared: Shared | None = None  # ... and the cost of what they do together in it.
     servers: int = 1  # API servers in front of the engines, each with one thread that accepts requests
+    outages: Outages | None = None  # When replicas are down
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +57,21 @@ class Engine:
     def __post_init__(self) -> None:
         self.events = self.loop.events()
         self.clock = next(self.events)
+
+    def interrupt(self, time: float) -> None:
+        """End its turn with the step under way at a moment, even if it repeats that."""
+        if self.record.ahead is not None and time < self.clock:
+            self.inbox.put(Arrival(time, -1, time, cast("Request", None)))
+            self.clock = next(self.events)
+
+    def start_again(self, inbox: ArrivalQueue, loop_of: Callable[[ArrivalQueue], simulation.AnyLoop]) -> None:
+        """With nothing in it, and with its record."""
+        drafts, self.record.ahead = self.record.drafts, None
+        self.record.num_preemptions += self.loop.scheduler.num_preemptions
+        self.inbox, self.loop, self.outstanding = inbox, loop_of(inbox), {}
+        if self.record.drafts is not drafts:
+            self.record.drafts.add(drafts)
+        self.__post_init__()
 
     def take_turn(self) -> list[tuple[int, float]]:
         """One turn of its loop; returns the requests that it has answered, and when their clients had all tokens."""
@@ -89,18 +107,26 @@ class RunningPool:
         self._arrivals, first = arrivals, pool.replicas[0]
         self._last_arrival = 0.0
         self.down: set[int] = set()  # Engines that get no requests for now
+        self._outages = [pool.outages.of(each) for each in range(len(pool.replicas))] if pool.outages else []
+        self._changes: list[tuple[float, int, float]] = []
+        """When the next replicas fail, and are back: times, numbers, and ends of outages; 0 for those who are back."""
+        self._held: list[Arrival] = []  # Requests that wait until any replica is back
+        self._sent: dict[int, float] = {}  # When requests were sent first
         # Engines with work, earliest clock first.
         self._busy: list[tuple[float, int]] = []
         meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
         self.engines: list[Engine] = []
+        self._loops: list[Callable[[ArrivalQueue], simulation.AnyLoop]] = []  # Made anew when a replica is back
         for replica, watcher in zip_longest(map(turned_into, replicas), watch):
             inbox = ArrivalQueue(sends_at_once=arrivals.sends_at_once)
             if loop_for is None:
-                record = simulation.new_record(replica, num_requests)
-                loop = simulation.loop_of(replica, inbox, record, watch=watcher, is_plain=is_plain, shares=shares)
+                make = partial(simulation.loop_of, replica, record=simulation.new_record(replica, num_requests))
+                self._loops.append(partial(make, watch=watcher, is_plain=is_plain, shares=shares))
             else:
-                loop = loop_for(replica, inbox)
+                self._loops.append(partial(loop_for, replica))
+            loop = self._loops[-1](inbox)
             self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
+            self._plan_outage(len(self.engines) - 1)
         self._loads = Loads(len(self.engines), [engine.record for engine in self.engines])
         shape = first.kv_shape
         engines = Engines(
@@ -110,8 +136,9 @@ class RunningPool:
             publish_counts=pool.lockstep or first.tells_load,
             weighs_cache=first.tells_load,
             usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / first.num_blocks,
+            down=self.down,
         )
-        self._choose = make_policy(pool.router, engines)
+        self._on_failure, self._choose = engines.on_failure, make_policy(pool.router, engines)
 
     @property
     def next_delivery(self) -> float:
@@ -142,18 +169,67 @@ class RunningPool:
             return
         arrival = self.next_delivery
         index, request, sent = self._arrivals.pop()
-        delivery = Arrival(sent, index, arrival, cast("Request", request))
-        self._loads.move_to(arrival)
+        if self._outages:
+            sent = self._sent.setdefault(index, sent)
+        self._send(Arrival(sent, index, arrival, cast("Request", request)))
+
+    def _send(self, delivery: Arrival) -> None:
+        index, request = delivery.number, delivery.request
+        self._loads.move_to(delivery.arrival)
         if request is None:
             self._recall(delivery)
             return
+        if self._outages and len(self.down) == len(self.engines):
+            self._held.append(delivery)
+            return
         chosen = self._choose(delivery, self._loads)
-        if chosen in self.down:
-            chosen = next((each for each in range(len(self.engines)) if each not in self.down), chosen)
         self._loads.sent(chosen, request)
         engine = self.engines[chosen]
         self._deliver(engine, delivery)
         engine.outstanding[index] = request
+
+    def _plan_outage(self, number: int) -> None:
+        if self._outages and (times := next(self._outages[number], None)) is not None:
+            heapq.heappush(self._changes, (times[0], number, times[1]))
+
+    @property
+    def _next_change(self) -> float:
+        """When the next replica fails or is back, while there is anything to serve."""
+        if not self._changes or (self.next_delivery == inf and not self._held and self.furthest_behind == inf):
+            return inf
+        return self._changes[0][0]
+
+    def _change(self) -> list[tuple[int, float]]:
+        """A replica fails, or is back; returns what it had answered before."""
+        time, number, end = heapq.heappop(self._changes)
+        if end:
+            heapq.heappush(self._changes, (end, number, 0.0))
+            self.down.add(number)
+            return self._fail(self.engines[number], time, end)
+        self.down.discard(number)
+        self._plan_outage(number)
+        held, self._held = self._held, []
+        for delivery in held:
+            self._send(delivery._replace(arrival=time))
+        return []
+
+    def _fail(self, engine: Engine, time: float, end: float) -> list[tuple[int, float]]:
+        """All that the replica has not answered is sent again, and is wasted as far as it was computed."""
+        engine.interrupt(time)
+        number, answered = engine.number, sorted(engine.inbox.answered)
+        for index, moment in answered:
+            self._loads.answered(number, moment, index, engine.outstanding.pop(index))
+        lost, abort = engine.outstanding, engine.loop.scheduler.abort
+        engine.record.outages.append(Outage(time, end, len(lost), sum(map(abort, lost))))
+        for index, request in lost.items():
+            self._loads.answered(number, time, index, request)
+            engine.record.forget(index)
+            cast("Clients", self._arrivals).put_back(index, request, time)
+        for tell in self._on_failure:
+            tell(number)
+        self._busy = sorted(each for each in self._busy if each[1] != number)
+        engine.start_again(ArrivalQueue(sends_at_once=self._arrivals.sends_at_once), self._loops[number])
+        return answered
 
     def _recall(self, delivery: Arrival) -> None:
         """Tell its engine that the client of a request has left; it stays with the engine, as if by another number."""
@@ -204,11 +280,16 @@ class RunningPool:
         Yields the requests that were answered: the number of their engine, their own, and when.
         """
         while True:
-            arrival = min(self.next_delivery, until)
+            change = self._next_change if self._changes else inf
+            arrival = min(self.next_delivery, until, change)
             if self.furthest_behind < arrival:
                 engine = self.next_engine()
                 for index, time in self.take_turn(engine, arrival if apart else 0.0):
                     yield engine.number, index, time
+            elif arrival == change < inf:
+                number = self._changes[0][1]
+                for index, time in self._change():
+                    yield number, index, time
             elif arrival == until:
                 return
             else:
@@ -260,7 +341,11 @@ def simulate_fleet(
         running.close()
         return records
 
-    return simulation.plainly(serve, go_on, is_plain=simulation.share_nothing(workload, or_prompts=True))
+    if pool.outages is None:
+        return simulation.plainly(serve, go_on, is_plain=simulation.share_nothing(workload, or_prompts=True))
+    if any(each.patience for each in workload.requests):
+        raise InputError("clients that leave replicas that fail are not modelled; leave client_timeout and cancel out")
+    return simulation.plainly(serve, go_on, is_plain=False)
 
 
 def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import cycle
-from math import floor
+from math import floor, inf
 from operator import sub
 from random import Random
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from infercast.errors import UnknownNameError
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import dataclass, field
 from infercast.serve.workload.clients import Arrival
 from infercast.serve.workload.request import Request, Segment
 
@@ -101,7 +101,7 @@ class PrefixIndex:
         for node, segment in zip(reversed(chain), reversed(prefix), strict=True):
             node.holders[engine] = tokens = max(node.holders.get(engine, 0), segment.num_tokens)
             self._use(engine, node, tokens)
-        self._forget(engine)
+        self.evict(engine, self._cache_tokens)
 
     def _use(self, engine: int, entry: _Node | int, num_tokens: int) -> None:
         used = self._used[engine]
@@ -109,10 +109,10 @@ class PrefixIndex:
         used[entry] = num_tokens
         used.move_to_end(entry)
 
-    def _forget(self, engine: int) -> None:
-        """Evict least recently used entries until the rest fits in the cache."""
+    def evict(self, engine: int, kept: int = -1) -> None:
+        """Evict least recently used entries until so many tokens are left at most; all by default."""
         used = self._used[engine]
-        while self._num_tokens[engine] > self._cache_tokens and used:
+        while self._num_tokens[engine] > kept and used:
             entry, num_tokens = used.popitem(last=False)
             self._num_tokens[engine] -= num_tokens
             if not isinstance(entry, int):
@@ -184,8 +184,10 @@ def vllm(engines: Engines) -> Choose:
         else:
             waiting_weight = 4  # Weight of a waiting request relative to a running one up to vLLM 0.26 (core_client.py)
             scores = [waiting_weight * each + more for each, more in zip(server.waiting, server.running, strict=True)]
-        chosen = next_smallest(scores, server.start)
+        chosen = next_smallest(scores, server.start, engines.down)
         server.waiting[chosen] += count
+        for each in engines.down:  # it comes back as if it had had its share
+            server.waiting[each] = server.waiting[chosen]
         server.own[chosen] += 1
         server.start = (server.start + 1) % count
         waiting[chosen].add(delivery.number)
@@ -214,6 +216,9 @@ class Engines:
     publish_counts: bool = True  # True if engines publish running and waiting counts: in vLLM 0.25 only MoE models do
     weighs_cache: bool = False  # True if vLLM's balancer uses its own in-flight requests and KV cache usage (0.27) ...
     usage: Callable[[int], float] = lambda engine: 0.0  # ... which each engine reports as a fraction.
+    down: Collection[int] = ()  # Engines that get no requests for now
+    on_failure: list[Callable[[int], object]] = field(default_factory=list)
+    """What is called with an engine that loses all it has."""
 
 
 class Times(Protocol):
@@ -256,17 +261,17 @@ Choose = Callable[[Arrival, Loads], int]
 
 def round_robin(engines: Engines) -> Choose:
     events = cycle(range(engines.count))
-    return lambda delivery, loads: next(events)
+    return lambda delivery, loads: next(each for each in events if each not in engines.down)
 
 
-def smallest_in_turn(count: int) -> Callable[[Sequence[float]], int]:
-    """Picks the smallest of ``count`` values; ties go round robin."""
+def smallest_in_turn(engines: Engines) -> Callable[[Sequence[float]], int]:
+    """Picks the engine with the smallest value; ties go round robin."""
     turn = 0
 
     def pick(values: Sequence[float]) -> int:
         nonlocal turn
-        chosen = next_smallest(values, turn)
-        turn = (chosen + 1) % count
+        chosen = next_smallest(values, turn, engines.down)
+        turn = (chosen + 1) % engines.count
         return chosen
 
     return pick
@@ -274,7 +279,7 @@ def smallest_in_turn(count: int) -> Callable[[Sequence[float]], int]:
 
 def least_loaded(engines: Engines) -> Choose:
     """The engine with the fewest requests; ties go round robin."""
-    pick = smallest_in_turn(engines.count)
+    pick = smallest_in_turn(engines)
     return lambda delivery, loads: pick(loads.counts)
 
 
@@ -287,7 +292,8 @@ def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
     index = PrefixIndex(engines.count, engines.cache_tokens, engines.block_size, answers=answers)
     # Per engine: uncached prompt tokens of requests without a first token yet.
     waiting: list[dict[int, int]] = [{} for _ in range(engines.count)]
-    pick = smallest_in_turn(engines.count)
+    pick = smallest_in_turn(engines)
+    engines.on_failure.extend([index.evict, lambda engine: waiting[engine].clear()])
 
     def choose(delivery: Arrival, loads: Loads) -> int:
         num_input = delivery.request.num_input
@@ -330,8 +336,9 @@ def dynamo(engines: Engines) -> Choose:
 def llm_d(engines: Engines) -> Choose:
     """llm-d's endpoint picker: prefix, queue and cache scores; ties go round robin."""
     index = PrefixIndex(engines.count, engines.cache_tokens, engines.block_size)
-    pick = smallest_in_turn(engines.count)
+    pick = smallest_in_turn(engines)
     sent: list[dict[int, int]] = [{} for _ in range(engines.count)]  # Prompt tokens of unanswered requests, by engine
+    engines.on_failure.extend([index.evict, lambda engine: sent[engine].clear()])
     queues, used, scraped = [0] * engines.count, [0.0] * engines.count, 0  # As of the last scrape
 
     def scrape(moment: float, times: Sequence[Times]) -> None:
@@ -367,7 +374,8 @@ def llm_d(engines: Engines) -> Choose:
 def at_random(engines: Engines) -> Choose:
     """Any engine, whatever the others have: a Kubernetes Service, or a router's policy ``random``."""
     draw = Random(engines.count)
-    return lambda delivery, loads: draw.randrange(engines.count)
+    draws = iter(lambda: draw.randrange(engines.count), -1)
+    return lambda delivery, loads: next(each for each in draws if each not in engines.down)
 
 
 def session_affinity(engines: Engines) -> Choose:
@@ -379,15 +387,17 @@ def session_affinity(engines: Engines) -> Choose:
         session = delivery.request.session
         if session is None:
             return begin(delivery, loads)
-        if session not in of_sessions:
+        if session not in of_sessions or of_sessions[session] in engines.down:
             of_sessions[session] = begin(delivery, loads)
         return of_sessions[session]
 
     return choose
 
 
-def next_smallest(values: Sequence[float], start: int) -> int:
-    """Index of the smallest value; of several, the first from ``start`` on, wrapping around."""
+def next_smallest(values: Sequence[float], start: int, down: Collection[int] = ()) -> int:
+    """Index of the smallest value of those not ``down``; of several, the first from ``start`` on, wrapping around."""
+    if down:
+        values = [inf if place in down else value for place, value in enumerate(values)]
     smallest = min(values)
     try:
         return values.index(smallest, start)

@@ -22,18 +22,19 @@ def parse_patience(timeout: str | float | None, retries: int = 0, cancel: str | 
     require(0 <= retries <= 100, "retries", "be 0 to 100", retries)
     if retries and timeout is None:
         raise InputError(f"retries {retries} need a client_timeout, after which clients send again")
-    after = inf if timeout is None else _seconds("client_timeout", str(timeout))
+    after = inf if timeout is None else parse_seconds("client_timeout", str(timeout))
     if cancel is None:
         return None if timeout is None else Patience(after, retries)
     share, at, seconds = cancel.partition("@")
     if not at or not re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*", share) or not 0 < float(share) <= 1:
         raise InputError(f"cancel {cancel!r} must be SHARE@TIME, such as 0.1@2s for one request in ten after 2 seconds")
-    return Patience(after, retries, float(share), _seconds("cancel", seconds))
+    return Patience(after, retries, float(share), parse_seconds("cancel", seconds))
 
 
-def _seconds(name: str, text: str) -> float:
-    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(ms|s|min|)\s*", text)
-    value = 0.0 if match is None else float(match[1]) * {"ms": 1e-3, "min": 60.0}.get(match[2], 1.0)
+def parse_seconds(name: str, text: str) -> float:
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(ms|s|min|h|d|)\s*", text)
+    units = {"ms": 1e-3, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+    value = 0.0 if match is None else float(match[1]) * units.get(match[2], 1.0)
     require(value > 0, name, "be a time above 0, such as 30s, 500ms or 2min", repr(text))
     return value
 
