@@ -84,27 +84,27 @@ def with_outages(system: System, text: str | None, seed: int = 0) -> System:
     """The same with replicas that fail, if any do."""
     if text is None:
         return system
-    (pool, *others), deployment = system.pools, system.pools[0].deployment
-    if others or pool.engines.lockstep or pool.replica.offload is not None:
-        what = "of two pools" if others else "that share experts" if pool.engines.lockstep else "with KV offloading"
+    pool, deployment, two = system.pools[0], system.pools[0].deployment, system.wire is not None
+    if two or pool.engines.lockstep or any(each.replica.offload is not None for each in system.pools):
+        what = "of two pools" if two else "that share experts" if pool.engines.lockstep else "with KV offloading"
         raise InputError(f"failures of replicas {what} are not modelled; use independent replicas, or leave out fail")
     usual = start_up(deployment, gpus=deployment.layout.replica_gpus).seconds
-    outages = parse_outages(text, usual, seed=seed, replicas=len(pool.engines.replicas))
+    outages = parse_outages(text, usual, seed=seed, replicas=len(system.engines.replicas))
     return system.failing(outages)
 
 
 def with_spare(system: System) -> System:
-    """The same with one more replica."""
-    (pool,) = system.pools
+    """The same with one more replica, in a fleet of the last kind."""
+    *others, pool = system.pools
     engines, count = pool.engines, len(pool.engines.replicas)
     servers = engines.servers + (engines.servers == count)
     engines = replace(engines, replicas=same_engines(pool.replica, count + 1), servers=servers)
-    return system._replace(pools=(pool._replace(engines=engines),))
+    return system._replace(pools=(*others, pool._replace(engines=engines)))
 
 
 def covering(system: System, workload: Workload) -> Workload:
     """A workload of open length for as long as outages that are named and what they leave behind, or some at random."""
-    pool, rate = system.pools[0].engines, workload.rate
+    pool, rate = system.engines, workload.rate
     if (outages := pool.outages) is None or not workload.open_ended:
         return workload
     if rate is None:
@@ -116,7 +116,7 @@ def covering(system: System, workload: Workload) -> Workload:
         count = ceil(rate * max(begin + seconds + max(seconds, recovery) for _, begin, seconds in outages.named))
         if count > 5 * longest_run:
             raise InputError(f"fail takes {count:,} requests until the last replica is back; say an earlier time")
-    longer = extended(workload, max(count, len(workload.requests)), longest_taken(workload, system.pools[0].replica))
+    longer = extended(workload, max(count, len(workload.requests)), longest_taken(workload, system.smallest))
     return replace(longer, open_ended=False)
 
 

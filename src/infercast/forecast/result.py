@@ -13,7 +13,7 @@ from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hou
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
 from infercast.forecast.outages import OutageRun, outages_of
-from infercast.forecast.run import SimulatedRun
+from infercast.forecast.run import GroupRun, SimulatedRun, groups_of
 from infercast.forecast.slo import (
     FRACTIONS,
     NAMES,
@@ -178,6 +178,13 @@ class Forecast(PlottableResult, SimulatedRun):
         inputs = float(np.mean([request.num_input for request in self.workload.requests]))
         rate = self.requests_per_second
         return cost_at(per_hour, rate, rate * inputs, self.output_tokens_per_second)
+
+    @property
+    def groups(self) -> tuple[GroupRun, ...]:
+        """What each kind of replicas did in a fleet, and its price; none where there is one kind."""
+        found = groups_of(self) if self.system.is_fleet else ()
+        hours = [hourly([(count, price)]) for count, _, price in prices_of(self)]
+        return tuple(each._replace(usd_per_hour=price) for each, price in zip(found, hours, strict=False))
 
     @property
     def outages(self) -> OutageRun | None:

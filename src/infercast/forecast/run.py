@@ -308,6 +308,41 @@ class PoolRun(ReprMixin):
         return self.pool.role
 
 
+class GroupRun(NamedTuple):
+    """What one kind of replicas did in a fleet, of requests that count."""
+
+    name: str
+    replicas: int
+    gpus: int
+    weight: float  # What the load balancer takes a replica to serve, compared with the largest
+    share: float  # Of all requests
+    ttft: Percentiles | None  # None where no request came to it
+    tpot: Percentiles | None
+    busy: float  # Share of the run in which a step was under way, on average over its replicas
+    kv_usage: float  # Of the fullest replica, on average
+    usd_per_hour: float | None = None  # Of all of them; None where the price is not known
+
+
+def groups_of(run: SimulatedRun) -> tuple[GroupRun, ...]:
+    served, (begin, end) = run.clients, run.steady_window if run.steady_only else (-inf, inf)
+    counted, first, found = (served.sent_at >= begin) & (served.sent_at <= end) & ~served.failed, 0, []
+    tpot = latency_of(served, "tpot")
+    for place, pool in enumerate(run.pools):
+        last = first + len(pool.records)
+        own = counted & (served.engine >= first) & (served.engine < last)
+        several = own & ~np.isnan(tpot)
+        found.append(
+            GroupRun(
+                pool.role, len(pool.records), pool.pool.gpus, run.system.weights[place] if run.system.weights else 1.0,
+                float(own.sum() / counted.sum()), percentiles(served.ttft[own]) if own.any() else None,
+                percentiles(tpot[several]) if several.any() else None,
+                sum(each.busy for each in pool.engines) / len(pool.engines), pool.kv_usage.mean,
+            )
+        )  # fmt: skip
+        first = last
+    return tuple(found)
+
+
 class LinkRun(NamedTuple):
     """What happened between a prefill pool and a decode pool: the parts of the time to first token."""
 
@@ -333,14 +368,21 @@ class GivenUp(NamedTuple):
 class Stays:
     """When requests came to a pool, were started and left it; averages over time follow from how long they stayed."""
 
-    def __init__(self, served: ServedRequests, window: tuple[float, float], rate: float | None) -> None:
-        """``window``: the part that counts; ``rate``: of an endless run like it, if it is known."""
+    def __init__(
+        self, served: ServedRequests, window: tuple[float, float], rate: float | None, engines: range | None = None
+    ) -> None:
+        """``window``: the part that counts; ``rate``: of an endless run like it, if it is known; ``engines``: those
+        of the pool, where the requests are those of others, too.
+        """
         self.served, self._window, self._rate = served, window, rate
+        self._first = 0 if engines is None else engines.start
+        inside = True if engines is None else (served.engine >= engines.start) & (served.engine < engines.stop)
+        self._own = np.full(served.sent_at.size, inside)
         self._counted = (served.sent_at >= window[0]) & (served.sent_at <= window[1])
 
     def mean(self, begin: Array, end: Array, engine: int | None = None) -> float:
         """How many there were between two moments of each, on average: by Little's law where the rate is known."""
-        chosen = np.full(begin.size, True) if engine is None else self.served.engine == engine
+        chosen = self._own if engine is None else self.served.engine == self._first + engine
         if self._rate is None:
             first, last = self._window
             inside = np.minimum(end, last)[chosen] - np.maximum(begin, first)[chosen]
@@ -350,12 +392,13 @@ class Stays:
 
     def level(self, begin: Array, end: Array, most: float = inf, over: float = 0.0) -> MeanAndPeak:
         """The same less those ``over`` the seats, and how many at a time, no more than ``most``."""
-        changes = np.repeat([-1, 1], begin.size)[np.argsort(np.concatenate([end, begin]), kind="stable")]
+        ends = np.concatenate([end[self._own], begin[self._own]])
+        changes = np.repeat([-1, 1], ends.size // 2)[np.argsort(ends, kind="stable")]
         return MeanAndPeak(self.mean(begin, end) - over, min(float(max(np.cumsum(changes).max(), 0)), most))
 
     def busy(self, engine: int) -> float:
         """Share of the run in which an engine had any request."""
-        chosen = self.served.engine == engine
+        chosen = self.served.engine == self._first + engine
         order = np.argsort(self.served.started_at[chosen])
         begin, end = self.served.started_at[chosen][order], self.served.last_token[chosen][order]
         before = np.maximum.accumulate(np.concatenate([[-inf], end]))[:-1]
@@ -371,9 +414,10 @@ def pool_run(
     running = [stays.mean(served.started_at, served.last_token, number) for number in range(len(records))]
     over = sum(max(each - seats, 0.0) for each in running)  # Little's law is not exact for a part of a run
     inputs = np.array([request.num_input for request in workload.requests])
-    loads, usage = list[EngineLoad](), list[float]()
+    loads, usage, num_input = list[EngineLoad](), list[float](), 0
     for number, record in enumerate(records):
         own = ~np.isnan(record.last_token)
+        num_input += int(inputs[own].sum())
         prompts, seconds = int(inputs[own].sum()), sum(phase.seconds for phase in record.phases.values())
         # Steps of a pipeline overlap: what they add to the run leaves out where its first stage waits for the others.
         busy = seconds / (record.span or duration) if pool.replica.stages is None else stays.busy(number)
@@ -387,7 +431,6 @@ def pool_run(
         )
         loads.append(load)
         usage.append(load.busy * record.kv_usage.area / seconds if seconds else 0.0)
-    num_input = int(inputs.sum())
     return PoolRun(
         pool=pool,
         records=records,
@@ -396,7 +439,7 @@ def pool_run(
         running=stays.level(served.started_at, served.last_token, seats * len(records), over),
         waiting=stays.level(served.sent_at, served.started_at, over=-over),
         kv_usage=MeanAndPeak(max(usage), max(load.kv_peak for load in loads)),
-        prefix_hit_rate=float(sum(record.num_cached.sum() for record in records)) / num_input,
+        prefix_hit_rate=float(sum(record.num_cached.sum() for record in records)) / max(num_input, 1),
         num_preemptions=sum(load.num_preemptions for load in loads),
         tier=tier_run(pool.deployment, records, num_input, duration),
     )
@@ -562,7 +605,7 @@ class SimulatedRun(Outcome):
     @property
     def router(self) -> str | None:
         """The load balancer of several replicas; None where there is one."""
-        several = any(len(pool.records) > 1 for pool in self.pools)
+        several = self.system.is_fleet or any(len(pool.records) > 1 for pool in self.pools)
         return self.pools[0].pool.engines.router if several else None
 
     @property
@@ -573,12 +616,18 @@ class SimulatedRun(Outcome):
     @property
     def prefix_hit_rate(self) -> float:
         """Share of the prompt tokens that were in a cache."""
-        return self.pools[0].prefix_hit_rate
+        cached = sum(int(each.num_cached.sum()) for each in self.first_records)
+        return cached / sum(request.num_input for request in self.workload.requests)
+
+    @property
+    def first_records(self) -> tuple[Record, ...]:
+        """Of the replicas that take requests in: all but those of a decode pool."""
+        return self.records if self.system.is_fleet else self.pools[0].records
 
     @property
     def sessions(self) -> SessionsRun | None:
         """Latencies of turns and sessions; None without sessions."""
-        return sessions_of(self.workload, self.clients, self.pools[0].records)
+        return sessions_of(self.workload, self.clients, self.first_records)
 
     @property
     def classes(self) -> tuple[ClassRun, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
+from itertools import accumulate, pairwise
 from math import inf
 from typing import Any, NamedTuple, Unpack
 
@@ -16,6 +17,7 @@ from infercast.forecast import deploy
 from infercast.forecast import steady as steadiness
 from infercast.forecast.cost import Tariff
 from infercast.forecast.energy import Facility
+from infercast.forecast.fleet import deployed, parse_fleet
 from infercast.forecast.intervals import jumps_over
 from infercast.forecast.outages import covering, with_outages, with_spare
 from infercast.forecast.progress import Pace, note_cut, request_progress, time_budget, time_left
@@ -52,6 +54,7 @@ def simulate(
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     fail: str | None = None,
+    fleet: str | None = None,
     **options: Unpack[deploy.RunOptions],
 ) -> Forecast:
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
@@ -70,9 +73,21 @@ def simulate(
     A run of open length goes on until an ``slo`` is decided; the forecast then has a verdict. ``price`` is in dollars
     per GPU and hour, or a `Tariff`, and ``facility`` describes servers and building. ``fail`` says which replica fails
     when, and for how long (``0@60s+300s``), or how often any does (``mtbf=2h``); with an SLO, one more is tried.
+    ``fleet`` is of replicas of several kinds, ``2xh100-sxm:tp=2 + 4xl40s:quantization=fp8``, in place of a ``gpu``.
     """
-    found, load = deploy.resolve_run(deployment, workload, gpu, options)
-    if prefill is None and prefill_gpu is None:
+    if fleet is not None:
+        if gpu is not None or prefill is not None or prefill_gpu is not None:
+            raise InputError("fleet names the GPUs of all replicas; leave gpu, prefill and prefill_gpu out")
+        groups = parse_fleet(fleet, lambda each: deploy.resolve_call(deployment, each, deploy.deploy_options(options)))
+        system = deployed(groups, router)
+        asked = deploy.load_options(options)
+        longest = min(pool.deployment.settings.max_model_len for pool in system.pools)
+        load = deploy.resolve_workload(workload, asked, longest, system.pools[0].deployment.model)
+    else:
+        found, load = deploy.resolve_run(deployment, workload, gpu, options)
+    if fleet is not None:
+        pass
+    elif prefill is None and prefill_gpu is None:
         between = {"prefill_instances": prefill_instances, "decode_instances": decode_instances, "link": link}
         if idle := [name for name, value in between.items() if value is not None]:
             raise InputError(f"{idle[0]} is of two pools; say prefill=... or prefill_gpu=..., or leave it out")
@@ -105,6 +120,9 @@ class SystemRun(NamedTuple):
 
 def simulate_system(system: System, workload: Workload, *, steady: bool = False, **how: Any) -> Forecast:
     """Simulate a workload, of an open-ended one as much as a steady result takes; ``how`` is for `serve_system`."""
+    if system.is_fleet and not system.weights:  # so that its load balancer can give each what it can serve
+        rates = [steadiness.full_rate(pool.replica, system.as_served(workload)) for pool in system.pools]
+        system = system._replace(weights=tuple(rate / max(rates) for rate in rates))
     found = forecast_of(system, serve_system(system, workload, steady=steady, **how), steady=steady)
     if (slo := how.get("slo")) is None or system.pools[0].engines.outages is None:
         return found
@@ -148,7 +166,7 @@ def serve_system(
         if longer is None:
             steady_state = steady_state._replace(stopped=steadiness.LATE, num_needed=count)
             break
-        workload, run = extended(workload, longer, longest_taken(workload, system.pools[-1].replica)), None
+        workload, run = extended(workload, longer, longest_taken(workload, system.smallest)), None
     return SystemRun(workload, run, steady_state, state)
 
 
@@ -161,8 +179,13 @@ def forecast_of(system: System, served: SystemRun, *, steady: bool = False) -> F
     seen = outcome_of(run.clients, part, workload)
     start = float(run.clients.sent_at.min())
     window = (start, start + seen.duration) if part is None else (start + part.begin, start + part.end)
-    both = [run.clients] if len(run.records) == 1 else [ServedRequests(records) for records in run.records]
-    stays = [Stays(each, window, workload.rate if part else None) for each in both]
+    rate = workload.rate if part else None
+    if system.is_fleet:
+        ends = [*accumulate([len(records) for records in run.records], initial=0)]
+        stays = [Stays(run.clients, window, rate, range(*pair)) for pair in pairwise(ends)]
+    else:
+        both = [run.clients] if len(run.records) == 1 else [ServedRequests(records) for records in run.records]
+        stays = [Stays(each, window, rate) for each in both]
     pools = zip(system.pools, _within(run, part), stays, strict=True)
     runs = tuple(pool_run(pool, records, workload, seen.duration, stay) for pool, records, stay in pools)
     state = state._replace(assumed=assumed_of(runs, state), queue=queue_of(runs, workload, seen))
@@ -189,7 +212,8 @@ class _Course:
         check: Callable[[ServedRequests], None],
     ) -> None:
         self.workload, self.is_precise = workload, False
-        self._replica, self._engines = system.pools[-1].replica, len(system.pools[-1].engines.replicas)
+        self._replica = system.smallest
+        self._engines = len((system.engines if system.is_fleet else system.pools[-1].engines).replicas)
         self._first = self._replica if system.wire is None else receiving(self._replica)
         self._capacity, self._ask, self._check, self._pace, self._system = capacity, ask, check, Pace(), system
 
@@ -289,7 +313,8 @@ def most_requests_per_second(system: System, workload: Workload) -> float:
     pool = system.pools[0].engines
     first, engines = pool.replicas[0], len(pool.replicas)
     if not pool.lockstep:
-        return engines * steadiness.full_rate(first, workload)
+        rates = (len(each.engines.replicas) * steadiness.full_rate(each.replica, workload) for each in system.pools)
+        return sum(rates)
     # Replicas in lockstep serve less than each of them could alone.
     return steadiness.kept_full(first, workload, lambda requests: system.serve(requests).clients, engines)
 

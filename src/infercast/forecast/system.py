@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -64,11 +65,34 @@ class Run(NamedTuple):
 
 
 class System(NamedTuple):
-    """One pool, or a prefill pool and a decode pool with a link between them."""
+    """One pool, a fleet of several behind one load balancer, or a prefill pool and a decode pool with a link."""
 
     pools: tuple[ServingPool, ...]
     link: str | None = None  # The name of the link, and what it carries
     wire: Link | None = None
+    weights: tuple[float, ...] = ()  # Of a fleet: what a replica of each pool serves compared with the others
+
+    @property
+    def is_fleet(self) -> bool:
+        return self.wire is None and len(self.pools) > 1
+
+    @property
+    def engines(self) -> Pool:
+        """The first pool, or all of a fleet."""
+        first = self.pools[0].engines
+        if not self.is_fleet:
+            return first
+        replicas = tuple(each for pool in self.pools for each in pool.engines.replicas)
+        weights = self.weights if len({*self.weights}) > 1 else ()
+        each = [weight for pool, weight in zip(self.pools, weights, strict=False) for _ in pool.engines.replicas]
+        servers = sum(pool.engines.servers for pool in self.pools)
+        return replace(first, replicas=replicas, weights=(*each,), servers=servers)
+
+    @property
+    def smallest(self) -> Replica:
+        """The replica that decodes; of a fleet the one whose KV cache holds least."""
+        of = self.pools if self.is_fleet else self.pools[-1:]
+        return min((pool.replica for pool in of), key=lambda each: each.num_blocks * each.kv_shape.block_size)
 
     @property
     def gpus(self) -> int:
@@ -76,8 +100,8 @@ class System(NamedTuple):
 
     def failing(self, outages: Outages | None) -> System:
         """The same with one pool whose replicas are down at times."""
-        (pool,) = self.pools
-        return self._replace(pools=(pool._replace(engines=replace(pool.engines, outages=outages)),))
+        pool, *others = self.pools
+        return self._replace(pools=(pool._replace(engines=replace(pool.engines, outages=outages)), *others))
 
     def sequence_sizes(self, workload: Workload) -> list[float]:
         """Bytes of keys and values that each prompt of a workload leaves behind."""
@@ -88,7 +112,7 @@ class System(NamedTuple):
         """The requests as they are answered: within a limit of tokens, or as one result of a prompt."""
         if self.pools[0].deployment.model.pools:
             return capped(workload, 1, "one result per prompt in place of answers")
-        most = self.pools[-1].replica.max_output
+        most = self.smallest.max_output
         return workload if most is None else capped(workload, most, f"answers of {most:,} tokens at most")
 
     def serve(
@@ -103,15 +127,17 @@ class System(NamedTuple):
         ``progress`` is called with the number of requests served, and the clock. ``go_on`` may add requests when the
         last one is sent (of two pools, it also gets what clients saw); without it no part can be summed up.
         """
-        first, workload = self.pools[0].engines, self.as_served(workload)
+        first, workload = self.engines, self.as_served(workload)
         if self.wire is None:
-            watchers = watch[0] if watch else ()
+            watchers = [each for pool in watch for each in pool]
             if len(first.replicas) == 1 and first.outages is None:
                 watcher = watchers[0] if watchers else None
                 records = [simulate(self.pools[0].replica, workload, progress=progress, watch=watcher, go_on=go_on)]
             else:
                 records = simulate_fleet(first, workload, watchers, progress, go_on)
-            return Run((tuple(records),), ServedRequests(records))
+            rest = iter(records)
+            by_pool = (tuple(islice(rest, len(pool.engines.replicas))) for pool in self.pools)
+            return Run((*by_pool,), ServedRequests(records))
         second = self.pools[1]
         size = second.deployment.model.sequence_bytes
         more = None if go_on is None else lambda done: go_on([*done.prefill, *done.decode], _clients_of(done))
@@ -134,6 +160,22 @@ def system_of(
 def replicas_of(deployment: Deployment, count: int) -> System:
     """Independent copies of one deployment behind a load balancer that counts the requests of each."""
     return System((_pool(deployment, PROXY_ROUTER, instances=count),))
+
+
+def fleet_of(groups: Sequence[tuple[str, Deployment, int]], router: str | None = None) -> System:
+    """Copies of several deployments of one model behind one load balancer: names, deployments, and how many of each."""
+    if router == "vllm":
+        raise InputError("router vllm is that within one deployment; a fleet takes any other, such as least_loaded")
+    if any(deployment.shares_experts for _, deployment, _ in groups):
+        raise InputError("replicas that share experts cannot be part of a fleet; leave out enable_expert_parallel")
+    if any(deployment.model.name != groups[0][1].model.name for _, deployment, _ in groups):
+        raise InputError("a fleet serves one model; simulate each model by itself")
+    return System(
+        tuple(
+            _pool(deployment, router or PROXY_ROUTER, name if len(groups) > 1 else BOTH, count)
+            for name, deployment, count in groups
+        )
+    )
 
 
 def two_pools(

@@ -224,6 +224,23 @@ CLASS_FIELDS: tuple[Field[run.ClassRun], ...] = (
 )
 
 
+GROUP_FIELDS: tuple[Field[run.GroupRun], ...] = (
+    Field("group", lambda each: each.name, "group"),
+    Field("replicas", lambda each: each.replicas),
+    Field("gpus", lambda each: each.gpus, "GPUs"),
+    Field("weight", lambda each: each.weight, "weight", "{:.2f}".format),
+    Field("share", lambda each: each.share, "of requests", units.format_percent),
+    Field("ttft_ms", lambda each: each.ttft, data=quantities.milliseconds),
+    Field("tpot_ms", lambda each: each.tpot, data=quantities.milliseconds),
+    Field("", lambda each: each.ttft.p50 if each.ttft else None, "TTFT p50", units.format_seconds),
+    Field("", lambda each: each.ttft.p99 if each.ttft else None, "p99", units.format_seconds),
+    Field("", lambda each: each.tpot.p50 if each.tpot else None, "TPOT p50", units.format_seconds),
+    Field("busy", lambda each: each.busy, "busy", units.format_percent),
+    Field("kv_usage", lambda each: each.kv_usage, "KV cache", units.format_percent),
+    Field("usd_per_hour", lambda each: each.usd_per_hour, "$/h", units.format_dollars),
+)
+
+
 def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{name} < {units.format_seconds(seconds)}" for name, seconds in limits) or "-"
 
@@ -254,6 +271,8 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
         fields["classes"] = [record(CLASS_FIELDS, each) for each in classes]
     if (given_up := forecast.given_up) is not None:
         fields["given_up"] = given_up._asdict()
+    if groups := forecast.groups:
+        fields["groups"] = [record(GROUP_FIELDS, each) for each in groups]
     if (outages := forecast.outages) is not None:
         fields["outages"] = outages._asdict()
     return fields
@@ -339,6 +358,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
             if intervals is None
             else [Section("Diagnosis", *findings.render_diagnosis(findings.diagnosis_of(forecast, intervals)))]
         ),
+        *([Section("Groups", Grid(*cells(GROUP_FIELDS, groups)))] if (groups := forecast.groups) else []),
         *([] if (sessions := forecast.sessions) is None else _render_sessions(sessions)),
         *([Section("Classes", Grid(*cells(CLASS_FIELDS, classes)))] if (classes := forecast.classes) else []),
         Section("Load", Facts(load_rows(forecast))),
@@ -396,23 +416,35 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | N
     deployment, found = forecast.deployment, found or findings.diagnosis_of(forecast, intervals)
     served = tokens if deployment.model.pools else f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
     doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
-    assumed = dict.fromkeys(pool.deployment.model.assumed for pool in forecast.pools)
+    fleet, deployed = forecast.groups, [pool.deployment for pool in forecast.pools]
+    assumed = dict.fromkeys(each.model.assumed for each in deployed)
     return [
         *deployments.release_rows(deployment.engine),
         *named_first("model", filter(None, assumed)),
-        *named_first("memory", dict.fromkeys(deployments.memory_words(pool.deployment) for pool in forecast.pools)),
+        *named_first("memory", [] if fleet else dict.fromkeys(map(deployments.memory_words, deployed))),
         *([] if forecast.link is None else [("TTFT", _ttft_words(forecast.link))]),
         ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
+        *named_first("group", map(_group_words, fleet)),
         *given_up_rows(forecast),
         *outage_rows(forecast),
         ("SLO", _promise_words(forecast.verdict, findings.POOLED if deployment.model.pools else findings.EXAMPLE)),
         ("cost", _cost_words(forecast)),
-        *findings.diagnosis_rows(found),
+        *([] if fleet else findings.diagnosis_rows(found)),
         *named_first("doubt", doubts),
         *named_first("run it", _started(forecast)),
         ("next", findings.next_words(found)),
         ("more", MORE),
     ]
+
+
+def _group_words(group: run.GroupRun) -> str:
+    cost = "" if group.usd_per_hour is None else f", {units.format_dollars(group.usd_per_hour)} per hour"
+    if group.ttft is None:
+        return f"{group.name}: no requests{cost}"
+    tpot = "" if group.tpot is None else f", TPOT p50 {units.format_seconds(group.tpot.p50)}"
+    times = f"TTFT p50 {units.format_seconds(group.ttft.p50)}, p99 {units.format_seconds(group.ttft.p99)}{tpot}"
+    share, held = map(units.format_percent, (group.share, group.kv_usage))
+    return f"{group.name}: {share} of requests, {times}, KV cache {held}{cost}"
 
 
 def _installed_and_run(pool: run.PoolRun) -> str:

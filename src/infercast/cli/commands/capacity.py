@@ -61,7 +61,7 @@ RULES = {
     f"{PARALLEL} check plot csv export_autoscaler",
     "trace rate rate_scale day_profile input_len output_len num_requests too_long seed window",
     COST,
-    FLEET,
+    [option for option in FLEET if option.name != "fleet"],
     ENGINE_ARGS,
     DEPLOYMENT,
     TIME,

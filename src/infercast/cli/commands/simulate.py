@@ -14,13 +14,14 @@ from infercast.errors import InputError, SaturatedError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy_changed, parse_changes
 from infercast.forecast.energy import Facility
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, TIME, WORKLOAD, Option
+from infercast.forecast.fleet import parse_fleet
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, OUTPUT, SERVED, TIME, WORKLOAD, Option
 from infercast.forecast.outages import with_outages
 from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
-from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, system_of, two_pools
+from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, fleet_of, system_of, two_pools
 from infercast.report.diagnosis import serving_words
 from infercast.report.forecast import brief_forecast, forecast_dict, render_forecast
 from infercast.serve.fleet.pool import MOST_ENGINES
@@ -144,10 +145,15 @@ def _explain(question: Question, system: System) -> None:
     print_result(question.form, document, tables, brief=brief)
 
 
-@with_options(PLACE, LAYOUT, "fail", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, TIME)
+@with_options(SERVED, "fleet fail", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, TIME)
 def command(ctx: Context, **given: Any) -> None:
     compare_engines(ctx, given)
+    if (given["gpu"] is None) == (given["fleet"] is None):
+        raise InputError("say what serves: --gpu GPU, or --fleet GROUPS such as '2xh100-sxm:tp=2 + 4xl40s'")
     question = Question.of(given, workload_of(ctx))
+    if given["fleet"] is not None:
+        _serve_fleet(ctx, question)
+        return
     asked = deployment_of(ctx)
     if given["router"] is not None and given["data_parallel_size"] == 1 and question.what_if is None:
         asked()  # what is wrong with the deployment comes first
@@ -160,6 +166,18 @@ def command(ctx: Context, **given: Any) -> None:
 
     with time_budget(time_limit_of(ctx)):
         answer(question, [asked], build)
+
+
+def _serve_fleet(ctx: Context, question: Question) -> None:
+    given = ctx.params
+    names, calls, counts = zip(*parse_fleet(given["fleet"], partial(deployment_of, ctx)), strict=True)
+
+    def build(deployments: Sequence[Deployment], other_router: str | None) -> System:
+        groups = [*zip(names, deployments, counts, strict=True)]
+        return with_outages(fleet_of(groups, other_router or given["router"]), given["fail"], given["seed"])
+
+    with time_budget(time_limit_of(ctx)):
+        answer(question, calls, build)
 
 
 def compare_engines(ctx: Context, given: dict[str, Any]) -> None:

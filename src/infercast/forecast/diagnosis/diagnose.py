@@ -279,7 +279,7 @@ def diagnose_run(
     forecast: Forecast, intervals: Intervals | None = None, *, trials: bool = True, most: int = MOST_TRIALS
 ) -> RunDiagnosis:
     """Causes, the best change and the limits ahead; without ``trials`` from the run's own counts alone."""
-    attempt = Trials(forecast)
+    attempt, trials = Trials(forecast), trials and not forecast.system.is_fleet
     verdict = forecast.verdict
     sure = 0.8  # Odds with which nothing has to change
     kept = verdict is not None and verdict.holds and (verdict.odds or 0.0) >= sure

@@ -31,7 +31,7 @@ MOST_RECORDED = 50_000_000  # Engines times requests: each engine keeps 48 bytes
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Equal engines behind one router."""
+    """Engines behind one router."""
 
     replicas: tuple[Replica, ...]
     router: str = "least_loaded"
@@ -39,6 +39,7 @@ class Pool:
     shared: Shared | None = None  # ... and the cost of what they do together in it.
     servers: int = 1  # API servers in front of the engines, each with one thread that accepts requests
     outages: Outages | None = None  # When replicas are down
+    weights: tuple[float, ...] = ()  # What each serves compared with the others; none: all are equal
 
 
 @dataclass(slots=True, eq=False)
@@ -128,15 +129,17 @@ class RunningPool:
             self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
             self._plan_outage(len(self.engines) - 1)
         self._loads = Loads(len(self.engines), [engine.record for engine in self.engines])
-        shape = first.kv_shape
         engines = Engines(
             count=len(self.engines),
-            cache_tokens=first.num_blocks * shape.block_size // len(shape.windows),
-            block_size=shape.block_size,
+            cache_tokens=[
+                each.num_blocks * each.kv_shape.block_size // len(each.kv_shape.windows) for each in replicas
+            ],
+            block_size=first.kv_shape.block_size,
             publish_counts=pool.lockstep or first.tells_load,
             weighs_cache=first.tells_load,
-            usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / first.num_blocks,
+            usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / replicas[number].num_blocks,
             down=self.down,
+            weights=pool.weights,
         )
         self._on_failure, self._choose = engines.on_failure, make_policy(pool.router, engines)
 
@@ -323,7 +326,8 @@ def simulate_fleet(
     ``watch``: one step observer per engine; none by default. ``progress`` is called on answers.
     ``go_on`` may add requests when the last one is sent.
     """
-    simulation.check_workload(pool.replicas[0], workload)
+    for replica in {id(each.timer): each for each in pool.replicas}.values():
+        simulation.check_workload(replica, workload)
     shares = any(each.prefix for each in workload.requests)
 
     def serve(is_plain: bool, go_on: simulation.GoOn | None) -> list[Record]:

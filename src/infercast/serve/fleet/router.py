@@ -41,10 +41,13 @@ class _Node:
 class PrefixIndex:
     """Prompt prefixes, and which engines have them."""
 
-    def __init__(self, num_engines: int, cache_tokens: int, block_size: int, *, answers: bool = False) -> None:
+    def __init__(
+        self, num_engines: int, cache_tokens: int | Sequence[int], block_size: int, *, answers: bool = False
+    ) -> None:
         """``answers``: an engine's answers can be found on it too, if they are named."""
         self._answers = answers
-        self._cache_tokens, self._block_size = cache_tokens, block_size
+        self.cache_tokens = [cache_tokens] * num_engines if isinstance(cache_tokens, int) else cache_tokens
+        self._block_size = block_size
         self._root = _Node()
         # Per engine: its nodes and (numbers) requests' unshared tokens, least recently used first.
         self._used: list[OrderedDict[_Node | int, int]] = [OrderedDict() for _ in range(num_engines)]
@@ -101,7 +104,7 @@ class PrefixIndex:
         for node, segment in zip(reversed(chain), reversed(prefix), strict=True):
             node.holders[engine] = tokens = max(node.holders.get(engine, 0), segment.num_tokens)
             self._use(engine, node, tokens)
-        self.evict(engine, self._cache_tokens)
+        self.evict(engine, self.cache_tokens[engine])
 
     def _use(self, engine: int, entry: _Node | int, num_tokens: int) -> None:
         used = self._used[engine]
@@ -211,7 +214,7 @@ class Engines:
     """What a policy knows of the engines before they start."""
 
     count: int
-    cache_tokens: int = 1 << 40  # KV cache capacity of one engine, in tokens
+    cache_tokens: int | Sequence[int] = 1 << 40  # KV cache capacity of one engine, in tokens, or that of each
     block_size: int = 16
     publish_counts: bool = True  # True if engines publish running and waiting counts: in vLLM 0.25 only MoE models do
     weighs_cache: bool = False  # True if vLLM's balancer uses its own in-flight requests and KV cache usage (0.27) ...
@@ -219,6 +222,11 @@ class Engines:
     down: Collection[int] = ()  # Engines that get no requests for now
     on_failure: list[Callable[[int], object]] = field(default_factory=list)
     """What is called with an engine that loses all it has."""
+    weights: Sequence[float] = ()  # What each serves compared with the others; none: all are equal
+
+    def weighed(self, loads: Sequence[float]) -> Sequence[float]:
+        """Loads as they weigh on engines of unequal size."""
+        return [load / weight for load, weight in zip(loads, self.weights, strict=True)] if self.weights else loads
 
 
 class Times(Protocol):
@@ -260,7 +268,19 @@ Choose = Callable[[Arrival, Loads], int]
 
 
 def round_robin(engines: Engines) -> Choose:
-    events = cycle(range(engines.count))
+    """Each in its turn; engines of unequal size in proportion, as evenly as nginx's smooth weighted round robin."""
+    events, due = cycle(range(engines.count)), [0.0] * engines.count
+
+    def weighted() -> int:
+        up = [each for each in range(engines.count) if each not in engines.down]
+        for each in up:
+            due[each] += engines.weights[each]
+        chosen = max(up, key=due.__getitem__)
+        due[chosen] -= sum([engines.weights[each] for each in up])
+        return chosen
+
+    if engines.weights:
+        return lambda delivery, loads: weighted()
     return lambda delivery, loads: next(each for each in events if each not in engines.down)
 
 
@@ -278,8 +298,10 @@ def smallest_in_turn(engines: Engines) -> Callable[[Sequence[float]], int]:
 
 
 def least_loaded(engines: Engines) -> Choose:
-    """The engine with the fewest requests; ties go round robin."""
+    """The engine with the fewest requests, this one included, for its size; ties go round robin."""
     pick = smallest_in_turn(engines)
+    if engines.weights:
+        return lambda delivery, loads: pick(engines.weighed([count + 1 for count in loads.counts]))
     return lambda delivery, loads: pick(loads.counts)
 
 
@@ -307,7 +329,7 @@ def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
             uncached = sum(pending.values()) + num_input - cached.get(engine, 0)
             # A token to compute weighs as much as one in the cache (NVIDIA Dynamo's default).
             costs.append(uncached + loads.prompt_tokens[engine])
-        chosen = pick(costs)
+        chosen = pick(engines.weighed(costs))
         waiting[chosen][delivery.number] = num_input - cached.get(chosen, 0)
         index.add(chosen, delivery.number, delivery.request)
         return chosen
@@ -348,7 +370,7 @@ def llm_d(engines: Engines) -> Choose:
                 del prompts[number]
             running = [tokens for number, tokens in prompts.items() if started_at[number] <= moment]
             queues[engine] = len(prompts) - len(running)
-            used[engine] = min(1.0, sum(running) / engines.cache_tokens)
+            used[engine] = min(1.0, sum(running) / index.cache_tokens[engine])
 
     def choose(delivery: Arrival, loads: Loads) -> int:
         nonlocal scraped
@@ -374,7 +396,8 @@ def llm_d(engines: Engines) -> Choose:
 def at_random(engines: Engines) -> Choose:
     """Any engine, whatever the others have: a Kubernetes Service, or a router's policy ``random``."""
     draw = Random(engines.count)
-    draws = iter(lambda: draw.randrange(engines.count), -1)
+    every, weights = range(engines.count), engines.weights
+    draws = iter(lambda: draw.choices(every, weights)[0] if weights else draw.randrange(engines.count), -1)
     return lambda delivery, loads: next(each for each in draws if each not in engines.down)
 
 
