@@ -164,8 +164,6 @@ def replicas_of(deployment: Deployment, count: int) -> System:
 
 def fleet_of(groups: Sequence[tuple[str, Deployment, int]], router: str | None = None) -> System:
     """Copies of several deployments of one model behind one load balancer: names, deployments, and how many of each."""
-    if router == "vllm":
-        raise InputError("router vllm is that within one deployment; a fleet takes any other, such as least_loaded")
     if any(deployment.shares_experts for _, deployment, _ in groups):
         raise InputError("replicas that share experts cannot be part of a fleet; leave out enable_expert_parallel")
     if any(deployment.model.name != groups[0][1].model.name for _, deployment, _ in groups):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from infercast.errors import UnknownNameError
+from infercast.errors import InputError, UnknownNameError
 from infercast.lazy_classes import dataclass, field
 from infercast.serve.workload.clients import Arrival
 from infercast.serve.workload.request import Request, Segment
@@ -437,4 +437,6 @@ POLICIES: dict[str, Callable[[Engines], Choose]] = {
 def make_policy(name: str, engines: Engines) -> Choose:
     if name not in POLICIES:
         raise UnknownNameError("router", name, POLICIES)
+    if engines.weights and POLICIES[name] is vllm:
+        raise InputError(f"router {name} is for equal replicas; before a fleet of several kinds use least_loaded, say")
     return POLICIES[name](engines)
