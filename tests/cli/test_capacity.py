@@ -9,7 +9,7 @@ import pytest
 from infercast.forecast import autoscaling
 
 SLO = ("--slo", "ttft_p99<1s,tpot_p95<30ms")
-DEPLOYED = ("capacity", "qwen2.5-0.5b", "--gpu", "l4", "--max-model-len", 4096)
+DEPLOYED = ("capacity", "qwen2.5-0.5b", "--gpu", "l4", "--max-model-len", 4096, "--max-num-seqs", 64)
 LOAD = ("--rate", 60, "--input-len", 100, "--output-len", 16, "--day-profile", "sine:1.9:10")
 DAY = (*DEPLOYED, *LOAD, *SLO, "--price-per-gpu-hour", 1, "--electricity-price", 0.1, "--pue", 1.5, "--no-check")
 

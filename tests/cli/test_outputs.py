@@ -10,19 +10,9 @@ import pytest
 from infercast.forecast.explain import step_log as lanes
 
 RUN = (
-    "simulate",
-    "qwen3-0.6b",
-    "--gpu",
-    "h200-sxm",
-    "--concurrency",
-    4,
-    "-n",
-    40,
-    "--input-len",
-    200,
-    "--output-len",
-    20,
-)
+    "simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--concurrency", 4, "-n", 40, "--input-len", 200, "--output-len", 10,
+    "--max-num-seqs", 64,
+)  # fmt: skip
 POOLS = ("disaggregate", "qwen3-0.6b", "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", *RUN[4:])
 
 
@@ -76,7 +66,7 @@ def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path, monkeypatch: 
         infercast(*RUN, "--report", page, "--trace-out", trace)
         pairs.append((page.read_bytes(), trace.read_bytes()))
     assert pairs[0] == pairs[1]
-    command = "infercast simulate qwen3-0.6b --gpu h200-sxm --concurrency 4 -n 40 --input-len 200 --output-len 20"
+    command = f"infercast {' '.join(map(str, RUN))}"
     assert f"<p>Command:</p><pre><code>{command}</code></pre>".encode() in pairs[0][0]
     assert b"16 November 2026" in pairs[0][0]
 

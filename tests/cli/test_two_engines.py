@@ -9,7 +9,7 @@ import pytest
 
 WORDS = (
     "simulate", "qwen2.5-0.5b", "--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 400, "--output-len", 30,
-    "--predictor", "roofline",
+    "--predictor", "roofline", "--max-num-seqs", 64,
 )  # fmt: skip
 
 
