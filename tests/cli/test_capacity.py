@@ -51,8 +51,7 @@ def test_a_day_has_its_kilowatt_hours(answered: Any) -> None:
     assert 24 * 5 < 1000 * found["gpu_kwh_per_day"] / day["smallest_fixed_fleet"] < 24 * 72
 
 
-def test_a_trace_with_files(infercast: Any, trace: Any, tmp_path: Any) -> None:
-    pytest.importorskip("matplotlib")
+def test_a_trace_with_files(infercast: Any, trace: Any, tmp_path: Any, unrendered: None) -> None:
     files = {"--plot": tmp_path / "day.html", "--csv": tmp_path / "rows.csv", "--export-autoscaler": tmp_path / "a.csv"}
     words = [word for pair in files.items() for word in pair]
     text = infercast(*DEPLOYED, "--trace", trace, *SLO, *words, "--full").out

@@ -16,8 +16,7 @@ RUN = (
 POOLS = ("disaggregate", "qwen3-0.6b", "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", *RUN[4:])
 
 
-def test_files_do_not_change_the_answer(infercast: Any, answered: Any, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_files_do_not_change_the_answer(infercast: Any, answered: Any, tmp_path: Path, unrendered: None) -> None:
     page, trace = tmp_path / "run.html", tmp_path / "run.json"
     plain = answered(*RUN)
     with_files = infercast(*RUN, "--report", page, "--trace-out", trace)
@@ -40,9 +39,8 @@ def test_files_do_not_change_the_answer(infercast: Any, answered: Any, tmp_path:
     ids=["replicas", "stages", "pools"],
 )
 def test_every_system_has_all_files(
-    infercast: Any, answered: Any, tmp_path: Path, words: Any, arrivals: int, lanes: set[str]
+    infercast: Any, answered: Any, tmp_path: Path, words: Any, arrivals: int, lanes: set[str], unrendered: None
 ) -> None:
-    pytest.importorskip("matplotlib")
     page, trace, table = tmp_path / "run.html", tmp_path / "run.json", tmp_path / "run.csv"
     with_files = infercast(*words, "--report", page, "--trace-out", trace, "--requests-out", table)
     assert (with_files.code, with_files.out) == (0, answered(*words).out)
