@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, asdict, field, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, asdict, field, is_dataclass, replace
 from functools import partial
 from operator import attrgetter
 from sys import version_info
@@ -71,6 +71,11 @@ else:
         return made
 
 
+def fields(of: Any) -> tuple[Field[Any], ...]:
+    """As that of the standard library, of classes that are defined here and objects of them."""
+    return tuple(of.__dataclass_fields__.values())
+
+
 __all__ = ["KW_ONLY", "MISSING", "NamedTuple", "asdict", "dataclass", "field", "fields", "is_dataclass", "replace"]
 
 
@@ -92,7 +97,7 @@ def _compiled(cls: Any, frozen: bool) -> Any:
     """The function that sets the fields of a new object."""
     known: dict[str, Any] = {"_set": object.__setattr__, "_missing": MISSING}
     given, lines = ["self"], list[str]()
-    for each in sorted(fields(cls), key=lambda one: one.kw_only is True):
+    for each in sorted(fields(cls), key=attrgetter("kw_only")):
         name, has_factory = each.name, each.default_factory is not MISSING
         known |= {f"_default_{name}": each.default, f"_make_{name}": each.default_factory}
         value = f"_make_{name}()" if has_factory else f"_default_{name}"

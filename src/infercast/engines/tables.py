@@ -32,9 +32,9 @@ _known: dict[tuple[object, ...], tuple[Quantity, Predictor, Gpu]] = {}
 def grid_seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Quantity:
     """Seconds of a kernel at all sizes of a grid, timed once: layouts of one model have most kernels in common."""
     values = [getattr(op, name) for name in type(op).__dataclass_fields__]  # type: ignore[attr-defined]
-    if any(isinstance(each, np.ndarray) and each.size > LARGEST_KNOWN for each in values):
+    if [each for each in values if isinstance(each, np.ndarray) and each.size > LARGEST_KNOWN]:
         return predictor.seconds(op, gpu)
-    sizes = ((each.shape, each.tobytes()) if isinstance(each, np.ndarray) else each for each in values)
+    sizes = [(each.shape, each.tobytes()) if isinstance(each, np.ndarray) else each for each in values]
     key = (id(predictor), id(gpu), type(op), *sizes)  # both are kept below, so that no others take their ids
     if (found := _known.get(key)) is None:
         if len(_known) >= MOST_KNOWN:

@@ -51,7 +51,7 @@ def simulate(
     where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
-    shares = any(each.prefix for each in workload.requests)
+    shares = workload.has("prefix")
     make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch, shares=shares)
 
     def serve(is_plain: bool, go_on: GoOn | None) -> Record:
@@ -96,10 +96,9 @@ def plainly(serve: Callable[[bool, GoOn | None], Result], go_on: GoOn | None, *,
 
 def share_nothing(workload: Workload, *, or_prompts: bool = False) -> bool:
     """Whether no prompt has images or a shared part, unless it may, and no client leaves or has an answer at once."""
-    shares = not or_prompts and any(each.prefix for each in workload.requests)
-    return not shares and not any(
-        each.images or each.patience or each.num_output == 1 < each.most_output for each in workload.requests
-    )
+    names = ("images", "patience") if or_prompts else ("prefix", "images", "patience")
+    at_once = [each for each in workload.requests if each.num_output == 1 < each.most_output]
+    return not at_once and not any(map(workload.has, names))
 
 
 def further_from(clients: Clients | ImpatientClients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:
@@ -125,7 +124,7 @@ def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Client
     path, token = replica.request_path_seconds, replica.request_token_seconds
     pixel = 0.0 if replica.encoder is None else replica.encoder.pixel_seconds
     found = Clients(workload, path, token, replica.server, servers, pixel)
-    if workload.patience is None and not any(each.patience for each in workload.requests):
+    if workload.patience is None and not workload.has("patience"):
         return found
     from infercast.serve.workload.patience import ImpatientClients  # noqa: PLC0415 - most clients wait
 
@@ -238,16 +237,15 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     """Reject requests that the engine would reject, before the first step."""
     if not workload.requests:
         raise InputError("the workload has no requests")
-    if replica.max_adapters is None and any(request.adapter is not None for request in workload.requests):
+    adapters = {request.adapter for request in workload.requests} - {None}
+    if replica.max_adapters is None and adapters:
         raise InputError("requests ask for LoRA adapters, which the engine has no room for; say --enable-lora")
-    if replica.max_adapters is not None and replica.stages is not None:
-        adapters = {request.adapter for request in workload.requests} - {None}
-        if len(adapters) > replica.max_adapters:
-            raise InputError(
-                f"requests ask for {len(adapters)} LoRA adapters, above the {replica.max_adapters} of a step: the "
-                "engine counts those of one step of a pipeline, and fails when two steps meet with more; raise "
-                f"max_loras to {len(adapters)}"
-            )
+    if replica.stages is not None and len(adapters) > (replica.max_adapters or 0):
+        raise InputError(
+            f"requests ask for {len(adapters)} LoRA adapters, above the {replica.max_adapters} of a step: the "
+            "engine counts those of one step of a pipeline, and fails when two steps meet with more; raise "
+            f"max_loras to {len(adapters)}"
+        )
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
     budget = replica.policy.max_num_batched_tokens
     held = budget * (replica.steps_under_way if replica.policy.frees_on_completion else 1)
@@ -260,7 +258,7 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     most = max(map(add, inputs, outputs))
     fits = replica.kv_shape.most_blocks(most - 1 + spare, held) <= replica.num_blocks
     in_one_step = replica.policy.chunked_prefill or most - 1 <= budget
-    declares = all(each.declared is None or each.declared >= each.num_output for each in workload.requests)
+    declares = not [1 for each in workload.requests if each.declared is not None and each.declared < each.num_output]
     if min(inputs) >= 1 and min(outputs) >= 1 and most <= longest and fits and in_one_step and declares:
         return  # the longest request is a bound for all
     for index, request in enumerate(workload.requests):
