@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -136,13 +137,7 @@ class DecodeSurface:
         return [[column[at] + share * (column[at + 1] - column[at]) for at in places] for column in page]
 
     def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
-        length, rest = divmod(total_keys, num_sequences)
-        number, start = divmod(length, PAGE)
-        page = self._pages.get((num_sequences, number))
-        if page is None:
-            page = self._pages[num_sequences, number] = self._make_page(num_sequences, number)
-        share = rest / num_sequences
-        return [column[start] + share * (column[start + 1] - column[start]) for column in page]
+        return [*chain.from_iterable(self(num_sequences, total_keys))]
 
     def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
         """Seconds of each kernel at the integer lengths of a page and the one after."""

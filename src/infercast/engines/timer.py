@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from itertools import repeat
+from itertools import chain, repeat
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -215,7 +215,8 @@ class KernelTimer:
             tokens += new
         if count:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            decodes, keys = time_decoding.next_step(count, computed + count), computed + count
+            keys = computed + count
+            decodes = chain.from_iterable(time_decoding(count, keys))
             padded = [each.seconds(count, keys) for each in self._padded] if self._is_padded else self._not_padded
             attention = [*map(fuse_prefill_decode, attention, decodes, self._attention_launches, padded)]
         return self._put_together(tokens, len(prefills) + count, len(prefills), count + num_first, attention)
