@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import dataclass, fields
     from inspect import Signature
 else:
 
@@ -70,10 +70,9 @@ else:
         made = type(cls)(cls.__name__, cls.__bases__, own | {"__qualname__": cls.__qualname__})
         return made
 
-
-def fields(of: Any) -> tuple[Field[Any], ...]:
-    """As that of the standard library, of classes that are defined here and objects of them."""
-    return tuple(of.__dataclass_fields__.values())
+    def fields(of):
+        """As that of the standard library, of classes that are defined here."""
+        return tuple(of.__dataclass_fields__.values())
 
 
 __all__ = ["KW_ONLY", "MISSING", "NamedTuple", "asdict", "dataclass", "field", "fields", "is_dataclass", "replace"]

@@ -233,7 +233,7 @@ def _calls(model: ModelConfig, layout: ParallelLayout, shape: StepShape, padded:
 
 def _seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Array:
     """Seconds of a kernel for every variant; attention and experts come one layout at a time."""
-    arrays = {each.name: getattr(op, each.name) for each in fields(op)}
+    arrays = {each.name: getattr(op, each.name) for each in fields(op)}  # type: ignore[arg-type]
     arrays = {
         name: each for name, each in arrays.items() if isinstance(each, np.ndarray) and name not in ("queries", "keys")
     }

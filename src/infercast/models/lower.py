@@ -184,7 +184,7 @@ def merge(calls: list[Call]) -> list[Call]:
     """Join what stacks have in common: the same kernel on the same shape (arrays aside), launched more often."""
     merged: dict[tuple[object, ...], Call] = {}
     for call in calls:
-        values = [getattr(call.op, each.name) for each in fields(call.op)]
+        values = [getattr(call.op, each.name) for each in fields(call.op)]  # type: ignore[arg-type]
         key = (call.name, call.beside is not False, *[value for value in values if not isinstance(value, np.ndarray)])
         seen = merged.get(key)
         merged[key] = call if seen is None else replace(call, count=seen.count + call.count)

@@ -410,7 +410,7 @@ def parts_of(board: BoardPower, op: Op, seconds: Any, warm: Any) -> list[Any]:
 def _shape(calls: Sequence[tuple[Op, int]], rows: int) -> Array:
     """Sizes and formats of the operator that does most, and which kernel it is."""
     op = max((op for op, _ in calls), key=lambda each: float(np.sum(np.ravel(each.flops))))
-    names = {each.name for each in fields(op)}
+    names = {each.name for each in fields(op)}  # type: ignore[arg-type]
     sizes = (getattr(op, name) if name in names else 0 for name in SIZES)
     columns = [np.log2(np.maximum(_flat(0 if size is None else size, rows), 0.5)) for size in sizes]
     rate = {"bf16": 16.0, "fp16": 16.0, "fp8": 8.0, "fp4": 4.0}.get(tensor_rate_of(op.compute_dtype), 32.0)
