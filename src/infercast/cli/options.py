@@ -308,7 +308,7 @@ def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
 def labelled(workload: Workload, given: Mapping[str, Any]) -> Workload:
     """The same requests in the classes and with the adapters that the options ask for."""
     texts = given.get("class_") or []
-    if texts or any(request.slo_class for request in workload.requests):
+    if texts or workload.has("slo_class"):
         from infercast.serve.workload.classes import parse_class, with_classes  # noqa: PLC0415 - few runs have any
 
         workload = with_classes(workload, [parse_class(text) for text in texts], seed=given["seed"])
