@@ -33,7 +33,6 @@ def glossary() -> tuple[Term, ...]:
 
 @cache
 def spellings() -> dict[str, Term]:
-    """Each spelling, in lower case, with its term."""
     found: dict[str, Term] = {}
     for term in glossary():
         for text in (term.key, term.term, *term.also):

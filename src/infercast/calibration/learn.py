@@ -108,7 +108,6 @@ class Replay:
         return self._system._replace(pools=(pool.of(replica),)).serve(self.result.workload)
 
     def _chance(self, run: Run) -> Array:
-        """Where requests were drawn, the result had others than ours."""
         pool, workload = self._system.pools[0], self.result.workload
         if workload.drawn is not None:
             luck = luck_of(workload, run.clients, pool.replica, lambda other: self._system.serve(other).clients)
@@ -253,9 +252,8 @@ def calibrate(
     asked: Asked | None = None,
     tell: Tell = lambda _: None,
 ) -> Calibration:
-    """What measured results say of the deployment that they were measured on.
-
-    ``results`` are files of load generators, folders of them, or each a `Result`; ``asked`` says what files do not.
+    """What measured ``results`` (files of load generators, folders of them, or `Result`) say of the deployment that
+    they were measured on; ``asked`` says what files do not.
     """
     if deployment.corrections is not None:
         raise InputError("the deployment is calibrated already; calibrate one without")
@@ -411,7 +409,6 @@ def total(values: Snapshot, name: str) -> float:
 
 
 def _cumulated(values: Snapshot, name: str) -> dict[float, float]:
-    """How many values of a histogram are up to each of its edges."""
     by_edge: dict[float, float] = {}
     for (each, labels), value in values.items():
         edge = EDGE.search(labels) if each == f"{name}_bucket" else None
@@ -510,7 +507,6 @@ class Traces(NamedTuple):
 
     @property
     def seats(self) -> int:
-        """Requests that run while others wait, if it is one number."""
         running = {round(each["running"]) for each in self.gauges if each["waiting"] >= 1}
         most = max(round(each["running"]) for each in self.gauges)
         much, full = 0.2, 0.9  # Of TTFT, and of the KV cache, which keeps requests waiting itself

@@ -482,7 +482,6 @@ def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Resu
 
 
 def _files(path: Path) -> list[Path]:
-    """A file itself; of a sweep's folder every run, wherever it is."""
     if not path.is_dir():
         return [path]
     runs = sorted(path.rglob("run=*.json"))

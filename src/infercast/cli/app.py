@@ -170,7 +170,6 @@ def _folded(make: Callable[..., Any], given: Any) -> Any:
 
 
 def usage_sentence(problem: Any) -> str:
-    """What is wrong with a command line, and where it is explained."""
     said = " ".join(problem.format_message().split()).rstrip(".").replace(". Did you", "; did you")
     context = getattr(problem, "ctx", None)
     asked = f" {context.info_name}" if context is not None and context.parent is not None else ""
@@ -178,8 +177,8 @@ def usage_sentence(problem: Any) -> str:
 
 
 def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
-    """The command line with the command that is asked for, or with the names of all where none is. What completes words
-    in a shell takes a while to load, so it is there where it is asked for.
+    """The command line with one command, or with the names of all. Completion in a shell is slow to load, so it is
+    optional.
     """
     app = typer.Typer(
         name="infercast",

@@ -155,7 +155,6 @@ def form_of(format_: Form | None, *, as_json: bool, full: bool) -> Form:
 
 
 def note(sentence: str) -> None:
-    """A note on standard error."""
     print(f"infercast: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -167,9 +166,8 @@ def print_result(
     form: Form, document: Callable[..., Any], tables: Callable[..., Any], *result: Any,
     rows: str | tuple[str, ...] | None = None, brief: Callable[..., Any] | None = None,
 ) -> None:  # fmt: skip
-    """A result in the form that was asked for: these functions make the JSON document and the tables of it. ``brief``
-    makes one screen of it, which is otherwise as much of the tables as fits one. ``rows`` says under which keys of the
-    document the rows of CSV are (`rows_of`).
+    """A result in the form that was asked for, by functions that make its JSON document, its tables, and one screen of
+    it (``brief``). ``rows``: the keys of the document under which the rows of CSV are (`rows_of`).
     """
     if form is Form.JSON:
         print_json(document(*result))
@@ -271,7 +269,6 @@ def check_files(plot: Path | None, *tables: tuple[str, Path | None]) -> None:
 
 
 def write_plot(path: Path, picture: Picture) -> None:
-    """A picture in the format that the name of its file asks for."""
     if path.suffix == ".png":
         picture.write_png(path)
     elif path.suffix == ".svg":

@@ -29,7 +29,6 @@ class Argument(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """All its forms without dashes."""
         return [self.name, *(each.lstrip("-") for each in self.others)]
 
     @property
@@ -39,8 +38,6 @@ class Argument(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A word on a command line that names a flag."""
-
     argument: Argument
     form: str  # The whole form that the word stands for
     attached: str | None = None  # A value within the word
@@ -52,8 +49,6 @@ class Found(NamedTuple):
 
 
 class FlagExplanation(NamedTuple):
-    """What a forecast makes of a flag."""
-
     status: str
     note: str
     as_forecast: Sequence[str] = ()  # Values at which nothing differs from the forecast
@@ -136,8 +131,8 @@ class Arguments:
         return key.partition(".")[::2] if key else (name, path)
 
     def find(self, written: str, *, strict: bool) -> Found:
-        """The flag of a form, or of a beginning that is no other's. One that the release refuses is refused here, too;
-        if not ``strict``, only where no other release takes it.
+        """The flag of a form or of a unique beginning. One that the release refuses is refused; if not ``strict``, only
+        where no other release takes it.
         """
         name, _ = self.parted(written)
         if len(begun := _begun(self.spelled, name)) == 1:
@@ -163,7 +158,6 @@ class Arguments:
         return word if word in self.spelled else str(_classes(self._family).get("renamed", {}).get(word, word))
 
     def knows(self, written: str) -> bool:
-        """Whether this release or another takes it."""
         name, _ = self.parted(written)
         return bool(_begun(self.spelled, name)) or self._elsewhere(name) is not None
 

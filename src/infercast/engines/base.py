@@ -1,7 +1,4 @@
-"""The engine interface, the engines by name, and a model deployed on GPUs under one of them.
-
-See docs/extending.md for how to add an engine.
-"""
+"""The engine interface, the engines by name, and a model deployed on GPUs under one of them."""
 
 from __future__ import annotations
 
@@ -68,8 +65,8 @@ TOGETHER = ("experts", "experts_dispatch", "experts_combine")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Engine(ABC):
-    """One release of a serving engine: its facts, and its rules as methods. Each engine is a subclass. Settings are of
-    the engine's own type: ``asked`` as given by a user, ``settings`` with every default filled in.
+    """One release of a serving engine: its facts, and its rules as methods. ``asked`` are settings as given by a user,
+    ``settings`` those with every default filled in.
     """
 
     name: str  # With its version: ``vllm@0.25``
@@ -106,7 +103,6 @@ class Engine(ABC):
 
     @property
     def version(self) -> Version:
-        """As numbers, as far as the name has it."""
         return version_of(self.name)
 
     @property
@@ -283,8 +279,6 @@ class Engine(ABC):
 
 
 class Configuration(NamedTuple):
-    """One launch configuration."""
-
     rows: int
     columns: int
     depth: int
@@ -301,8 +295,6 @@ class Configuration(NamedTuple):
 
 
 class ExpertLaunches(NamedTuple):
-    """How an engine selects launch configurations."""
-
     family: str
     folder_variable: str  # The environment variable for the folder of a user's own files
     rule_of_thumb: Callable[[int, int, str], Configuration]  # By tokens, experts and format, without a tuned file
@@ -312,7 +304,6 @@ class ExpertLaunches(NamedTuple):
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """Compute formats of the kernel, and their names in file names."""
         return {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 
     def device_name(self, gpu: Gpu) -> str:
@@ -422,7 +413,6 @@ def engine_named(name: str | None = None) -> Engine:
 
 
 def package_of(engine: Engine) -> str:
-    """The package of a release, as pip names it."""
     family, _, version = engine.name.partition("@")
     return f"{family}=={version}{'.0' * (2 - version.count('.'))}"
 
@@ -434,7 +424,6 @@ def absent(name: str) -> str | None:
 
 
 def what_there_is() -> str:
-    """The available engines, for error messages."""
     return f"use --engine {' or '.join(FAMILIES)}, which run many of the same kernels"
 
 

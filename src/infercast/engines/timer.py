@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
 
 class TimedDeployment(Protocol):
-    """What a timer reads of a deployment."""
-
     @property
     def model(self) -> ModelConfig: ...  # As the engine runs it
     @property
@@ -261,7 +259,6 @@ class KernelTimer:
         return np.concatenate([by_tokens, *others, varying], axis=1)
 
     def row_seconds(self, table: int, rows: Table) -> Table:
-        """Seconds of each kernel (columns) for some rows of a table."""
         return np.asarray(self._tables[table][rows])
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
@@ -600,8 +597,6 @@ class DraftingTimer(KernelTimer):
 
 
 class Factor(NamedTuple):
-    """A factor on times, or added seconds."""
-
     value: float
     spread: float  # Standard deviation: of the factor's logarithm, or of the seconds
 

@@ -1,8 +1,8 @@
 """The best possible throughput: what the GPUs of a run could serve of its requests at most, and what limits them.
 
-A bound and no forecast. Every kernel runs at the limit of its hardware, memory, arithmetic and links are all busy at
-the same time, no step waits for a host, and batches are as large as the KV cache has room for, so that weights are read
-as seldom as they can be. It counts the work of the kernels that the engine runs: fewer, fused ones could do better.
+A bound and no forecast: every kernel at the limit of its hardware, memory, arithmetic and links busy at the same time,
+no wait for a host, and batches as large as the KV cache has room for. It counts the kernels that the engine runs:
+fewer, fused ones could do better.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from infercast.serve.workload.request import Request
 
 
 class BestThroughput(NamedTuple):
-    """The most that the GPUs of a run could do."""
-
     requests_per_second: float
     output_tokens_per_second: float
     limited_by: str  # The resource that is always busy then: ``dram``, ``tensor``, ``link``, ...

@@ -108,9 +108,8 @@ def elasticities(
     time_limit: float | None = None,
     **options: Unpack[RunOptions],
 ) -> Elasticities:
-    """What one per cent of each number brings, by simulations of a share ``step`` below and above it.
-
-    The smaller the step, the more weighs which requests happen to meet in a step of the engine.
+    """What one per cent of each number brings, by simulations of a share ``step`` below and above it. With a smaller
+    step, it weighs more which requests happen to meet in a step of the engine.
     """
     require(0.001 <= step <= 0.25, "step", "be a share from 0.001 to 0.25", step)
     promise = parse_slo(slo) if isinstance(slo, str) else slo
@@ -134,7 +133,6 @@ def elasticities(
 
 
 def _steps(found: Deployment, step: float) -> Iterator[HardwareStep]:
-    """Numbers that may matter for this deployment."""
     gpu, alone = found.gpu, found.layout.gpus == 1
     for name in PROPERTIES:
         dtype = name.removesuffix("_flops")

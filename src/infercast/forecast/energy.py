@@ -1,7 +1,4 @@
-"""Energy of a run: joules of its GPU boards, and with servers, building (PUE), carbon and the electricity bill.
-
-It is computed after a run, from how often each row of a timer's tables ran and how long attention took.
-"""
+"""Energy of a run: joules of its GPU boards, and with servers, building (PUE), carbon and the electricity bill."""
 
 from __future__ import annotations
 
@@ -258,7 +255,6 @@ def server_around(gpu: Gpu, facility: Facility) -> Server:
 
 
 def facility_watts(boards: list[tuple[int, Server, float]], pue: float) -> float:
-    """Watts at the wall of (GPUs, server, mean watts of a GPU)."""
     return pue * sum(server.base_of(count) + server.factor * count * watts for count, server, watts in boards)
 
 

@@ -129,7 +129,7 @@ def system_half_widths(
     results: Callable[[ServedRequests], Array], chance: Array, served: ServedRequests | None = None,
 ) -> Widths:  # fmt: skip
     """How far results may be off, as logarithms: all replicas of all pools alike, the link between pools by itself.
-    ``served``: the run of the workload as it is, if any; slower ones are held against its first requests.
+    Slower runs are held against the first requests of ``served``, the run as it is.
     """
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
     if served is not None and jumps_over(system):

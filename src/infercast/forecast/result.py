@@ -68,8 +68,8 @@ class Verdict(ResultMixin):
 
 
 def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
-    """Judge a forecast by an SLO; 80 % intervals are computed if they are not given. All limits of one run are off
-    together, because one GPU and one host cause the error, so the least likely decides.
+    """Judge a forecast by an SLO. All limits of one run are off together, because one GPU and one host cause the error,
+    so the least likely decides.
     """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     intervals = intervals or forecast_intervals(forecast)
@@ -136,7 +136,6 @@ def value_of(forecast: SimulatedRun, limit: Limit) -> float:
 
 
 def counted(forecast: SimulatedRun) -> Array:
-    """Which requests count: all, or those sent in the steady part."""
     sent, window = forecast.clients.sent_at, forecast.window
     return np.ones(sent.size, dtype=bool) if window is None else (sent >= window[0]) & (sent <= window[1])
 
@@ -222,11 +221,9 @@ class Forecast(PlottableResult, SimulatedRun):
         return written
 
     def per_request(self) -> dict[str, Array]:
-        """Arrays over requests, in order of arrival: when each was sent, its tokens, latencies, and its replica.
-
-        TPOT is not a number for an answer of one token. Of two pools the replica is that of the decode pool. With an
-        SLO (`promised`) there is a column that says which requests keep it, 1 or 0; with a KV cache in the host's
-        memory, one for the tokens that came from there.
+        """Arrays over requests, in order of arrival: when each was sent, its tokens, latencies, and its replica (of the
+        decode pool). TPOT is not a number for an answer of one token. An SLO (`promised`) adds a column of 1 and 0 for
+        requests that keep it, a KV cache in host memory one of the tokens that came from there.
         """
         served, requests = self.clients, self.workload.requests
         tiers = [record.tier for record in self.records if record.tier is not None]

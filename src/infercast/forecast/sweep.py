@@ -63,7 +63,6 @@ class Axis:
 
     @property
     def is_load(self) -> bool:
-        """Whether it is a load of one deployment, which has a knee."""
         return self.name in (RATE, CONCURRENCY)
 
     @property
@@ -244,7 +243,6 @@ class Sweep(PlottableResult):
 
     @property
     def simulated(self) -> tuple[Point, ...]:
-        """The points that could be simulated."""
         return tuple(point for point in self.points if point.forecast is not None)
 
 
@@ -549,7 +547,6 @@ def _best(points: dict[float, Point], least_odds: float) -> Point | None:
 
 
 def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
-    """Untried values halfway between the best and its neighbours."""
     if best is None or best.number is None:
         return []
     values = sorted(points)

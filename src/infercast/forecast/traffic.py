@@ -35,7 +35,6 @@ class Traffic(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Requests per second, on average."""
         return self.requests / self.span_s if self.span_s else 0.0
 
     @property

@@ -100,7 +100,6 @@ def tune_model(
 
 
 def experts_of(model: ModelConfig, layout: ParallelLayout) -> MoE | None:
-    """The model's routed experts for one token; None if it has none."""
     return next((call.op for call in token_calls(model, layout, 1) if isinstance(call.op, MoE)), None)
 
 

@@ -111,7 +111,6 @@ def check_table(table: Mapping[str, Any], fields: Mapping[str, Rule], shown: obj
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The part of a message that offers the nearest known names."""
     near = near_names(name, known, most=1)
     suggestion = f"did you mean {near[0]}? " if near else ""
     return f"unknown {what}; {suggestion}known: {', '.join(known)}"

@@ -44,7 +44,6 @@ class ImageEncoder(NamedTuple):
     whole: int = 0  # ... and layers that see all of an image.
 
     def picture(self, width: int, height: int) -> Picture:
-        """What becomes of an image."""
         rules = {
             "area": _by_area, "side": _by_side, "square": _as_square, "tokens": _by_tokens, "patches": _by_patches,
             "canvas": _by_canvas, "crops": _by_crops,

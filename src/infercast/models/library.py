@@ -138,8 +138,6 @@ class Checkpoint(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A name taken apart."""
-
     core: tuple[str, ...]  # Family, generation, sizes and whatever else is not below
     variants: frozenset[str]
     format: str = ""

@@ -61,7 +61,6 @@ def _is_a_layer(value: list[Any] | str) -> bool:
 
 
 def read_object(text: str, what: str) -> dict[str, Any]:
-    """The JSON of a flag."""
     try:
         values = json.loads(text)
     except ValueError:

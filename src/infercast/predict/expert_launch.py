@@ -41,7 +41,6 @@ class ExpertTiles(NamedTuple):
         return ExpertTiles(*(field[which] for field in self))
 
     def one(self, number: int) -> tuple[int, ...]:
-        """A configuration as plain numbers, in the order of the fields."""
         return tuple(int(field[number]) for field in self)
 
 

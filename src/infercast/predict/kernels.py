@@ -336,7 +336,6 @@ class KernelModel:
         return self.like(op, size)
 
     def like(self, op: Op, size: Any, condition: str = "") -> Estimate:
-        """Kernels like ``op``, of these sizes."""
         physics = self._physics(op, self._gpu, size)
         seconds = self._at_least(op, size, self._learned(op, size, physics))
         low, high = self._interval(op, size, physics)

@@ -151,7 +151,6 @@ class Roofline:
 
 
 def launch_floor(gpu: Gpu) -> float:
-    """Seconds the emptiest kernel takes on this GPU."""
     return LAUNCH_FLOOR * (1 - CLOCK_SHARE + CLOCK_SHARE * REFERENCE_CLOCK / gpu.boost_clock)
 
 

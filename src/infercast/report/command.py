@@ -111,7 +111,6 @@ def _fixes(fixes: Sequence[Fix]) -> list[RenderableType]:
 
 
 def _next(explained: Explained, found: RunDiagnosis) -> str:
-    """The one thing to do next."""
     if explained.advised is None:
         return "without --no-advice every single change is tried"
     if explained.recommended:

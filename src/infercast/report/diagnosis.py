@@ -56,7 +56,6 @@ def bottleneck_words(found: RunDiagnosis) -> str:
 
 
 def change_words(found: RunDiagnosis) -> str:
-    """The best change, its gain, and what it costs."""
     remedy = found.remedy
     if remedy is None:
         if found.is_kept:

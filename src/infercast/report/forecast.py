@@ -161,7 +161,6 @@ def part_words(energy: Energy) -> str:
 
 
 def _server_words(server: Server, pue: float) -> str:
-    """The factors between GPU boards and the wall."""
     known = "fitted on servers at the wall" if server.fitted else "stated, not measured"
     share = f"of {server.gpus} GPUs" if server.gpus > 1 else "of one GPU"
     return f"{server.base_watts:g} W {share} and {server.factor:g} x their boards ({server.kind}, {known}); PUE {pue:g}"
@@ -570,7 +569,6 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def _of_pool(pool: run.PoolRun, rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The same rows with the name of one of two pools before theirs."""
     return rows if pool.role == BOTH else [(f"{pool.role} {name}", text) for name, text in rows]
 
 

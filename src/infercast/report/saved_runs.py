@@ -74,7 +74,6 @@ def read_runs(paths: Sequence[Path]) -> list[SavedRun]:
 
 
 def runs_of(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[SavedRun]:
-    """The runs of documents that are at hand, each with a name."""
     return _numbered([_run(Fields(each, Path(name)), name) for each, name in zip(documents, names, strict=True)])
 
 
@@ -339,7 +338,6 @@ def leader_sentences(runs: Sequence[SavedRun], rows: Sequence[Row]) -> list[str]
 
 
 def warnings_of(runs: Sequence[SavedRun]) -> list[str]:
-    """Reasons not to call one run better than another."""
     found = []
     workloads = list(dict.fromkeys(run.workload for run in runs))
     if len(workloads) > 1:

@@ -486,7 +486,6 @@ class Field(Generic[T_contra]):
 
 
 def any_has(of: Callable[[T_contra], object]) -> Callable[[Sequence[T_contra]], bool]:
-    """Whether any row has such a value."""
     return lambda rows: any(of(row) is not None for row in rows)
 
 
@@ -495,7 +494,6 @@ def record(fields: Iterable[Field[T_contra]], row: T_contra) -> dict[str, Any]:
 
 
 def cells(fields: Iterable[Field[T_contra]], rows: Iterable[T_contra]) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of a table with all columns."""
     shown = [(each.title, each) for each in fields if each.title is not None]
     return [title for title, _ in shown], [[each.cell(row) for _, each in shown] for row in rows]
 

@@ -14,8 +14,6 @@ from infercast.reproduce.tables import Table, number, written
 
 
 class Claim(NamedTuple):
-    """One number of a paper, and ours beside it."""
-
     what: str
     unit: str
     theirs: str

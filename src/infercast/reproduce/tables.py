@@ -55,7 +55,6 @@ def number(cell: Cell) -> float | None:
 
 
 def written(cell: Cell) -> str:
-    """Three digits of a number, all of a whole one."""
     if cell is None:
         return "-"
     if isinstance(cell, str):

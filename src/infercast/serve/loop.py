@@ -281,7 +281,6 @@ class Loop:
         return worth_timing(steps, arrival, self.timeline.clock, self._step_seconds)
 
     def _time_decode_steps(self, plan: Plan, arrival: float | None) -> Step:
-        """Time a decode step and its repetitions."""
         decodes, context, num_waiting = plan.decodes, plan.decode_context, len(self.scheduler.waiting)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
         steps = self._most_steps(plan, arrival)

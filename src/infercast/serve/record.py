@@ -195,12 +195,10 @@ class RequestTimes:
 
     @property
     def ttft(self) -> Array:
-        """Time to first token, from sending."""
         return np.asarray(self.first_token - self.sent_at)
 
     @property
     def end_to_end(self) -> Array:
-        """Time from sending to the last token."""
         return np.asarray(self.last_token - self.sent_at)
 
     @property

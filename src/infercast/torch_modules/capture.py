@@ -275,7 +275,6 @@ def _meta(each: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What is kept of an argument."""
     if isinstance(value, torch.Tensor):
         return Tensor(str(value.dtype).removeprefix("torch."), tuple(value.shape), tuple(value.stride()))
     if isinstance(value, list | tuple):

@@ -35,8 +35,6 @@ def constants() -> dict[str, Any]:
 
 
 class Host(NamedTuple):
-    """How long a machine takes for what PyTorch asks of it."""
-
     title: str
     factor: float = 1.0  # Times the seconds of torch_host.toml
     ends: tuple[float, float] = (1.0, 1.0)  # Of the 80 % interval, in multiples
@@ -58,8 +56,6 @@ def host_of(host: str | Path | HostProbe | None, gpu: Gpu) -> Host:
 
 
 class Launch(NamedTuple):
-    """What one call costs the host and the GPU."""
-
     call: AtenCall
     kernels: list[Kernel]
     host: float

@@ -42,7 +42,6 @@ def render_tuning(tuning: tune.Tuning) -> list[RenderableType]:
 
 
 def _advice(tuning: tune.Tuning, shape: tune.TunedShape) -> str:
-    """In the heading of a shape."""
     gain = shape.best[0].speedup if shape.best else 1.0
     if tuning.recommended(shape) is not shape.default:
         return f"change to 1, {gain:.2f} x by forecast"

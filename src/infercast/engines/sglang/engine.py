@@ -157,7 +157,6 @@ def decode_sizes(largest: int, *, padded: bool = True, drafts: bool = False) -> 
 
 
 def prefill_sizes(largest: int) -> tuple[int, ...]:
-    """Captured prefill sizes, in tokens."""
     sizes = [size for first, last, step in PREFILL_STRETCHES for size in range(first, last + 1, step)]
     return tuple(size for size in (*sizes, *range(LONG, largest + 1, LONG_STEP)) if size <= largest)
 

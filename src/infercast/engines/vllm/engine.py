@@ -229,7 +229,6 @@ def _keys_of_blocks(drafting: Drafting, settings: ResolvedSettings) -> dict[str,
 
 
 def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool) -> Offload | None:
-    """The KV cache's host memory tier, if any."""
     asked, kv = settings.tier, deployment.memory.kv
     if asked is None:
         return None
@@ -287,7 +286,6 @@ def _scans_by_flashinfer(model: ModelConfig, gpu: Gpu) -> bool:
 
 
 def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> Drafting | None:
-    """The settings' speculative config resolved for a model."""
     if settings.speculative_config is None:
         if settings.acceptance is not None:
             raise InputError("acceptance has no meaning without --speculative-config")
@@ -304,8 +302,6 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Vllm(Engine):
-    """One release of vLLM."""
-
     rules: EngineVersion
     title = "vLLM"
     close_since = (0, 20)

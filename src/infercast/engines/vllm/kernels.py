@@ -99,7 +99,6 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
 
 
 def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
-    """True if a release runs another kernel than the measured one."""
     humming = version.has(Rule.PREFERS_HUMMING) and gpu.compute_capability == "9.0"
     if isinstance(op, MoE):
         return humming and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == "marlin"
@@ -126,7 +125,7 @@ def packs_experts(model: ModelConfig, gpu: Gpu) -> bool:
 
 def choose_kernels(model: ModelConfig, gpu: Gpu, *, is_recent: bool = False) -> ModelConfig:
     """The model with the cache format and padding of this GPU's kernels, and what they take longer. ``is_recent``:
-    compiled by PyTorch 2.14 or later.
+    PyTorch 2.14 or later.
     """
     if packs_experts(model, gpu):
         model = model.with_experts(partial(replace, routing_slower=PACKED_ROUTING[is_recent]))

@@ -182,8 +182,8 @@ def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table
 
 
 def _prefetch_waits(copies: list[float], a_layer: Table, ahead: int) -> Table:
-    """Waits of steps with layers of these times: a copy starts when the layer ``ahead`` of it, among those copied,
-    is done, one after the other; the first ones of the next step end before this one does.
+    """Waits of steps with layers of these times: copies run one after the other, each from the end of the layer
+    ``ahead`` of it; the first ones of the next step end before this one does.
     """
     moved = [number for number, copy in enumerate(copies) if copy]
     now = free = np.zeros(np.shape(a_layer))

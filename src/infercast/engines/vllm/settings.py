@@ -140,7 +140,6 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
 
 
 def redundant_experts(settings: EngineSettings) -> int:
-    """Copies of experts of a layer, over all GPUs."""
     values = read_object(settings.eplb_config or "{}", "--eplb-config")
     if strange := sorted({*values} - BALANCING):
         raise UnknownNameError("field of --eplb-config", strange[0], sorted(BALANCING))
@@ -255,8 +254,6 @@ class EngineSettings(SettingsRepr):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ResolvedSettings(EngineSettings):
-    """The same settings with every default filled in."""
-
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
@@ -289,7 +286,6 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def tier(self) -> TierSettings | None:
-        """The KV cache's host memory tier."""
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
 
     @property

@@ -1,7 +1,7 @@
 """Advice on a command: every single change tried on the requests of each load, ranked by what users would gain.
 
-A gain counts if it exceeds chance and, where other kernels run, the error of their estimates. Changes of the model's
-answers or of the number of GPUs are shown and never put into the recommended command.
+A gain counts if it exceeds chance and the error of other kernels' estimates. Changes of the model's answers or of the
+number of GPUs are shown and never recommended.
 """
 
 from __future__ import annotations
@@ -24,15 +24,12 @@ LEAST_GAIN = 0.002  # ... and of the mean over all numbers, not its place in a c
 
 
 class Effect(NamedTuple):
-    """What a change does to one number under one load."""
-
     load: str
     of: Gain
     is_aim: bool  # Whether it is what matters most under this load
 
     @property
     def is_real(self) -> bool:
-        """Whether it is more than noise, and worth a word."""
         return abs(self.of.gain) > max(self.of.error, LEAST)
 
     @property
@@ -46,12 +43,10 @@ class Effect(NamedTuple):
 
     @property
     def change(self) -> float:
-        """After / before, less one."""
         return self.of.ratio - 1.0
 
     @property
     def noise(self) -> float:
-        """What chance and estimates alone could do to it."""
         return exp(self.of.error) - 1.0
 
 
@@ -98,7 +93,6 @@ class Advised:
 
 
 def advise(loads: Sequence[tuple[str, Forecast]], tell: Callable[[str], None] = lambda _: None) -> Advised:
-    """Try every change on the first requests of each load's run."""
     trials = [(name, Trials(forecast)) for name, forecast in loads]
     found: list[Advice] = []
     quiet: list[str] = []

@@ -43,8 +43,6 @@ TIMES = (1, 2, 4, 8, 16)
 
 
 class Fix(NamedTuple):
-    """Values with which a command that does not fit would start."""
-
     values: dict[str, Any]
     answers: bool  # Whether the model's numeric formats, and so its answers, change
     gpus: float  # Times as many GPUs
@@ -209,7 +207,6 @@ def _graphs(_: Flag, around: FlagContext) -> str:
 
 
 def _drafts(_: Flag, around: FlagContext) -> str:
-    """The assumed acceptance, and the memory that drafting takes."""
     drafting = None if around.deployment is None else around.deployment.drafting
     if drafting is None or around.usual is None:
         return ""
@@ -221,7 +218,6 @@ def _drafts(_: Flag, around: FlagContext) -> str:
 
 
 def _tier(_: Flag, around: FlagContext) -> str:
-    """Size of the tier in host memory, and how fast it is read."""
     if around.deployment is None or (tier := around.deployment.replica(constant_timer(0.0)).offload) is None:
         return ""
     memory = around.fit.memory

@@ -38,8 +38,6 @@ class PastedCommand(NamedTuple):
 
 
 class Container(NamedTuple):
-    """What ``docker run`` starts."""
-
     image: str
     words: list[str]  # What is in place of the image's own entry point, and what stands behind the image
     environment: Mapping[str, str]
@@ -183,8 +181,6 @@ PRODUCT = re.compile(r"\$\(\((\d+(?:\*\d+)*)\)\)")
 
 @dataclass(frozen=True, slots=True)
 class Pasted:
-    """One command that starts the engine."""
-
     words: tuple[str, ...]  # What follows the program: the model, perhaps, and flags
     where: str = "command line"  # Which of the commands of a file it is
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -258,8 +254,8 @@ class Command(NamedTuple):
 
 
 def read_command(text: str, engine: str | None = None, service: str | None = None) -> Command:
-    """The command of a text by the release of ``engine``, or the one that it names. Without either it is the newest
-    release, or the newest that has all of its flags if there is one.
+    """The command of a text by the release of ``engine``, the one that it names, or the newest (that has all of its
+    flags).
     """
     chosen = started_engine(text) if engine is None else engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
@@ -334,7 +330,6 @@ def _release(image: str) -> str:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """The script of ``sh -c`` (or ``-lc``)."""
     for at, word in enumerate(words[:-1]):
         if re.fullmatch(r"-[a-z]*c", word):
             return words[at + 1]

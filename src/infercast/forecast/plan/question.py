@@ -91,8 +91,8 @@ def _formats(question: Question, candidate: Candidate) -> Iterable[tuple[str | N
 
 
 def _layouts(question: Question, candidate: Candidate) -> Iterable[ParallelLayout]:
-    """All layouts of one replica. Copies that share nothing are replicas, not data parallelism, so only models with
-    routed experts have the latter. A replica that spans nodes fills them.
+    """All layouts of one replica; a replica that spans nodes fills them. Copies that share nothing are replicas, so
+    only models with routed experts have data parallelism.
     """
     config, gpu = config_of(question, candidate), device_of(candidate.gpu, question.network)
     if config is None:
@@ -119,7 +119,6 @@ def put_settings(candidate: Candidate, value: Settings) -> Candidate:
 
 
 def _power_limits(question: Question, candidate: Candidate) -> Iterable[float | None]:
-    """Limits that the board takes, its own as none."""
     gpu = device_of(candidate.gpu, question.network)
     asked = (None if limit is None or limit >= gpu.tdp else limit for limit in question.power_limits)
     return [limit for limit in dict.fromkeys(asked) if limit is None or limit >= LEAST_POWER * gpu.tdp]
@@ -151,8 +150,6 @@ ROUGH_TOKENS = 4096  # Tokens of the largest step that a quick estimate asks for
 
 
 class SharedDeployOptions(NamedTuple):
-    """Options of `deploy` that all candidates share."""
-
     model: str
     network: str | None
     pcie_topology: str | None
@@ -226,8 +223,6 @@ def _placed(question: Question, pool: Candidate) -> tuple[int, Server]:
 
 
 class Objective(NamedTuple):
-    """What to make as small as possible."""
-
     name: str
     says: str  # The winner in words: ``costs least``
     known: Callable[[Question, Candidate], float] | None  # Its value before any timing; None if not known
@@ -277,8 +272,6 @@ def length_for(model: str, workload: Workload) -> int:
 
 
 class Lengths(NamedTuple):
-    """What requests ask for, as arrays."""
-
     new_inputs: Array  # Tokens of each prompt that nothing could have left in a cache
     outputs: Array
 

@@ -90,7 +90,6 @@ def read_samples(
     folder: Path, families: Sequence[str], gpus: Sequence[str] | None = None, *, files: Mapping[str, str] = FILES,
     read: Callable[[Path, str], Iterator[Rows]] = read_table,
 ) -> dict[Key, Sample]:  # fmt: skip
-    """All rows of a data folder, with physics and features, by key."""
     parts: dict[Key, list[Sample]] = defaultdict(list)
     for family in families:
         path = folder / files[family]
@@ -150,7 +149,6 @@ def group_hashes(rows: Rows) -> Array:
 
 
 def stable_hash(text: str) -> int:
-    """The same number for the same text on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 

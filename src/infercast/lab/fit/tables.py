@@ -205,8 +205,8 @@ OWN_TOKENS, WHOLE_TOKENS = ("sglang", "0.5.10"), "whole_tokens"
 
 
 def takes_whole_tokens(table: pandas.DataFrame) -> Array:
-    """For each row, whether it is of spread experts and its run multiplied all pairs of the tokens it saw. A part of a
-    table that is too small to show it may say so in a column.
+    """Whether a row is of spread experts and its run multiplied all pairs of its tokens; a table too small to show it
+    may have a column.
     """
     if WHOLE_TOKENS in table:
         return np.asarray(table[WHOLE_TOKENS])
@@ -330,9 +330,8 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
 
 
 def _sglang_prompts(op: Attention, gpu: Gpu) -> Array:
-    """Seconds in which SGLang's prompts by TensorRT-LLM's kernels differ from what physics has in all tables. They are
-    timed without writing the cache: with it they would be 5 to 20 % shorter than vLLM's of the same shapes, by what the
-    writing takes. Prompts of one token run on the kernel of prompts too, with a thread block for each head.
+    """Seconds in which SGLang's prompts by TensorRT-LLM's kernels differ from physics: timed without writing the cache
+    (with it they would be 5 to 20 % shorter than vLLM's), and prompts of one token have a thread block for each head.
     """
     physics, blocks = PrefillPhysics(op, gpu), np.ravel(op.sequences) * op.heads
     if int(op.queries.max()) > 1:

@@ -283,7 +283,7 @@ class Source(NamedTuple):
 
 def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
     """The same kernel on all GPUs that have it, and all kernels of a family and format together. Where an architecture
-    has constants of its own, other kernels are too unlike: its chips only add to what others say.
+    has constants of its own, its chips only add to what others say.
     """
     pools: dict[Pool, list[Source]] = defaultdict(list)
     for (family, gpu, engine, variant), whole in samples.items():
@@ -381,7 +381,6 @@ def pool(family: str, sources: Sequence[Source], recipe: Recipe) -> tuple[Forest
 
 
 def thin(values: Array, most: int) -> Array:
-    """At most ``most`` rows, the same ones every time."""
     if len(values) <= most:
         return values
     return values[np.random.default_rng(0).permutation(len(values))[:most]]
@@ -415,8 +414,8 @@ def fit_artifact(
     samples: dict[Key, Sample], out: Path, provenance: dict[str, Any], progress: Callable[[str], None] | None = None,
     origin: Mapping[str, Any] | None = None, of_gpus: Container[str] | None = None,
 ) -> list[Entry]:  # fmt: skip
-    """Fit every model and write the artefact with its manifest; returns what was fitted. ``of_gpus``: only these GPUs'
-    own models; those of several are always fitted.
+    """Fit every model and write the artefact with its manifest. ``of_gpus``: only these GPUs' own models; those of
+    several are always fitted.
     """
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))

@@ -58,8 +58,6 @@ DTYPES |= {"fp8": torch.float8_e4m3fn}
 
 
 class Workspace:
-    """Random operands, and a way to empty the L2 cache."""
-
     def __init__(self, device: str = "cuda", share: float = POOL_SHARE) -> None:
         free, _ = torch.cuda.mem_get_info()
         narrow = int(free * share / 4)

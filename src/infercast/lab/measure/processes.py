@@ -82,9 +82,7 @@ def load_apart(engine: str) -> ForkServerContext:
 def compile_ahead(
     cases: Sequence[Case], engine: str, seconds: float, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    """Launch each case once, by one process per core, for at most ``seconds``. While they load, ``meanwhile`` is called
-    and has the GPU for itself.
-    """
+    """Launch each case once, by one process per core, for at most ``seconds``; ``meanwhile`` has the GPU for itself."""
     most_workers = 14
     workers = min(most_workers, (os.cpu_count() or 1) - 1, len(cases))
     if workers < 2:
@@ -171,7 +169,6 @@ class Journal:
         self._write({"at": list(keys), "doing": doing})
 
     def skip(self, case: Case, problem: Exception) -> None:
-        """A case that cannot run, with its reason in a tally's words."""
         self._write({"skip": case.key, "why": reason_of(case, problem)})
 
     def give_up(self, why: str) -> None:
@@ -214,7 +211,6 @@ LEAST_SECONDS = 25.0  # starting a child takes nearly as long; no other one is s
 
 
 def kind_of(case: Case) -> str:
-    """Which kernel it is, whatever the size of the batch."""
     return f"{case.family} {case.shape.get('op', case.shape.get('kind', ''))}"
 
 

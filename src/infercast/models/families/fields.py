@@ -63,7 +63,6 @@ class Fields(NamedTuple):
         return {name: self.positive(key) for name, key in keys.items()}
 
     def count(self, key: str, *alternatives: str, default: int = 0) -> int:
-        """A whole number that may be zero or absent."""
         if any(self.raw(name) == 0 for name in (key, *alternatives)):
             return 0
         return self.positive(key, *alternatives, default=default)
@@ -106,7 +105,6 @@ class Fields(NamedTuple):
         return [Fields(values, f"{self.where}, {key}[{index}]") for index, values in enumerate(found)]
 
     def section(self, key: str) -> Fields:
-        """A nested object as fields of its own, empty when absent."""
         values = self._checked(key, {}, "an object", lambda value: isinstance(value, dict))
         return Fields(values, f"{self.where}, {key}")
 

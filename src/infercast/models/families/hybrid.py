@@ -30,7 +30,6 @@ LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
 def state_dtype(fields: Fields, key: str, default: str = "auto") -> str:
-    """The format of a recurrent state; empty: that of the model."""
     name = fields.word(key, default)
     if name not in STATE_DTYPES:
         raise fields.wrong(key, f"one of {', '.join(STATE_DTYPES)}")

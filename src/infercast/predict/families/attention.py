@@ -168,8 +168,6 @@ PREFILL_FEATURES = common.feature_names("attention_prefill") + SCHEDULE_FEATURES
 
 
 class Tiles(NamedTuple):
-    """How a kernel cuts a batch into query tiles."""
-
     blocks: Number
     keys: Number  # Keys of all blocks together, in whole key tiles
     longest: Number  # Keys of the longest block

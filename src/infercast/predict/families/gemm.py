@@ -365,7 +365,6 @@ def fp8_products(
 
 
 def _kernel(m: float, n: float, k: float) -> int:
-    """Which of ``KERNELS`` runs a product."""
     if n % ALIGNED or k % ALIGNED:
         return 6
     if m <= FEW:

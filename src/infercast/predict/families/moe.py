@@ -369,7 +369,6 @@ OTHERWISE = "triton"  # The kernel of formats that an engine has no other for
 
 
 def expert_kernel(op: MoE, gpu: Gpu, profile: KernelProfile) -> str:
-    """The kernel that multiplies these experts on this GPU."""
     if op.kernel or gpu.kernels not in profile.experts:
         return op.kernel or OTHERWISE
     stored = stored_format(op)

@@ -136,7 +136,6 @@ def _line(names: Sequence[str], kinds: Sequence[str], row: Sequence[str], texts:
 
 
 def _text(cell: str) -> str:
-    """Visible text of a cell, without the small print below it."""
     return unescape(re.sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
 
 

@@ -274,7 +274,6 @@ class BlockSpan:
         self.bundle: BlockRun | None = None  # Its place in the LRU queue while no sequence holds it
 
     def cut(self, position: int) -> BlockSpan:
-        """Split a span; returns the second part."""
         second = BlockSpan(self.line, position, self.end)
         second.holders, second.bundle = {*self.holders}, self.bundle
         self.end = position

@@ -242,7 +242,6 @@ class KvCache:
 
     @property
     def num_free(self) -> int:
-        """Blocks that no sequence holds, including cached ones."""
         return self.num_blocks - self.num_held
 
     def take(self, count: int) -> None:

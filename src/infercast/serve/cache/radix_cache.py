@@ -249,7 +249,6 @@ class HostPages:
             heapq.heappush(self._queue, (node.time, self._num_queued, node))
 
     def _forget(self, count: int, tree: RadixTree) -> None:
-        """Make room by evicting leaves that are not on the GPU."""
         queue = self._queue
         while count > 0 and queue:
             time, _, node = heapq.heappop(queue)
@@ -308,7 +307,6 @@ class RadixCache:
 
     @property
     def num_free(self) -> int:
-        """Pages that no sequence holds, including cached ones."""
         return self.num_blank + self.num_evictable
 
     @property

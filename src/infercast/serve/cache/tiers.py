@@ -36,8 +36,6 @@ class LinkSpeed:
 
 
 class CopyQueue:
-    """Copies in submission order, with totals."""
-
     def __init__(self, speed: LinkSpeed) -> None:
         self.speed = speed
         self.free_at = 0.0  # When the last copy ends
@@ -231,7 +229,6 @@ class HostTier:
             self._make_idle(key)
 
     def _evict(self, count: int, kept: set[int]) -> bool:
-        """Evict this many idle blocks, or none; those in ``kept`` stay."""
         idle, blocks = self._idle, self._blocks
         if count > len(idle):
             return False

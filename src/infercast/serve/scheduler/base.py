@@ -222,8 +222,6 @@ class Group(Generic[Member]):
 
 
 class Prompt(NamedTuple):
-    """What is left to compute of a sequence."""
-
     computed: int
     num_input: int
     known: int  # Known tokens of prompt and answer
@@ -364,7 +362,6 @@ class FcfsPolicy:
         return replace(bounded, max_num_batched_tokens=WHOLE_PROMPT)
 
     def victim(self, running: Iterable[Sequence]) -> Sequence:
-        """The last started, or the last by priority."""
         return max(running, key=RANK) if self.by_priority else next(iter(running))
 
 

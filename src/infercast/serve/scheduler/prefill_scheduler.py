@@ -57,8 +57,6 @@ class RankedQueue(deque[DeclaredSequence]):
 
 
 class Batch:
-    """Sequences that are scheduled together."""
-
     def __init__(self, cohort: ReservingDecodeBatch) -> None:
         self.cohort = cohort
         self.ended: list[DeclaredSequence] = []  # Finished sequences, which stay in the batch until decoding continues
@@ -247,7 +245,6 @@ class PrefillScheduler:
         return min(max(1, most // len(self._batches)) - num_running, most - held - cut)
 
     def _admit(self, plan: Plan, num_running: int, places: int) -> Admission:
-        """Select the prompts of a prefill step."""
         preempted: list[DeclaredSequence] = []
         skipped: list[DeclaredSequence] = []
         batch, rules, adapters = self.batch, self.policy.rules, self.adapters
@@ -378,7 +375,6 @@ class PrefillScheduler:
         )
 
     def _plan_decoding(self, plan: Plan) -> None:
-        """Plan a decode step, retracting sequences if pages run out."""
         batch, cohort = self.batch, self.batch.cohort
         if batch.ended:
             batch.ended.clear()

@@ -87,7 +87,6 @@ class Scheduler:
         self.cohort = DecodeBatch(cache, steps_under_way - 1, frees_on_completion=self._frees_on_completion)
 
     def add(self, index: int, request: Request) -> None:
-        """Queue a request."""
         kind = Sequence if self.drafts is None else self.drafts.sequence_kind
         sequence = kind(index, request, self.cache.path(request), self._num_groups)
         room = self.longest - sequence.num_input
@@ -402,7 +401,6 @@ class Scheduler:
         return max(0, computed)
 
     def _take_back(self, plan: Plan, victim: Sequence) -> None:
-        """Remove a preempted sequence from the step being planned."""
         new_tokens = plan.take_back(victim)
         if self._frees_on_completion:
             victim.num_under_way -= new_tokens
@@ -701,7 +699,6 @@ class Scheduler:
         return done
 
     def _end(self, done: list[Sequence]) -> None:
-        """Release finished sequences."""
         if self.offload is not None:
             self.offload.end(done)
         for sequence in done:
@@ -727,7 +724,6 @@ class Scheduler:
         self._is_blocked = False
 
     def end_moves(self, moves: list[KvTransfer]) -> None:
-        """Copies to or from host memory have completed."""
         assert self.offload is not None
         self.offload.end_moves(moves)
         self._is_blocked = False

@@ -141,7 +141,6 @@ def _scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _paged_scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """Scores of sequences that decode, over keys in blocks."""
     gemm = vllm("utils.deep_gemm")
     batch, heads = shape["batch"], shape["heads"]
     query = workspace.take(batch, 1, heads, INDEX_DIM, dtype="fp8")
