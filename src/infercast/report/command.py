@@ -7,8 +7,7 @@ from math import exp
 from typing import Any
 
 from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
-from infercast.forecast.command.advice import Advice, Advised, Effect
-from infercast.forecast.command.explain import Explained, Fix, FlagExplanation, ServedLoad
+from infercast.forecast.command.explain import Advice, Advised, Effect, Explained, Fix, FlagExplanation, ServedLoad
 from infercast.forecast.command.flags import Flag
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.report.caveats import brief_doubts

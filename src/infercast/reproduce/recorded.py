@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from infercast.bundled import DATA
-from infercast.lab.validate.ablation import PARTS
-from infercast.lab.validate.compare import CLASSES, PREFIX
+from infercast.lab.validate.compare import CLASSES, PARTS, PREFIX
 from infercast.reproduce.tables import Cell, Table, number
 
 Rows = Sequence[dict[str, Any]]

@@ -14,8 +14,17 @@ import numpy as np
 
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import Gpu, load_gpu
-from infercast.lab.fit.sweeps import is_swept, read_sweep, sweep_folders
-from infercast.lab.fit.tables import FILES, LEFT_OUT, TABLES, Array, Rows, read_table
+from infercast.lab.fit.tables import (
+    FILES,
+    LEFT_OUT,
+    TABLES,
+    Array,
+    Rows,
+    is_swept,
+    read_sweep,
+    read_table,
+    sweep_folders,
+)
 from infercast.ops import Attention, Gemm, Op
 from infercast.predict.families import FAMILIES, family_of
 from infercast.predict.families.gemm import product_variant

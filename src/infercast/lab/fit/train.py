@@ -22,8 +22,7 @@ from infercast.bundled import read_data
 from infercast.errors import missing
 from infercast.hardware import load_gpu
 from infercast.lab.fit.samples import Key, Sample, is_usual, sweep_samples
-from infercast.lab.fit.sweeps import read_families, sweep_folders
-from infercast.lab.fit.tables import FILES, Array
+from infercast.lab.fit.tables import FILES, Array, read_families, sweep_folders
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
 from infercast.predict.families.family import has_constants, stated_interval
