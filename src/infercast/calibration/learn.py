@@ -346,8 +346,6 @@ def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...],
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What was seen of an engine for a while, and what the forecast expected."""
-
     seconds: float
     requests: int
     rate: float
@@ -438,7 +436,6 @@ def lengths_of(values: Snapshot, name: str) -> Lengths:
 
 
 def judge(deployment: Deployment, first: str, second: str, seconds: float, tell: Callable[[str], None]) -> Watched:
-    """Two snapshots, ``seconds`` apart, held against the forecast of the load between them."""
     before, after = as_vllm(parse_metrics(first)), as_vllm(parse_metrics(second))
     values = between(before, after)
     count = round(total(values, "vllm:request_prompt_tokens_count"))
@@ -572,7 +569,6 @@ def _suspecting(prior: Array, places: Sequence[int]) -> Array:
 
 
 def _other_flags(system: System, values: Snapshot) -> list[str]:
-    """Flags of the engine that its metrics show to be others than those of the forecast."""
     labels = next((text for name, text in values if name == "vllm:cache_config_info"), "")
     shown = dict(re.findall(r'(\w+)="([^"]*)"', labels))
     replica, found = system.pools[0].replica, []

@@ -40,7 +40,6 @@ def command_to_complete(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def offer(catalogue: str) -> Callable[[str], list[str]] | None:
-    """Completes names of a list; the last one where several have commas between them."""
     if catalogue not in LISTS:
         return None
 

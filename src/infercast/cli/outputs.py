@@ -103,7 +103,6 @@ def command_line(*files: str) -> str:
 
 
 def outputs_of(given: Mapping[str, Any]) -> Outputs:
-    """Check what the options of a command ask for, before a run that may take long."""
     report, trace, window = given["report"], given["trace_out"], given["trace_window"]
     requests, result, detailed = given["requests_out"], given["save_result"], given["save_detailed"]
     if report is not None:
@@ -184,7 +183,6 @@ def print_result(
 
 
 def print_answer(form: Form, answer: Any, *, plot: Path | None = None, csv: Path | None = None) -> None:
-    """Write the files that are asked for, and print the answer, by the renderers of its kind."""
     from infercast.report.formats import plot_of, renderers_of  # noqa: PLC0415 - some commands need none of it
 
     how = renderers_of(answer)
@@ -232,7 +230,6 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
 
 @contextmanager
 def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Progress callback of several runs: the name of each as it begins."""
     with bar_of({"description": doing, "total": total}) as update:
         yield lambda label: update(advance=1, description=label)
 

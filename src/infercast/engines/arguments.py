@@ -102,8 +102,6 @@ def _begun(spelled: Collection[str], name: str) -> list[str]:
 
 
 class Arguments:
-    """The flags of one release; the settings of an engine without ``arguments.json``."""
-
     def __init__(self, engine: str, title: str, settings: Settings, *, flexible: bool) -> None:
         self._family, _, version = engine.partition("@")
         path = DATA / "engines" / self._family / "arguments.json"
@@ -154,7 +152,6 @@ class Arguments:
         )
 
     def renamed(self, word: str) -> str:
-        """A flag of earlier releases as this one writes it; any other word as it is."""
         return word if word in self.spelled else str(_classes(self._family).get("renamed", {}).get(word, word))
 
     def knows(self, written: str) -> bool:
@@ -175,7 +172,6 @@ class Arguments:
         return None
 
     def meaning(self, found: Found, value: str, *, is_read: bool) -> FlagExplanation:
-        """What a forecast makes of a flag; ``is_read``: it is one of ours, or a setting."""
         argument, refused = found.argument, found.refused
         meaning = meaning_of(self._family, argument.names, is_read=is_read)
         others, choices = (row for row in self._rows if row.name == argument.name), argument.choices

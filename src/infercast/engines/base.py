@@ -168,7 +168,6 @@ class Engine(ABC):
         return found
 
     def check_gpu(self, gpu: Gpu) -> None:
-        """Reject a GPU that is too old; GPUs of other vendors have no compute capability and pass."""
         oldest, such_as = self.oldest_gpu
         parts = gpu.compute_capability.split(".")
         if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest:
@@ -229,7 +228,6 @@ class Engine(ABC):
         """How it divides the memory of a GPU of the ``stage``, or that with least room; perhaps without a KV block."""
 
     def weight_waits(self, deployment: Deployment, tokens: Table, seconds: Table, /) -> Table | None:
-        """Seconds that steps of these tokens and kernel times wait for weights in host memory, if any."""
         return None
 
     def check_memory(self, model: ModelConfig, settings: Any, memory: Memory, /) -> None:  # noqa: B027 - most have none

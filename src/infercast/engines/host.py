@@ -175,7 +175,6 @@ class Launch(Enum):
 
 
 def next_size(sizes: Sequence[int], number: int) -> int | None:
-    """The smallest of some ascending sizes that holds this many tokens or sequences."""
     place = bisect_left(sizes, number)
     return sizes[place] if place < len(sizes) else None
 

@@ -35,8 +35,6 @@ class Settings(Protocol):
 
 
 class Resolved(Settings, Protocol):
-    """Settings with every default filled in; code outside the engine reads only these."""
-
     @property
     def max_num_batched_tokens(self) -> int: ...  # Tokens of the largest step ...
     @property

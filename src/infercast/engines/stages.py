@@ -177,7 +177,6 @@ def cut_layout(deployment: TimedDeployment, partition: str, work: Sequence[StepK
 
 
 def _balanced_cut(deployment: Any, usual: tuple[int, ...], work: Sequence[StepKind]) -> tuple[int, ...]:
-    """The best cut of which every stage fits in its GPU's memory; the usual one where none does."""
     engine, settings, layout = deployment.engine, deployment.settings, deployment.layout
     layers, last = deployment.model.layers, layout.pipeline - 1
     longest = settings.max_model_len, engine.tokens_under_way(settings, layout)

@@ -141,7 +141,6 @@ class DecodeSurface:
         return [column[start] + share * (column[start + 1] - column[start]) for column in page]
 
     def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
-        """Seconds of each kernel at the integer lengths of a page and the one after."""
         curve = self._curves.get(num_sequences)
         if curve is None:
             # Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it.

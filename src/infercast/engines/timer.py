@@ -252,7 +252,6 @@ class KernelTimer:
         return np.concatenate([*parts, varying])
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        """Seconds of each kernel (columns) in each of many steps (rows), from their estimates."""
         by_tokens = self._token_table[rows[0]]
         by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
         others = [table[row] for table, row in zip(self._tables[1:], rows[1:], strict=True)]
@@ -343,7 +342,6 @@ class KernelTimer:
         return StepEstimate([dense + sum(kernels) for kernels in times.tolist()], times.T.tolist(), host, rows)
 
     def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
-        """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
         rows = keys.shape[0] if keys.ndim > 1 else 1
         return self._time_calls(self._by_sequence(queries, keys, sequences), rows)
 
@@ -470,7 +468,6 @@ class DraftingTimer(KernelTimer):
         return DraftShape(new, before, width * count + len(prefills), count, drafts * count, width, len(new), drafts)
 
     def _attention(self, shape: DraftShape) -> list[float]:
-        """Seconds of each attention kernel in the target's pass and in the first draft pass."""
         assert self._surfaces is not None
         of_single, of_prompts = self._surfaces
         verifying, prompts = shape.num_verifying, shape.prompts

@@ -350,7 +350,6 @@ def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload
 
 
 def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> Level:
-    """The level of a simulation, from its steady part or else without its ramp-up."""
     served, start = forecast.clients, float(forecast.clients.sent_at.min())
     ramp_up = 0.4  # Share of a run that never settled
     begin, end = forecast.window or (start + ramp_up * forecast.steady.end, start + forecast.steady.end)
@@ -384,7 +383,6 @@ class ServiceTime(NamedTuple):
 
 
 def learn_service(system: System, traffic: Traffic, longest: int) -> ServiceTime:
-    """From the rates of a replica that is kept full with longer and shorter requests."""
     random, size, mix = np.random.default_rng(11), traffic.arrivals.size, 300
     chosen = random.choice(size, min(size, mix), replace=False)
     rows, seconds = [], []

@@ -134,7 +134,6 @@ def with_acceptance(deployment: Deployment, length: float) -> Deployment:
 
 
 def carried(calibration: Calibration, asked: Fingerprint) -> Corrections:
-    """The corrections of a deployment, with a note where it is not the one that was measured."""
     known = calibration.deployment
     if not asked.host.startswith(known.host):  # a what-if says behind it how many times as fast
         raise InputError(

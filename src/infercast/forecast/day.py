@@ -316,7 +316,6 @@ def _day_of(deployment: Deployment, traffic: Any, rate: float | None, profile: s
 
 
 def day_within(given: Mapping[str, Any], longest: int, window: float = autoscaling.WINDOW) -> autoscaling.Traffic:
-    """The day that options of these names describe, of requests of at most ``longest`` tokens."""
     inputs, outputs, _ = deploy.lengths_within(
         given.get("input_len", INPUT_LEN), given.get("output_len", OUTPUT_LEN), longest
     )

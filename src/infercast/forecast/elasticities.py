@@ -55,8 +55,6 @@ class HardwareStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Elasticity:
-    """Per cent by which results change for each per cent of one number."""
-
     step: HardwareStep
     brings: Mapping[str, float | None]  # By the names of `results_of`; None where there is no such result
 

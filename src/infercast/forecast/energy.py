@@ -48,7 +48,6 @@ class StepsEnergy:
 
 
 def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, batches: list[Batch]) -> StepsEnergy:
-    """Energy of all steps of a phase; ``batches`` are representative of its attention."""
     seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed)
     first, *others = [np.array([[*counts], [*counts.values()]]) for counts in totals.rows]
     numbers = first[0].astype(np.int64)

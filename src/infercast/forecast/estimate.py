@@ -217,7 +217,6 @@ def resolve(family: str, values: Values, gpu: Gpu) -> tuple[Op, str]:
 
 
 def build_op(family: str, values: Values) -> Op:
-    """The operator that these values describe; sizes may be arrays of the same length."""
     shape = shape_of(family)
     names = {*shape.sizes, *shape.optional}
     if not (names >= values.keys() >= {*shape.sizes}):
@@ -244,7 +243,6 @@ def build_op(family: str, values: Values) -> Op:
 
 
 def _check_size(name: str, value: Any, least: int) -> None:
-    """Raise InputError unless a size, or each of an array of sizes, is in range."""
     largest_bytes = 2**50
     most = largest_bytes if name == "bytes" else LARGEST
     low, high = (value, value) if type(value) is int else (np.min(value), np.max(value))

@@ -320,7 +320,6 @@ class Phase(NamedTuple):
 
 
 def weakest_source(phases: tuple[Phase, ...]) -> str:
-    """What the estimates of the largest families rest on: the weakest of them."""
     counts = 0.05  # Share of a phase from which on a family's source counts
     families = [family for phase in phases for family in phase.families if family.share >= counts and family.source]
     return max((family.source for family in families), key=SOURCES.index)

@@ -152,7 +152,6 @@ def request_progress(asked: Progress | bool | None, total: int) -> Iterator[Prog
 
 @contextmanager
 def stage_progress(asked: Callable[[str], None] | bool | None) -> Iterator[Callable[[str], None]]:
-    """The caller's own function, a numbered line for True, or nothing."""
     if not asked or not isinstance(asked, bool):
         yield asked or (lambda _: None)
         return

@@ -55,8 +55,6 @@ STEP = 5.0  # Watts or MHz: finer differences than this are not looked at
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The name of what changes, and its values in the order of the question."""
-
     name: str
     values: tuple[Any, ...]
     across: Axis | None = None  # A second setting: each of its values goes with each of these
@@ -444,8 +442,6 @@ def _title(points: Sequence[Point]) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Savings(ResultMixin):
-    """Every value that was tried, in ascending order, and the best of them."""
-
     title: str
     workload: str
     name: str  # `POWER` or `CLOCK`

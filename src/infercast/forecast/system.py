@@ -62,8 +62,6 @@ class Run(NamedTuple):
 
 
 class System(NamedTuple):
-    """One pool, or a prefill pool and a decode pool with a link between them."""
-
     pools: tuple[ServingPool, ...]
     link: str | None = None  # The name of the link, and what it carries
     wire: Link | None = None

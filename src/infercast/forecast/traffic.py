@@ -43,7 +43,6 @@ class Traffic(NamedTuple):
 
 
 def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40) -> Traffic:
-    """What a trace holds, with its rates in so many ``parts`` of its span."""
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most forecasts read none
 
     workload = source if isinstance(source, Workload) else read_trace(source)
@@ -80,7 +79,6 @@ def _arrivals(cv: float, rate: float, *, is_open: bool) -> list[tuple[str, str]]
 
 
 def _reused(requests: Sequence[Request]) -> Array:
-    """Tokens of each prompt that begin an earlier prompt or its answer."""
     known: dict[tuple[int, int, int], int] = {}
     found = []
     for request in requests:

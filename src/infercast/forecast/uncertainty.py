@@ -200,7 +200,6 @@ class Gains(NamedTuple):
 
 
 def gains_of(deployment: Deployment, record: Record) -> Gains:
-    """Of the average steps of a run: down to what the hardware allows, and a bound not at all."""
     phases = (record.prefilling, record.decoding)
     return Gains(*(_gain(deployment, totals) if totals.steps else inf for totals in phases))
 

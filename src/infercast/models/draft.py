@@ -132,7 +132,6 @@ def _named(calls: list[Call]) -> list[Call]:
 
 
 def prediction_draft(target: ModelConfig) -> Draft:
-    """The heads of the target's own checkpoint that predict further tokens."""
     part = target.prediction
     if part is None:
         raise InputError(

@@ -22,8 +22,6 @@ class Picture(NamedTuple):
 
 
 class ImageRule(NamedTuple):
-    """How a processor cuts images; what the numbers mean is up to the rule of that name."""
-
     name: str
     patch: int  # Pixels along the side of a patch
     merge: int  # Patches along the side of a token

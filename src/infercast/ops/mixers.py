@@ -170,8 +170,6 @@ def entries_up_to(tokens: Lengths, compress: int, most: int = 0) -> Lengths:
 
 @dataclass(frozen=True)
 class Batch:
-    """New tokens of sequences, each of which looks back at the tokens of its own sequence."""
-
     queries: Lengths
     keys: Lengths
     sequences: Lengths | int = 1

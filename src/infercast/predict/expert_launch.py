@@ -175,7 +175,6 @@ class Times(NamedTuple):
 
 
 def row_blocks(op: MoE, tiles: ExpertTiles) -> Blocks:
-    """Spread the tokens over the experts and cut each expert's into row blocks."""
     tokens = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64))
     rows, hit, by_height, _ = route(op, tokens, tiles.rows, Arrays)
     blocks = np.concatenate(by_height)

@@ -329,7 +329,6 @@ class Artifact:
 
 
 def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True) -> Artifact:
-    """Open an artefact, ``checked`` against its manifest and this code."""
     try:
         arrays = open_arrays(path)
         header = json.loads(arrays["header"].tobytes().decode("utf-8"))

@@ -72,7 +72,6 @@ def kernel_named(operator: str, name: str) -> str:
 
 
 def expert_kernel_named(name: str) -> str:
-    """The kernel for routed experts that a table means by a name, or ``other``."""
     return kernel_named("moe", name) or "other"
 
 

@@ -143,7 +143,6 @@ def learn(
 
 
 def _precision(smooth: Array, misses: Array, usual: float) -> Array:
-    """The inverse covariance of misses, with odd ones counting for less."""
     noise = np.full(misses.size, DOUBTED * usual)
     for _ in range(REWEIGHTED):
         missed = np.square(misses - smooth @ np.linalg.solve(smooth + np.diag(noise), misses))
@@ -230,7 +229,6 @@ def scheduled_seconds(features: Number, scheduled: int, x: Kit) -> Number:
 
 
 def between_kernels(family: Family, variant: str) -> tuple[float, float]:
-    """Factor and seconds that an engine adds to a kernel that was measured by itself."""
     return _by_variant(family.between_kernels, variant, (1.0, 0.0))
 
 

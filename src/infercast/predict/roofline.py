@@ -82,8 +82,6 @@ class Predictor(Protocol):
 
 
 class Adjusted:
-    """Another predictor with changed estimates; a kind overrides what differs."""
-
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
         self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound

@@ -525,7 +525,6 @@ def system_facts(forecast: Forecast) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def pool_facts(pool: run.PoolRun) -> list[tuple[str, str]]:
-    """The deployment of a pool, its replicas and their load balancer."""
     several = [("engines", f"{pool.pool.instances:,} of these")] if pool.pool.instances > 1 else []
     router = [("router", pool.pool.engines.router)] if len(pool.records) > 1 else []
     return [*several, *deployments.deployment_facts(pool.deployment), *router]

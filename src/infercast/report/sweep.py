@@ -524,7 +524,6 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
 
 
 def _best_run(found: BreakEven) -> Forecast:
-    """With drafts where they help most, or without where they never do."""
     best = max(found.points, key=lambda point: point.speed_up)
     return best.drafted if best.speed_up > 1.0 else best.plain
 

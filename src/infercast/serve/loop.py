@@ -291,7 +291,6 @@ class Loop:
         return Step(plan, (decodes, num_waiting, decodes, context, decodes), estimate, shape)
 
     def _time_mixed_step(self, plan: Plan) -> Step:
-        """Time a step that mixes the decode batch with individually scheduled sequences."""
         if self._has_drafts:
             return self._time_drafts(cast("DraftPlan", plan))
         decodes, context, sampled = plan.decodes, plan.decode_context, len(plan.sampled) + plan.num_cut

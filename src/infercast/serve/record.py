@@ -214,8 +214,6 @@ class RequestTimes:
 
 
 class Record(RequestTimes):
-    """Arrays over requests, filled during the run. Times are in seconds."""
-
     def __init__(
         self, num_requests: int, num_blocks: int, token_path_seconds: float = 0.0, token_turn_seconds: float = 0.0
     ) -> None:
@@ -299,7 +297,6 @@ class Record(RequestTimes):
             self.num_output[sequence.index] = sequence.num_output
 
     def lose(self, index: int, left: float, wasted: int) -> None:
-        """The client of a request has left; NaN: to send it again. ``wasted``: tokens computed for it."""
         self.num_left += 1
         self.num_wasted += wasted
         self.last_token[index] = left

@@ -150,7 +150,6 @@ def _watts(kilowatts: float | None) -> float | None:
 
 
 def _power_limits(given: list[str]) -> tuple[float | None, ...]:
-    """Watts with commas between them; ``none`` is the board's own limit."""
     found: list[float | None] = []
     for word in options.comma_list("--power-limit", given):
         try:
@@ -185,7 +184,6 @@ def _axes(vary: list[str]) -> list[PlanAxis]:
 
 
 def day_of(ctx: options.Context) -> Traffic:
-    """The day that the options of a command ask for; all requests are within the model's length."""
     given = ctx.params
     check_too_long(given["too_long"])
     longest = options.longest_asked(ctx) or load_model(given["model"]).max_positions

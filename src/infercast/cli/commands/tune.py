@@ -134,7 +134,6 @@ def _ranked_dict(ranked: tune.Ranked) -> dict[str, Any]:
 
 
 def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[RenderableType]:
-    """Predicted and measured times, shape by shape, and what there was no time for."""
     parts: list[RenderableType] = []
     for trial in trials:
         base = trial.default
@@ -235,7 +234,6 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _try(tuning: tune.Tuning, seconds: float) -> list[tune.Trial]:
-    """Measure the default, the ranked and the default again at every number of tokens."""
     if (here := gpu_name()) != tuning.gpu.name:
         raise InputError(f"this machine has a {here}; --try needs --gpu {here}")
     cases = []

@@ -85,7 +85,6 @@ untuned_factors = partial(base.untuned_factors, family="sglang")
 
 
 def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
-    """Multiples to which the hidden size and the width of a model's experts are padded on a GPU."""
     if model.weights.experts != "mxfp4":
         return UNPADDED
     if gpu.vendor.lower() != "nvidia":

@@ -37,7 +37,6 @@ class Cells(NamedTuple):
     fixed: float = 0.0  # Whatever the number of tokens
 
     def token(self, ratio: float) -> float:
-        """Bytes per token of capacity, with ``ratio`` times as many tokens in the window pool."""
         return self.full + ratio * self.windowed if self.full else self.windowed
 
 

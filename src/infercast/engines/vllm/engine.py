@@ -62,7 +62,6 @@ FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Settings fields from flag values; what is not modelled is rejected, or reported to ``tell``."""
     values = {name: value for name, value in given.items() if name not in READ}
     if (size := given.get("decode_context_parallel_size", 1)) != 1:
         raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1: less KV cache fits")

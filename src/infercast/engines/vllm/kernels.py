@@ -89,7 +89,6 @@ BY_KERNEL: dict[str, Multiples] = {"trtllm": (256, 256), "triton": (1, 64), "cut
 
 
 def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
-    """Multiples to which the hidden size and the width of a model's experts are padded on a GPU."""
     if model.weights.experts != "mxfp4":
         return UNPADDED
     if gpu.vendor.lower() != "nvidia":

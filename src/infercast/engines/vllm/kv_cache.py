@@ -70,8 +70,6 @@ class Kind(NamedTuple):
 
 
 class StateBlocks(NamedTuple):
-    """How recurrent states are cached; KV blocks are then at least as large as a state."""
-
     mode: str = NONE
     multiple: int = 0  # Block sizes are multiples of this when each block end stores a state; 0: the layer's own chunk
     drafts: int = 0  # States per sequence beyond the current one: after each draft that may be rejected

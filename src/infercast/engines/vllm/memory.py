@@ -72,7 +72,6 @@ def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[in
 
 
 def with_adapters(settings: EngineSettings, model: ModelConfig) -> ModelConfig:
-    """The model with slots for adapters, if requested; what is not modelled is rejected."""
     if not settings.enable_lora:
         if settings.max_loras != 1 or settings.max_lora_rank != 16:
             raise InputError("max_loras and max_lora_rank need enable_lora; say --enable-lora")
@@ -161,7 +160,6 @@ def _bytes_read(layer: tuple[float, float, float], tokens: Table) -> Table:
 
 
 def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table | None:
-    """Seconds that steps of these tokens and kernel times wait for weights in host memory, if any."""
     settings, layout, config, gpu = deployment.settings, deployment.layout, deployment.model, deployment.gpu
     assert isinstance(settings, ResolvedSettings)
     if not (settings.offload_group_size or settings.cpu_offload_gb):

@@ -46,8 +46,6 @@ def round_up(size: int, width: int) -> int:
 
 @dataclass(frozen=True)
 class CapturedGraphs:
-    """The CUDA graphs an engine captured at its start; no sizes: none."""
-
     sizes: tuple[int, ...]
     max_num_seqs: int
     mode: str = MODES[0]
@@ -56,7 +54,6 @@ class CapturedGraphs:
 
     @cached_property
     def _full_sizes(self) -> list[int]:
-        """Token counts of full graphs, limited by the sequences that can run."""
         if not self.sizes or self.mode == "piecewise":
             return []
         most = min(self.sizes[-1], self.max_num_seqs * self.width)
@@ -152,7 +149,6 @@ def redundant_experts(settings: EngineSettings) -> int:
 
 
 def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
-    """Validate settings that depend on the cache's blocks, as vLLM does once it knows these."""
     size, interval, drafts = settings.block_size, settings.prefix_cache_retention_interval, settings.read_ahead
     if settings.enable_prefix_caching and size < drafts:
         raise InputError(

@@ -294,7 +294,6 @@ def _layout(_: Flag, around: FlagContext) -> str:
 
 
 def _step(flag: Flag, around: FlagContext) -> str:
-    """Time of a full prefill step, for which others may have to wait."""
     tokens = int(flag.value)
     if around.deployment is None:
         return f"a step computes at most {tokens:,} tokens"

@@ -77,7 +77,6 @@ def _line(words: Sequence[str]) -> PastedCommand:
 
 
 def docker_run(words: Sequence[str]) -> Container | None:
-    """The container that a command starts; None where it starts none."""
     containers = ("docker", "podman", "nerdctl")
     if len(words) < 2 or words[0].rsplit("/", 1)[-1] not in containers:
         return None
@@ -369,7 +368,6 @@ def _words(value: Tree) -> list[str]:
 
 
 def _environment(value: Tree) -> dict[str, str]:
-    """Compose has a mapping or ``NAME=value`` lines, Kubernetes a list of names and values."""
     if isinstance(value, dict):
         return {name: str(each or "") for name, each in value.items()}
     found: dict[str, str] = {}

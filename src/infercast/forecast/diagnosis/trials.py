@@ -240,7 +240,6 @@ class Trials:
         return found
 
     def _requests(self) -> tuple[Workload, Array, RequestTimes]:
-        """The first requests of the run, which of them count, and what these saw in the run."""
         if self._size not in self._memory:
             served, size = self.forecast.clients, self._size
             first, last = np.arange(size), size

@@ -70,8 +70,6 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One kernel (or several of the same shape), and what its gap costs."""
-
     name: str
     family: str
     source: str

@@ -291,8 +291,6 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class StepSlice:
-    """One step on the GPU, from its first kernel to its last; of a pipeline, on one stage."""
-
     whole: Slice
     stage: int
     tokens: int

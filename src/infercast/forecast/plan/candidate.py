@@ -136,7 +136,6 @@ class Candidate:
         return replace(self, replicas=1, prefill=prefill)
 
     def times(self, replicas: int) -> Candidate:
-        """With a number of replicas (of the decode pool, if there are two)."""
         return replace(self, replicas=replicas)
 
     def with_settings(self, **values: Any) -> Candidate:

@@ -175,8 +175,6 @@ PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are loo
 
 @dataclass
 class SimulationStage:
-    """Candidates that have been simulated, and the executor for more of them."""
-
     question: Question
     workers: Executor
     tell: Callable[[str], None]
@@ -284,7 +282,6 @@ def evaluate_at(asked: tuple[Candidate, float], question: Question, *, whole: bo
 
 
 def at_rate(stage: SimulationStage, candidate: Candidate, factor: float) -> Row:
-    """Simulate a candidate at a multiple of the rate, for the SLO alone."""
     (row,) = stage.workers.map(partial(evaluate_at, question=stage.question), [(candidate, factor)])
     return row
 

@@ -80,8 +80,6 @@ def seconds_left() -> float | None:
 
 
 class Processes:
-    """Worker processes, started with the first task and kept until `close`."""
-
     def __init__(
         self, workers: int, progress: Callable[[int, int], None] | None = None, *, patience: float = 0.0
     ) -> None:

@@ -61,7 +61,6 @@ class PlanAxis(NamedTuple):
 
 @lru_cache(maxsize=64)
 def model_of(model: str, quantization: str | None, kv_cache_dtype: str, engine: str) -> ModelConfig | None:
-    """The model in these formats; None where a checkpoint cannot be had in them."""
     try:
         return load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine_named(engine))
     except InputError:
@@ -208,7 +207,6 @@ def rough_joules(question: Question, candidate: Candidate) -> float:
 
 
 def beyond_budget(question: Question, cost: float | None, drawn: PowerDraw | None) -> str:
-    """The budget that a simulated candidate exceeds, in words; empty if none."""
     power, money = question.power_budget, question.budget
     if money is not None and cost is not None and cost > money:
         return f"costs ${cost:,.2f} per hour with electricity, above the budget of ${money:,.2f}"

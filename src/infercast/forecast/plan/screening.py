@@ -386,7 +386,6 @@ class Screened(NamedTuple):
 
 
 def look_at(stem: ReplicaSpec, question: Question) -> Screened:
-    """Estimate every unit of a stem with every number of replicas that is allowed."""
     rows: list[Row] = []
     fitting: dict[object, tuple[Candidate, int]] = {}
     for unit, least in zip(stem.units, stem.replicas, strict=True):
@@ -425,7 +424,6 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
 
 
 def _most(slo: Slo, mix: Mix, engine: Engine) -> float:
-    """The largest rate with a headroom above 1, within 2 %; 0 if hardly any has."""
 
     def holds(rate: float) -> bool:
         return quick_estimate(slo, mix, engine, engine, (rate, rate)).headroom > 1.0

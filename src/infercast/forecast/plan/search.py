@@ -358,7 +358,6 @@ class _Search:
             self.nearest = nearest_of(stage, self.options, _most_rate)
 
     def _value(self, candidate: Candidate) -> float:
-        """The value of the objective, as far as the candidate alone says."""
         known = self.stage.question.goal.known
         return 0.0 if known is None else known(self.stage.question, candidate)
 
@@ -427,7 +426,6 @@ class _Search:
         return best
 
     def _tighten(self, candidate: Candidate, rate: float) -> None:
-        """Show a candidate at the rate beyond which 3 % more are too many."""
         stage, question = self.stage, self.stage.question
         rate = (1.0 - NAMED / 2) * _named_rate(stage, candidate, rate, NAMED / 2)
         task = partial(evaluate_at, question=question, whole=True)
@@ -716,5 +714,4 @@ def _said(question: Question, option: ScreenedOption, best: Row | None) -> str:
 
 
 def _count(question: Question) -> int:
-    """All that the question allows: every unit with every number of replicas."""
     return sum(max(1, question.max_gpus // unit.layout.gpus) for unit in question.units())

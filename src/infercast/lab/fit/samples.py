@@ -62,7 +62,6 @@ def is_of_kernel(family: str, seconds: Array, residual: Array) -> Array:
 
 
 def is_usual(family: str, residual: Array, group: Array) -> Array:
-    """For each row, whether its group's median log(measured / physics) is below that bar."""
     if family not in CHECKED_FAMILIES:
         return np.ones(residual.size, dtype=bool)
     _, which = np.unique(group, return_inverse=True)

@@ -39,8 +39,6 @@ LEFT_OUT = ("trtllm",)  # Engines without estimates, except for families that no
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Measured rows of one operator type that differ in array sizes only."""
-
     family: str
     gpu: str
     engine: str
@@ -90,7 +88,6 @@ TOO_FAST, TOO_SLOW = 30.0, 300.0
 
 
 def read_parquet(path: Path, columns: Iterable[str], hint: str = "") -> pandas.DataFrame:
-    """A parquet file that has these columns, with its row numbers as ``index``."""
     try:
         table = pandas.read_parquet(path)
     except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as problem:

@@ -116,7 +116,6 @@ def table_hashes(folder: Path, families: Sequence[str], *, files: Mapping[str, s
 
 
 def sweep_hashes(folder: Path, families: Sequence[str] | None = None) -> dict[str, str]:
-    """A hash of each table of `infercast measure` that was read, by the folder of its GPU."""
     return {
         f"{gpu.name}/{family}.parquet": file_hash(gpu / f"{family}.parquet")
         for gpu in sweep_folders(folder)
@@ -168,7 +167,6 @@ class Settings:
 
 
 def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
-    """A forest that predicts ``target`` with the least mean absolute error."""
     if not np.ptp(features.astype(np.float32), axis=0).any():  # one shape, or the same one again: nothing to ask
         return silent_forest(float(np.median(target)))
     model = _fit(features, target, settings, weight)

@@ -377,7 +377,6 @@ class Validation:
         return float(np.mean(values)) if values else None
 
     def median_loaded(self, quantity: str) -> float | None:
-        """Median error of one quantity over the runs with arrivals over time."""
         loaded = (run for run in self.runs if run.parts is not None and not run.parts.is_static)
         return _median("ape", (getattr(run, quantity) for run in loaded))
 
@@ -512,7 +511,6 @@ def _started(
 
 
 def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record) -> list[float]:
-    """How far each of these may be off; the engine is as it was before the run."""
     uncertainty = uncertainty_of(deployment, record)
     widths = half_widths(
         replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), chance_in(record)

@@ -222,7 +222,6 @@ def _workload(run: Fields, requests: list[Request]) -> Workload:
 
 
 def _counted(run: Fields, name: str) -> float | None:
-    """A number of the optional ``summary`` of a run; None without it."""
     summary = run.holder.get("summary")
     if not isinstance(summary, dict) or name not in summary:
         return None

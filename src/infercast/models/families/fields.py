@@ -100,7 +100,6 @@ class Fields(NamedTuple):
         return float(self._checked(key, default, "a number above zero", lambda value: _is_number(value) and value > 0))
 
     def sections(self, key: str) -> list[Fields]:
-        """A list of nested objects, each as fields of its own, empty when absent."""
         found = self._checked(key, [], "a list of objects", lambda value: _is_list(value, dict))
         return [Fields(values, f"{self.where}, {key}[{index}]") for index, values in enumerate(found)]
 
@@ -203,7 +202,6 @@ def useful_window(fields: Fields, window: int) -> int:
 
 
 def listed_windows(fields: Fields) -> list[bool] | None:
-    """Whether each layer is windowed, as ``layer_types`` says; None without that list."""
     names = fields.known_kinds(fields.words("layer_types"), LAYER_TYPES)
     return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)] if names else None
 

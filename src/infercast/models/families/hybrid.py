@@ -140,7 +140,6 @@ def _lfm2_layers(fields: Fields, networks: list[FeedForward]) -> list[Layer]:
 
 
 def _attention_layers(fields: Fields) -> list[bool]:
-    """Which layers attend: by ``layer_types``, or by the list of their numbers in older files."""
     names = fields.known_kinds(fields.words("layer_types"), ("conv", FULL))
     if not names:
         listed = set(fields.numbers("full_attn_idxs") or [])

@@ -406,8 +406,6 @@ class GroupedAttention(Mixer):
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention(Mixer):
-    """Multi-head latent attention: projections down to a latent and up from it again."""
-
     heads: int
     kv_lora_rank: int
     q_lora_rank: int  # 0: queries are projected directly

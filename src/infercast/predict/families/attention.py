@@ -343,7 +343,6 @@ def _only_decodes(batch: Attention | Lengths) -> bool:
 
 
 def _build(values: common.Values, queries: Any, keys: Any) -> Attention:
-    """A batch of equal sequences; one row an element where sizes are arrays."""
     batch = values["batch"]
     if type(queries) is type(keys) is type(batch) is int:  # one needs no broadcasting, which takes longer than it
         queries, keys, batch = np.array([[queries]]), np.array([[keys]]), np.array([[batch]])

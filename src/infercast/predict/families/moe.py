@@ -377,7 +377,6 @@ def expert_kernel(op: MoE, gpu: Gpu, profile: KernelProfile) -> str:
 
 
 def stored_format(op: MoE) -> str:
-    """The format of the experts' weights, as tables and engine profiles name it."""
     stored = op.weight_dtype or op.dtype
     if (stored, op.dtype) == ("mxfp4", "fp8"):
         return "mxfp4_a8"

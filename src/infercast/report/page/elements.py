@@ -27,8 +27,6 @@ TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}  # Wou
 
 
 class PageSection(NamedTuple):
-    """A part of a page under a title; its name is where links to it lead."""
-
     name: str
     title: str
     body: str
@@ -44,8 +42,6 @@ class PageSection(NamedTuple):
 
 
 class Card(NamedTuple):
-    """One number at the top of a page, and what is to be said below it."""
-
     name: str
     value: str
     note: str = ""

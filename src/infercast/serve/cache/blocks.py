@@ -77,7 +77,6 @@ class KvShape(NamedTuple):
 
     @property
     def num_state_groups(self) -> int:
-        """Groups of recurrent layers: the minimum number of state blocks of a running sequence."""
         return self.state_blocks + len(self.states)
 
     @property

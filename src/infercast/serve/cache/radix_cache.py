@@ -273,8 +273,6 @@ class HostPages:
 
 
 class Lease:
-    """A sequence's pages: its own, after those of a locked tree node."""
-
     __slots__ = ("alone_from", "content", "node", "num_inserted", "num_pages", "piece", "prompt_pages")
 
     def __init__(self, content: Content, root: Node, alone_from: int, prompt_pages: int) -> None:
@@ -489,7 +487,6 @@ class RadixCache:
             heapq.heappush(self._queue, (node.time, self._num_queued, node))
 
     def _forget(self, num_tokens: int) -> None:
-        """Evict nodes without children on the GPU, least recently used first."""
         queue, missing = self._queue, -(-num_tokens // self.page)
         while missing > 0 and queue:
             time, _, node = heapq.heappop(queue)

@@ -23,8 +23,6 @@ PLACES = 32  # Bits of a block's key for its position in the prompt; the others 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """Time of a copy on the link, and of submitting it on the host thread."""
-
     rate: float  # Bytes per second
     latency: float = 0.0  # Seconds of an empty copy
     submit_seconds: float = 0.0  # Submission time, before which the copy does not begin ...

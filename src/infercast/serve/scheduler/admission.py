@@ -50,8 +50,6 @@ class DeclaredSequence(Sequence):
 
 
 class ReservingDecodeBatch(Group[DeclaredSequence]):
-    """The sequences an engine decodes, including those it does not yet know to have finished."""
-
     def __init__(self, cache: RadixCache, policy: PrefillFirstPolicy) -> None:
         super().__init__(cache)
         self._cache, self._longest_promise = cache, policy.max_reserved_output

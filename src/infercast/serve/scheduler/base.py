@@ -321,7 +321,6 @@ class FcfsPolicy:
         return self.max_num_scheduled_tokens or self.max_num_batched_tokens
 
     def chunk(self, missing: int, budget: int, requests: int) -> int:
-        """Tokens of a running prompt to compute in a step, with this many requests in the engine."""
         threshold = self.long_prefill_token_threshold
         if threshold and not (self.threshold_exempts_single_request and requests == 1):
             if self.adaptive_threshold:
@@ -463,7 +462,6 @@ class AdapterLimit:
         self._in_step: set[int | None] = set()
 
     def begin(self, planned: Iterable[Sequence]) -> None:
-        """Set the adapters of sequences scheduled before any waiting request."""
         self._in_step = {each.adapter for each in planned} - self._free
 
     def has_slot(self, sequence: Sequence) -> bool:
