@@ -16,9 +16,7 @@ DATA = Path(__file__).parent / "data"
 
 @cache
 def read_data(name: str | Path) -> dict[str, Any]:
-    """A TOML file, read once, with tuples for lists. Reading TOML takes a tenth of a short run, so the result is kept
-    next to the file, as compiled modules are, if the folder can be written to.
-    """
+    """A TOML file, with tuples for lists; reading takes a tenth of a short run, so the result is kept next to it."""
     path = DATA / name
     about = path.stat()
     made_of = [about.st_mtime_ns, about.st_size]

@@ -252,9 +252,7 @@ def calibrate(
     asked: Asked | None = None,
     tell: Tell = lambda _: None,
 ) -> Calibration:
-    """What measured ``results`` (files of load generators, folders of them, or `Result`) say of the deployment that
-    they were measured on; ``asked`` says what files do not.
-    """
+    """What measured ``results`` (files, folders or `Result`) say of a deployment; ``asked`` says what they do not."""
     if deployment.corrections is not None:
         raise InputError("the deployment is calibrated already; calibrate one without")
     found: list[Result] = []

@@ -176,9 +176,7 @@ def usage_sentence(problem: Any) -> str:
 
 
 def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
-    """The command line with one command, or with the names of all. Completion in a shell is slow to load, so it is
-    optional.
-    """
+    """The command line with one command, or the names of all; completion, which is slow to load, is optional."""
     app = typer.Typer(
         name="infercast",
         cls=OneSentence,

@@ -165,8 +165,8 @@ def print_result(
     form: Form, document: Callable[..., Any], tables: Callable[..., Any], *result: Any,
     rows: str | tuple[str, ...] | None = None, brief: Callable[..., Any] | None = None,
 ) -> None:  # fmt: skip
-    """A result in the form that was asked for, by functions that make its JSON document, its tables, and one screen of
-    it (``brief``). ``rows``: the keys of the document under which the rows of CSV are (`rows_of`).
+    """A result in the form asked for; ``brief`` makes one screen of it, ``rows`` names the keys of CSV's rows
+    (`rows_of`).
     """
     if form is Form.JSON:
         print_json(document(*result))

@@ -129,9 +129,7 @@ class Arguments:
         return key.partition(".")[::2] if key else (name, path)
 
     def find(self, written: str, *, strict: bool) -> Found:
-        """The flag of a form or of a unique beginning. One that the release refuses is refused; if not ``strict``, only
-        where no other release takes it.
-        """
+        """The flag of a form or of a unique beginning; if not ``strict``, also one that only another release takes."""
         name, _ = self.parted(written)
         if len(begun := _begun(self.spelled, name)) == 1:
             return Found(self.spelled[begun[0]], begun[0])

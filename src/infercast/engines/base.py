@@ -65,9 +65,7 @@ TOGETHER = ("experts", "experts_dispatch", "experts_combine")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Engine(ABC):
-    """One release of a serving engine: its facts, and its rules as methods. ``asked`` are settings as given by a user,
-    ``settings`` those with every default filled in.
-    """
+    """One release of a serving engine; ``asked`` are settings as a user gives them, ``settings`` have every default."""
 
     name: str  # With its version: ``vllm@0.25``
     note: str = ""  # Remark on a release whose costs were not measured

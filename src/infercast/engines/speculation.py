@@ -1,7 +1,4 @@
-"""Speculative decoding: the method, the number of drafts, and the acceptance rate of each position.
-
-Everything is reduced to P(the first i drafts are all accepted); the acceptance length is one more than their sum.
-"""
+"""Speculative decoding: the method, the number of drafts, and P(the first i drafts are all accepted)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces with log-linear interpolation.
-
-A decode batch is its sequences and their mean length; prompts are number, length and cached tokens.
-"""
+"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces with log-linear interpolation."""
 
 from __future__ import annotations
 

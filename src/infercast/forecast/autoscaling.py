@@ -459,9 +459,7 @@ class FleetRun:
 
 
 def run_fleet(curves: Mapping[int, LoadCurve], load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
-    """Step through a day that begins with ``first`` requests; ``curves``: of one replica, by fleet size up to the
-    largest simulated.
-    """
+    """Step through a day; ``first`` requests are there at its begin, ``curves`` are one replica's by size of fleet."""
     by_size = sorted(curves.items())
     ready: list[int] = []
     paid: list[int] = []

@@ -106,9 +106,7 @@ def elasticities(
     time_limit: float | None = None,
     **options: Unpack[RunOptions],
 ) -> Elasticities:
-    """What one per cent of each number brings, by simulations of a share ``step`` below and above it. With a smaller
-    step, it weighs more which requests happen to meet in a step of the engine.
-    """
+    """What one per cent of each number brings, by simulations of a share ``step`` (small ones are noisy) off it."""
     require(0.001 <= step <= 0.25, "step", "be a share from 0.001 to 0.25", step)
     promise = parse_slo(slo) if isinstance(slo, str) else slo
     asked = resolve_call(deployment, gpu, deploy_options(options))

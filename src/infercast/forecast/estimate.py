@@ -352,9 +352,8 @@ def estimate_power(
     kernel: str | Op, /, gpu: str | Path | Gpu, *, predictor: str | Predictor = "learned", network: str | None = None,
     **sizes: Any,
 ) -> KernelPower:  # fmt: skip
-    """What the board draws while one kernel, named as for :func:`estimate`, runs again and again: watts, an 80 %
-    interval, joules of a launch. On an H200 and a B200 also what a meter shows in a short loop, as published tables
-    have it (``meter_watts``).
+    """What the board draws while one kernel runs again and again: watts, an 80 % interval, joules of a launch. On an
+    H200 and a B200 also what a meter shows in a short loop, as published tables have it (``meter_watts``).
     """
     found = estimate(kernel, gpu, predictor=predictor, network=network, **sizes)
     if np.size(found.seconds) != 1:

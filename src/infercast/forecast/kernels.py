@@ -460,9 +460,7 @@ class StepPredictor:
     def launch(
         self, prompts: Prompts = (), decodes: Sequence[int] = (), at: float | None = None, *, unfinished: int = 0
     ) -> StepTime:
-        """Launch a batch on the clock, not before ``at``, for `take_in` to finish. ``unfinished``: prompts that have
-        tokens left.
-        """
+        """Launch a batch on the clock, not before ``at``; ``unfinished``: prompts of it that have tokens left."""
         if at is not None and at > self.clock.clock:
             self.clock.sleep_until(at)
         shape = _batch_shape(prompts, decodes, unfinished)

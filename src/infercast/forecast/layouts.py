@@ -286,8 +286,8 @@ def comparison_notes(costs: Sequence[LayoutCost]) -> list[str]:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: what keeps its promise, most tokens a GPU (at a given rate: fewest GPUs, then the shortest answers),
-    then bounds, what cannot keep up or does not fit.
+    """Best first: keeps its promise, most tokens a GPU (at a rate: fewest GPUs, shortest answers), bounds, does not
+    fit.
     """
 
     def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float, float]:

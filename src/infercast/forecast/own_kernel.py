@@ -238,8 +238,8 @@ class OwnKernel(ResultMixin):
         return _inputs(self.work, self.dims, columns, gpu, self.dtype)
 
     def predict(self, gpu: str | Path | Gpu | None = None, **dims: Any) -> Estimate:
-        """Seconds of one launch with an 80 % interval, or arrays of them. On another GPU than the table's the
-        correction stays and the roofline is that GPU's, with a wider interval.
+        """Seconds of one launch with an 80 % interval; on another GPU than the table's by its roofline, with a wider
+        one.
         """
         if {*dims} != {*self.dims}:
             raise InputError(f"kernel {self.name} takes {', '.join(self.dims)}, not {', '.join(dims) or 'nothing'}")

@@ -146,9 +146,7 @@ class Verdict(ResultMixin):
 
 
 def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
-    """Judge a forecast by an SLO. All limits of one run are off together, because one GPU and one host cause the error,
-    so the least likely decides.
-    """
+    """Judge by an SLO. One GPU and one host cause all errors, so the least likely limit decides."""
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     intervals = intervals or forecast_intervals(forecast)
     share, least = attainment(forecast.clients, slo, counted(forecast)), headroom(forecast, slo)

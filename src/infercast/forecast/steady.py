@@ -126,9 +126,7 @@ def further_requests(
     slo: Slo | None = None, medians: Callable[[], bool] = lambda: True, rejects: float = inf,
     within: tuple[float, float] = AGAIN, rough: float = 1.0,
 ) -> tuple[int | None, str]:  # fmt: skip
-    """How many requests a longer run should have; or None, and why this one ends. ``within``: how many times longer it
-    is at least and at most; ``rough``: a factor on all errors that it goes on for.
-    """
+    """How many requests a longer run should have; or None, and why this one ends. ``rough``: a factor on all errors."""
     if state.word == OVERLOADED:
         return None, OVERLOAD
     count = len(workload.requests)
@@ -159,9 +157,7 @@ def further_requests(
 
 
 def _for_slo(batches: Batches, slo: Slo, precision: float, known: float) -> Iterator[tuple[float, float]]:
-    """For each limit the factor on the length that it takes to decide about it, and the errors that it is missed by: to
-    ``known`` in any case, and to ``precision`` where it is close to its limit.
-    """
+    """For each limit the factor on the length that decides about it, and the errors that it is missed by."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:

@@ -113,9 +113,7 @@ class System(NamedTuple):
 def system_of(
     deployment: Deployment, router: str | None = None, *, instances: int = 1, timer: StepTimer | None = None
 ) -> System:
-    """All replicas of ``instances`` independent copies of a deployment; ``router`` names their load balancer, by
-    default the engine's. ``timer`` is one that was made before.
-    """
+    """All replicas of ``instances`` copies of a deployment behind a load balancer, by default the engine's."""
     if router is not None and instances * deployment.layout.data == 1:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
     chosen = router or deployment.engine.load_balancer

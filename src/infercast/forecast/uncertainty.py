@@ -475,9 +475,7 @@ def luck_of(
     lengths: tuple[int, int] = LENGTHS,
     steady: tuple[float, float] | None = None,
 ) -> Array | None:
-    """Half widths (logarithms) of 80 % intervals of other seeds; None if none was drawn. ``serve`` runs a few draws,
-    unless the run has a ``steady`` part and is long.
-    """
+    """Half widths (logarithms) of 80 % intervals of other seeds, of which ``serve`` runs a few; None if none is."""
     count, (least, most), both = len(workload.requests), lengths, sqrt(2.0)  # the run itself is a draw, too
     # All at once: what happens depends on how many they are.
     needed = count if workload.rate is None and workload.concurrency is None else max(least, _memory(served))

@@ -190,9 +190,7 @@ def _input_values(config: ModelConfig) -> int:
 
 
 def active_parameter_count(config: ModelConfig) -> int:
-    """Parameters that one token is multiplied with. The embedding is looked up, not multiplied, and does not count; the
-    head does. gpt-oss and others count this way.
-    """
+    """Parameters that one token is multiplied with: the head, and not the embedding, as gpt-oss and others count."""
     head = config.vocabulary * config.hidden + config.hidden + _input_values(config)
     return head + sum(stack.layers * _layer(stack, config.hidden, active=True) for stack in config.stacks)
 

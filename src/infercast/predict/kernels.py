@@ -162,9 +162,7 @@ def are_many(size: Any) -> bool:
 
 
 def parts_of(op: Any, names: Sequence[str]) -> tuple[list[Op], Array | None]:
-    """Operators of some shapes each, and which of them each shape is; None: in order. They differ in these fields, and
-    in all others that are arrays.
-    """
+    """Operators of some shapes each, which differ in these fields, and which of them each shape is; None: in order."""
     names = [each.name for each in fields(op) if each.name in names or isinstance(getattr(op, each.name), np.ndarray)]
     sizes, which = _distinct(np.broadcast_arrays(*(np.asarray(getattr(op, name)) for name in names)))
     starts = range(0, len(sizes[0]), PART)

@@ -1,6 +1,4 @@
-"""The output folder of a plan: what starts it (shell script, Docker Compose, Kubernetes, llm-d and Dynamo), benchmark
-script, candidates, Pareto chart and question.
-"""
+"""The output folder of a plan: what starts it, benchmark script, candidates, Pareto chart and question."""
 
 from __future__ import annotations
 

@@ -351,9 +351,7 @@ class Loop:
             self._finish()
 
     def _look_ahead(self, step: Step) -> Repetitions:
-        """Times of the repeated step, for as many repetitions as there are blocks. The previous step's result is
-        processed while the first repetition runs, and so on.
-        """
+        """Times of the repeated step, as often as there are blocks, each processing the last result."""
         before = self.under_way.popleft() if self.under_way else None
         process, estimate = None if before is None else before.estimate.host.process, step.estimate
         ahead = self.timeline.repeat(estimate.host, estimate.gpu_seconds, process)

@@ -421,9 +421,7 @@ class ServedRequests(RequestTimes):
         return self._timed_gaps
 
     def first(self, count: int) -> ServedRequests:
-        """What clients saw of the first requests; and between tokens, until the last of these was sent. Where none came
-        before that, as all were sent at once: until the last of these ended.
-        """
+        """What clients saw of the first requests; and between tokens, until the last of these was sent (or ended)."""
         if count == self.sent_at.size:
             return self
         part = copy(self)

@@ -274,9 +274,7 @@ def _joined(chain: list[tuple[AtenCall, Kernel]]) -> tuple[AtenCall, list[Kernel
 
 
 def queued(launches: list[Launch]) -> tuple[float, float]:
-    """Seconds of the first call, and between the ends of the first and the second in a row. The host goes through the
-    calls, and the GPU takes kernels in order as they arrive: whichever is behind decides.
-    """
+    """Seconds of the first call, and between the ends of two in a row: host or GPU, whichever is behind, decides."""
     host = gpu = 0.0
     ends = []
     for _ in range(2):

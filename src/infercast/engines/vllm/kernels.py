@@ -123,9 +123,7 @@ def packs_experts(model: ModelConfig, gpu: Gpu) -> bool:
 
 
 def choose_kernels(model: ModelConfig, gpu: Gpu, *, is_recent: bool = False) -> ModelConfig:
-    """The model with the cache format and padding of this GPU's kernels, and what they take longer. ``is_recent``:
-    PyTorch 2.14 or later.
-    """
+    """The model with the cache format and padding of this GPU's kernels; ``is_recent``: PyTorch 2.14 or later."""
     if packs_experts(model, gpu):
         model = model.with_experts(partial(replace, routing_slower=PACKED_ROUTING[is_recent]))
     kinds = {type(stack.mixer) for stack in model.stacks}

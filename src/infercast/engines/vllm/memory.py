@@ -180,9 +180,7 @@ def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table
 
 
 def _prefetch_waits(copies: list[float], a_layer: Table, ahead: int) -> Table:
-    """Waits of steps with layers of these times: copies run one after the other, each from the end of the layer
-    ``ahead`` of it; the first ones of the next step end before this one does.
-    """
+    """Waits of steps with layers of these times; copies follow each other, each ``ahead`` layers before its own."""
     moved = [number for number, copy in enumerate(copies) if copy]
     now = free = np.zeros(np.shape(a_layer))
     done: list[Table] = [now] * ahead  # loaded by the step before

@@ -63,9 +63,7 @@ def known_flags(engine: Engine) -> Arguments:
 
 
 def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) -> Reading:
-    """What a forecast makes of the words behind the program. A flag that no release knows is refused; one of another
-    release is refused if ``strict``, and otherwise said to be.
-    """
+    """What a forecast makes of the words behind the program; ``strict`` refuses flags of other releases, too."""
     known = known_flags(engine)
     flags: list[Flag] = []
     models: list[str] = []

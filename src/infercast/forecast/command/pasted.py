@@ -1,7 +1,4 @@
-"""Pasted commands: command lines, ``docker run``, compose files and Kubernetes manifests, as an engine's arguments.
-
-Text is only ever split, never given to a shell. Variables are replaced where the same text has their values.
-"""
+"""Pasted commands: command lines, ``docker run``, compose and Kubernetes files; split, and never given to a shell."""
 
 from __future__ import annotations
 
@@ -253,9 +250,7 @@ class Command(NamedTuple):
 
 
 def read_command(text: str, engine: str | None = None, service: str | None = None) -> Command:
-    """The command of a text by the release of ``engine``, the one that it names, or the newest (that has all of its
-    flags).
-    """
+    """The command of a text by the release of ``engine``, the one it names, or the newest with all of its flags."""
     chosen = started_engine(text) if engine is None else engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
     is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name

@@ -1,7 +1,4 @@
-"""Candidates simulated: short runs first, whole ones for the promising, and points around the winner to benchmark.
-
-Work goes to an executor in portions of fixed sizes, so the answer does not depend on the number of workers.
-"""
+"""Candidates simulated: short runs first, whole ones for the promising, and points around the winner to benchmark."""
 
 from __future__ import annotations
 
@@ -48,9 +45,7 @@ def evaluate(
     whole_from: float = 0.0,
     together: int = TOGETHER,
 ) -> Row:
-    """Simulate a workload ``factor`` times as fast, or a few of more than ``together`` replicas; below a first headroom
-    of ``whole_from`` only to judge the SLO.
-    """
+    """Simulate a workload ``factor`` times as fast; below a first headroom of ``whole_from`` only to judge the SLO."""
     asked, question, cost = question, question.at_rate(factor), question.cost(candidate)
     try:
         forecast, times, stage = _forecast(candidate, question, -inf if intervals else whole_from, asked, together)
@@ -306,9 +301,7 @@ def first_of(candidate: Candidate, question: Question) -> Row | None:
 
 
 def headroom_of(candidate: Candidate, question: Question) -> float:
-    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty. Of a fleet one
-    replica gets its share, and more of the requests, if it can keep up with them at all.
-    """
+    """The headroom that the first requests see of one replica: quick, and mostly too good, as queues begin empty."""
     is_fleet = candidate.replicas > SLICE and candidate.prefill is None and question.workload.rate is not None
     rate = question.rate / candidate.replicas
     balanced = 1.2  # Times the headroom of a replica by itself: a fleet's next request goes to the least busy
@@ -330,9 +323,7 @@ def climb(
     *,
     is_rival: bool = False,
 ) -> None:
-    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO: one candidate
-    of every kind shortly, then other settings of the best kinds.
-    """
+    """Go up to the first value at which a candidate keeps the SLO: one of every kind shortly, then the best kinds."""
     least = LIKELY if is_rival else HOPELESS_ODDS if stage.question.least_odds >= HIGH_ODDS else HOPELESS
     hopeful = [option for option in options if option.estimate.headroom >= least]
     hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
@@ -379,9 +370,7 @@ class BenchmarkCheck(NamedTuple):
 
 
 def checks_of(question: Question, candidate: Candidate) -> list[BenchmarkCheck]:
-    """Benchmarks around the rate of a question that a candidate can serve, with prompts and answers of its mean
-    lengths.
-    """
+    """Benchmarks around the rate of a question that a candidate can serve, of the question's mean lengths."""
     requests = question.workload.requests
     num_input, num_output = (
         max(1, round(sum(getattr(each, name) for each in requests) / len(requests)))

@@ -211,9 +211,7 @@ TYPE = "type"  # The key under which a record says what it is
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses, named tuples, enumerations and collections as plain data, functions and other things by name: the
-    same in every process.
-    """
+    """Records and collections as plain data, functions and other things by name: the same in every process."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Enum):
@@ -426,9 +424,7 @@ def executor_for(
     resume: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Executor]:
-    """For the time of a search; ``workers`` of None: one per processor, up to eight, once the work has taken a few
-    seconds.
-    """
+    """For the time of a search; by default one worker per processor, up to eight, once it has taken a few seconds."""
     if ray is not None and workers is not None:
         raise InputError(f"--workers {workers} is for processes of this machine; --ray {ray} has workers of its own")
     executor: Processes | RayCluster

@@ -90,9 +90,7 @@ def _formats(question: Question, candidate: Candidate) -> Iterable[tuple[str | N
 
 
 def _layouts(question: Question, candidate: Candidate) -> Iterable[ParallelLayout]:
-    """All layouts of one replica; a replica that spans nodes fills them. Copies that share nothing are replicas, so
-    only models with routed experts have data parallelism.
-    """
+    """All layouts of one replica, which fills its nodes; data parallelism is for routed experts."""
     config, gpu = config_of(question, candidate), device_of(candidate.gpu, question.network)
     if config is None:
         return

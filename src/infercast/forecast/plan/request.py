@@ -83,9 +83,7 @@ def formats_of(model: str, given: Sequence[str]) -> tuple[str | None, ...]:
 def drafts_tried(
     engines: Sequence[str], given: Mapping[str, Any], *, varies: bool = False
 ) -> tuple[Settings, ...] | None:
-    """Drafts to try, with the ``given`` settings in all; None: each engine's own. ``varies``: other settings vary by
-    name.
-    """
+    """Drafts to try, with the ``given`` settings in all; None: each engine's own. ``varies``: other settings vary."""
     fixed = [(name, value) for name, value in given.items() if value is not None]
     if not fixed:
         return None if not varies else ((),)

@@ -292,9 +292,7 @@ class QuickEstimate(NamedTuple):
 def quick_estimate(
     slo: Slo, mix: Mix, prompts: Engine, decodes: Engine, rates: tuple[float, float], moved: float = 0.0
 ) -> QuickEstimate:
-    """What users would see of one replica of each pool (or the same one twice) at these rates. ``moved``: seconds that
-    keys and values are on their way between two pools.
-    """
+    """What users would see of one replica of each pool at these rates; ``moved``: seconds of keys on their way."""
     first = prompts.load(rates[0])
     second = first if decodes is prompts else decodes.load(rates[1])
     if first is None or second is None:

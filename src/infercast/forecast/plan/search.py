@@ -563,9 +563,7 @@ def _as_good(question: Question, options: Sequence[ScreenedOption], best: Row) -
 def _most_between(
     stage: SimulationStage, candidate: Candidate, low: float, high: float, row: Row | None = None
 ) -> float | None:
-    """The most requests per second that keep the SLO, between multiples of the rate, within 3 %; None if the least does
-    not. ``row``: the result at the least, where it is known.
-    """
+    """The most requests per second that keep the SLO, between multiples of the rate, within 3 %; None if none do."""
     row = row or at_rate(stage, candidate, low)
     if not row.holds:
         return None
@@ -606,9 +604,7 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near:
 
 
 def _crossing(ask: Callable[[float], float], least: float, most: float, room: float, tries: int) -> float:
-    """Where ``room`` for more is used up, between logarithms of rates, by the Illinois method, as room falls faster and
-    faster, to a factor of `FINE`.
-    """
+    """Where ``room`` for more is used up, between logarithms of rates by the Illinois method, to a factor of `FINE`."""
     near, above, last, is_open = log(FINE) / 2, inf, 0, True
     room = max(room, 1e-9)
     wanted = least + max(room, near)

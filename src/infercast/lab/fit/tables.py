@@ -205,9 +205,7 @@ OWN_TOKENS, WHOLE_TOKENS = ("sglang", "0.5.10"), "whole_tokens"
 
 
 def takes_whole_tokens(table: pandas.DataFrame) -> Array:
-    """Whether a row is of spread experts and its run multiplied all pairs of its tokens; a table too small to show it
-    may have a column.
-    """
+    """Whether a row is of spread experts and its run multiplied all pairs of its tokens."""
     if WHOLE_TOKENS in table:
         return np.asarray(table[WHOLE_TOKENS])
     run = [name for name in RUN if name in table]

@@ -279,8 +279,8 @@ class Source(NamedTuple):
 
 
 def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
-    """The same kernel on all GPUs that have it, and all kernels of a family and format together. Where an architecture
-    has constants of its own, its chips only add to what others say.
+    """The same kernel on all GPUs that have it, and all of a family and format together, unless constants set them
+    apart.
     """
     pools: dict[Pool, list[Source]] = defaultdict(list)
     for (family, gpu, engine, variant), whole in samples.items():
@@ -411,9 +411,7 @@ def fit_artifact(
     samples: dict[Key, Sample], out: Path, provenance: dict[str, Any], progress: Callable[[str], None] | None = None,
     origin: Mapping[str, Any] | None = None, of_gpus: Container[str] | None = None,
 ) -> list[Entry]:  # fmt: skip
-    """Fit every model and write the artefact with its manifest. ``of_gpus``: only these GPUs' own models; those of
-    several are always fitted.
-    """
+    """Fit every model and write the artefact with its manifest; ``of_gpus``: own models of these GPUs alone."""
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
         for key, sample in sorted(samples.items(), key=lambda item: item[0])

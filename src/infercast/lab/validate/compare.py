@@ -79,9 +79,7 @@ class FreeCollectives(Adjusted):
 
 
 def served_alone(replica: Replica, workload: Workload) -> Record:
-    """Requests that do not meet: served hours apart, then put back to where they were sent (in a closed loop, to the
-    end of the one before). Prompts still share what the prefix cache holds of earlier ones.
-    """
+    """Requests that do not meet: served hours apart, then put back; prompts still share what the prefix cache holds."""
     apart = 1e4  # seconds, longer than any answer takes
     spaced = (replace(request, arrival=place * apart) for place, request in enumerate(workload.requests))
     record = simulate(replica, Workload(tuple(spaced), description=workload.description))

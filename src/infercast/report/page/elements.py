@@ -191,9 +191,7 @@ def style_sheet() -> str:
 
 
 def whole_page(content: Content, command: str = "") -> str:
-    """A page without script or network: it opens in any browser, in light and dark, on a phone, and prints. ``command``
-    is what it was made by.
-    """
+    """A page without script or network: in any browser, light and dark, on a phone and on paper."""
     by, day, sections = f"infercast {__version__}", f"{today().day} {today():%B %Y}", [*content.sections]
     if content.caveats:
         sections.append(PageSection("caveats", "Caveats", items(content.caveats)))

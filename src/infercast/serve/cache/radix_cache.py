@@ -212,8 +212,8 @@ class HostPages:
             self.new_loads.append(index)
 
     def meet(self, node: Node, tree: RadixTree, known: int) -> None:
-        """Count an insertion at a node and those above it that end after page ``known``: pages with enough of them are
-        copied, parents first.
+        """Count an insertion at a node and those above it after page ``known``; pages with enough are copied, parents
+        first.
         """
         path: list[Node] = []
         while node.end > known:

@@ -80,9 +80,7 @@ class HostTier:
         by_request: bool = False,
         by_position: bool = False,
     ) -> None:
-        """``in_order``: blocks of a copy become idle in order; ``by_request``: evicted by first store and use, with
-        ``by_position`` by the first use of the last request that has them, its last blocks first.
-        """
+        """``in_order``: blocks of a copy idle in order; ``by_request`` and ``by_position`` rank what is evicted."""
         self.num_blocks = num_blocks
         self._blocks: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()

@@ -248,9 +248,7 @@ def whole_blocks(prompt: Prompt, new_tokens: int, ends: Ends) -> int:
 
 
 def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, last_token_own_step: bool = True) -> int:
-    """The same, but a block larger than the ``most`` tokens of a step is split over several. With
-    ``last_token_own_step``, the last token of a prompt is in a step after its last block.
-    """
+    """The same, but a block larger than the ``most`` tokens of a step, or the last token of a prompt, is split off."""
     if prompt.computed >= prompt.end:
         return new_tokens
     size, start, end = ends.size, prompt.computed, prompt.computed + new_tokens
@@ -336,10 +334,7 @@ class FcfsPolicy:
         return self.chunk(missing, budget, requests)
 
     def align(self, prompt: Prompt, new_tokens: int, ends: Ends, *, starts: bool) -> int:
-        """Shorten a chunk to end where a recurrent state can be reused; 0: none now.
-
-        Of the two rules, the second checks for divergence from a cached prompt only on admission (``starts``).
-        """
+        """Shorten a chunk to end where a recurrent state can be reused, or a cached prompt diverges; 0: none now."""
         if self.max_num_batched_tokens == WHOLE_PROMPT:  # the state arrives with the prompt
             return new_tokens
         if self.allow_partial_block:

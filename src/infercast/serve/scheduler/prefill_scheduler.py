@@ -410,9 +410,7 @@ class PrefillScheduler:
             batch.fresh.clear()
 
     def _retract(self, plan: Plan) -> None:
-        """Retract the sequences with the fewest output tokens, ties by the longest prompt, or with drafts the last of
-        the batch, until there is room.
-        """
+        """Retract sequences with the fewest output tokens (with drafts the last of the batch) until there is room."""
         cohort, cache, headroom = self.cohort, self.cache, self.policy.retraction_headroom
         staying = cohort.in_order()
         if self.drafts is None or self.policy.rules.sorts_drafts:
@@ -450,10 +448,7 @@ class PrefillScheduler:
         victim.num_preemptions += 1
 
     def abort(self, index: int) -> int:
-        """Drop a request after its client has left; one that is being prefilled ends with its first token.
-
-        Returns tokens computed for it.
-        """
+        """Drop a request whose client has left, or end it with its first token; returns tokens computed for it."""
         computed = 0
         queued = next((each for each in self.waiting if each.index == index), None)
         if queued is not None:

@@ -377,10 +377,7 @@ class Scheduler:
         self._is_blocked = False
 
     def abort(self, index: int) -> int:
-        """Drop a request after its client has left, even with its last token in flight.
-
-        Returns tokens computed for it.
-        """
+        """Drop a request whose client has left, even with its last token in flight; returns tokens computed for it."""
         found = next((each for each in (*self.running, *self.waiting) if each.index == index), None)
         if found is None:
             return 0
@@ -571,10 +568,7 @@ class Scheduler:
     # Tokens of a sequence.
 
     def _ended_well(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
-        """Shorten a chunk to images that can be encoded, so that its state can be reused, or drafts can read ahead.
-
-        0 or `SKIPPED`: none now.
-        """
+        """Shorten a chunk to images, states and drafts that it can end with; 0 or `SKIPPED`: none now."""
         if self.encoder is not None:
             new_tokens = self.encoder.reach(sequence.index, computed, new_tokens)
         if self.cache.shape.aligned and new_tokens:
