@@ -200,6 +200,7 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
             forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths, steady
         )
     chance = uncertainty.chance_in(served) if luck is None else luck
+    chance = uncertainty.with_pauses(chance, forecast.pools[0].deployment)
     widths = system_half_widths(system, forecast.workload, uncertainties, uncertainty.smoothed_of, chance, served)
     gains = [uncertainty.gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
     slower = uncertainty.slower_by([pool.deployment for pool in forecast.pools], forecast.workload)

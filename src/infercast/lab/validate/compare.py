@@ -21,7 +21,15 @@ from infercast.forecast.deploy import ModelOptions, deploy, load_model
 from infercast.forecast.energy import Energy, energy_of_pools
 from infercast.forecast.intervals import half_widths
 from infercast.forecast.slo import FRACTIONS, NAMES
-from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower_by, smoothed_of, uncertainty_of
+from infercast.forecast.uncertainty import (
+    EIGHTY,
+    chance_in,
+    is_at_once,
+    slower_by,
+    smoothed_of,
+    uncertainty_of,
+    with_pauses,
+)
 from infercast.hardware import Gpu, gpu_from_driver_name
 from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.models.feed_forward import ExpertFeedForward
@@ -510,9 +518,8 @@ def _started(
 
 def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record) -> list[float]:
     uncertainty = uncertainty_of(deployment, record)
-    widths = half_widths(
-        replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), chance_in(record)
-    )
+    luck = with_pauses(chance_in(record), deployment)
+    widths = half_widths(replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), luck)
     return [float(widths.combined[each]) for each in IN_RESULTS]
 
 
