@@ -1,7 +1,4 @@
-"""Energy of a run: joules of its GPU boards, and with servers, building (PUE), carbon and the electricity bill.
-
-It is computed after a run, from how often each row of a timer's tables ran and how long attention took.
-"""
+"""Energy of a run: joules of its GPU boards, and with servers, building (PUE), carbon and the electricity bill."""
 
 from __future__ import annotations
 
@@ -51,7 +48,6 @@ class StepsEnergy:
 
 
 def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, batches: list[Batch]) -> StepsEnergy:
-    """Energy of all steps of a phase; ``batches`` are representative of its attention."""
     seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed)
     first, *others = [np.array([[*counts], [*counts.values()]]) for counts in totals.rows]
     numbers = first[0].astype(np.int64)
@@ -261,7 +257,6 @@ def server_around(gpu: Gpu, facility: Facility) -> Server:
 
 
 def facility_watts(boards: list[tuple[int, Server, float]], pue: float) -> float:
-    """Watts at the wall of (GPUs, server, mean watts of a GPU)."""
     return pue * sum(server.base_of(count) + server.factor * count * watts for count, server, watts in boards)
 
 

@@ -128,9 +128,7 @@ def system_half_widths(
     system: System, workload: Workload, uncertainties: Sequence[uncertainty.Uncertainty],
     results: Callable[[ServedRequests], Array], chance: Array, served: ServedRequests | None = None,
 ) -> Widths:  # fmt: skip
-    """How far results may be off, as logarithms: all replicas of all pools alike, the link between pools by itself.
-    ``served``: the run of the workload as it is, if any; slower ones are held against its first requests.
-    """
+    """How far results may be off, as logarithms: all replicas of all pools alike, the link by itself."""
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
     if served is not None and jumps_over(system):
         most = int(max(LEAST_REQUESTS, min(EACH_PRESENT * uncertainty.in_system(served), most)))

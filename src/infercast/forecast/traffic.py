@@ -35,7 +35,6 @@ class TrafficSummary(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Requests per second, on average."""
         return self.requests / self.span_s if self.span_s else 0.0
 
     @property
@@ -81,7 +80,6 @@ def _arrivals(cv: float, rate: float, *, is_open: bool) -> list[tuple[str, str]]
 
 
 def _reused(requests: Sequence[Request]) -> Array:
-    """Tokens of each prompt that begin an earlier prompt or its answer."""
     known: dict[tuple[int, int, int], int] = {}
     found = []
     for request in requests:
