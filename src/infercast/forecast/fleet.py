@@ -11,13 +11,13 @@ from infercast.errors import InputError
 from infercast.forecast.deploy import call_of, deploy_changed, parse_changes
 from infercast.forecast.system import System, fleet_of
 
-SHORT = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "q": "quantization"}
 Group = tuple[str, partial[Deployment], int]  # As it was written, the call that deploys one replica, and how many
 
 
 def parse_fleet(text: str, deploy_on: Callable[[str], partial[Deployment]]) -> list[Group]:
     """``deploy_on``: the call of `deploy` with a GPU and what is said for all groups."""
     found: list[Group] = []
+    short = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "q": "quantization"}
     for part in text.split("+"):
         match = re.fullmatch(r"\s*(?:([1-9]\d*)\s*x\s*)?([^:=,\s]+)\s*(?::(.+))?", part)
         if match is None:
@@ -29,7 +29,7 @@ def parse_fleet(text: str, deploy_on: Callable[[str], partial[Deployment]]) -> l
         if match[3] is not None:
             words = (each.strip().partition("=") for each in match[3].split(","))
             try:
-                changes = parse_changes(",".join(f"{SHORT.get(one, one)}{sign}{value}" for one, sign, value in words))
+                changes = parse_changes(",".join(f"{short.get(one, one)}{sign}{value}" for one, sign, value in words))
             except InputError as problem:
                 raise InputError(f"fleet: {str(problem).removeprefix('what-if ')}") from None
             if changes.gpu is not None or changes.router is not None:

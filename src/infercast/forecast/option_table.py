@@ -372,9 +372,6 @@ FLEET = (
     fleet("fail", str,
           "Replicas that fail: which and when (0@60s), for how long (0@60s+300s), or how often any does (mtbf=2h).",
           metavar="WHEN"),
-    fleet("fleet", str,
-          "Replicas of several kinds behind one load balancer: 2xh100-sxm:tp=2 + 4xl40s:quantization=fp8.",
-          metavar="GROUPS"),
     fleet("load_bandwidth", float, "GB/s at which a replica reads its weights.", 2.0),
     fleet("start_seconds", float, "Start-up without weights and CUDA graphs: container, Python.", 45.0, metavar="S"),
     fleet("check", bool, "Simulate the busiest minutes request by request, too; on by default.", True, off=True,
@@ -416,7 +413,6 @@ WORK = (
     work("resume", Path, "Save results in this file (JSON lines), and resume from it."),
 )
 # fmt: on
-SERVED = (PLACE[0], PLACE[1]._replace(default=None), *LAYOUT)  # What a fleet may name in place of a GPU
 GROUPS = (
     *(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, FILES),
     *(MEMORY, SWEEP, CURVE, ENERGY, DAY, FLEET, PLAN, TIME, WORK),

@@ -15,7 +15,7 @@ from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy_changed, parse_changes
 from infercast.forecast.energy import Facility
 from infercast.forecast.fleet import parse_fleet
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, OUTPUT, SERVED, TIME, WORKLOAD, Option
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, TIME, WORKLOAD, Option
 from infercast.forecast.outages import with_outages
 from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.result import Forecast
@@ -69,7 +69,6 @@ class Question(NamedTuple):
             raise SaturatedError(f"{side}{saturation.sentence}; {ways}")
 
     def decide(self, forecast: Forecast) -> Forecast:
-        """The forecast held against what is promised, with the prices that were asked for."""
         forecast = replace(forecast, tariff=self.tariff, facility=self.facility)
         return forecast if self.slo is None else forecast.promised(self.slo)
 
@@ -145,7 +144,12 @@ def _explain(question: Question, system: System) -> None:
     print_result(question.form, document, tables, brief=brief)
 
 
-@with_options(SERVED, "fleet fail", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, TIME)
+@with_options(
+    PLACE[0], PLACE[1]._replace(default=None),
+    Option("fleet", str, "In place of a GPU, replicas of several kinds: 2xh100-sxm:tp=2 + 4xl40s:quantization=fp8.",
+           metavar="GROUPS", panel="Fleet"),
+    LAYOUT, "fail", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, TIME,
+)  # fmt: skip
 def command(ctx: Context, **given: Any) -> None:
     compare_engines(ctx, given)
     if (given["gpu"] is None) == (given["fleet"] is None):

@@ -328,7 +328,7 @@ def simulate_fleet(
     """
     for replica in {id(each.timer): each for each in pool.replicas}.values():
         simulation.check_workload(replica, workload)
-    shares = any(each.prefix for each in workload.requests)
+    shares = workload.has("prefix")
 
     def serve(is_plain: bool, go_on: simulation.GoOn | None) -> list[Record]:
         clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)
