@@ -1,10 +1,13 @@
 """Replicas of several kinds behind one load balancer, which gives each what it can serve."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from infercast import deploy, simulate
 from infercast.errors import InputError
+from infercast.forecast.cost import Tariff
 from infercast.forecast.fleet import parse_fleet
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.system import fleet_of, system_of
@@ -113,16 +116,41 @@ def test_deployments_make_a_fleet():
     assert [(each.name, each.replicas) for each in found.groups] == [("new", 1), ("old", 2)]
 
 
-def test_names_of_equal_groups_differ():
-    found = parse_fleet("h100-sxm + h100-sxm+2 x h100-sxm", lambda gpu: None)
-    assert [(name, count) for name, _, count in found] == [("h100-sxm", 1), ("h100-sxm #2", 1), ("2 x h100-sxm", 2)]
+def test_groups_in_words():
+    found = parse_fleet("h100-sxm + h100-sxm+2 x h100-sxm + 0-3xl4", lambda gpu: None)
+    numbers = [("h100-sxm", [1]), ("h100-sxm #2", [1]), ("h100-sxm #3", [2]), ("l4", [0, 1, 2, 3])]
+    assert [(name, [*counts]) for name, _, counts in found] == numbers
+
+
+@pytest.mark.parametrize("rate", [26.0, 38.0])
+def test_no_mix_is_cheaper_than_the_one_chosen(rate):
+    slo, workload = "ttft_p99<1s,tpot_p95<40ms", load(rate, 600)
+    asked = {"slo": slo, "router": "least_loaded"}
+    chosen = simulate(MODEL, workload, fleet="0-2xh100-sxm + 0-2xl40s:q=fp8,max_model_len=16384", **asked)
+    assert chosen.verdict.holds
+    prices, tried = [Tariff().price(gpu).per_hour for gpu in ("h100-sxm", "l40s")], 0
+    for fast, slow in product(range(3), range(3)):
+        parts = [f"{fast}xh100-sxm"] * bool(fast) + [f"{slow}xl40s:q=fp8,max_model_len=16384"] * bool(slow)
+        if prices[0] * fast + prices[1] * slow >= chosen.cost.per_hour - 1e-6 or not parts:
+            continue
+        tried += 1
+        assert not simulate(MODEL, workload, fleet=" + ".join(parts), **asked).verdict.holds
+    assert tried >= 1
+
+
+def test_where_no_mix_can_be_chosen():
+    with pytest.raises(InputError, match="need an SLO"):
+        simulate(MODEL, load(), fleet="0-2xh100-sxm")
+    with pytest.raises(InputError, match="mixes that can serve the rate"):
+        simulate(MODEL, load(), fleet="1-2xh100-sxm", slo="ttft_p99<1ms")
 
 
 @pytest.mark.parametrize(
     ("fleet", "words"),
     [
         ("", "groups of replicas"), ("2xh100-sxm:", "groups of replicas"), ("h100-sxm,l40s", "groups of replicas"),
-        ("0xh100-sxm", "unknown GPU"), ("h100-sxm:tp", "name=value"), ("h100-sxm:foo=3", "unknown"),
+        ("0xh100-sxm", "a replica of each"),
+        ("3-2xh100-sxm", "a replica of each"), ("h100-sxm:tp", "name=value"), ("h100-sxm:foo=3", "unknown"),
         ("h100-sxm:gpu=l4 + l40s", "before the colon"), ("h100-sxm:tp=2,dp=2", "unknown"),
     ],
 )  # fmt: skip

@@ -17,11 +17,11 @@ from infercast.forecast import deploy
 from infercast.forecast import steady as steadiness
 from infercast.forecast.cost import Tariff
 from infercast.forecast.energy import Facility
-from infercast.forecast.fleet import deployed, parse_fleet
+from infercast.forecast.fleet import Group, deployed, parse_fleet
 from infercast.forecast.intervals import jumps_over
 from infercast.forecast.outages import covering, with_outages, with_spare
 from infercast.forecast.progress import Pace, note_cut, request_progress, time_budget, time_left
-from infercast.forecast.result import Forecast
+from infercast.forecast.result import Forecast, holds
 from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome_of, part_of, pool_run, queue_of
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
@@ -32,7 +32,6 @@ from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import ServedRequests
 from infercast.serve.workload.synthetic import continued, extended
 
-FEWEST_ROUNDS = 3  # Requests of each client of a closed loop in a run that the time limit has made shorter
 ROUGH = 2.0  # Times that errors of a run may be as large where each of its steps is simulated by itself
 
 
@@ -73,20 +72,22 @@ def simulate(
     A run of open length goes on until an ``slo`` is decided; the forecast then has a verdict. ``price`` is in dollars
     per GPU and hour, or a `Tariff`, and ``facility`` describes servers and building. ``fail`` says which replica fails
     when, and for how long (``0@60s+300s``), or how often any does (``mtbf=2h``); with an SLO, one more is tried.
-    ``fleet`` is of replicas of several kinds, ``2xh100-sxm:tp=2 + 4xl40s:quantization=fp8``, in place of a ``gpu``.
+    ``fleet`` is of replicas of several kinds, ``2xh100-sxm:tp=2 + 4xl40s:quantization=fp8``, in place of a ``gpu``;
+    ``0-4xl40s`` is for the cheapest mix that keeps the ``slo``.
     """
+    promise = parse_slo(slo) if isinstance(slo, str) else slo
+    outages = partial(with_outages, text=fail, seed=options.get("seed", 0))
+    if fleet is None:
+        found, load = deploy.resolve_run(deployment, workload, gpu, options)
     if fleet is not None:
         if gpu is not None or prefill is not None or prefill_gpu is not None:
             raise InputError("fleet names the GPUs of all replicas; leave gpu, prefill and prefill_gpu out")
         groups = parse_fleet(fleet, lambda each: deploy.resolve_call(deployment, each, deploy.deploy_options(options)))
-        system = deployed(groups, router)
-        asked = deploy.load_options(options)
-        longest = min(pool.deployment.settings.max_model_len for pool in system.pools)
-        load = deploy.resolve_workload(workload, asked, longest, system.pools[0].deployment.model)
-    else:
-        found, load = deploy.resolve_run(deployment, workload, gpu, options)
-    if fleet is not None:
-        pass
+        first = groups[0][1]()
+        load = deploy.resolve_workload(
+            workload, deploy.load_options(options), first.settings.max_model_len, first.model
+        )
+        system = fleet_system(groups, router, load, promise, Tariff.of(price), facility, outages)
     elif prefill is None and prefill_gpu is None:
         between = {"prefill_instances": prefill_instances, "decode_instances": decode_instances, "link": link}
         if idle := [name for name, value in between.items() if value is not None]:
@@ -97,12 +98,28 @@ def simulate(
         first = deploy.resolve_deployment(deployment if prefill is None else prefill, prefill_gpu, shared)
         instances = prefill_instances or 1, decode_instances or 1
         system = two_pools(first, found, instances=instances, link=link or DEFAULT_LINK, router=router or PROXY_ROUTER)
-    system = with_outages(system, fail, options.get("seed", 0))
-    promise = parse_slo(slo) if isinstance(slo, str) else slo
+    system = outages(system)
     with request_progress(progress, len(load.requests)) as tell, time_budget(time_limit):
         made = simulate_system(system, load, slo=promise, progress=tell, steady=steady)
     forecast = replace(made, tariff=Tariff.of(price), facility=facility or Facility())
     return forecast if promise is None else forecast.promised(promise)
+
+
+def fleet_system(
+    groups: Sequence[Group], router: str | None, workload: Workload, slo: Slo | None, tariff: Tariff,
+    facility: Facility | None, outages: Callable[[System], System] = lambda system: system,
+) -> System:  # fmt: skip
+    """A fleet, or the cheapest mix of its kinds that keeps an SLO, with replicas that fail if ``outages`` has any."""
+
+    def price_of(deployment: Deployment) -> float | None:
+        price = tariff.price(deployment.gpu.name, facility)
+        return None if price is None else price.per_hour * deployment.layout.gpus
+
+    def keeps(system: System, promise: Slo) -> bool:
+        system = outages(system)
+        return holds(forecast_of(system, serve_system(system, workload, slo=promise, medians=lambda: False)), promise)
+
+    return deployed(groups, router, workload, price_of, None if slo is None else partial(keeps, promise=slo))
 
 
 class SystemRun(NamedTuple):
@@ -222,7 +239,7 @@ class _Course:
     ) -> Run:
         """The run; of half of the requests, and so on, if there is no time for all of an open workload."""
         # Fewer would say nothing of this load: each engine, and each client, has to come in.
-        least = max(steadiness.LEAST_REQUESTS * self._engines, FEWEST_ROUNDS * (self.workload.concurrency or 0))
+        least = max(steadiness.LEAST_REQUESTS * self._engines, 3 * (self.workload.concurrency or 0))
 
         def tell(sent: int, seconds: float) -> None:
             if progress is not None:

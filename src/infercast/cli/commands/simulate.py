@@ -19,9 +19,9 @@ from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOU
 from infercast.forecast.outages import with_outages
 from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.result import Forecast
-from infercast.forecast.simulate import simulate_system
+from infercast.forecast.simulate import fleet_system, simulate_system
 from infercast.forecast.slo import Slo
-from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, fleet_of, system_of, two_pools
+from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, system_of, two_pools
 from infercast.report.diagnosis import serving_words
 from infercast.report.forecast import brief_forecast, forecast_dict, render_forecast
 from infercast.serve.fleet.pool import MOST_ENGINES
@@ -175,10 +175,12 @@ def command(ctx: Context, **given: Any) -> None:
 def _serve_fleet(ctx: Context, question: Question) -> None:
     given = ctx.params
     names, calls, counts = zip(*parse_fleet(given["fleet"], partial(deployment_of, ctx)), strict=True)
+    outages = partial(with_outages, text=given["fail"], seed=given["seed"])
 
     def build(deployments: Sequence[Deployment], other_router: str | None) -> System:
-        groups = [*zip(names, deployments, counts, strict=True)]
-        return with_outages(fleet_of(groups, other_router or given["router"]), given["fail"], given["seed"])
+        made = [partial(lambda each: each, deployment) for deployment in deployments]
+        asked = question.workload, question.slo, question.tariff, question.facility, outages
+        return outages(fleet_system([*zip(names, made, counts, strict=True)], other_router or given["router"], *asked))
 
     with time_budget(time_limit_of(ctx)):
         answer(question, calls, build)
