@@ -27,7 +27,7 @@ import pandas
 
 import infercast
 from infercast.lab.fit.samples import Key, Sample, key_of, sample_of, sweep_samples
-from infercast.lab.fit.sweeps import read_sweep, sweep_folders
+from infercast.lab.fit.tables import read_sweep, sweep_folders
 from infercast.lab.fit.train import FEWEST, fit_measured
 from infercast.lab.measure.cases import sweep_cases
 from infercast.predict.fitted import Entry, Forest

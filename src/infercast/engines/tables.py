@@ -1,8 +1,4 @@
-"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces with log-linear interpolation.
-
-A decode batch is described by its sequences and their mean length, prompts by number, length and cached tokens.
-An engine's limits set how far a grid goes, never where its points are.
-"""
+"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces with log-linear interpolation."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,9 +29,9 @@ _known: dict[tuple[object, ...], tuple[Quantity, Predictor, Gpu]] = {}
 def grid_seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Quantity:
     """Seconds of a kernel at all sizes of a grid, timed once: layouts of one model have most kernels in common."""
     values = [getattr(op, name) for name in type(op).__dataclass_fields__]  # type: ignore[attr-defined]
-    if any(isinstance(each, np.ndarray) and each.size > LARGEST_KNOWN for each in values):
+    if [each for each in values if isinstance(each, np.ndarray) and each.size > LARGEST_KNOWN]:
         return predictor.seconds(op, gpu)
-    sizes = ((each.shape, each.tobytes()) if isinstance(each, np.ndarray) else each for each in values)
+    sizes = [(each.shape, each.tobytes()) if isinstance(each, np.ndarray) else each for each in values]
     key = (id(predictor), id(gpu), type(op), *sizes)  # both are kept below, so that no others take their ids
     if (found := _known.get(key)) is None:
         if len(_known) >= MOST_KNOWN:
@@ -49,10 +46,7 @@ DENSE, SPACING = 128, 32  # For costly estimates: every size up to the first, an
 def sequence_kernels(
     calls_of: Callable[[Table, Table], list[Call]], *, has_images: bool = False
 ) -> tuple[dict[str, str], dict[str, int]]:
-    """The family of each attention kernel, and its launches per step, by one decoding sequence and one prompt.
-
-    The last is an encoder's of images, whose time steps add that have any.
-    """
+    """The family of each attention kernel, and its launches per step; the last is an encoder's of images."""
     families: dict[str, str] = {}
     launches: dict[str, int] = {}
     for batch in (np.array([1, 2]), np.array([1]), np.array([2])):
@@ -136,16 +130,9 @@ class DecodeSurface:
         return [[column[at] + share * (column[at + 1] - column[at]) for at in places] for column in page]
 
     def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
-        length, rest = divmod(total_keys, num_sequences)
-        number, start = divmod(length, PAGE)
-        page = self._pages.get((num_sequences, number))
-        if page is None:
-            page = self._pages[num_sequences, number] = self._make_page(num_sequences, number)
-        share = rest / num_sequences
-        return [column[start] + share * (column[start + 1] - column[start]) for column in page]
+        return [*chain.from_iterable(self(num_sequences, total_keys))]
 
     def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
-        """Seconds of each kernel at the integer lengths of a page and the one after."""
         curve = self._curves.get(num_sequences)
         if curve is None:
             # Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it.
@@ -257,7 +244,6 @@ def _points(axis: list[float], value: float) -> tuple[tuple[int, float], ...]:
 
 
 def _repeat(lengths: Array, count: int) -> Array:
-    """One batch per row, of ``count`` equal sequences."""
     return np.broadcast_to(lengths[:, None], (lengths.size, count))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from itertools import repeat
+from itertools import chain, repeat
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
 
 class TimedDeployment(Protocol):
-    """What a timer reads of a deployment."""
-
     @property
     def model(self) -> ModelConfig: ...  # As the engine runs it
     @property
@@ -204,7 +202,7 @@ class KernelTimer:
         rows, host, dense = self._decoding(count, count if sampled is None else sampled)
         attention = self._surfaces[0](count, computed + count, steps)
         each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
-        return estimated(([dense + seconds for seconds in each], attention, host, rows, 0.0, 0.0, 0.0))
+        return estimated(([*map(dense.__add__, each)], attention, host, rows, 0.0, 0.0, 0.0))
 
     def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
         if self._surfaces is None or not prefills or min(prefills)[0] == 1:
@@ -215,7 +213,8 @@ class KernelTimer:
             tokens += new
         if count:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            decodes, keys = time_decoding.next_step(count, computed + count), computed + count
+            keys = computed + count
+            decodes = chain.from_iterable(time_decoding(count, keys))
             padded = [each.seconds(count, keys) for each in self._padded] if self._is_padded else self._not_padded
             attention = [*map(fuse_prefill_decode, attention, decodes, self._attention_launches, padded)]
         return self._put_together(tokens, len(prefills) + count, len(prefills), count + num_first, attention)
@@ -231,13 +230,12 @@ class KernelTimer:
             peak, most, free = self._limit
             target = most * tensor_load(peak, self._products[padded], seconds, free)
             share = target * throttle_fraction(seconds) if target else 0.0
-            attention = [(1.0 + share) * each for each in attention]
             seconds += share * throttled
         host = self._host.cost(launch, sequences, tokens, prompts)
         if self._waited_share:
             host = host.waiting(self._waited_share * seconds)
-        rows = (padded, sampled, *self._no_adapters)
-        return estimated(([seconds], [[each] for each in attention], host, rows, share, target, throttled))
+        rows, longer = (padded, sampled, *self._no_adapters), 1.0 + share
+        return estimated(([seconds], [[longer * each] for each in attention], host, rows, share, target, throttled))
 
     @property
     def _tables(self) -> tuple[Table, ...]:
@@ -254,14 +252,12 @@ class KernelTimer:
         return np.concatenate([*parts, varying])
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        """Seconds of each kernel (columns) in each of many steps (rows), from their estimates."""
         by_tokens = self._token_table[rows[0]]
         by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
         others = [table[row] for table, row in zip(self._tables[1:], rows[1:], strict=True)]
         return np.concatenate([by_tokens, *others, varying], axis=1)
 
     def row_seconds(self, table: int, rows: Table) -> Table:
-        """Seconds of each kernel (columns) for some rows of a table."""
         return np.asarray(self._tables[table][rows])
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
@@ -346,7 +342,6 @@ class KernelTimer:
         return StepEstimate([dense + sum(kernels) for kernels in times.tolist()], times.T.tolist(), host, rows)
 
     def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
-        """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
         rows = keys.shape[0] if keys.ndim > 1 else 1
         return self._time_calls(self._by_sequence(queries, keys, sequences), rows)
 
@@ -473,7 +468,6 @@ class DraftingTimer(KernelTimer):
         return DraftShape(new, before, width * count + len(prefills), count, drafts * count, width, len(new), drafts)
 
     def _attention(self, shape: DraftShape) -> list[float]:
-        """Seconds of each attention kernel in the target's pass and in the first draft pass."""
         assert self._surfaces is not None
         of_single, of_prompts = self._surfaces
         verifying, prompts = shape.num_verifying, shape.prompts
@@ -600,8 +594,6 @@ class DraftingTimer(KernelTimer):
 
 
 class Factor(NamedTuple):
-    """A factor on times, or added seconds."""
-
     value: float
     spread: float  # Standard deviation: of the factor's logarithm, or of the seconds
 

@@ -51,14 +51,15 @@ class PriceList:
 
 
 @cache
-def bundled_lists() -> dict[str, PriceList]:
-    """Price lists by provider."""
-    return {path.stem: _list_of(path, read_data(path)) for path in sorted((DATA / "prices").glob("*.toml"))}
+def bundled_lists(gpu: str = "") -> dict[str, PriceList]:
+    """Price lists by provider, of those that name a GPU."""
+    paths = [path for path in sorted((DATA / "prices").glob("*.toml")) if gpu in path.read_text(encoding="utf-8")]
+    return {path.stem: _list_of(path, read_data(path)) for path in paths}
 
 
 def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Provider, date and prices of all that have a GPU, the cheapest on demand first."""
-    found = [(each.provider, each.date, each.gpus[gpu]) for each in bundled_lists().values() if gpu in each.gpus]
+    found = [(each.provider, each.date, each.gpus[gpu]) for each in bundled_lists(gpu).values() if gpu in each.gpus]
     return sorted(found, key=lambda offer: (offer[2].get("on_demand", inf), offer[0]))
 
 
@@ -165,9 +166,8 @@ class Tariff:
         return price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
 
     def price(self, gpu: str, facility: Facility | None = None) -> GpuPrice | None:
-        """Price per hour of one GPU in a facility; None if not known.
-
-        Without a list it is the median of all providers: the cheapest is mostly a market where few GPUs are ever free.
+        """Price per hour of one GPU in a facility; None if not known. The median, as the cheapest are few and rarely
+        free.
         """
         found = self._found(gpu_called(gpu)) if self.per_gpu_hour is None else None
         if self.per_gpu_hour is not None:
@@ -182,12 +182,13 @@ class Tariff:
                 wrong = f"provider {self.provider!r} is not that of {self.file}, which is {own.provider!r}"
                 raise InputError(f"{wrong}; leave it out")
             return _listed(own, gpu, spot=self.spot)
-        lists = bundled_lists()
         if self.provider is not None:
+            lists = bundled_lists()
             if self.provider.lower() not in lists:
                 raise UnknownNameError("provider", self.provider, lists, " (or give your own prices in a file)")
             return _listed(lists[self.provider.lower()], gpu, spot=self.spot)
-        offers = [price for each in lists.values() if (price := _listed(each, gpu, spot=self.spot)) is not None]
+        prices = (_listed(each, gpu, spot=self.spot) for each in bundled_lists(gpu).values())
+        offers = [price for price in prices if price is not None]
         if not offers:
             return None
         offers.sort(key=lambda price: (price.per_hour, price.provider))

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, partial
+from os import listdir
 from typing import Any, NamedTuple, cast
 
 from infercast.bundled import DATA, read_data
@@ -97,7 +98,7 @@ def _generation(plain: str) -> str:
 @cache
 def model_names() -> tuple[str, ...]:
     """Names of all bundled models, in alphabetical order."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+    return tuple(sorted([name[:-5] for name in listdir(FOLDER) if name.endswith(".json")]))
 
 
 def bundled_name(name: str) -> str | None:
@@ -138,17 +139,13 @@ class Checkpoint(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A name taken apart."""
-
     core: tuple[str, ...]  # Family, generation, sizes and whatever else is not below
     variants: frozenset[str]
     format: str = ""
 
 
 def checkpoint(name: str) -> Checkpoint | None:
-    """What a hub id, a path or a bare name means; None where no bundled model has its family, generation and size. A
-    name that could be several models, or has a format that is not modelled, is refused.
-    """
+    """What a hub id, a path or a bare name means; None where no bundled model has its family, generation and size."""
     parts = _folders(name[-255:])
     words = _take_apart(parts[-1])
     if not (found := _bases_of(words) or _written_together(words)) and len(parts) > 1:  # .../Qwen3-32B/FP8

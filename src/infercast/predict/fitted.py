@@ -38,7 +38,6 @@ class Forest:
     bias: float
 
     def predict(self, features: Array) -> Array:
-        """The sum over all trees, for each row of a matrix of features."""
         values = np.asarray(features, dtype=np.float32)
         rows = len(values)
         if rows == 1:
@@ -62,7 +61,7 @@ class Forest:
     def _leaf_numbers(self, columns: Sequence[Array]) -> Array:
         index = np.zeros((columns[0].size, self._tables[0][2].shape[1]), dtype=np.uint8)
         for feature, borders, bits in self._tables:
-            index |= bits.take(np.searchsorted(borders, columns[feature]), axis=0)
+            index |= bits.take(borders.searchsorted(columns[feature]), axis=0)
         return index[:, : len(self.leaves)]
 
     def _look_up(self, columns: Sequence[Array]) -> Array:
@@ -176,7 +175,7 @@ def open_arrays(path: Path) -> NpzFile:
 def contents_hash(arrays: NpzFile) -> str:
     """Of an archive's own list of its arrays with their sizes and checksums."""
     assert arrays.zip is not None  # as long as it is open
-    listed = "\n".join(f"{each.filename} {each.file_size} {each.CRC}" for each in arrays.zip.infolist())
+    listed = "\n".join([f"{each.filename} {each.file_size} {each.CRC}" for each in arrays.zip.infolist()])
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
@@ -290,7 +289,7 @@ class Artifact:
         self._entries = entries
         self._forests: dict[int, Forest] = {}
 
-    @property
+    @cached_property
     def entries(self) -> tuple[Entry, ...]:
         return tuple(entry for _, entry in self._entries.values())
 
@@ -315,7 +314,6 @@ class Artifact:
 
     @property
     def fitted_groups(self) -> Array:
-        """Hashes of the groups of rows that it was fitted on."""
         try:
             return np.asarray(self._arrays["groups"])
         except UNREADABLE as problem:
@@ -331,7 +329,6 @@ class Artifact:
 
 
 def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True) -> Artifact:
-    """Open an artefact, ``checked`` against its manifest and this code."""
     try:
         arrays = open_arrays(path)
         header = json.loads(arrays["header"].tobytes().decode("utf-8"))

@@ -13,20 +13,20 @@ from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
 from infercast.serve.record import Numbers, Record
 from infercast.serve.scheduler.base import Plan, Policy
-from infercast.serve.scheduler.drafts import DraftPlan
-from infercast.serve.scheduler.offloading import KvTransfer
-from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.timeline import NOTHING_NEW, Repetitions, Span, StagedTimeline, StepNoise, Timeline, WarmupCosts
-from infercast.serve.transfers import BlockTransfers, Transfers
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Source
 from infercast.serve.workload.request import Request
 
 if TYPE_CHECKING:
+    from infercast.serve.scheduler.drafts import DraftPlan
     from infercast.serve.scheduler.encoder import Encoder
+    from infercast.serve.scheduler.offloading import KvTransfer
+    from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+    from infercast.serve.transfers import BlockTransfers, Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -144,18 +144,10 @@ NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])  # 
 
 class Loop:
     def __init__(
-        self,
-        replica: Replica,
-        scheduler: Scheduler | PrefillScheduler,
-        clients: Source,
-        record: Record,
-        transfers: Transfers | None = None,
-        *,
-        jump: bool = True,
-        observe: PlanObserver | None = None,
-        progress: Progress | None = None,
-        watch: StepObserver | None = None,
-    ) -> None:
+        self, replica: Replica, scheduler: Scheduler | PrefillScheduler, clients: Source, record: Record,
+        transfers: Transfers | None = None, *, jump: bool = True, observe: PlanObserver | None = None,
+        progress: Progress | None = None, watch: StepObserver | None = None,
+    ) -> None:  # fmt: skip
         """``transfers``: KV copies to host memory and back; the others as in `simulation.simulate`."""
         stages, self.steps_under_way = replica.stages, replica.steps_under_way
         self.encoder = replica.encoder
@@ -281,7 +273,6 @@ class Loop:
         return worth_timing(steps, arrival, self.timeline.clock, self._step_seconds)
 
     def _time_decode_steps(self, plan: Plan, arrival: float | None) -> Step:
-        """Time a decode step and its repetitions."""
         decodes, context, num_waiting = plan.decodes, plan.decode_context, len(self.scheduler.waiting)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
         steps = self._most_steps(plan, arrival)
@@ -292,7 +283,6 @@ class Loop:
         return Step(plan, (decodes, num_waiting, decodes, context, decodes), estimate, shape)
 
     def _time_mixed_step(self, plan: Plan) -> Step:
-        """Time a step that mixes the decode batch with individually scheduled sequences."""
         if self._has_drafts:
             return self._time_drafts(cast("DraftPlan", plan))
         decodes, context, sampled = plan.decodes, plan.decode_context, len(plan.sampled) + plan.num_cut
@@ -353,9 +343,7 @@ class Loop:
             self._finish()
 
     def _look_ahead(self, step: Step) -> Repetitions:
-        """Times of the repeated step, for as many repetitions as there are blocks. The previous step's result is
-        processed while the first repetition runs, and so on.
-        """
+        """Times of the repeated step, as often as there are blocks, each processing the last result."""
         before = self.under_way.popleft() if self.under_way else None
         process, estimate = None if before is None else before.estimate.host.process, step.estimate
         ahead = self.timeline.repeat(estimate.host, estimate.gpu_seconds, process)

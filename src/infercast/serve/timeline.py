@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate, repeat
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +32,8 @@ NOTHING_NEW = WarmupHit(in_layers=False, in_head=False)
 
 
 class WarmupCosts:
-    """Kernels one engine has loaded since its start; sizes up to ``largest_graph`` are captured before it serves.
-    ``known_rows``: heads up to this many rows are in captured graphs, such as the drafter's.
+    """Kernels one engine has loaded; up to ``largest_graph`` tokens and ``known_rows`` rows they are in captured
+    graphs.
     """
 
     def __init__(self, largest_graph: int, max_num_batched_tokens: int, max_num_seqs: int, known_rows: int = 0) -> None:
@@ -116,7 +118,7 @@ class StepNoise:
             if share >= least_share:
                 factor = (1.0 + (slowed + share)) / (1.0 + slowed)
                 gpu_seconds, slowed = [longer], slowed + share
-                varying = [[factor * each for each in kernel] for kernel in varying]
+                varying = [[factor * each] for (each,) in varying]
         return estimated((gpu_seconds, varying, host, rows, slowed, target, throttled))
 
 
@@ -177,8 +179,8 @@ class Timeline:
         return self.clock
 
     def repeat(self, host: HostCost, gpu_seconds: list[float], process_before: float | None) -> Repetitions:
-        """A repeatedly launched step. The previous step's result takes ``process_before`` seconds and is processed once
-        the first repetition has been launched; None: it has already been processed.
+        """A repeated step; the previous result takes ``process_before`` seconds after the first launch; None: it is
+        processed.
         """
         plan, prepare, launch, process, _ = host
         margin = 1e-6  # Seconds the host must be ahead, far above rounding errors
@@ -206,8 +208,8 @@ class Timeline:
             before, processing = gpu_free, process
         if left := gpu_seconds[len(ends) :]:
             # Launching finishes before the step in flight ends, so the GPU never waits from here on.
-            later = [gpu_free := gpu_free + each for each in left]
-            clocks += [before + processing, *[end + process for end in later[:-1]]]
+            later = [*accumulate(left, initial=gpu_free)][1:]
+            clocks += [before + processing, *map(add, later[:-1], repeat(process))]
             return seconds + left, ends + later, clocks
         return seconds, ends, clocks
 

@@ -191,7 +191,7 @@ def test_the_load_of_a_benchmark_and_encoders_that_are_left_out_are_noted() -> N
     notes = explain_command(text, "h200-sxm", SHORT, advice=False).notes
     assert [note.partition(":")[0] for note in notes] == [
         "the load of the benchmark is not read",
-        "encoders beside the language model are left out",
+        "vision part left out",
     ]
 
 

@@ -35,8 +35,6 @@ CAPACITY, TOKENS = "capacity", "tokens"
 
 
 class Aim(NamedTuple):
-    """What is to become better."""
-
     quantity: str  # One of `QUANTITIES`, ``tokens`` a second, or ``capacity``: requests a second at most
     percentile: float | None = None
     limit: Limit | None = None  # Where it is limited by an SLO
@@ -76,12 +74,12 @@ class Aim(NamedTuple):
         if not smooth:
             return quantile(values, self.percentile / 100)
         around = self.percentile / 100 + min(self.percentile, 100 - self.percentile) / 100 * SMOOTH
-        return float(np.exp(np.log(np.maximum(np.quantile(values, around), 1e-12)).mean()))
+        ranked = np.sort(values)
+        found = np.array([quantile(ranked, each) for each in around.tolist()])
+        return float(np.exp(np.log(np.maximum(found, 1e-12)).mean()))
 
 
 class RequestTimes(NamedTuple):
-    """What some requests of a run saw."""
-
     ttft: Array
     tpot: Array
     end_to_end: Array
@@ -115,7 +113,6 @@ class Gain(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Both ends of the ratio."""
         return self.ratio * exp(-self.error), self.ratio * exp(self.error)
 
 
@@ -157,8 +154,6 @@ def value_in(forecast: Forecast, aim: Aim) -> float | None:
 
 
 class Trials:
-    """Trials on the requests of one run."""
-
     def __init__(self, forecast: Forecast, aim: Aim | None = None) -> None:
         self.forecast, self.aim = forecast, aim or aim_of(forecast)
         self.count = 0  # Simulations so far
@@ -192,7 +187,6 @@ class Trials:
         return self._size > size
 
     def whole(self) -> None:
-        """Further trials are of all requests of the run."""
         self._size = self._whole
 
     def numbers(self) -> list[Aim]:
@@ -209,7 +203,6 @@ class Trials:
         return list(dict.fromkeys(found))
 
     def value(self, aim: Aim) -> float:
-        """Its value in the run."""
         known = value_in(self.forecast, aim)
         return self.capacity(self.forecast.system) if known is None else known
 
@@ -249,7 +242,6 @@ class Trials:
         return found
 
     def _requests(self) -> tuple[Workload, Array, RequestTimes]:
-        """The first requests of the run, which of them count, and what these saw in the run."""
         if self._size not in self._memory:
             served, size = self.forecast.clients, self._size
             first, last = np.arange(size), size
