@@ -313,7 +313,7 @@ def test_no_library_outside_its_layers() -> None:
 
 def test_a_forecast_loads_nothing_of_the_lab() -> None:
     """The command line loads what makes and judges the artefact with the commands that need it."""
-    commands = "simulate", "plan", "sweep", "capacity", "calibrate", "web"
+    commands = "simulate", "plan", "sweep", "calibrate", "web"
     modules = ", ".join(f"infercast.cli.commands.{name}" for name in commands)
     program = f"import sys, {modules}; print([name for name in sys.modules if name.startswith('infercast.lab')])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

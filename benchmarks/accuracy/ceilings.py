@@ -21,8 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from infercast.hardware import Gpu, load_gpu
 from infercast.lab.fit.samples import group_hashes, is_left_out
-from infercast.lab.fit.sweeps import read_sweep, sweep_folders
-from infercast.lab.fit.tables import Rows
+from infercast.lab.fit.tables import Rows, read_sweep, sweep_folders
 from infercast.lab.fit.train import HELD_OUT_SHARE, Settings, boost
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import tensor_rate_of

@@ -15,7 +15,7 @@ import numpy as np
 import pandas
 
 from infercast.hardware import load_gpu
-from infercast.lab.fit.sweeps import _READERS
+from infercast.lab.fit.tables import _READERS
 from infercast.lab.measure.cases import Case, sweep_cases
 from infercast.predict.array_api import Array
 from infercast.predict.families import FAMILIES

@@ -27,8 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from infercast.lab.validate.ablation import COMMUNICATION, HOST, deployment_without
-from infercast.lab.validate.compare import RunComparison, validate
+from infercast.lab.validate.compare import COMMUNICATION, HOST, RunComparison, deployment_without, validate
 from infercast.lab.validate.measured import read_measured, shipped_runs
 from published.compare import results_of, set_up, system_for
 from published.table import read_published

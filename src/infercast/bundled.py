@@ -16,10 +16,7 @@ DATA = Path(__file__).parent / "data"
 
 @cache
 def read_data(name: str | Path) -> dict[str, Any]:
-    """What a TOML file among them says, read once; lists are tuples, as in records that hold them. Reading TOML takes a
-    tenth of a short run, so what it says is kept as Python keeps compiled modules: next to the file, as long as that
-    does not change, if the folder can be written to.
-    """
+    """A TOML file, with tuples for lists; reading takes a tenth of a short run, so the result is kept next to it."""
     path = DATA / name
     about = path.stat()
     made_of = [about.st_mtime_ns, about.st_size]

@@ -24,7 +24,6 @@ class Term(NamedTuple):
 
 @cache
 def glossary() -> tuple[Term, ...]:
-    """All terms, in the order of the file, which keeps groups together."""
     return tuple(
         Term(key, each["term"], each.get("name", ""), each.get("also", ()), each["group"], each["meaning"])
         for key, each in read_data("glossary.toml").items()
@@ -33,7 +32,6 @@ def glossary() -> tuple[Term, ...]:
 
 @cache
 def spellings() -> dict[str, Term]:
-    """Each spelling, in lower case, with its term."""
     found: dict[str, Term] = {}
     for term in glossary():
         for text in (term.key, term.term, *term.also):

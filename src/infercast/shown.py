@@ -52,9 +52,7 @@ class ResultMixin(ReprMixin):
         return found
 
     def to_frame(self, library: str | None = None) -> Any:
-        """The rows of the command with ``--format csv`` as a data frame. ``library`` is ``pandas`` or ``polars``;
-        without it the one that is installed, pandas first.
-        """
+        """The rows of ``--format csv`` as a data frame of ``library``: pandas, polars, or the first installed."""
         return renderers().frame_of(self, library)
 
     def _repr_html_(self) -> str:

@@ -10,7 +10,7 @@ from infercast.cli.options import choose_predictor
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
 from infercast.lab.fit.samples import key_of, sample_of, sweep_samples
-from infercast.lab.fit.sweeps import read_sweep, sweep_folders
+from infercast.lab.fit.tables import read_sweep, sweep_folders
 from infercast.lab.fit.train import fit_measured
 from infercast.ops import MoE
 from infercast.predict.fitted import Entry

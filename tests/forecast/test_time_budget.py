@@ -10,7 +10,7 @@ import pytest
 import infercast
 from infercast.errors import InputError
 from infercast.forecast import progress
-from infercast.forecast.command import advice
+from infercast.forecast.command import explain
 from infercast.forecast.diagnosis.diagnose import diagnose_run
 from infercast.forecast.progress import Pace, share_of_time, time_budget, time_left
 from infercast.forecast.result import Forecast
@@ -128,7 +128,7 @@ def test_no_time_is_left_for_changes(clock: Callable[[float], None]) -> None:
     assert "time limit" in change_words(found)
     clock(1.0)
     with time_budget(0.5):
-        advised = advice.advise([("as asked", forecast)])
+        advised = explain.advise([("as asked", forecast)])
     assert advised.untried
     assert not advised.ranked
 

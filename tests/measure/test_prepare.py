@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infercast.lab.measure import device as engines
-from infercast.lab.measure import processes as lab
+from infercast.lab.measure import sweep as lab
 from infercast.lab.measure.cases import Case, sweep_cases
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from infercast.errors import UnknownNameError
-from infercast.reproduce import computed, recorded, show
+from infercast.reproduce import figures, show
+from infercast.reproduce.figures import Table, number, written
 from infercast.reproduce.papers import figures_declared, paper_named, papers, table_of
-from infercast.reproduce.tables import Table, number, written
 
 SLOW = {"plans", "planning", "variants", "cost", "token"}
 QUICK = [name for name in figures_declared() if name not in SLOW]
@@ -20,15 +20,15 @@ def test_figures_have_rows_and_what_their_charts_show(name: str) -> None:
     chart = figure.chart
     if chart and chart["x"] != "measured":
         assert {chart["x"], *chart["y"]} <= {*table.columns}
-    assert figure.is_computed or figure.command or figure.page or name in recorded.FIGURES
+    assert figure.is_computed or figure.command or figure.page or name in figures.RECORDED
 
 
 def test_every_declared_figure_is_shown_and_has_its_numbers() -> None:
     shown = {figure.name for paper in papers().values() for figure in paper.figures}
     assert shown == {*figures_declared()}
-    assert {*computed.FIGURES} | {*recorded.FIGURES} <= shown
+    assert {*figures.COMPUTED} | {*figures.RECORDED} <= shown
     pages = {name for name, figure in figures_declared().items() if figure.page}
-    assert pages | {"several"} == {*recorded.records()["tables"]}, "benchmarks/papers/record.py tables"
+    assert pages | {"several"} == {*figures.records()["tables"]}, "benchmarks/papers/record.py tables"
 
 
 def test_claims_have_a_number_in_every_cell() -> None:
@@ -41,26 +41,26 @@ def test_claims_have_a_number_in_every_cell() -> None:
 
 def test_errors_of_runs_are_those_of_validation() -> None:
     """The recorded runs of vLLM 0.25 are off by what docs/validation.md says, and each part contributes."""
-    rows = [row for row in recorded.runs() if row["engine"] == "vllm@0.25"]
+    rows = [row for row in figures.runs() if row["engine"] == "vllm@0.25"]
     assert len(rows) == 172
-    assert recorded.errors_of(rows, "whole") == pytest.approx([8.4, 2.5, 2.3], abs=0.1)
-    assert recorded.errors_of(rows, "unseen") == pytest.approx([11.2, 9.4, 5.1], abs=0.1)
+    assert figures.errors_of(rows, "whole") == pytest.approx([8.4, 2.5, 2.3], abs=0.1)
+    assert figures.errors_of(rows, "unseen") == pytest.approx([11.2, 9.4, 5.1], abs=0.1)
     for name in ("parts", "several"):
         whole, *parts = ([number(cell) or 0.0 for cell in row[-3:]] for row in table_of(name).rows)
         assert all(sum(part) > sum(whole) for part in parts)
 
 
 def test_a_prediction_costs_little() -> None:
-    assert all(float(row[1]) < 20 for row in computed.cost_of_predictions().rows)
+    assert all(float(row[1]) < 20 for row in figures.cost_of_predictions().rows)
 
 
 def test_plans_are_compared_with_a_heuristic(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = computed.Case("llama-3.1-8b", "h100-sxm", 8, "chats", 16, 256, 16)
-    monkeypatch.setattr(computed, "CASES", (case,))
-    row, most = computed.plans().rows
+    case = figures.Case("llama-3.1-8b", "h100-sxm", 8, "chats", 16, 256, 16)
+    monkeypatch.setattr(figures, "CASES", (case,))
+    row, most = figures.plans().rows
     assert (row[2], most[6]) == ("TP8", row[6])
     assert float(row[3]) == pytest.approx(float(row[5]) * float(row[6]))
-    assert number(computed.cost_of_plans().rows[0][2]) == 9
+    assert number(figures.cost_of_plans().rows[0][2]) == 9
 
 
 def test_cells_are_found_by_the_words_of_their_row() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from infercast.errors import FileFormatError
 from infercast.lab.fit.samples import key_of, sample_of
-from infercast.lab.fit.sweeps import read_sparse_sweep
+from infercast.lab.fit.tables import read_sparse_sweep
 from infercast.lab.fit.train import fit_artifact
 from infercast.ops import IndexScores, SparseAttention, TopK
 from infercast.predict.fitted import load_artifact

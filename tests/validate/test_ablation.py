@@ -10,8 +10,7 @@ from infercast.engines.sglang.settings import SglangSettings
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import UnknownNameError
 from infercast.forecast.deploy import deploy
-from infercast.lab.validate.ablation import PARTS, deployment_without, served_alone, settings_without
-from infercast.lab.validate.compare import validate
+from infercast.lab.validate.compare import PARTS, deployment_without, served_alone, settings_without, validate
 from infercast.lab.validate.measured import read_measured
 from infercast.ops import Collective
 from infercast.serve import Replica, Request, Workload, simulate

@@ -108,7 +108,6 @@ class Replay:
         return self._system._replace(pools=(pool.of(replica),)).serve(self.result.workload)
 
     def _chance(self, run: Run) -> Array:
-        """Where requests were drawn, the result had others than ours."""
         pool, workload = self._system.pools[0], self.result.workload
         if workload.drawn is not None:
             luck = luck_of(workload, run.clients, pool.replica, lambda other: self._system.serve(other).clients)
@@ -253,10 +252,7 @@ def calibrate(
     asked: Asked | None = None,
     tell: Tell = lambda _: None,
 ) -> Calibration:
-    """What measured results say of the deployment that they were measured on.
-
-    ``results`` are files of load generators, folders of them, or each a `Result`; ``asked`` says what files do not.
-    """
+    """What measured ``results`` (files, folders or `Result`) say of a deployment; ``asked`` says what they do not."""
     if deployment.corrections is not None:
         raise InputError("the deployment is calibrated already; calibrate one without")
     found: list[Result] = []
@@ -348,8 +344,6 @@ def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...],
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What was seen of an engine for a while, and what the forecast expected."""
-
     seconds: float
     requests: int
     rate: float
@@ -411,7 +405,6 @@ def total(values: Snapshot, name: str) -> float:
 
 
 def _cumulated(values: Snapshot, name: str) -> dict[float, float]:
-    """How many values of a histogram are up to each of its edges."""
     by_edge: dict[float, float] = {}
     for (each, labels), value in values.items():
         edge = EDGE.search(labels) if each == f"{name}_bucket" else None
@@ -441,7 +434,6 @@ def lengths_of(values: Snapshot, name: str) -> Lengths:
 
 
 def judge(deployment: Deployment, first: str, second: str, seconds: float, tell: Callable[[str], None]) -> Watched:
-    """Two snapshots, ``seconds`` apart, held against the forecast of the load between them."""
     before, after = as_vllm(parse_metrics(first)), as_vllm(parse_metrics(second))
     values = between(before, after)
     count = round(total(values, "vllm:request_prompt_tokens_count"))
@@ -510,7 +502,6 @@ class Traces(NamedTuple):
 
     @property
     def seats(self) -> int:
-        """Requests that run while others wait, if it is one number."""
         running = {round(each["running"]) for each in self.gauges if each["waiting"] >= 1}
         most = max(round(each["running"]) for each in self.gauges)
         much, full = 0.2, 0.9  # Of TTFT, and of the KV cache, which keeps requests waiting itself
@@ -576,7 +567,6 @@ def _suspecting(prior: Array, places: Sequence[int]) -> Array:
 
 
 def _other_flags(system: System, values: Snapshot) -> list[str]:
-    """Flags of the engine that its metrics show to be others than those of the forecast."""
     labels = next((text for name, text in values if name == "vllm:cache_config_info"), "")
     shown = dict(re.findall(r'(\w+)="([^"]*)"', labels))
     replica, found = system.pools[0].replica, []

@@ -163,7 +163,6 @@ def read_bench_serve(path: Path, document: Any, asked: Asked, name: str) -> list
 def _read_serving(
     values: Values, asked: Asked, names: tuple[str, str], latencies: dict[str, str], sent: dict[str, Any], **known: Any
 ) -> list[Result]:
-    """A result of vLLM's benchmark or SGLang's, which was made from it."""
     (name, kind), completed = names, values.count("completed") or 0
     if completed < 1:
         raise FileFormatError(values.path, f"{values.named('completed')} is {completed}: no request was answered")
@@ -210,7 +209,6 @@ def seen_in_fields(values: Values, latencies: dict[str, str]) -> dict[str, float
 
 
 def read_lists(values: Values) -> Lists | None:
-    """What detailed results list of each request that was answered; None where they do not."""
     if not all(isinstance(values.holder.get(name), list) for name in ("input_lens", "output_lens", "ttfts", "itls")):
         return None
     inputs = values.numbers("input_lens", most=MOST_TOKENS)
@@ -482,7 +480,6 @@ def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Resu
 
 
 def _files(path: Path) -> list[Path]:
-    """A file itself; of a sweep's folder every run, wherever it is."""
     if not path.is_dir():
         return [path]
     runs = sorted(path.rglob("run=*.json"))

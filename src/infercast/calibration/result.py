@@ -1,7 +1,4 @@
-"""A measured result: the load that was offered, what clients saw, and checked values of result files.
-
-A forecast is written as ``vllm bench serve --save-result`` of 0.25.0 writes a run, always with the same date.
-"""
+"""A measured result: the load that was offered, what clients saw, and checked values of result files."""
 
 from __future__ import annotations
 
@@ -220,7 +217,6 @@ class Values:
         return Values(self.path, self.holder.get(name), self.named(name))
 
     def maybe(self, name: str) -> Values:
-        """An object that may be missing, and is empty then."""
         found = self.holder.get(name)
         return Values(self.path, found if isinstance(found, dict) else {}, self.named(name))
 

@@ -40,7 +40,6 @@ def command_to_complete(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def offer(catalogue: str) -> Callable[[str], list[str]] | None:
-    """Completes names of a list; the last one where several have commas between them."""
     if catalogue not in LISTS:
         return None
 
@@ -170,7 +169,6 @@ def _folded(make: Callable[..., Any], given: Any) -> Any:
 
 
 def usage_sentence(problem: Any) -> str:
-    """What is wrong with a command line, and where it is explained."""
     said = " ".join(problem.format_message().split()).rstrip(".").replace(". Did you", "; did you")
     context = getattr(problem, "ctx", None)
     asked = f" {context.info_name}" if context is not None and context.parent is not None else ""
@@ -178,9 +176,7 @@ def usage_sentence(problem: Any) -> str:
 
 
 def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
-    """The command line with the command that is asked for, or with the names of all where none is. What completes words
-    in a shell takes a while to load, so it is there where it is asked for.
-    """
+    """The command line with one command, or the names of all; completion, which is slow to load, is optional."""
     app = typer.Typer(
         name="infercast",
         cls=OneSentence,

@@ -1,7 +1,7 @@
 """Answers of earlier commands, kept on disk: a question that is asked again is not computed again.
 
 An answer is found by all that it depends on: the words of the command, the files that they name, the terminal, and the
-files of this package. Entries are text; what is damaged, or not of this form, is not used and written anew.
+files of this package. A damaged entry is written anew.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ def _digest(plain: object) -> str:
 
 
 def _named(arguments: Sequence[str]) -> Iterator[list[object]]:
-    """Files and folders that the words name, as they are now."""
     parts = (part for word in arguments for part in dict.fromkeys([word, *re.split(r"[\s,=]+", word)]) if part)
     for part in parts:
         if len(part) < 4096 and "\0" not in part and os.path.lexists(part):
@@ -145,8 +144,6 @@ def _tidy(folder: Path) -> None:
 
 
 class _Copied:
-    """A stream that remembers what is written to it."""
-
     def __init__(self, stream: TextIO) -> None:
         self._stream, self.parts = stream, list[str]()
 
@@ -160,7 +157,6 @@ class _Copied:
 
 @contextmanager
 def copied() -> Iterator[list[str]]:
-    """What is printed within it."""
     before = sys.stdout
     sys.stdout = copy = _Copied(before)
     try:

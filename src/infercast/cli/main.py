@@ -127,7 +127,6 @@ def _answer(arguments: list[str]) -> None:
 
 
 def _plain(command: Callable[..., Any], arguments: Sequence[str]) -> Callable[[], Any] | None:
-    """The command with what plain words say, if they are."""
     if not hasattr(command, "options"):
         return None
     from infercast.cli.options import plain_call  # noqa: PLC0415 - as above

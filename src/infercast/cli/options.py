@@ -264,7 +264,7 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     # What is pooled takes no position.
     pooled = 0 if longest or asked else load_model(given["model"]).pools
     longest = longest or asked or load_model(given["model"]).max_positions + pooled
-    mix = image_mix(given["images"], load_model(given["model"]))
+    mix = image_mix(given.get("images"), load_model(given["model"]))
     longest -= most_image_tokens(mix)
     replays = trace is not None
     workload = replayed(Path(trace), given, longest) if replays else random_requests(

@@ -103,7 +103,6 @@ def command_line(*files: str) -> str:
 
 
 def outputs_of(given: Mapping[str, Any]) -> Outputs:
-    """Check what the options of a command ask for, before a run that may take long."""
     report, trace, window = given["report"], given["trace_out"], given["trace_window"]
     requests, result, detailed = given["requests_out"], given["save_result"], given["save_detailed"]
     if report is not None:
@@ -155,7 +154,6 @@ def form_of(format_: Form | None, *, as_json: bool, full: bool) -> Form:
 
 
 def note(sentence: str) -> None:
-    """A note on standard error."""
     print(f"infercast: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -167,9 +165,8 @@ def print_result(
     form: Form, document: Callable[..., Any], tables: Callable[..., Any], *result: Any,
     rows: str | tuple[str, ...] | None = None, brief: Callable[..., Any] | None = None,
 ) -> None:  # fmt: skip
-    """A result in the form that was asked for: these functions make the JSON document and the tables of it. ``brief``
-    makes one screen of it, which is otherwise as much of the tables as fits one. ``rows`` says under which keys of the
-    document the rows of CSV are (`rows_of`).
+    """A result in the form asked for; ``brief`` makes one screen of it, ``rows`` names the keys of CSV's rows
+    (`rows_of`).
     """
     if form is Form.JSON:
         print_json(document(*result))
@@ -186,7 +183,6 @@ def print_result(
 
 
 def print_answer(form: Form, answer: Any, *, plot: Path | None = None, csv: Path | None = None) -> None:
-    """Write the files that are asked for, and print the answer, by the renderers of its kind."""
     from infercast.report.formats import plot_of, renderers_of  # noqa: PLC0415 - some commands need none of it
 
     how = renderers_of(answer)
@@ -234,7 +230,6 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
 
 @contextmanager
 def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Progress callback of several runs: the name of each as it begins."""
     with bar_of({"description": doing, "total": total}) as update:
         yield lambda label: update(advance=1, description=label)
 
@@ -271,7 +266,6 @@ def check_files(plot: Path | None, *tables: tuple[str, Path | None]) -> None:
 
 
 def write_plot(path: Path, picture: Picture) -> None:
-    """A picture in the format that the name of its file asks for."""
     if path.suffix == ".png":
         picture.write_png(path)
     elif path.suffix == ".svg":

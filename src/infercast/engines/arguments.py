@@ -29,7 +29,6 @@ class Argument(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """All its forms without dashes."""
         return [self.name, *(each.lstrip("-") for each in self.others)]
 
     @property
@@ -39,8 +38,6 @@ class Argument(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A word on a command line that names a flag."""
-
     argument: Argument
     form: str  # The whole form that the word stands for
     attached: str | None = None  # A value within the word
@@ -52,8 +49,6 @@ class Found(NamedTuple):
 
 
 class FlagExplanation(NamedTuple):
-    """What a forecast makes of a flag."""
-
     status: str
     note: str
     as_forecast: Sequence[str] = ()  # Values at which nothing differs from the forecast
@@ -107,8 +102,6 @@ def _begun(spelled: Collection[str], name: str) -> list[str]:
 
 
 class Arguments:
-    """The flags of one release; the settings of an engine without ``arguments.json``."""
-
     def __init__(self, engine: str, title: str, settings: Settings, *, flexible: bool) -> None:
         self._family, _, version = engine.partition("@")
         path = DATA / "engines" / self._family / "arguments.json"
@@ -136,9 +129,7 @@ class Arguments:
         return key.partition(".")[::2] if key else (name, path)
 
     def find(self, written: str, *, strict: bool) -> Found:
-        """The flag of a form, or of a beginning that is no other's. One that the release refuses is refused here, too;
-        if not ``strict``, only where no other release takes it.
-        """
+        """The flag of a form or of a unique beginning; if not ``strict``, also one that only another release takes."""
         name, _ = self.parted(written)
         if len(begun := _begun(self.spelled, name)) == 1:
             return Found(self.spelled[begun[0]], begun[0])
@@ -159,11 +150,9 @@ class Arguments:
         )
 
     def renamed(self, word: str) -> str:
-        """A flag of earlier releases as this one writes it; any other word as it is."""
         return word if word in self.spelled else str(_classes(self._family).get("renamed", {}).get(word, word))
 
     def knows(self, written: str) -> bool:
-        """Whether this release or another takes it."""
         name, _ = self.parted(written)
         return bool(_begun(self.spelled, name)) or self._elsewhere(name) is not None
 
@@ -181,7 +170,6 @@ class Arguments:
         return None
 
     def meaning(self, found: Found, value: str, *, is_read: bool) -> FlagExplanation:
-        """What a forecast makes of a flag; ``is_read``: it is one of ours, or a setting."""
         argument, refused = found.argument, found.refused
         meaning = meaning_of(self._family, argument.names, is_read=is_read)
         others, choices = (row for row in self._rows if row.name == argument.name), argument.choices

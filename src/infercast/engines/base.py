@@ -1,7 +1,4 @@
-"""The engine interface, the engines by name, and a model deployed on GPUs under one of them.
-
-See docs/extending.md for how to add an engine.
-"""
+"""The engine interface, the engines by name, and a model deployed on GPUs under one of them."""
 
 from __future__ import annotations
 
@@ -68,9 +65,7 @@ TOGETHER = ("experts", "experts_dispatch", "experts_combine")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Engine(ABC):
-    """One release of a serving engine: its facts, and its rules as methods. Each engine is a subclass. Settings are of
-    the engine's own type: ``asked`` as given by a user, ``settings`` with every default filled in.
-    """
+    """One release of a serving engine; ``asked`` are settings as a user gives them, ``settings`` have every default."""
 
     name: str  # With its version: ``vllm@0.25``
     note: str = ""  # Remark on a release whose costs were not measured
@@ -106,7 +101,6 @@ class Engine(ABC):
 
     @property
     def version(self) -> Version:
-        """As numbers, as far as the name has it."""
         return version_of(self.name)
 
     @property
@@ -172,7 +166,6 @@ class Engine(ABC):
         return found
 
     def check_gpu(self, gpu: Gpu) -> None:
-        """Reject a GPU that is too old; GPUs of other vendors have no compute capability and pass."""
         oldest, such_as = self.oldest_gpu
         parts = gpu.compute_capability.split(".")
         if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest:
@@ -233,7 +226,6 @@ class Engine(ABC):
         """How it divides the memory of a GPU of the ``stage``, or that with least room; perhaps without a KV block."""
 
     def weight_waits(self, deployment: Deployment, tokens: Table, seconds: Table, /) -> Table | None:
-        """Seconds that steps of these tokens and kernel times wait for weights in host memory, if any."""
         return None
 
     def check_memory(self, model: ModelConfig, settings: Any, memory: Memory, /) -> None:  # noqa: B027 - most have none
@@ -283,8 +275,6 @@ class Engine(ABC):
 
 
 class Configuration(NamedTuple):
-    """One launch configuration."""
-
     rows: int
     columns: int
     depth: int
@@ -301,8 +291,6 @@ class Configuration(NamedTuple):
 
 
 class ExpertLaunches(NamedTuple):
-    """How an engine selects launch configurations."""
-
     family: str
     folder_variable: str  # The environment variable for the folder of a user's own files
     rule_of_thumb: Callable[[int, int, str], Configuration]  # By tokens, experts and format, without a tuned file
@@ -312,7 +300,6 @@ class ExpertLaunches(NamedTuple):
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """Compute formats of the kernel, and their names in file names."""
         return {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 
     def device_name(self, gpu: Gpu) -> str:
@@ -422,7 +409,6 @@ def engine_named(name: str | None = None) -> Engine:
 
 
 def package_of(engine: Engine) -> str:
-    """The package of a release, as pip names it."""
     family, _, version = engine.name.partition("@")
     return f"{family}=={version}{'.0' * (2 - version.count('.'))}"
 
@@ -434,7 +420,6 @@ def absent(name: str) -> str | None:
 
 
 def what_there_is() -> str:
-    """The available engines, for error messages."""
     return f"use --engine {' or '.join(FAMILIES)}, which run many of the same kernels"
 
 

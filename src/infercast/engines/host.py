@@ -73,7 +73,6 @@ class HostCosts:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """All times by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in FACTS}
 
     def on_cpu(self, name: str) -> Self:
@@ -177,14 +176,11 @@ class Launch(Enum):
 
 
 def next_size(sizes: Sequence[int], number: int) -> int | None:
-    """The smallest of some ascending sizes that holds this many tokens or sequences."""
     place = bisect_left(sizes, number)
     return sizes[place] if place < len(sizes) else None
 
 
 class Graphs(Protocol):
-    """The CUDA graphs an engine captured at its start."""
-
     @property
     def sizes(self) -> tuple[int, ...]: ...  # Token counts they were captured for; empty: no graphs
     def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
@@ -192,8 +188,6 @@ class Graphs(Protocol):
 
 
 class HostModel(Protocol):
-    """A host running one model."""
-
     @property
     def gap_seconds(self) -> float: ...  # GPU idle time between the kernels of one step
     @property
@@ -209,8 +203,6 @@ class HostModel(Protocol):
 
 
 class DraftPasses(Protocol):
-    """How draft passes are launched."""
-
     @property
     def gap_seconds(self) -> float: ...  # GPU idle time between the kernels of one pass
     def padded(self, num_sequences: int) -> int: ...  # Padded size of a later pass over this many sequences

@@ -36,7 +36,6 @@ class KvLayout(NamedTuple):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of a sequence's recurrent states, whatever its length."""
         return self.shape.num_state_groups * self.block_bytes
 
 
@@ -96,7 +95,6 @@ def host_link(gpu: Gpu, gpus: int, submit_seconds: float, submit_piece_seconds: 
 
 
 def slots_of(count: int, rank: int, model: ModelConfig) -> AdapterSlots:
-    """Slots for LoRA adapters of a model."""
     if model.has_experts:
         raise InputError(
             f"enable_lora is not modelled for {model.name}: adapters of experts have kernels of their own; "

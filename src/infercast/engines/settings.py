@@ -35,8 +35,6 @@ class Settings(Protocol):
 
 
 class Resolved(Settings, Protocol):
-    """Settings with every default filled in; code outside the engine reads only these."""
-
     @property
     def max_num_batched_tokens(self) -> int: ...  # Tokens of the largest step ...
     @property
@@ -53,7 +51,6 @@ def changed(settings: Asked, **values: Any) -> Asked:
 
 
 def filled(settings: Asked, defaults: Mapping[str, Any]) -> Asked:
-    """The same with defaults where nothing is asked for."""
     return changed(settings, **{name: value for name, value in defaults.items() if getattr(settings, name) is None})
 
 
@@ -66,7 +63,6 @@ def _read(kind: type, text: str) -> Any:
 
 
 def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "setting") -> Any:
-    """Parse a setting's value."""
     if name not in known:
         raise UnknownNameError(what, name, known)
     try:
@@ -76,14 +72,12 @@ def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "s
 
 
 def check_counts(settings: Settings, names: Iterable[str]) -> None:
-    """Reject settings below 1; None is the engine's default."""
     for name in names:
         value = getattr(settings, name)
         require(value is None or value >= 1, name, "be at least 1", value)
 
 
 def check_sizes(name: str, sizes: Sequence[int] | None) -> None:
-    """Reject an empty list of CUDA graph sizes, or sizes below 1."""
     if sizes is not None:
         require(sizes and min(sizes) >= 1, name, "be one or more numbers of at least 1", list(sizes))
 
@@ -111,7 +105,6 @@ class Fields:
         return value
 
     def word(self, name: str, default: str = "auto") -> str:
-        """An optional name."""
         return str(self.get(name, str)) if self.holder.get(name) else default
 
     def at_least(self, name: str, least: int) -> int:
@@ -126,8 +119,6 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSetup:
-    """An engine as it was started."""
-
     settings: Settings
     num_gpu_blocks: int | None  # KV blocks it had; None: not known
     with_those_blocks: Settings  # The same settings, with the number of blocks fixed to these
@@ -161,9 +152,7 @@ class EngineFlags(NamedTuple):
 
 
 def flags_in(data: dict[str, Any], options: Iterable[str]) -> EngineFlags:
-    """Those of a data file, with the flags of settings that are no options of ours (if it lists none: of all settings),
-    and other names of some as ``aliases``.
-    """
+    """Those of a data file, with the flags of settings that are no options of ours, and other names as ``aliases``."""
     options = frozenset(options)
     for_all = {"acceptance", "engine"}  # Options that mean the same with every engine
     settings = data.pop("settings", [name.replace("_", "-") for name in sorted(options - for_all)])
@@ -206,7 +195,6 @@ class EngineCommands(NamedTuple):
 
 @cache
 def commands_in(file: str) -> EngineCommands:
-    """Those of a data file; none where an engine has no such file."""
     return EngineCommands(**read_data(file)) if file else EngineCommands()
 
 

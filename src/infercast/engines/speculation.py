@@ -1,7 +1,4 @@
-"""Speculative decoding: the method, the number of drafts, and the acceptance rate of each position.
-
-Everything is reduced to P(the first i drafts are all accepted); the acceptance length is one more than their sum.
-"""
+"""Speculative decoding: the method, the number of drafts, and P(the first i drafts are all accepted)."""
 
 from __future__ import annotations
 
@@ -160,7 +157,6 @@ def by_position(rates: Sequence[float], num_drafts: int) -> tuple[float, ...]:
 
 
 def read_acceptance(text: str, num_drafts: int) -> Acceptance:
-    """Parse a user's notation (`FORMS`)."""
     text = text.strip()
     if found := re.search(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)", text):
         rates = [_number(part) for part in found.group(1).strip(" ,").split(",")]
@@ -211,7 +207,6 @@ def _from_number(value: float, num_drafts: int) -> Acceptance:
 
 
 def _from_length(length: float, num_drafts: int) -> tuple[float, ...]:
-    """The constant rate that yields an observed mean length."""
     low, high = 0.0, 1.0
     if not 1.0 <= length <= num_drafts + 1:
         return by_length(length, num_drafts)  # raises the error

@@ -1,7 +1,7 @@
 """The stages of a pipeline: what each takes on its GPU, and the cut of the layers that makes the slowest one quickest.
 
-A step is a sum over layers, the embedding (first stage), the head with sampling and drafts (last stage), and what is
-sent to the next stage, so the best cut into contiguous parts is found exactly, by dynamic programming.
+A step is a sum over layers, the embedding, the head with sampling and drafts, and what is sent to the next stage, so
+the best cut into contiguous parts is found exactly, by dynamic programming.
 """
 
 from __future__ import annotations
@@ -148,7 +148,6 @@ def best_cut(costs: Table, usual: Sequence[int]) -> tuple[int, ...]:
 
 
 def _cheapest(costs: Table, joined: Callable[[Table, Table], Table]) -> tuple[float, tuple[int, ...]]:
-    """The least that stages cost together, and their layers."""
     best, starts = costs[0, 0], []
     for stage in costs[1:]:
         ways = joined(best[:, None], stage)
@@ -178,7 +177,6 @@ def cut_layout(deployment: TimedDeployment, partition: str, work: Sequence[StepK
 
 
 def _balanced_cut(deployment: Any, usual: tuple[int, ...], work: Sequence[StepKind]) -> tuple[int, ...]:
-    """The best cut of which every stage fits in its GPU's memory; the usual one where none does."""
     engine, settings, layout = deployment.engine, deployment.settings, deployment.layout
     layers, last = deployment.model.layers, layout.pipeline - 1
     longest = settings.max_model_len, engine.tokens_under_way(settings, layout)

@@ -1,8 +1,4 @@
-"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces with log-linear interpolation.
-
-A decode batch is described by its sequences and their mean length, prompts by number, length and cached tokens.
-An engine's limits set how far a grid goes, never where its points are.
-"""
+"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces with log-linear interpolation."""
 
 from __future__ import annotations
 
@@ -50,10 +46,7 @@ DENSE, SPACING = 128, 32  # For costly estimates: every size up to the first, an
 def sequence_kernels(
     calls_of: Callable[[Table, Table], list[Call]], *, has_images: bool = False
 ) -> tuple[dict[str, str], dict[str, int]]:
-    """The family of each attention kernel, and its launches per step, by one decoding sequence and one prompt.
-
-    The last is an encoder's of images, whose time steps add that have any.
-    """
+    """The family of each attention kernel, and its launches per step; the last is an encoder's of images."""
     families: dict[str, str] = {}
     launches: dict[str, int] = {}
     for batch in (np.array([1, 2]), np.array([1]), np.array([2])):
@@ -139,7 +132,6 @@ class DecodeSurface:
         return [*chain.from_iterable(self(num_sequences, total_keys))]
 
     def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
-        """Seconds of each kernel at the integer lengths of a page and the one after."""
         curve = self._curves.get(num_sequences)
         if curve is None:
             # Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it.
@@ -251,7 +243,6 @@ def _points(axis: list[float], value: float) -> tuple[tuple[int, float], ...]:
 
 
 def _repeat(lengths: Array, count: int) -> Array:
-    """One batch per row, of ``count`` equal sequences."""
     return np.broadcast_to(lengths[:, None], (lengths.size, count))
 
 

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
 
 class TimedDeployment(Protocol):
-    """What a timer reads of a deployment."""
-
     @property
     def model(self) -> ModelConfig: ...  # As the engine runs it
     @property
@@ -254,14 +252,12 @@ class KernelTimer:
         return np.concatenate([*parts, varying])
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        """Seconds of each kernel (columns) in each of many steps (rows), from their estimates."""
         by_tokens = self._token_table[rows[0]]
         by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
         others = [table[row] for table, row in zip(self._tables[1:], rows[1:], strict=True)]
         return np.concatenate([by_tokens, *others, varying], axis=1)
 
     def row_seconds(self, table: int, rows: Table) -> Table:
-        """Seconds of each kernel (columns) for some rows of a table."""
         return np.asarray(self._tables[table][rows])
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
@@ -346,7 +342,6 @@ class KernelTimer:
         return StepEstimate([dense + sum(kernels) for kernels in times.tolist()], times.T.tolist(), host, rows)
 
     def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
-        """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
         rows = keys.shape[0] if keys.ndim > 1 else 1
         return self._time_calls(self._by_sequence(queries, keys, sequences), rows)
 
@@ -473,7 +468,6 @@ class DraftingTimer(KernelTimer):
         return DraftShape(new, before, width * count + len(prefills), count, drafts * count, width, len(new), drafts)
 
     def _attention(self, shape: DraftShape) -> list[float]:
-        """Seconds of each attention kernel in the target's pass and in the first draft pass."""
         assert self._surfaces is not None
         of_single, of_prompts = self._surfaces
         verifying, prompts = shape.num_verifying, shape.prompts
@@ -600,8 +594,6 @@ class DraftingTimer(KernelTimer):
 
 
 class Factor(NamedTuple):
-    """A factor on times, or added seconds."""
-
     value: float
     spread: float  # Standard deviation: of the factor's logarithm, or of the seconds
 

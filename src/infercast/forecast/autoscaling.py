@@ -1,7 +1,7 @@
 """A fleet under changing load: traffic of a day, load curve of one replica, start-up times, and scaling policies.
 
-The state of a replica is the number of requests in it; beyond what it runs at once, requests wait. A day is stepped
-through implicitly (requests leave at the rate of a step's end), so that long steps do not overshoot.
+A replica's state is the number of requests in it. Steps are implicit (requests leave at the rate of a step's end), so
+that long ones do not overshoot.
 """
 
 from __future__ import annotations
@@ -223,14 +223,12 @@ class LoadCurve:
         return float(np.interp(in_system, self.in_system, self.rates))
 
     def percentile(self, quantity: str, name: str, in_system: float) -> float:
-        """A latency in seconds, such as ``("ttft", "p99")``."""
         value = self._between(
             in_system, lambda level: getattr(getattr(level.forecast, QUANTITIES[quantity]), name, 0.0)
         )
         return value + self._added(quantity, in_system)
 
     def _added(self, quantity: str, in_system: float) -> float:
-        """What queueing adds to a latency."""
         return 0.0 if quantity == "tpot" else self.wait(in_system)
 
     def _between(self, in_system: float, value_of: Callable[[Level], float]) -> float:
@@ -239,7 +237,6 @@ class LoadCurve:
         return float(ends[0] + part * (ends[1] - ends[0]))
 
     def _neighbours(self, in_system: float) -> tuple[Level, Level, float]:
-        """The two neighbouring levels, and the position between them."""
         place = int(np.clip(np.searchsorted(self.in_system, in_system), 1, len(self.levels) - 1))
         low, high = self.levels[place - 1], self.levels[place]
         part = (in_system - low.in_system) / (high.in_system - low.in_system)
@@ -353,7 +350,6 @@ def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload
 
 
 def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> Level:
-    """The level of a simulation, from its steady part or else without its ramp-up."""
     served, start = forecast.clients, float(forecast.clients.sent_at.min())
     ramp_up = 0.4  # Share of a run that never settled
     begin, end = forecast.window or (start + ramp_up * forecast.steady.end, start + forecast.steady.end)
@@ -378,8 +374,6 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> L
 
 
 class ServiceTime(NamedTuple):
-    """Service time of a request on a saturated replica, in seconds."""
-
     fixed: float
     per_input: float
     per_output: float
@@ -389,7 +383,6 @@ class ServiceTime(NamedTuple):
 
 
 def learn_service(system: System, traffic: Traffic, longest: int) -> ServiceTime:
-    """From the rates of a replica that is kept full with longer and shorter requests."""
     random, size, mix = np.random.default_rng(11), traffic.arrivals.size, 300
     chosen = random.choice(size, min(size, mix), replace=False)
     rows, seconds = [], []
@@ -466,9 +459,7 @@ class FleetRun:
 
 
 def run_fleet(curves: Mapping[int, LoadCurve], load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
-    """Step through a day; ``first`` are requests in the system at its beginning. ``curves``: of one replica by the size
-    of its fleet; in a larger one it behaves as in the largest simulated.
-    """
+    """Step through a day; ``first`` requests are there at its begin, ``curves`` are one replica's by size of fleet."""
     by_size = sorted(curves.items())
     ready: list[int] = []
     paid: list[int] = []

@@ -1,7 +1,7 @@
 """A calibration: factors learned from measured results, its file ``calibration.toml``, and its use on a deployment.
 
-Factors of the host, API server and network hold for whatever runs on the machine, those of GPU times for the same GPU,
-engine and format of weights, less surely where something else differs.
+Factors of the host, API server and network hold for the machine, those of GPU times for the same GPU, engine and format
+of weights, less surely where something else differs.
 """
 
 from __future__ import annotations
@@ -109,7 +109,6 @@ class Calibration(ResultMixin):
 
     @property
     def factors(self) -> dict[str, Learned]:
-        """By name."""
         return {name: getattr(self, name) for name in FACTORS}
 
 
@@ -135,7 +134,6 @@ def with_acceptance(deployment: Deployment, length: float) -> Deployment:
 
 
 def carried(calibration: Calibration, asked: Fingerprint) -> Corrections:
-    """The corrections of a deployment, with a note where it is not the one that was measured."""
     known = calibration.deployment
     if not asked.host.startswith(known.host):  # a what-if says behind it how many times as fast
         raise InputError(
@@ -199,7 +197,6 @@ def keys_of(name: str) -> tuple[str, str, str]:
 
 
 def write_calibration(calibration: Calibration) -> str:
-    """The text of the file."""
     lines = [
         "# What measured results say of this deployment beyond infercast's estimates. Give it to any command that",
         "# simulates: --calibration FILE. A factor of 1.1 says that times are 1.1 times as long as estimated;",
@@ -248,7 +245,6 @@ def _text(value: str | bool | int) -> str:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read and check a file."""
     values = read_table(path, path)
     if values.get("form") != FORM:
         raise FileFormatError(path, f"is not a calibration of form {FORM}; `infercast calibrate` writes one")

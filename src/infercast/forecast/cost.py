@@ -166,9 +166,8 @@ class Tariff:
         return price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
 
     def price(self, gpu: str, facility: Facility | None = None) -> GpuPrice | None:
-        """Price per hour of one GPU in a facility; None if not known.
-
-        Without a list it is the median of all providers: the cheapest is mostly a market where few GPUs are ever free.
+        """Price per hour of one GPU in a facility; None if not known. The median, as the cheapest are few and rarely
+        free.
         """
         found = self._found(gpu_called(gpu)) if self.per_gpu_hour is None else None
         if self.per_gpu_hour is not None:

@@ -139,8 +139,6 @@ def more_than(allowed: Array, counts: Array, shares: Array) -> Array:
 
 
 class SteppedDay:
-    """The day in steps, ready to be run with any number of replicas."""
-
     def __init__(
         self,
         curves: Mapping[int, autoscaling.LoadCurve],
@@ -318,7 +316,6 @@ def _day_of(deployment: Deployment, traffic: Any, rate: float | None, profile: s
 
 
 def day_within(given: Mapping[str, Any], longest: int, window: float = autoscaling.WINDOW) -> autoscaling.Traffic:
-    """The day that options of these names describe, of requests of at most ``longest`` tokens."""
     inputs, outputs, _ = deploy.lengths_within(
         given.get("input_len", INPUT_LEN), given.get("output_len", OUTPUT_LEN), longest
     )
@@ -398,11 +395,10 @@ ALONE = 100  # requests that are served one at a time, for the time of a prompt
 
 
 def autoscaler_row(plan: DayPlan) -> dict[str, Any]:
-    """Coefficients of service times in milliseconds, and the largest loads.
+    """Coefficients of service times in milliseconds, and the largest loads of a replica that is kept full.
 
-    ``alpha`` and ``beta``: time per output token = alpha + beta x sequences in the batch. ``gamma`` and ``delta``: time
-    to first token = gamma + delta x prompt tokens, of a request that is alone. These are the four that llm-d's workload
-    variant autoscaler takes. The others are what a request takes of a replica that is kept full.
+    Time per output token = ``alpha`` + ``beta`` x sequences in the batch, time to first token alone = ``gamma`` +
+    ``delta`` x prompt tokens: the four that llm-d's workload variant autoscaler takes.
     """
     alpha, beta = _decoding(plan)
     # A line through the time to first token of requests that come one at a time, by their prompt tokens

@@ -55,8 +55,6 @@ class HardwareStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Elasticity:
-    """Per cent by which results change for each per cent of one number."""
-
     step: HardwareStep
     brings: Mapping[str, float | None]  # By the names of `results_of`; None where there is no such result
 
@@ -108,10 +106,7 @@ def elasticities(
     time_limit: float | None = None,
     **options: Unpack[RunOptions],
 ) -> Elasticities:
-    """What one per cent of each number brings, by simulations of a share ``step`` below and above it.
-
-    The smaller the step, the more weighs which requests happen to meet in a step of the engine.
-    """
+    """What one per cent of each number brings, by simulations of a share ``step`` (small ones are noisy) off it."""
     require(0.001 <= step <= 0.25, "step", "be a share from 0.001 to 0.25", step)
     promise = parse_slo(slo) if isinstance(slo, str) else slo
     asked = resolve_call(deployment, gpu, deploy_options(options))
@@ -134,7 +129,6 @@ def elasticities(
 
 
 def _steps(found: Deployment, step: float) -> Iterator[HardwareStep]:
-    """Numbers that may matter for this deployment."""
     gpu, alone = found.gpu, found.layout.gpus == 1
     for name in PROPERTIES:
         dtype = name.removesuffix("_flops")

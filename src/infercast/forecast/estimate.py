@@ -1,7 +1,4 @@
-"""Estimates of single kernels: time and power of one shape, of arrays of shapes, or of a table's rows.
-
-Kernels have names: plain PyTorch operators, and products, attention and experts by the library that runs them.
-"""
+"""Estimates of single kernels by name: time and power of one shape, of arrays of shapes, or of a table's rows."""
 
 from __future__ import annotations
 
@@ -202,7 +199,6 @@ SHAPES |= {
 
 
 def shape_of(family: str) -> Shape:
-    """What a family needs, plain operators of PyTorch among them."""
     if family in SHAPES:
         return SHAPES[family]
     if family not in operator_shapes():
@@ -221,7 +217,6 @@ def resolve(family: str, values: Values, gpu: Gpu) -> tuple[Op, str]:
 
 
 def build_op(family: str, values: Values) -> Op:
-    """The operator that these values describe; sizes may be arrays of the same length."""
     shape = shape_of(family)
     names = {*shape.sizes, *shape.optional}
     if not (names >= values.keys() >= {*shape.sizes}):
@@ -248,7 +243,6 @@ def build_op(family: str, values: Values) -> Op:
 
 
 def _check_size(name: str, value: Any, least: int) -> None:
-    """Raise InputError unless a size, or each of an array of sizes, is in range."""
     largest_bytes = 2**50
     most = largest_bytes if name == "bytes" else LARGEST
     low, high = (value, value) if type(value) is int else (np.min(value), np.max(value))
@@ -257,7 +251,6 @@ def _check_size(name: str, value: Any, least: int) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV table by column name."""
     with reading(path, "a CSV table", csv.Error), path.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     if not rows:
@@ -359,11 +352,8 @@ def estimate_power(
     kernel: str | Op, /, gpu: str | Path | Gpu, *, predictor: str | Predictor = "learned", network: str | None = None,
     **sizes: Any,
 ) -> KernelPower:  # fmt: skip
-    """What the board draws while one kernel runs again and again: watts, an 80 % interval, joules of a launch.
-
-    On an H200 and a B200 also what a meter shows in a short loop, as published tables have it (``meter_watts``).
-
-    Named as for :func:`estimate`, in the time that it estimates; one kernel, not an array of them.
+    """What the board draws while one kernel runs again and again: watts, an 80 % interval, joules of a launch. On an
+    H200 and a B200 also what a meter shows in a short loop, as published tables have it (``meter_watts``).
     """
     found = estimate(kernel, gpu, predictor=predictor, network=network, **sizes)
     if np.size(found.seconds) != 1:
@@ -430,7 +420,6 @@ def _lasting(found: Estimate, op: Op, gpu: Gpu) -> Estimate:
 
 
 def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
-    """Every row of a CSV file of shapes, with its estimate."""
     shape = shape_of(family)
     known = (*shape.sizes, *shape.optional, "kernel")
     for number, row in enumerate(read_rows(path), start=2):

@@ -128,9 +128,7 @@ def system_half_widths(
     system: System, workload: Workload, uncertainties: Sequence[uncertainty.Uncertainty],
     results: Callable[[ServedRequests], Array], chance: Array, served: ServedRequests | None = None,
 ) -> Widths:  # fmt: skip
-    """How far results may be off, as logarithms: all replicas of all pools alike, the link between pools by itself.
-    ``served``: the run of the workload as it is, if any; slower ones are held against its first requests.
-    """
+    """How far results may be off, as logarithms: all replicas of all pools alike, the link by itself."""
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
     if served is not None and jumps_over(system):
         most = int(max(LEAST_REQUESTS, min(EACH_PRESENT * uncertainty.in_system(served), most)))
@@ -202,6 +200,7 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
             forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths, steady
         )
     chance = uncertainty.chance_in(served) if luck is None else luck
+    chance = uncertainty.with_pauses(chance, forecast.pools[0].deployment)
     widths = system_half_widths(system, forecast.workload, uncertainties, uncertainty.smoothed_of, chance, served)
     gains = [uncertainty.gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
     slower = uncertainty.slower_by([pool.deployment for pool in forecast.pools], forecast.workload)

@@ -38,8 +38,6 @@ _average_steps: WeakKeyDictionary[PhaseTotals, tuple[Deployment, bool, StepCost]
 
 
 class StepCalls(NamedTuple):
-    """The operators of a step, in three groups."""
-
     by_tokens: list[Call]
     by_sequences: list[Call]
     by_rows: list[Call]
@@ -168,9 +166,9 @@ def estimate_step(
     deployment: Deployable, shape: StepShape, *, gpu: GpuSource | None = None, explain: bool = False,
     **options: Unpack[DeployOptions],
 ) -> StepCost:  # fmt: skip
-    """Estimate every kernel of one step over a given batch, if the engine's scheduler could plan it. A model's name
-    does with ``gpu`` and further ``options`` of `deploy`. With ``explain``, each kernel also carries the terms that its
-    estimate is made of.
+    """Estimate every kernel of one step over a batch that the engine's scheduler could plan. A model's name does with
+    ``gpu`` and further ``options`` of `deploy`. With ``explain``, each kernel also carries the terms that its estimate
+    is made of.
     """
     found = resolve_deployment(deployment, gpu, options)
     if found.gpu.stages:
@@ -322,7 +320,6 @@ class Phase(NamedTuple):
 
 
 def weakest_source(phases: tuple[Phase, ...]) -> str:
-    """What the estimates of the largest families rest on: the weakest of them."""
     counts = 0.05  # Share of a phase from which on a family's source counts
     families = [family for phase in phases for family in phase.families if family.share >= counts and family.source]
     return max((family.source for family in families), key=SOURCES.index)
@@ -463,9 +460,7 @@ class StepPredictor:
     def launch(
         self, prompts: Prompts = (), decodes: Sequence[int] = (), at: float | None = None, *, unfinished: int = 0
     ) -> StepTime:
-        """Launch a batch on the clock, not before ``at``; its ``ready`` is for `take_in` to tell. ``unfinished``:
-        prompts of it that have tokens left, and sample none.
-        """
+        """Launch a batch on the clock, not before ``at``; ``unfinished``: prompts of it that have tokens left."""
         if at is not None and at > self.clock.clock:
             self.clock.sleep_until(at)
         shape = _batch_shape(prompts, decodes, unfinished)

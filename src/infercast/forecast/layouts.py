@@ -1,7 +1,4 @@
-"""Every parallel layout of a model on a number of GPUs, compared as `simulate` has them; and cuts of a pipeline.
-
-A cut gives each stage its layers: as the engine does, or by estimated time, and what the better one saves.
-"""
+"""Every parallel layout of a model on a number of GPUs, compared as `simulate` has them; and cuts of a pipeline."""
 
 from __future__ import annotations
 
@@ -208,10 +205,7 @@ class _TimeIsOver(Exception):  # noqa: N818 - a reason to leave a layout out
 
 
 def _served(asked: tuple[System, float], load: Workload, slo: Slo | None) -> tuple[SystemRun, Intervals | None] | None:
-    """What takes the time of a layout; intervals, which an SLO needs, where there is time for them.
-
-    None if the time of all layouts is over before it ends.
-    """
+    """What takes time of a layout, with the intervals that an SLO needs; None if the time is over before it ends."""
     system, until = asked
 
     def stop(*_: object) -> None:
@@ -282,9 +276,7 @@ def _cost_of(forecast: Forecast, layout: ParallelLayout, intervals: Intervals | 
 
 
 def comparison_notes(costs: Sequence[LayoutCost]) -> list[str]:
-    """Figures that were announced only, kernels that are known to be out of order, or were put in order, and what the
-    time limit cut.
-    """
+    """Announced figures, kernels that are out of order, or were put in order, and what the time limit cut."""
     gpus = {cost.gpu.name: cost.gpu for cost in costs}
     announced = [note for gpu in gpus.values() for note in gpu.announced_notes]
     runs = sum(cost.forecast is not None and cost.forecast.steady.stopped == LATE for cost in costs)
@@ -294,8 +286,8 @@ def comparison_notes(costs: Sequence[LayoutCost]) -> list[str]:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit. All that
-    keep up with a rate serve the same tokens: of these the fewest GPUs come first, then the shortest answers.
+    """Best first: keeps its promise, most tokens a GPU (at a rate: fewest GPUs, shortest answers), bounds, does not
+    fit.
     """
 
     def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float, float]:

@@ -135,7 +135,6 @@ class Process:
     """A sum of terms times a Gaussian process (Matern 3/2 and a slope) over features in their own spreads."""
 
     def __init__(self, kind: str, inputs: Inputs, logs: Array, scales: Array | None = None) -> None:
-        """``kind``: the terms and the features, by name."""
         self._terms, self._over = kind.split()
         features, terms = inputs[self._over], inputs[self._terms]
         self._middle, spread = features.mean(axis=0), features.std(axis=0)
@@ -152,7 +151,6 @@ class Process:
         return np.asarray(np.log(np.maximum(inputs[self._terms] @ self._coefficients, shortest)))
 
     def __call__(self, inputs: Inputs) -> tuple[Array, Array]:
-        """Logarithms of microseconds, and their standard deviations."""
         near = (inputs[self._over] - self._middle) / self._spread
         alike = _likeness(near, self._near, self.scales)
         size, slope, noise = np.exp(2 * self.scales[-3:])
@@ -210,7 +208,6 @@ class Members(NamedTuple):
         return cls(processes, counts / counts.sum())
 
     def __call__(self, inputs: Inputs) -> Array:
-        """Logarithms and standard deviations."""
         return np.asarray(np.tensordot(self.counts, [process(inputs) for process in self.processes], 1))
 
 
@@ -241,9 +238,8 @@ class OwnKernel(ResultMixin):
         return _inputs(self.work, self.dims, columns, gpu, self.dtype)
 
     def predict(self, gpu: str | Path | Gpu | None = None, **dims: Any) -> Estimate:
-        """Seconds of one launch with an 80 % interval, or arrays of them; on the GPU of the table unless one is named.
-
-        On another GPU the correction stays and the roofline is that GPU's, with a wider interval.
+        """Seconds of one launch with an 80 % interval; on another GPU than the table's by its roofline, with a wider
+        one.
         """
         if {*dims} != {*self.dims}:
             raise InputError(f"kernel {self.name} takes {', '.join(self.dims)}, not {', '.join(dims) or 'nothing'}")
@@ -334,7 +330,6 @@ def _read_table(path: Path) -> dict[str, list[float]]:
 
 
 def _columns(table: Mapping[str, Any]) -> tuple[tuple[str, ...], Array, Array]:
-    """Names of dimensions, shapes and times."""
     time = next((name for name in TIMES if name in table), None)
     if time is None:
         raise InputError(f"a table needs a column of times, {' or '.join(TIMES)}; it has {', '.join(table)}")

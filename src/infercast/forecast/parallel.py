@@ -33,8 +33,7 @@ def on_all_cores(
     function: Callable[[Item], Answer], items: Sequence[Item], *, later: float = 0.0, most: int | None = None
 ) -> Iterator[Answer]:
     """What the function makes of each item, in their order; answers of other processes are pickled. Each item has its
-    share of the time that is left, with as much for each of ``later`` ones that follow. ``most``: of the processes, one
-    per core by default.
+    share of the time left, with as much for each of ``later`` ones. ``most``: processes, one per core by default.
     """
     width, start, done = min(processors() if most is None else most, len(items)), clock(), 0
 

@@ -99,9 +99,8 @@ class Pace:
         self.is_late = False  # Whether a run was kept shorter than it should be
 
     def affordable(self, count: int, wanted: int, *, again: bool = False) -> int:
-        """Requests that a run of ``count`` may go on to, or ``again`` from its start; ``count`` if it is late. If all
-        that are wanted take too long, half of the further ones are tried, and so on: wherever it stops, it is one of
-        few lengths that are the same on every machine.
+        """Requests that a run of ``count`` may go on to, or ``again`` from its start; ``count`` if it is late. Halves
+        of what is wanted are tried, so it stops at one of few lengths that are the same on every machine.
         """
         left = time_left()
         if left == inf:
@@ -153,7 +152,6 @@ def request_progress(asked: Progress | bool | None, total: int) -> Iterator[Prog
 
 @contextmanager
 def stage_progress(asked: Callable[[str], None] | bool | None) -> Iterator[Callable[[str], None]]:
-    """The caller's own function, a numbered line for True, or nothing."""
     if not asked or not isinstance(asked, bool):
         yield asked or (lambda _: None)
         return

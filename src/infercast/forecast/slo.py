@@ -69,10 +69,7 @@ class Slo(ReprMixin):
 
     @property
     def of_a_request(self) -> dict[str, float]:
-        """Seconds that each request should stay below, by quantity.
-
-        Of several limits on one latency it is the loosest: ``ttft_p50<200ms`` lets half of all requests take longer.
-        """
+        """Seconds that each request should stay below: the loosest, as ``ttft_p50<200ms`` lets half take longer."""
         found: dict[str, float] = {}
         for limit in self.limits:
             found[limit.quantity] = max(limit.seconds, found.get(limit.quantity, 0.0))
@@ -105,9 +102,7 @@ def _limit(text: str) -> Limit:
 
 
 def attainment(served: Record | ServedRequests, slo: Slo, which: Array | None = None) -> float:
-    """The share of requests with TTFT, TPOT and end-to-end time below every limit; ``which`` selects requests. An
-    answer of one token has no TPOT and keeps any limit on it.
-    """
+    """The share of requests below every limit; an answer of one token has no TPOT and keeps any."""
     kept = keeps(served, slo)
     return float((kept if which is None else kept[which]).mean())
 

@@ -126,10 +126,7 @@ def further_requests(
     slo: Slo | None = None, medians: Callable[[], bool] = lambda: True, rejects: float = inf,
     within: tuple[float, float] = AGAIN, rough: float = 1.0,
 ) -> tuple[int | None, str]:  # fmt: skip
-    """How many requests a longer run should have; or None, and why this one ends. ``stretches``: batches planned.
-    ``within``: the least and the most times that it is longer. A run goes no further that misses the SLO by ``rejects``
-    standard errors. ``rough``: a factor on all errors that it goes on for.
-    """
+    """How many requests a longer run should have; or None, and why this one ends. ``rough``: a factor on all errors."""
     if state.word == OVERLOADED:
         return None, OVERLOAD
     count = len(workload.requests)
@@ -160,9 +157,7 @@ def further_requests(
 
 
 def _for_slo(batches: Batches, slo: Slo, precision: float, known: float) -> Iterator[tuple[float, float]]:
-    """For each limit the factor on the length that it takes to decide about it, and the errors that it is missed by.
-    What is limited is known to ``known`` in any case, and to ``precision`` where it is close to its limit.
-    """
+    """For each limit the factor on the length that decides about it, and the errors that it is missed by."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
@@ -272,7 +267,6 @@ def num_seats(replica: Replica, requests: tuple[Request, ...]) -> int:
 
 
 def room_for(replica: Replica, requests: tuple[Request, ...]) -> int:
-    """How many sequences the KV cache has room for."""
     outputs = np.array([request.num_output for request in requests], dtype=float)
     budget = replica.policy.max_num_batched_tokens
     blocks = replica.kv_shape.most_blocks(
@@ -348,9 +342,8 @@ def find_state(
     """How ``engines`` equal ones cope; ``capacity`` computes their joint capacity if it is not the sum.
 
     A long run decides by itself. In a shorter one a growing queue may be that of a healthy deployment, so the capacity
-    decides, which is computed unless the run proves that there is room: it was steady, hardly any request waited and
-    half of the seats were free at all times. That will do if there is no time for the requests of a capacity, too:
-    ``is_late`` is told how many these are.
+    decides, unless the run proves that there is room (steady, hardly any waiting, half of the seats free at all times)
+    or ``is_late``, told how many requests a capacity takes, says that there is no time.
     """
     if workload.concurrency is not None:
         return State(STABLE)

@@ -55,15 +55,12 @@ STEP = 5.0  # Watts or MHz: finer differences than this are not looked at
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The name of what changes, and its values in the order of the question."""
-
     name: str
     values: tuple[Any, ...]
     across: Axis | None = None  # A second setting: each of its values goes with each of these
 
     @property
     def is_load(self) -> bool:
-        """Whether it is a load of one deployment, which has a knee."""
         return self.name in (RATE, CONCURRENCY)
 
     @property
@@ -244,7 +241,6 @@ class Sweep(PlottableResult):
 
     @property
     def simulated(self) -> tuple[Point, ...]:
-        """The points that could be simulated."""
         return tuple(point for point in self.points if point.forecast is not None)
 
 
@@ -446,8 +442,6 @@ def _title(points: Sequence[Point]) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Savings(ResultMixin):
-    """Every value that was tried, in ascending order, and the best of them."""
-
     title: str
     workload: str
     name: str  # `POWER` or `CLOCK`
@@ -549,7 +543,6 @@ def _best(points: dict[float, Point], least_odds: float) -> Point | None:
 
 
 def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
-    """Untried values halfway between the best and its neighbours."""
     if best is None or best.number is None:
         return []
     values = sorted(points)

@@ -42,7 +42,6 @@ class ServingPool(NamedTuple):
 
     @property
     def replica(self) -> Replica:
-        """Any of the replicas: all are equal."""
         return self.engines.replicas[0]
 
     @property
@@ -63,8 +62,6 @@ class Run(NamedTuple):
 
 
 class System(NamedTuple):
-    """One pool, or a prefill pool and a decode pool with a link between them."""
-
     pools: tuple[ServingPool, ...]
     link: str | None = None  # The name of the link, and what it carries
     wire: Link | None = None
@@ -94,8 +91,8 @@ class System(NamedTuple):
     ) -> Run:
         """Serve a workload; ``watch``: for each pool one step observer a replica.
 
-        ``progress`` is called with the number of requests served, and the clock. ``go_on`` may add requests when the
-        last one is sent (of two pools, it also gets what clients saw); without it no part can be summed up.
+        ``progress`` gets the number of requests served, and the clock. ``go_on`` may add requests when the last one is
+        sent (of two pools, it also gets what clients saw); without it no part can be summed up.
         """
         first, workload = self.pools[0].engines, self.as_served(workload)
         if self.wire is None:
@@ -116,9 +113,7 @@ class System(NamedTuple):
 def system_of(
     deployment: Deployment, router: str | None = None, *, instances: int = 1, timer: StepTimer | None = None
 ) -> System:
-    """All replicas of ``instances`` independent copies of a deployment. ``router`` names the load balancer of several,
-    that of the engine by default. ``timer`` is one that was made before.
-    """
+    """All replicas of ``instances`` copies of a deployment behind a load balancer, by default the engine's."""
     if router is not None and instances * deployment.layout.data == 1:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
     chosen = router or deployment.engine.load_balancer

@@ -100,7 +100,6 @@ def tune_model(
 
 
 def experts_of(model: ModelConfig, layout: ParallelLayout) -> MoE | None:
-    """The model's routed experts for one token; None if it has none."""
     return next((call.op for call in token_calls(model, layout, 1) if isinstance(call.op, MoE)), None)
 
 
@@ -184,7 +183,6 @@ def _why(op: MoE, usual: Configuration, base: Times, other: Configuration, estim
 
 
 def _change(usual: Configuration, other: Configuration, pipe: str, base: Times, estimates: Times, number: int) -> str:
-    """The change of the configuration that is behind a pipe's saving."""
     held = int(base.resident[0]), int(estimates.resident[number])
     if pipe == "latency" and held[1] > held[0]:
         return f"{held[1]} instead of {held[0]} thread blocks on an SM at once"

@@ -150,7 +150,6 @@ def _columns(sizes: dict[str, Any]) -> dict[str, Array]:
 def _estimate_group(
     gpu: Gpu, predictor: Predictor, shape: StepShape, like: str, quantization: str, sizes: dict[str, Array]
 ) -> Array:
-    """Rows of results of variants in one format, dense ones or ones with experts."""
     engine, layout = engine_named(), ParallelLayout()
     known = load_model(like, engine=engine, quantization=None if quantization == "bf16" else quantization)
     model, settings = put_on(engine, known, gpu, engine.settings(), layout)
@@ -232,7 +231,6 @@ def _calls(model: ModelConfig, layout: ParallelLayout, shape: StepShape, padded:
 
 
 def _seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Array:
-    """Seconds of a kernel for every variant; attention and experts come one layout at a time."""
     arrays = {each.name: getattr(op, each.name) for each in fields(op)}  # type: ignore[arg-type]
     arrays = {
         name: each for name, each in arrays.items() if isinstance(each, np.ndarray) and name not in ("queries", "keys")

@@ -37,9 +37,9 @@ EQUAL = 0.999  # Datasheets are rounded: what differs by less is the same
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Gpu(ResultMixin):
-    """One GPU model, in SI units: Hz, bytes, bytes/s, FLOP/s, W. Rates are peaks at ``boost_clock``. ``boost_clock`` is
-    the clock that the datasheet's tensor FLOP/s belong to; ``sustained_clock`` is what the chip holds inside its power
-    limit while it multiplies large bf16 matrices without a pause.
+    """One GPU model, in SI units: Hz, bytes, bytes/s, FLOP/s, W. Rates are peaks at ``boost_clock``;
+    ``sustained_clock`` is what the chip holds inside its power limit while it multiplies large bf16 matrices without a
+    pause.
     """
 
     name: str
@@ -144,7 +144,6 @@ class Gpu(ResultMixin):
 
 
 def _known(dtype: str) -> tuple[str, ...]:
-    """The formats to try for ``dtype``, or a clear error."""
     try:
         return FALLBACKS[dtype]
     except KeyError:

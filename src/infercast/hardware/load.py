@@ -79,7 +79,6 @@ REQUIRED_GPU_FIELDS = (
 
 
 def read_table(file: Path, shown: object) -> dict[str, Any]:
-    """The TOML table in ``file``; ``shown`` is what an error calls the file."""
     if not file.exists():
         raise FileFormatError(shown, "no such file")
     if file.is_dir():  # which Windows reports as a permission error
@@ -111,7 +110,6 @@ def check_table(table: Mapping[str, Any], fields: Mapping[str, Rule], shown: obj
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The part of a message that offers the nearest known names."""
     near = near_names(name, known, most=1)
     suggestion = f"did you mean {near[0]}? " if near else ""
     return f"unknown {what}; {suggestion}known: {', '.join(known)}"
@@ -138,7 +136,6 @@ def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, Any], shown: object) -> Gpu:
-    """The GPU that ``table`` describes; ``shown`` is what an error calls the file."""
     missing = [key for key in REQUIRED_GPU_FIELDS if key not in table]
     if missing:
         raise FileFormatError(shown, f"missing {', '.join(missing)} (or start from a bundled GPU with 'base')")
@@ -239,7 +236,6 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
 
 
 def gpu_from_driver_name(driver_name: str) -> Gpu:
-    """The bundled GPU that a driver calls ``driver_name``, such as ``NVIDIA H100 80GB HBM3``."""
     name = _aliases().get(_normal(driver_name))
     if name is None:
         raise UnknownNameError("GPU driver name", driver_name, _aliases(), OWN_FILE_HINT)
@@ -351,7 +347,6 @@ def networks() -> dict[str, Network]:
 
 
 def with_network(gpu: Gpu, name: str | None) -> Gpu:
-    """The same GPU in nodes that a network joins; None leaves it alone."""
     if name is None:
         return gpu
     known = networks()

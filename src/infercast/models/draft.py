@@ -36,8 +36,6 @@ NESTED = "transformer_layer_config"  # Where checkpoints of the speculators libr
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Layers that draft, with the vocabulary of their head."""
-
     config: ModelConfig
     combined: int = 0  # Values of the target's hidden states that a product makes one state, once a step (EAGLE-3)
     joins: bool = False  # Whether a product joins embedding and hidden state in each pass ...
@@ -82,7 +80,6 @@ class Draft:
         return [Call(f"{DRAFT_PREFIX}gather", copy(tokens, row)), Call(f"{DRAFT_PREFIX}combine", product)]
 
     def pass_calls(self, layout: ParallelLayout, tokens: Size) -> list[Call]:
-        """Kernels of one pass that depend on its tokens alone."""
         base, hidden = self.config.weights.base, self.config.hidden
         calls = []
         if self.joins:
@@ -106,7 +103,6 @@ class Draft:
         return wide
 
     def _joined(self, layout: ParallelLayout) -> list[Gemm]:
-        """Products of the first layer that take both inputs."""
         calls = token_calls(self.config, layout, 1)
         return [call.op for call in calls if call.name in JOINED and isinstance(call.op, Gemm)]
 
@@ -136,7 +132,6 @@ def _named(calls: list[Call]) -> list[Call]:
 
 
 def prediction_draft(target: ModelConfig) -> Draft:
-    """The heads of the target's own checkpoint that predict further tokens."""
     part = target.prediction
     if part is None:
         raise InputError(
@@ -197,7 +192,6 @@ def usual_head(method: str, name: str, target: ModelConfig) -> Draft:
 
 
 def _eagle(method: str, config: ModelConfig, target: ModelConfig, fields: Fields) -> Draft:
-    """The head of one of the two kinds, from its layers."""
     own_embedding = target.vocabulary if config.hidden != target.hidden else 0
     config = replace(config, kv_dtype=target.kv_dtype, weights=with_base(config.weights, target.weights.base))
     if method == EAGLE:

@@ -63,7 +63,6 @@ class FeedForward(ABC):
         return ()
 
     def matrices(self, hidden: int) -> int:
-        """Weights in matrices that serve every token."""
         return 0
 
     def expert_values(self, hidden: int, *, active: bool = False) -> tuple[int, int]:
@@ -75,7 +74,6 @@ class FeedForward(ABC):
         return 0
 
     def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
-        """Bytes that one GPU holds, vectors on every GPU left out."""
         return 0.0
 
     def live_values(self, shard: Shard) -> float:
@@ -83,7 +81,6 @@ class FeedForward(ABC):
         return 0.0
 
     def calls(self, shard: Shard, tokens: Size) -> list[Call]:
-        """Its kernels, which all follow from the number of tokens."""
         return []
 
 

@@ -22,8 +22,6 @@ class Picture(NamedTuple):
 
 
 class ImageRule(NamedTuple):
-    """How a processor cuts images; what the numbers mean is up to the rule of that name."""
-
     name: str
     patch: int  # Pixels along the side of a patch
     merge: int  # Patches along the side of a token
@@ -44,7 +42,6 @@ class ImageEncoder(NamedTuple):
     whole: int = 0  # ... and layers that see all of an image.
 
     def picture(self, width: int, height: int) -> Picture:
-        """What becomes of an image."""
         rules = {
             "area": _by_area, "side": _by_side, "square": _as_square, "tokens": _by_tokens, "patches": _by_patches,
             "canvas": _by_canvas, "crops": _by_crops,

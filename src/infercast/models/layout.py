@@ -111,14 +111,11 @@ def unquantised(base: str) -> WeightFormat:
 
 
 def with_base(weights: WeightFormat, base: str) -> WeightFormat:
-    """The same format with another dtype for all that is not quantised."""
     changed: dict[str, Any] = {name: base for name in weights.__match_args__ if getattr(weights, name) == weights.base}
     return replace(weights, **changed)
 
 
 class Shard(NamedTuple):
-    """What all layers of a model have in common, and the layout that splits them."""
-
     hidden: int
     architecture: str  # As config.json names it, for rules of an engine that go by that name
     weights: WeightFormat

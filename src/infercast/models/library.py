@@ -139,17 +139,13 @@ class Checkpoint(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A name taken apart."""
-
     core: tuple[str, ...]  # Family, generation, sizes and whatever else is not below
     variants: frozenset[str]
     format: str = ""
 
 
 def checkpoint(name: str) -> Checkpoint | None:
-    """What a hub id, a path or a bare name means; None where no bundled model has its family, generation and size. A
-    name that could be several models, or has a format that is not modelled, is refused.
-    """
+    """What a hub id, a path or a bare name means; None where no bundled model has its family, generation and size."""
     parts = _folders(name[-255:])
     words = _take_apart(parts[-1])
     if not (found := _bases_of(words) or _written_together(words)) and len(parts) > 1:  # .../Qwen3-32B/FP8

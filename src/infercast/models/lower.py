@@ -60,7 +60,6 @@ def is_adapted(call: Call) -> bool:
 
 
 def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:
-    """Kernels with shapes that follow from the number of tokens in the step."""
     base, shard = config.weights.base, config.shard(layout)
     calls = [Call("embedding", embedding(tokens, config.hidden, base))]
     calls += _layer_inputs(config, layout, tokens) if config.layer_inputs else []
@@ -144,7 +143,6 @@ def in_layers(calls: list[Call], layers: int) -> list[Call]:
 
 
 def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:
-    """Each mixer that the model has, and how many of its layers have it."""
     layers: dict[Mixer, int] = {}
     for stack in config.stacks:
         if not stack.mixer.is_empty:

@@ -80,8 +80,6 @@ def part_modules(layers: Sequence[Layer]) -> dict[str, list[tuple[str, ...]]]:
 
 
 class ModuleNames(NamedTuple):
-    """A checkpoint's list of module names, ready to be asked."""
-
     exact: frozenset[str]  # Names from ``layers.`` on; a name covers everything below it
     words: frozenset[str]  # Bare names such as ``lm_head`` or ``self_attn``, wherever they stand in a path
     starts: tuple[str, ...]
@@ -115,7 +113,6 @@ class ModuleNames(NamedTuple):
         return any(expression.match(prefix + module) for expression in self.expressions for prefix in PREFIXES)
 
     def cover_part(self, modules: Sequence[tuple[str, ...]]) -> bool:
-        """Whether more than half of a part's modules are in the list."""
         if not (self.exact or self.words or self.starts or self.expressions):
             return False
         covered = sum(any(self.cover(name) for name in names) for names in modules)

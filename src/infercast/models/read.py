@@ -61,7 +61,6 @@ def _is_a_layer(value: list[Any] | str) -> bool:
 
 
 def read_object(text: str, what: str) -> dict[str, Any]:
-    """The JSON of a flag."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -164,7 +163,6 @@ def read_model(
 
 
 def _unlike_files(model: ModelConfig, stored: int) -> Iterator[str]:
-    """A note where files of ``stored`` bytes are not those of the config."""
     counted = weight_bytes(model).total
     if not SAME_SIZE * counted < stored < (counted + 2 * prediction_parameter_count(model)) / SAME_SIZE:
         yield f"its files hold {format_bytes(stored)}, and its config.json says {format_bytes(counted)} of weights"

@@ -128,15 +128,12 @@ class ModelConfig(ResultMixin):
 
     @property
     def has_experts(self) -> bool:
-        """Whether any layer has routed experts."""
         return any(stack.feed_forward.experts for stack in self.stacks)
 
     def has_mixer(self, kind: type[Mixer]) -> bool:
-        """Whether any layer mixes tokens in this way."""
         return any(isinstance(stack.mixer, kind) for stack in self.stacks)
 
     def with_experts(self, change: Callable[[ExpertFeedForward], ExpertFeedForward]) -> ModelConfig:
-        """The same model with its routed experts changed."""
         halves = [(stack, stack.feed_forward) for stack in self.stacks]
         stacks = (
             replace(stack, feed_forward=change(half)) if isinstance(half, ExpertFeedForward) else stack
@@ -145,7 +142,6 @@ class ModelConfig(ResultMixin):
         return replace(self, stacks=tuple(stacks))
 
     def with_mixers(self, change: Callable[[Mixer], Mixer]) -> ModelConfig:
-        """The same model with its token mixers changed."""
         return replace(self, stacks=tuple(replace(stack, mixer=change(stack.mixer)) for stack in self.stacks))
 
     def pooling(self) -> ModelConfig:
@@ -194,9 +190,7 @@ def _input_values(config: ModelConfig) -> int:
 
 
 def active_parameter_count(config: ModelConfig) -> int:
-    """Parameters that one token is multiplied with. The embedding is looked up, not multiplied, and does not count; the
-    head does. gpt-oss and others count this way.
-    """
+    """Parameters that one token is multiplied with: the head, and not the embedding, as gpt-oss and others count."""
     head = config.vocabulary * config.hidden + config.hidden + _input_values(config)
     return head + sum(stack.layers * _layer(stack, config.hidden, active=True) for stack in config.stacks)
 
@@ -349,8 +343,6 @@ def divides(config: ModelConfig, tensor: int, *, split_experts: bool = True, cop
 
 
 class Cut(NamedTuple):
-    """A matrix that GPUs split."""
-
     what: str
     size: int
     gpus: int
@@ -370,7 +362,6 @@ def cut_block(config: ModelConfig, tensor: int, expert_gpus: int) -> Cut | None:
 
 
 def _cuts(config: ModelConfig, stack: Stack, tensor: int, expert_gpus: int) -> Iterator[Cut]:
-    """Every cut through weights in blocks."""
     weights, spec = config.weights, stack.feed_forward
     if getattr(weights, stack.mixer.part) == BLOCKED:
         yield from (Cut(what, width, tensor) for what, width in stack.mixer.split_widths.items())

@@ -50,7 +50,6 @@ class Scan(ComputedInDtype):
 
     @cached_property
     def most_chunks(self) -> Quantity:
-        """Chunks of the longest sequence, which follow each other."""
         here = self.queries if isinstance(self.sequences, int) else self.queries * (np.asarray(self.sequences) > 0)
         longest: Quantity = np.maximum.reduce(-(-here // self.chunk), axis=-1, initial=0)
         return longest
@@ -87,7 +86,6 @@ class Scan(ComputedInDtype):
 
     @property
     def bytes_written(self) -> Quantity:
-        """The output of each token and the states after them."""
         return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_tokens + self.state_bytes
 
 
@@ -117,7 +115,6 @@ class StateUpdate:
 
     @property
     def bytes_read(self) -> Quantity:
-        """The states, and the keys, values and gates of the new tokens."""
         gates = self.heads * self.key_dim if self.kind == KIMI_DELTA else 2 * self.heads
         width = 2 * self.key_heads * self.key_dim + self.heads * self.value_dim + gates
         return self.state_bytes + bytes_of(self.dtype) * width * self.rows
@@ -173,8 +170,6 @@ def entries_up_to(tokens: Lengths, compress: int, most: int = 0) -> Lengths:
 
 @dataclass(frozen=True)
 class Batch:
-    """New tokens of sequences, each of which looks back at the tokens of its own sequence."""
-
     queries: Lengths
     keys: Lengths
     sequences: Lengths | int = 1

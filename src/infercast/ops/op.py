@@ -508,9 +508,7 @@ class EncoderAttention(ComputedInDtype):
 
 
 def spread_lengths(count: int, mean: int, sigma: float) -> npt.NDArray[np.int64]:
-    """``count`` lengths of about this mean, in an order that looks random and is always the same. ``sigma`` is the
-    standard deviation of the logarithm: 0 makes all equal, 1 is as uneven as chat traffic.
-    """
+    """``count`` lengths of about this mean; ``sigma`` of the logarithm: 0 makes all equal, 1 is as uneven as chats."""
     if sigma == 0:
         return np.full(count, mean, dtype=np.int64)
     from statistics import NormalDist  # noqa: PLC0415 - few need it, and it loads decimals and fractions

@@ -41,7 +41,6 @@ def miss_share(working_set: Array, cache_bytes: float, sharpness: float = 2.0) -
 
 
 def log2(values: Array | float) -> Array:
-    """Base-two logarithm that survives zeros."""
     return np.asarray(np.log2(np.maximum(values, 1e-12)))
 
 
@@ -52,7 +51,6 @@ def fill(blocks: Array, sms: int) -> Array:
 
 
 def columns(*parts: Array | float) -> Array:
-    """Features side by side, each of them without gaps in memory."""
     return np.stack(np.broadcast_arrays(*(np.asarray(part, dtype=np.float64) for part in parts))).T
 
 

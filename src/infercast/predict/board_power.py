@@ -81,7 +81,6 @@ class BoardPower:
         return joules if isinstance(joules, np.ndarray) and joules.ndim else float(joules)
 
     def watts(self, op: Op, seconds: Quantity, *, warm: Quantity = 0.0) -> Quantity:
-        """Mean board power of a kernel that is launched again and again."""
         power = self.idle_watts + self.dynamic_joules(op, seconds, warm=warm) / seconds
         held = np.minimum(self.held_watts, power)
         return held if isinstance(held, np.ndarray) and held.ndim else float(held)
@@ -353,7 +352,6 @@ class Loops:
 
     @property
     def is_settled(self) -> Array:
-        """Whether the meter could see the kernel alone."""
         return np.asarray(self.lasts > METER_SECONDS)
 
     def raw_watts(self, board: BoardPower) -> Array:

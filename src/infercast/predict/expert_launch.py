@@ -41,7 +41,6 @@ class ExpertTiles(NamedTuple):
         return ExpertTiles(*(field[which] for field in self))
 
     def one(self, number: int) -> tuple[int, ...]:
-        """A configuration as plain numbers, in the order of the fields."""
         return tuple(int(field[number]) for field in self)
 
 
@@ -176,7 +175,6 @@ class Times(NamedTuple):
 
 
 def row_blocks(op: MoE, tiles: ExpertTiles) -> Blocks:
-    """Spread the tokens over the experts and cut each expert's into row blocks."""
     tokens = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64))
     rows, hit, by_height, _ = route(op, tokens, tiles.rows, Arrays)
     blocks = np.concatenate(by_height)

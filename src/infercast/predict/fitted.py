@@ -38,7 +38,6 @@ class Forest:
     bias: float
 
     def predict(self, features: Array) -> Array:
-        """The sum over all trees, for each row of a matrix of features."""
         values = np.asarray(features, dtype=np.float32)
         rows = len(values)
         if rows == 1:
@@ -315,7 +314,6 @@ class Artifact:
 
     @property
     def fitted_groups(self) -> Array:
-        """Hashes of the groups of rows that it was fitted on."""
         try:
             return np.asarray(self._arrays["groups"])
         except UNREADABLE as problem:
@@ -331,7 +329,6 @@ class Artifact:
 
 
 def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True) -> Artifact:
-    """Open an artefact, ``checked`` against its manifest and this code."""
     try:
         arrays = open_arrays(path)
         header = json.loads(arrays["header"].tobytes().decode("utf-8"))

@@ -45,9 +45,7 @@ def is_written_by_engine(family: str, variant: str) -> bool:
 
 
 def kernel_of(op: Op, gpu: Gpu, engine: str, version: str = "") -> str:
-    """The kernel that an engine runs an operator with on a GPU; empty where nothing is known of it. An operator that
-    names its kernel keeps it. ``version``: an older one of a table, where it picked another.
-    """
+    """The kernel that an engine runs an operator with; empty where nothing is known. ``version``: of an older table."""
     if isinstance(op, Attention):
         return op.kernel or picked(engine, "attention", gpu.kernels, op.kv_dtype, op.head_dim, version)
     if isinstance(op, Gemm):
@@ -72,7 +70,6 @@ def kernel_named(operator: str, name: str) -> str:
 
 
 def expert_kernel_named(name: str) -> str:
-    """The kernel for routed experts that a table means by a name, or ``other``."""
     return kernel_named("moe", name) or "other"
 
 

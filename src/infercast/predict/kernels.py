@@ -143,7 +143,6 @@ def learn(
 
 
 def _precision(smooth: Array, misses: Array, usual: float) -> Array:
-    """The inverse covariance of misses, with odd ones counting for less."""
     noise = np.full(misses.size, DOUBTED * usual)
     for _ in range(REWEIGHTED):
         missed = np.square(misses - smooth @ np.linalg.solve(smooth + np.diag(noise), misses))
@@ -163,9 +162,7 @@ def are_many(size: Any) -> bool:
 
 
 def parts_of(op: Any, names: Sequence[str]) -> tuple[list[Op], Array | None]:
-    """Operators of some shapes each, and which of them each shape is; None: in order. They differ in these fields, and
-    in all others that are arrays.
-    """
+    """Operators of some shapes each, which differ in these fields, and which of them each shape is; None: in order."""
     names = [each.name for each in fields(op) if each.name in names or isinstance(getattr(op, each.name), np.ndarray)]
     sizes, which = _distinct(np.broadcast_arrays(*(np.asarray(getattr(op, name)) for name in names)))
     starts = range(0, len(sizes[0]), PART)
@@ -230,7 +227,6 @@ def scheduled_seconds(features: Number, scheduled: int, x: Kit) -> Number:
 
 
 def between_kernels(family: Family, variant: str) -> tuple[float, float]:
-    """Factor and seconds that an engine adds to a kernel that was measured by itself."""
     return _by_variant(family.between_kernels, variant, (1.0, 0.0))
 
 
@@ -336,7 +332,6 @@ class KernelModel:
         return self.like(op, size)
 
     def like(self, op: Op, size: Any, condition: str = "") -> Estimate:
-        """Kernels like ``op``, of these sizes."""
         physics = self._physics(op, self._gpu, size)
         seconds = self._at_least(op, size, self._learned(op, size, physics))
         low, high = self._interval(op, size, physics)

@@ -403,7 +403,6 @@ class KnownKernel(NamedTuple):
 
 
 def known_kernels(gpu: Gpu, artifact: Artifact, profile: identity.KernelProfile) -> list[KnownKernel]:
-    """All kinds that language models are made of, in formats that the GPU computes in."""
     predictor = Learned(artifact, profile)
     return [_known(kind, op, gpu, predictor, artifact, profile) for kind, op in _kinds(gpu)]
 

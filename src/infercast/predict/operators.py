@@ -37,8 +37,6 @@ FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 class Work(NamedTuple):
-    """What one call asks of the pipes of a GPU."""
-
     kernel: str  # What its weights are of, the format aside
     family: str  # What its forest is of
     pipes: dict[str, float]  # Seconds at full rate; the first, its launches, come on top of the others
@@ -50,7 +48,6 @@ def _launch(gpu: Gpu, count: float = 1.0) -> float:
 
 
 def _from_dram(moved: float, gpu: Gpu) -> float:
-    """Seconds that memory takes for what L2 does not hold."""
     filled: float = (moved / (CACHE * gpu.l2_bytes)) ** CLIFF
     return moved * filled / (1.0 + filled) / gpu.dram_bandwidth
 

@@ -82,8 +82,6 @@ class Predictor(Protocol):
 
 
 class Adjusted:
-    """Another predictor with changed estimates; a kind overrides what differs."""
-
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
         self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
@@ -151,7 +149,6 @@ class Roofline:
 
 
 def launch_floor(gpu: Gpu) -> float:
-    """Seconds the emptiest kernel takes on this GPU."""
     return LAUNCH_FLOOR * (1 - CLOCK_SHARE + CLOCK_SHARE * REFERENCE_CLOCK / gpu.boost_clock)
 
 

@@ -72,7 +72,6 @@ def render_validation(validation: Validation) -> list[RenderableType]:
 
 
 def render_totals(validation: Validation) -> list[RenderableType]:
-    """Errors and coverage of all runs together, which come first on a screen."""
     medians = Grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
     joules = f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"

@@ -158,7 +158,6 @@ def brief_doubts(source: str, engine: str, intervals: Intervals | None, drafting
 
 
 def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]:
-    """The basis of the estimates of one pool."""
     sentences = [f"Kernel latencies: {deployment.predictor.describe(deployment.gpu)}."]
     families: dict[str, list[str]] = {family.source: [] for phase in phases for family in phase.families}
     for phase in phases:

@@ -7,8 +7,7 @@ from math import exp
 from typing import Any
 
 from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
-from infercast.forecast.command.advice import Advice, Advised, Effect
-from infercast.forecast.command.explain import Explained, Fix, FlagExplanation, ServedLoad
+from infercast.forecast.command.explain import Advice, Advised, Effect, Explained, Fix, FlagExplanation, ServedLoad
 from infercast.forecast.command.flags import Flag
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.report.caveats import brief_doubts
@@ -111,7 +110,6 @@ def _fixes(fixes: Sequence[Fix]) -> list[RenderableType]:
 
 
 def _next(explained: Explained, found: RunDiagnosis) -> str:
-    """The one thing to do next."""
     if explained.advised is None:
         return "without --no-advice every single change is tried"
     if explained.recommended:

@@ -80,7 +80,6 @@ def _seconds(seconds: float) -> str:
 def render_runs(
     runs: tuple[Watched, Watched], changes: str, *, names: Names = AS_ASKED, breakdown: bool = False
 ) -> list[RenderableType]:
-    """Tables for a terminal; with ``breakdown``, where every second of each run goes, too."""
     before, after = (run.forecast for run in runs)
     both, explained = compare.side_by_side(runs, names), compare.compare_runs(*runs)
     asked = [(f": {title[:1].lower()}{title[1:]}" if len(before.pools) > 1 else "", rows)

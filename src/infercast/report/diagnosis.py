@@ -56,7 +56,6 @@ def bottleneck_words(found: RunDiagnosis) -> str:
 
 
 def change_words(found: RunDiagnosis) -> str:
-    """The best change, its gain, and what it costs."""
     remedy = found.remedy
     if remedy is None:
         if found.is_kept:
@@ -115,7 +114,6 @@ def _binding_words(each: Binding, useless: set[str]) -> str:
 
 
 def serving_words(forecast: Forecast) -> str:
-    """For a refusal of more than can be served: the change that would serve it, or the most of it."""
     most_in_refusal = 3  # Changes of each price that are tried before a refusal
     found = diagnose_run(forecast, most=most_in_refusal)
     if found.remedy is None or found.aim.quantity != CAPACITY:

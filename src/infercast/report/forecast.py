@@ -161,7 +161,6 @@ def part_words(energy: Energy) -> str:
 
 
 def _server_words(server: Server, pue: float) -> str:
-    """The factors between GPU boards and the wall."""
     known = "fitted on servers at the wall" if server.fitted else "stated, not measured"
     share = f"of {server.gpus} GPUs" if server.gpus > 1 else "of one GPU"
     return f"{server.base_watts:g} W {share} and {server.factor:g} x their boards ({server.kind}, {known}); PUE {pue:g}"
@@ -526,7 +525,6 @@ def system_facts(forecast: Forecast) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def pool_facts(pool: run.PoolRun) -> list[tuple[str, str]]:
-    """The deployment of a pool, its replicas and their load balancer."""
     several = [("engines", f"{pool.pool.instances:,} of these")] if pool.pool.instances > 1 else []
     router = [("router", pool.pool.engines.router)] if len(pool.records) > 1 else []
     return [*several, *deployments.deployment_facts(pool.deployment), *router]
@@ -570,7 +568,6 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def _of_pool(pool: run.PoolRun, rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The same rows with the name of one of two pools before theirs."""
     return rows if pool.role == BOTH else [(f"{pool.role} {name}", text) for name, text in rows]
 
 

@@ -51,12 +51,10 @@ def flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Every name that any row has, in the order in which they first come."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as CSV, names first; a cell is empty where a row has no value."""
     columns = columns_of(rows)
     cells = ([row.get(name) for name in columns] for row in rows)
     return "".join(

@@ -76,7 +76,6 @@ GAP_FIELDS: tuple[Field[Gap], ...] = (
 def render_step(
     deployment: Deployment, cost: StepCost, question: str, *, explain: bool = False
 ) -> list[RenderableType]:
-    """Tables for a terminal; with ``explain``, what each estimate is made of."""
     parts = [Section("Deployment", Facts(deployment_facts(deployment))), *render_cost(cost, question)]
     if notes := estimate_notes(deployment):
         parts.append(Section("Notes", Facts((f"{number}", note) for number, note in enumerate(notes, start=1))))
@@ -104,7 +103,6 @@ def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
 
 
 def _sources(cost: StepCost) -> str:
-    """What the estimates rest on, by shares of the time of all kernels."""
     shares: dict[str, float] = {}
     for kernel in cost.kernels:
         shares[kernel.estimate.source] = shares.get(kernel.estimate.source, 0.0) + kernel.seconds

@@ -93,7 +93,6 @@ def brief_plan(plan: Plan, starts: Callable[[Plan], list[str]]) -> list[Renderab
 
 
 def _next_question(plan: Plan) -> str:
-    """What to ask for where there is no answer."""
     if plan.nearest:
         return "ask for what the nearest candidate keeps, or allow more GPUs (--max-gpus) or other kinds (--gpu)"
     return "allow more GPUs (--max-gpus), other kinds (--gpu) or a looser --slo"
@@ -105,7 +104,6 @@ def _short(text: object) -> str:
 
 
 def _begin(plan: Plan, starts: Callable[[Plan], list[str]] | None = None) -> list[RenderableType]:
-    """The question, and the winner or why there is none."""
     question = plan.question
     sure = f", with odds of {format_odds(question.least_odds)} or more" if question.least_odds else ""
     asked, promised = f"{question.model}: {question.workload.description}", f"{question.slo}{sure}"

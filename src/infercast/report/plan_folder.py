@@ -1,6 +1,4 @@
-"""The output folder of a plan: what starts it (shell script, Docker Compose, Kubernetes, llm-d and Dynamo), benchmark
-script, candidates, Pareto chart and question.
-"""
+"""The output folder of a plan: what starts it, benchmark script, candidates, Pareto chart and question."""
 
 from __future__ import annotations
 
@@ -58,8 +56,6 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class StartedPool:
-    """Equal replicas of one candidate."""
-
     name: str
     candidate: Candidate
     engine: Engine
@@ -254,7 +250,6 @@ def _command(pool: StartedPool, model: str, port: int, further: Iterable[str] = 
 
 
 def command_lines(plan: Plan) -> list[str]:
-    """What starts each pool of the winner."""
     pools = pools_of(plan.winner.candidate) if plan.winner else []
     return [shlex.join([*pool.commands.serve, repository_of(plan.question.model), *pool.flags]) for pool in pools]
 

@@ -87,7 +87,6 @@ def breakdown_figure(breakdown: Breakdown) -> Picture:
 
 
 def diagnosis_figure(diagnosis: Diagnosis) -> Picture:
-    """What users would gain from each kernel at the best of its shape."""
     gains = {each.name: 100 * each.saving.end_to_end for each in diagnosis.findings}
     return _bars(gains, "% less end-to-end time", diagnosis.forecast.title)
 

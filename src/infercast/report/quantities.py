@@ -64,7 +64,6 @@ class Quantity(NamedTuple, Generic[T_contra]):
         return {"mean": value.mean, "peak": value.peak} if isinstance(value, MeanAndPeak) else value
 
     def facts(self, owner: T_contra) -> list[tuple[str, str]]:
-        """A row for people; none where it does not matter."""
         value = self.of(owner)
         if not self.is_shown(owner):
             return []
@@ -187,8 +186,6 @@ forecast and of each of its pools; and of each replica."""
 
 
 class Latency(NamedTuple):
-    """A latency of a forecast, or a part of one."""
-
     name: str  # Its field; in JSON with ``_ms``
     title: str
     short: str  # The same for a narrow column

@@ -74,7 +74,6 @@ def read_runs(paths: Sequence[Path]) -> list[SavedRun]:
 
 
 def runs_of(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[SavedRun]:
-    """The runs of documents that are at hand, each with a name."""
     return _numbered([_run(Fields(each, Path(name)), name) for each, name in zip(documents, names, strict=True)])
 
 
@@ -105,8 +104,6 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 class Fields:
-    """An object of a file, read field by field with checks of type and size."""
-
     def __init__(self, data: Any, path: Path, where: str = "") -> None:
         if not isinstance(data, dict):
             raise FileFormatError(path, f"{where or 'the run'} must be an object, not {_short(data)}")
@@ -339,7 +336,6 @@ def leader_sentences(runs: Sequence[SavedRun], rows: Sequence[Row]) -> list[str]
 
 
 def warnings_of(runs: Sequence[SavedRun]) -> list[str]:
-    """Reasons not to call one run better than another."""
     found = []
     workloads = list(dict.fromkeys(run.workload for run in runs))
     if len(workloads) > 1:
@@ -356,7 +352,6 @@ def warnings_of(runs: Sequence[SavedRun]) -> list[str]:
 
 
 def settings_of(runs: Sequence[SavedRun]) -> tuple[list[list[str]], list[tuple[str, str]]]:
-    """Settings that differ, as rows with a cell for each run, and those that are the same in all."""
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     rows = [[key, *(run.settings.get(key, "-") for run in runs)] for key in keys]
     differing = [row for row in rows if len(set(row[1:])) > 1]

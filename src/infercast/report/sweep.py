@@ -222,7 +222,6 @@ ENERGY_FIELDS: tuple[Field[Forecast], ...] = tuple(Field(each.key, each.data) fo
 
 
 def _of_runs(fields: Iterable[Field[Forecast]]) -> Iterator[Field[Point]]:
-    """Fields of forecasts as fields of the points that have one."""
     return (each.within(lambda point: point.forecast) for each in fields)
 
 
@@ -374,7 +373,7 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     fields = point_fields(sweep)
     return {
         **pick(sweep, "title workload axis=axis.name"),
-        "axes": {each.name: each.own_labels for each in (sweep.axis, sweep.axis.across) if each is not None},
+        "axes": {each.name: list(each.own_labels) for each in (sweep.axis, sweep.axis.across) if each is not None},
         "slo": sweep.slo and str(sweep.slo),
         "usd_per_gpu_hour": sweep.price and sweep.price.per_hour,
         "light_ttft_p50_ms": sweep.light_ttft and in_ms(sweep.light_ttft),
@@ -420,7 +419,6 @@ def render_savings(found: Savings) -> list[RenderableType]:
 
 
 def _next_saving(found: Savings) -> str:
-    """The one thing to do with the answer."""
     if found.best is None or found.best is found.free or found.saved < WORTH:
         return "nothing to set; `infercast simulate --slo` says what limits it"
     flag = "-pl" if found.name == POWER else "-lgc"
@@ -526,13 +524,11 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
 
 
 def _best_run(found: BreakEven) -> Forecast:
-    """With drafts where they help most, or without where they never do."""
     best = max(found.points, key=lambda point: point.speed_up)
     return best.drafted if best.speed_up > 1.0 else best.plain
 
 
 def _next_drafts(found: BreakEven) -> str:
-    """Whether to draft."""
     if max(point.speed_up for point in found.points) <= 1.0:
         return "leave speculative decoding out"
     if found.clients is None:

@@ -78,9 +78,7 @@ def named_first(name: str, texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 class Grid:
-    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right. Where
-    it is wider than the terminal its columns come in blocks, so that none is ever cut.
-    """
+    """A table of words and right-aligned numbers, in blocks of columns where it is wider than the terminal."""
 
     def __init__(
         self,
@@ -125,9 +123,7 @@ class Grid:
         return [lines[0], RULE * len(lines[0]), *lines[1:]]
 
     def _blocks(self, room: int) -> list[list[int]]:
-        """Columns of each block; those that name a row come first in each. Empty where a single column does not fit
-        next to these: rows are then printed as lists.
-        """
+        """Columns of each block, after those that name a row; empty where none fits next to these (rows are lists)."""
         every, keys = range(len(self.columns)), list(range(max(1, self.text_columns)))
         if self._width(list(every)) <= room:
             return [list(every)]
@@ -486,7 +482,6 @@ class Field(Generic[T_contra]):
 
 
 def any_has(of: Callable[[T_contra], object]) -> Callable[[Sequence[T_contra]], bool]:
-    """Whether any row has such a value."""
     return lambda rows: any(of(row) is not None for row in rows)
 
 
@@ -495,15 +490,12 @@ def record(fields: Iterable[Field[T_contra]], row: T_contra) -> dict[str, Any]:
 
 
 def cells(fields: Iterable[Field[T_contra]], rows: Iterable[T_contra]) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of a table with all columns."""
     shown = [(each.title, each) for each in fields if each.title is not None]
     return [title for title, _ in shown], [[each.cell(row) for _, each in shown] for row in rows]
 
 
 def pick(owner: Any, names: str = "", **paths: str) -> dict[str, Any]:
-    """Attributes as plain data, as they are called, or others by the path that each key has: ``gpus model=spec.name``.
-    A path may be a keyword, too.
-    """
+    """Attributes as plain data by name, or by the path that each key has: ``gpus model=spec.name``."""
     keys = {key: path or key for key, _, path in (name.partition("=") for name in names.split())}
     return {key: at(path)(owner) for key, path in (keys | paths).items()}
 

@@ -73,7 +73,6 @@ def _names(engine: EngineLanes, before: int) -> Iterator[Event]:
 
 
 def _label(kind: str, value: str | int, process: int, **thread: int) -> Event:
-    """The name of a process or a thread, or its place among them."""
     return {"ph": "M", "name": kind, "pid": process, **thread, "args": {kind.partition("_")[2]: value}}
 
 

@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
-from infercast.reproduce import computed, recorded
-from infercast.reproduce.tables import Table, number, written
+from infercast.reproduce.figures import COMPUTED, RECORDED, Table, number, page, written
 
 
 class Claim(NamedTuple):
-    """One number of a paper, and ours beside it."""
-
     what: str
     unit: str
     theirs: str
@@ -43,7 +40,7 @@ class Figure:
 
     @property
     def is_computed(self) -> bool:
-        return self.name in computed.FIGURES
+        return self.name in COMPUTED
 
     @property
     def table(self) -> Table:
@@ -89,8 +86,8 @@ def paper_named(name: str) -> Paper:
 @cache
 def table_of(figure: str) -> Table:
     """A figure's numbers: computed now, summed up from what was recorded, or as a page has them."""
-    summed = computed.FIGURES | recorded.FIGURES
+    summed = COMPUTED | RECORDED
     if figure in summed:
         return summed[figure]()
-    found, median = recorded.page(figure), figures_declared()[figure].median
+    found, median = page(figure), figures_declared()[figure].median
     return found.with_median(median) if median else found

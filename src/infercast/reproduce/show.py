@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from infercast.report.page import canvas, elements
 from infercast.report.terminal import Chart, Grid, Paragraph, RenderableType, Section, Series, TextCharts
+from infercast.reproduce.figures import Table, number, written
 from infercast.reproduce.papers import Claim, Figure, Paper
-from infercast.reproduce.tables import Table, number, written
 
 MANY = 70  # rows of a table from which on a page has the chart alone
 
@@ -19,7 +19,6 @@ MANY = 70  # rows of a table from which on a page has the chart alone
 
 
 def render_papers(papers: Iterable[Paper]) -> list[RenderableType]:
-    """All claims on one screen."""
     rows = []
     for paper in papers:
         rows.append([paper.title, "", "", paper.source])
@@ -140,7 +139,6 @@ def _chart(name: str, figure: Figure) -> str:
 
 
 def _records(figure: Figure) -> list[dict[str, Any]]:
-    """Rows that the chart shows."""
     chosen, table = figure.chart.get("rows"), figure.table
     return [each for row, each in zip(table.rows, table.records, strict=True) if chosen in (None, row[0])]
 

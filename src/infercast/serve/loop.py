@@ -273,7 +273,6 @@ class Loop:
         return worth_timing(steps, arrival, self.timeline.clock, self._step_seconds)
 
     def _time_decode_steps(self, plan: Plan, arrival: float | None) -> Step:
-        """Time a decode step and its repetitions."""
         decodes, context, num_waiting = plan.decodes, plan.decode_context, len(self.scheduler.waiting)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
         steps = self._most_steps(plan, arrival)
@@ -284,7 +283,6 @@ class Loop:
         return Step(plan, (decodes, num_waiting, decodes, context, decodes), estimate, shape)
 
     def _time_mixed_step(self, plan: Plan) -> Step:
-        """Time a step that mixes the decode batch with individually scheduled sequences."""
         if self._has_drafts:
             return self._time_drafts(cast("DraftPlan", plan))
         decodes, context, sampled = plan.decodes, plan.decode_context, len(plan.sampled) + plan.num_cut
@@ -345,9 +343,7 @@ class Loop:
             self._finish()
 
     def _look_ahead(self, step: Step) -> Repetitions:
-        """Times of the repeated step, for as many repetitions as there are blocks. The previous step's result is
-        processed while the first repetition runs, and so on.
-        """
+        """Times of the repeated step, as often as there are blocks, each processing the last result."""
         before = self.under_way.popleft() if self.under_way else None
         process, estimate = None if before is None else before.estimate.host.process, step.estimate
         ahead = self.timeline.repeat(estimate.host, estimate.gpu_seconds, process)

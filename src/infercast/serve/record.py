@@ -195,12 +195,10 @@ class RequestTimes:
 
     @property
     def ttft(self) -> Array:
-        """Time to first token, from sending."""
         return np.asarray(self.first_token - self.sent_at)
 
     @property
     def end_to_end(self) -> Array:
-        """Time from sending to the last token."""
         return np.asarray(self.last_token - self.sent_at)
 
     @property
@@ -216,8 +214,6 @@ class RequestTimes:
 
 
 class Record(RequestTimes):
-    """Arrays over requests, filled during the run. Times are in seconds."""
-
     def __init__(
         self, num_requests: int, num_blocks: int, token_path_seconds: float = 0.0, token_turn_seconds: float = 0.0
     ) -> None:
@@ -301,7 +297,6 @@ class Record(RequestTimes):
             self.num_output[sequence.index] = sequence.num_output
 
     def lose(self, index: int, left: float, wasted: int) -> None:
-        """The client of a request has left; NaN: to send it again. ``wasted``: tokens computed for it."""
         self.num_left += 1
         self.num_wasted += wasted
         self.last_token[index] = left
@@ -426,9 +421,7 @@ class ServedRequests(RequestTimes):
         return self._timed_gaps
 
     def first(self, count: int) -> ServedRequests:
-        """What clients saw of the first requests; and between tokens, until the last of these was sent. Where none came
-        before that, as all were sent at once: until the last of these ended.
-        """
+        """What clients saw of the first requests; and between tokens, until the last of these was sent (or ended)."""
         if count == self.sent_at.size:
             return self
         part = copy(self)

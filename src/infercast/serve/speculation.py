@@ -164,7 +164,6 @@ class DraftCounts:
 
     @property
     def num_drafts(self) -> int:
-        """(Sequence, step) pairs with drafts."""
         return sum(self.by_accepted)
 
     @property
@@ -174,7 +173,6 @@ class DraftCounts:
 
     @property
     def num_accepted(self) -> int:
-        """Accepted drafts."""
         return sum(self.accepted_by_position)
 
     @property
@@ -184,7 +182,6 @@ class DraftCounts:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted share of all drafts."""
         return self.num_accepted / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     @property
@@ -193,7 +190,6 @@ class DraftCounts:
         return [count / self.num_drafts if self.num_drafts else 0.0 for count in self.accepted_by_position]
 
     def add(self, other: DraftCounts) -> None:
-        """Add another engine's counts."""
         self.num_draft_tokens += other.num_draft_tokens
         counts, others = self.by_accepted, other.by_accepted
         longest = max(len(counts), len(others))

@@ -91,9 +91,7 @@ class GroupShape(StepShape):
 
 @dataclass(repr=False)
 class DraftShape(StepShape):
-    """The batch of a step with speculative decoding: verifying sequences first, then prompts. ``num_sampled`` counts
-    the LM head's rows: every draft, plus one per sampling sequence.
-    """
+    """A step with speculative decoding: verifying sequences first. ``num_sampled``: drafts, and one per sequence."""
 
     num_verifying: int  # Sequences that compute a token and its drafts, if any
     num_drafts: int  # Draft tokens in the step, over all sequences

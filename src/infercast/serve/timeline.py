@@ -32,8 +32,8 @@ NOTHING_NEW = WarmupHit(in_layers=False, in_head=False)
 
 
 class WarmupCosts:
-    """Kernels one engine has loaded since its start; sizes up to ``largest_graph`` are captured before it serves.
-    ``known_rows``: heads up to this many rows are in captured graphs, such as the drafter's.
+    """Kernels one engine has loaded; up to ``largest_graph`` tokens and ``known_rows`` rows they are in captured
+    graphs.
     """
 
     def __init__(self, largest_graph: int, max_num_batched_tokens: int, max_num_seqs: int, known_rows: int = 0) -> None:
@@ -179,8 +179,8 @@ class Timeline:
         return self.clock
 
     def repeat(self, host: HostCost, gpu_seconds: list[float], process_before: float | None) -> Repetitions:
-        """A repeatedly launched step. The previous step's result takes ``process_before`` seconds and is processed once
-        the first repetition has been launched; None: it has already been processed.
+        """A repeated step; the previous result takes ``process_before`` seconds after the first launch; None: it is
+        processed.
         """
         plan, prepare, launch, process, _ = host
         margin = 1e-6  # Seconds the host must be ahead, far above rounding errors

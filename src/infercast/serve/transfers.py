@@ -85,7 +85,6 @@ class BlockTransfers(Transfers):
 
     @property
     def is_busy(self) -> bool:
-        """True while copies are in flight."""
         return self._planned.num_under_way > 0
 
     @property
@@ -130,7 +129,6 @@ class BlockTransfers(Transfers):
         return now
 
     def _ended_by(self, time: float) -> list[KvTransfer]:
-        """Completed copies not seen before."""
         ended = [move for move in self._handed_over if move.end <= time]
         if ended:
             self._handed_over = [move for move in self._handed_over if move.end > time]

@@ -275,7 +275,6 @@ def _meta(each: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What is kept of an argument."""
     if isinstance(value, torch.Tensor):
         return Tensor(str(value.dtype).removeprefix("torch."), tuple(value.shape), tuple(value.stride()))
     if isinstance(value, list | tuple):
@@ -373,8 +372,8 @@ def capture(module: Any, inputs: Any, *, dtype: str | None = None, graph: bool =
 
 
 def load_module(text: str) -> Any:
-    """``package.module:name``, ``file.py:name`` (a class, a function or a module), or ``hf:CONFIG``, of transformers.
-    It is built on the meta device, where weights take no memory, or, if its code does not allow that, on the CPU.
+    """``package.module:name``, ``file.py:name`` or ``hf:CONFIG`` of transformers, built without weights if it allows
+    that.
     """
     source, _, name = text.partition(":") if text.startswith("hf:") else text.rpartition(":")
     if not source or not name:

@@ -35,8 +35,6 @@ def constants() -> dict[str, Any]:
 
 
 class Host(NamedTuple):
-    """How long a machine takes for what PyTorch asks of it."""
-
     title: str
     factor: float = 1.0  # Times the seconds of torch_host.toml
     ends: tuple[float, float] = (1.0, 1.0)  # Of the 80 % interval, in multiples
@@ -58,8 +56,6 @@ def host_of(host: str | Path | HostProbe | None, gpu: Gpu) -> Host:
 
 
 class Launch(NamedTuple):
-    """What one call costs the host and the GPU."""
-
     call: AtenCall
     kernels: list[Kernel]
     host: float
@@ -278,9 +274,7 @@ def _joined(chain: list[tuple[AtenCall, Kernel]]) -> tuple[AtenCall, list[Kernel
 
 
 def queued(launches: list[Launch]) -> tuple[float, float]:
-    """Seconds of the first call, and between the ends of the first and the second in a row. The host goes through the
-    calls, and the GPU takes kernels in order as they arrive: whichever is behind decides.
-    """
+    """Seconds of the first call, and between the ends of two in a row: host or GPU, whichever is behind, decides."""
     host = gpu = 0.0
     ends = []
     for _ in range(2):

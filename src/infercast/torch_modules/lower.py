@@ -94,8 +94,6 @@ class AtenCall:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """All calls of one forward pass."""
-
     calls: list[AtenCall]
     parameters: int
     weight_bytes: int
@@ -111,8 +109,6 @@ WAITS = frozenset(f"aten.{name}" for name in ("_local_scalar_dense", "nonzero", 
 
 
 class Kernel(NamedTuple):
-    """One operator of ours that a call becomes."""
-
     op: Op
     order: str = ""
     """``strided`` where threads compute a place for each value, ``transposed`` where neighbours also lie apart,

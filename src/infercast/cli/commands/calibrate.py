@@ -101,7 +101,6 @@ def watch_command(ctx: Context, *, out: Path | None, form: Form, **given: Any) -
 
 
 def _served(url: str) -> str:
-    """The first model of a server."""
     try:
         return str(json.loads(fetch(url, "/v1/models"))["data"][0]["id"])
     except (ValueError, LookupError, TypeError):

@@ -223,7 +223,6 @@ def _print_kernels(form: Form) -> None:
 
 
 def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[str, Any], form: Form) -> None:
-    """One kernel in all conditions, and its power."""
     found = {each: estimate_kernel(predictor, device, family, values, each) for each in CONDITIONS}
     estimate = found[ALONE]
     numbers = {each: {end: float(getattr(found[each], end)) for end in ENDS} for each in CONDITIONS}

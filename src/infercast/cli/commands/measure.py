@@ -81,7 +81,6 @@ def _families(text: str | None) -> tuple[str, ...] | None:
 
 @contextmanager
 def _bar(budget: float) -> Iterator[Progress]:
-    """A bar with the time left, where standard error is a terminal."""
     task = {"description": "getting ready", "total": 1.0}
     with bar_of(task, "measuring", "BarColumn", "{task.description}") as update:
 
@@ -168,7 +167,6 @@ def _host_tables(document: dict[str, Any], probe: HostProbe, found: dict[str, An
 
 
 def _idle(model: str, host: HostProbe | str) -> tuple[float, float]:
-    """TTFT and TPOT of a request that is alone."""
     record = simulate(deploy(model, GPU, api_server=False, host=host).replica(), Workload((Request(0.0, 512, 32),)))
     return float(record.ttft[0]), float(record.tpot[0])
 

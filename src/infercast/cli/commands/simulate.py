@@ -67,7 +67,6 @@ class Question(NamedTuple):
             raise SaturatedError(f"{side}{saturation.sentence}; {ways}")
 
     def decide(self, forecast: Forecast) -> Forecast:
-        """The forecast held against what is promised, with the prices that were asked for."""
         forecast = replace(forecast, tariff=self.tariff, facility=self.facility)
         return forecast if self.slo is None else forecast.promised(self.slo)
 

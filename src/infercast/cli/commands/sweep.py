@@ -86,7 +86,6 @@ def _print_elasticities(ctx: options.Context, form: Form, given: dict[str, Any])
 
 
 def _split_settings(ctx: options.Context, given: list[str], ranges: list[str]) -> dict[str, tuple[str, ...]]:
-    """The settings with several values; those with one stay what they are for other commands."""
     several = [text for text in given if "," in text]
     if len(several) > 1:
         raise InputError(f"--setting {several[0]} and --setting {several[1]} both have several values; sweep one")

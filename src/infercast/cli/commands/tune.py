@@ -42,7 +42,6 @@ def render_tuning(tuning: tune.Tuning) -> list[RenderableType]:
 
 
 def _advice(tuning: tune.Tuning, shape: tune.TunedShape) -> str:
-    """In the heading of a shape."""
     gain = shape.best[0].speedup if shape.best else 1.0
     if tuning.recommended(shape) is not shape.default:
         return f"change to 1, {gain:.2f} x by forecast"
@@ -135,7 +134,6 @@ def _ranked_dict(ranked: tune.Ranked) -> dict[str, Any]:
 
 
 def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[RenderableType]:
-    """Predicted and measured times, shape by shape, and what there was no time for."""
     parts: list[RenderableType] = []
     for trial in trials:
         base = trial.default
@@ -236,7 +234,6 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _try(tuning: tune.Tuning, seconds: float) -> list[tune.Trial]:
-    """Measure the default, the ranked and the default again at every number of tokens."""
     if (here := gpu_name()) != tuning.gpu.name:
         raise InputError(f"this machine has a {here}; --try needs --gpu {here}")
     cases = []

@@ -12,8 +12,7 @@ from infercast.engines.base import FAMILIES, engine_of
 from infercast.errors import InputError
 from infercast.forecast.option_table import Option
 from infercast.hardware import gpu_from_driver_name
-from infercast.lab.validate.ablation import PARTS
-from infercast.lab.validate.compare import validate
+from infercast.lab.validate.compare import PARTS, validate
 from infercast.lab.validate.measured import MeasuredFile, read_measured, shipped_runs
 from infercast.predict.roofline import Predictor
 from infercast.report import accuracy

@@ -108,7 +108,6 @@ def draft_slots(steps: int, branches: int, tokens: int, page: int, *, has_cache:
 def drafting_of(
     asked: SglangSettings, target: ModelConfig, layout: ParallelLayout, backend: str, page: int
 ) -> drafts.Drafting:
-    """What the engine does with its flags; an error where it does not start."""
     name, path = str(asked.speculative_algorithm).upper(), asked.speculative_draft_model_path
     if (method := ALGORITHMS.get(name, "")) == "":
         known = ", ".join(ALGORITHMS)
@@ -157,7 +156,6 @@ def decode_sizes(largest: int, *, padded: bool = True, drafts: bool = False) -> 
 
 
 def prefill_sizes(largest: int) -> tuple[int, ...]:
-    """Captured prefill sizes, in tokens."""
     sizes = [size for first, last, step in PREFILL_STRETCHES for size in range(first, last + 1, step)]
     return tuple(size for size in (*sizes, *range(LONG, largest + 1, LONG_STEP)) if size <= largest)
 
@@ -321,7 +319,6 @@ def _decode_sizes(asked: SglangSettings, default: int) -> tuple[int, ...]:
 def _prefill_sizes(
     asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, chunk: int, backend: str
 ) -> tuple[int, ...]:
-    """Prefill graphs, which the engine captures without all-to-all, on CUDA."""
     facts = facts_of(asked.engine, "graphs")
     off = asked.has_adapters or layout.all_to_all or asked.enable_dp_attention
     if asked.cuda_graph_backend_prefill == EARLY_GRAPHS:
@@ -340,7 +337,6 @@ def _prefill_sizes(
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Settings fields from flag values; what is not modelled is rejected, or reported to ``tell``."""
     values = dict(given)
     if isinstance(sizes := values.get("cuda_graph_bs"), str):
         values["cuda_graph_bs"] = read_setting({"cuda_graph_bs": tuple}, "cuda_graph_bs", sizes)

@@ -29,8 +29,6 @@ LAYERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangHost(HostCosts):
-    """Seconds of host time; the data file describes each."""
-
     plan: float
     plan_sequence: float
     prepare: float

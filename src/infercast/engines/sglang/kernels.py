@@ -2,8 +2,8 @@
 
 Facts of SGLang 0.5.16 (``layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py``): small tiles up to as many
 tokens as experts, and tiles of 64 rows, 64 columns and 32 deep beyond, with which long prompts take nearly twice as
-long as with good ones. The measured kernels behind the estimates were launched with good ones. A configuration file
-is looked up in the folder of its Triton release first, then in those of all others.
+long as with the good ones that were measured. A configuration file is looked up in the folder of its Triton release
+first.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ untuned_factors = partial(base.untuned_factors, family="sglang")
 
 
 def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
-    """Multiples to which the hidden size and the width of a model's experts are padded on a GPU."""
     if model.weights.experts != "mxfp4":
         return UNPADDED
     if gpu.vendor.lower() != "nvidia":

@@ -37,7 +37,6 @@ class Cells(NamedTuple):
     fixed: float = 0.0  # Whatever the number of tokens
 
     def token(self, ratio: float) -> float:
-        """Bytes per token of capacity, with ``ratio`` times as many tokens in the window pool."""
         return self.full + ratio * self.windowed if self.full else self.windowed
 
 
@@ -213,8 +212,6 @@ def graph_bytes(decode_sizes: tuple[int, ...], prefill_sizes: tuple[int, ...]) -
 
 
 class Reserved(NamedTuple):
-    """What the static memory share depends on."""
-
     tokens: int
     gpus: int  # Of the whole deployment: tensor times pipeline
     largest_graph: int  # Sequences of the largest decode graph, or of what it would be ...
@@ -225,7 +222,6 @@ class Reserved(NamedTuple):
     deepep: bool = False
 
     def static_share(self, gpu: Gpu) -> float:
-        """The default of ``mem_fraction_static``."""
         shown = shown_mib(gpu)
         mib = FIXED_MIB + TOKEN_MIB * max(self.tokens, LEAST_TOKENS) + GPU_MIB * self.gpus
         mib += GRAPH_MIB * self.largest_graph * self.decode_graphs
@@ -292,7 +288,6 @@ def budget(
 
 
 def tokens_that_fit(room: Budget, settings: SglangSettings, page_size: int) -> int:
-    """``max_total_num_tokens``: whole pages."""
     tokens = int(max(room.kv_bytes, 0.0) // room.token_bytes) if room.token_bytes else 0
     return min(tokens, settings.max_total_tokens or tokens) // page_size * page_size
 

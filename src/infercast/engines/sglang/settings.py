@@ -36,7 +36,6 @@ def facts_of(engine: str, table: str) -> dict[str, bool]:
 
 
 def rules_of(engine: str) -> PrefillRules:
-    """The scheduling rules of a release."""
     return PrefillRules(**facts_of(engine, "rules"))
 
 
@@ -112,8 +111,6 @@ class SglangSettings(SettingsRepr):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ResolvedSglang(SglangSettings):
-    """The same settings with every default filled in."""
-
     mem_fraction_static: float
     max_running_requests: int
     chunked_prefill_size: int
@@ -171,7 +168,6 @@ NAMES = {
 
 
 def check(settings: SglangSettings, max_positions: int) -> None:
-    """Reject values that are invalid for any GPU and model."""
     check_counts(settings, COUNTS)
     other_orders = ("random", "dfs-weight", "lof", "priority", "routing-key")  # Orders that are not modelled
     if settings.schedule_policy in other_orders:

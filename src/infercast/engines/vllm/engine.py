@@ -62,7 +62,6 @@ FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Settings fields from flag values; what is not modelled is rejected, or reported to ``tell``."""
     values = {name: value for name, value in given.items() if name not in READ}
     if (size := given.get("decode_context_parallel_size", 1)) != 1:
         raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1: less KV cache fits")
@@ -229,7 +228,6 @@ def _keys_of_blocks(drafting: Drafting, settings: ResolvedSettings) -> dict[str,
 
 
 def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool) -> Offload | None:
-    """The KV cache's host memory tier, if any."""
     asked, kv = settings.tier, deployment.memory.kv
     if asked is None:
         return None
@@ -287,7 +285,6 @@ def _scans_by_flashinfer(model: ModelConfig, gpu: Gpu) -> bool:
 
 
 def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> Drafting | None:
-    """The settings' speculative config resolved for a model."""
     if settings.speculative_config is None:
         if settings.acceptance is not None:
             raise InputError("acceptance has no meaning without --speculative-config")
@@ -304,8 +301,6 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Vllm(Engine):
-    """One release of vLLM."""
-
     rules: EngineVersion
     title = "vLLM"
     close_since = (0, 20)

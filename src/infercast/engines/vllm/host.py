@@ -63,7 +63,6 @@ class VllmLaunchWork(NamedTuple):
 
     @property
     def gaps(self) -> int:
-        """Pairs of kernels that follow each other."""
         return self.kernels + EXPERT_KERNELS * self.expert_layers + HEAD_KERNELS
 
 
@@ -141,8 +140,6 @@ from prompts of 2,048 and 8,192 tokens of Nemotron 3 Nano."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmHost(HostCosts):
-    """Seconds of host time; the data file describes each."""
-
     plan: float
     plan_sequence: float
     plan_group: float = 0.004e-3

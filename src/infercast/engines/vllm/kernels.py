@@ -89,7 +89,6 @@ BY_KERNEL: dict[str, Multiples] = {"trtllm": (256, 256), "triton": (1, 64), "cut
 
 
 def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
-    """Multiples to which the hidden size and the width of a model's experts are padded on a GPU."""
     if model.weights.experts != "mxfp4":
         return UNPADDED
     if gpu.vendor.lower() != "nvidia":
@@ -99,7 +98,6 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
 
 
 def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
-    """True if a release runs another kernel than the measured one."""
     humming = version.has(Rule.PREFERS_HUMMING) and gpu.compute_capability == "9.0"
     if isinstance(op, MoE):
         return humming and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == "marlin"
@@ -125,9 +123,7 @@ def packs_experts(model: ModelConfig, gpu: Gpu) -> bool:
 
 
 def choose_kernels(model: ModelConfig, gpu: Gpu, *, is_recent: bool = False) -> ModelConfig:
-    """The model with the cache format and padding of this GPU's kernels, and what they take longer. ``is_recent``:
-    compiled by PyTorch 2.14 or later.
-    """
+    """The model with the cache format and padding of this GPU's kernels; ``is_recent``: PyTorch 2.14 or later."""
     if packs_experts(model, gpu):
         model = model.with_experts(partial(replace, routing_slower=PACKED_ROUTING[is_recent]))
     kinds = {type(stack.mixer) for stack in model.stacks}

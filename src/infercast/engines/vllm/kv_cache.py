@@ -70,8 +70,6 @@ class Kind(NamedTuple):
 
 
 class StateBlocks(NamedTuple):
-    """How recurrent states are cached; KV blocks are then at least as large as a state."""
-
     mode: str = NONE
     multiple: int = 0  # Block sizes are multiples of this when each block end stores a state; 0: the layer's own chunk
     drafts: int = 0  # States per sequence beyond the current one: after each draft that may be rejected
@@ -84,8 +82,6 @@ ONE_STATE = StateBlocks()  # One per sequence, never reused
 
 
 class States(NamedTuple):
-    """Model properties that determine how states are cached."""
-
     kept: bool = False  # Some layers keep a state per sequence
     beside_tokens: bool = True  # Others keep per-token KV
     every_block: bool = False  # Kernels can write a state at the end of every block
@@ -101,7 +97,6 @@ class States(NamedTuple):
         )
 
     def caches_prefixes(self, asked: bool | None, version: EngineVersion) -> bool:
-        """Whether prefix caching is on, by request or by default."""
         if asked is not None:
             return asked
         return not self.kept or (self.beside_tokens and version.has(Rule.CACHES_STATES))
@@ -323,11 +318,10 @@ def kv_layout(
     config: ModelConfig, layout: ParallelLayout, block_size: int, stage: int | None = None,
     states: StateBlocks = ONE_STATE, num_drafting: int = 0,
 ) -> KvLayout:  # fmt: skip
-    """Blocks and groups of a model's KV cache; with ``stage``, a block's bytes in that pipeline stage.
-
-    The last ``num_drafting`` layers are the drafter's, held by the last stage. Layers that keep the same tokens in the
-    same width form a kind. Blocks of narrower kinds hold more tokens until all are equally large; then each kind is
-    split into groups of as many layers as the smallest kind has (or the largest, if they are nearly equal).
+    """Blocks and groups of a model's KV cache; with ``stage``, a block's bytes in that pipeline stage. The last
+    ``num_drafting`` layers are the drafter's, held by the last stage. Layers that keep the same tokens in the same
+    width form a kind. Blocks of narrower kinds hold more tokens until all are equally large; then each kind is split
+    into groups of as many layers as the smallest kind has (or the largest, if they are nearly equal).
     """
     members = _members(config, layout, block_size, states)
     if not members:  # encoders: blocks that hold tokens and take no memory
@@ -384,7 +378,6 @@ def _members(config: ModelConfig, layout: ParallelLayout, block_size: int, state
 
 
 def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
-    """The scheduler's view of groups of these kinds."""
     mode, num_states = kept.mode, sum(not kind.cache.bytes_per_token for kind in kinds)
     shown = [kind for kind in kinds if kind.cache.bytes_per_token or mode != NONE]
     sizes = tuple(kind.block_size for kind in shown)

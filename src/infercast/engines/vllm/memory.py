@@ -72,7 +72,6 @@ def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[in
 
 
 def with_adapters(settings: EngineSettings, model: ModelConfig) -> ModelConfig:
-    """The model with slots for adapters, if requested; what is not modelled is rejected."""
     if not settings.enable_lora:
         if settings.max_loras != 1 or settings.max_lora_rank != 16:
             raise InputError("max_loras and max_lora_rank need enable_lora; say --enable-lora")
@@ -161,7 +160,6 @@ def _bytes_read(layer: tuple[float, float, float], tokens: Table) -> Table:
 
 
 def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table | None:
-    """Seconds that steps of these tokens and kernel times wait for weights in host memory, if any."""
     settings, layout, config, gpu = deployment.settings, deployment.layout, deployment.model, deployment.gpu
     assert isinstance(settings, ResolvedSettings)
     if not (settings.offload_group_size or settings.cpu_offload_gb):
@@ -182,9 +180,7 @@ def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table
 
 
 def _prefetch_waits(copies: list[float], a_layer: Table, ahead: int) -> Table:
-    """Waits of steps with layers of these times: a copy starts when the layer ``ahead`` of it, among those copied,
-    is done, one after the other; the first ones of the next step end before this one does.
-    """
+    """Waits of steps with layers of these times; copies follow each other, each ``ahead`` layers before its own."""
     moved = [number for number, copy in enumerate(copies) if copy]
     now = free = np.zeros(np.shape(a_layer))
     done: list[Table] = [now] * ahead  # loaded by the step before

@@ -46,8 +46,6 @@ def round_up(size: int, width: int) -> int:
 
 @dataclass(frozen=True)
 class CapturedGraphs:
-    """The CUDA graphs an engine captured at its start; no sizes: none."""
-
     sizes: tuple[int, ...]
     max_num_seqs: int
     mode: str = MODES[0]
@@ -56,7 +54,6 @@ class CapturedGraphs:
 
     @cached_property
     def _full_sizes(self) -> list[int]:
-        """Token counts of full graphs, limited by the sequences that can run."""
         if not self.sizes or self.mode == "piecewise":
             return []
         most = min(self.sizes[-1], self.max_num_seqs * self.width)
@@ -140,7 +137,6 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
 
 
 def redundant_experts(settings: EngineSettings) -> int:
-    """Copies of experts of a layer, over all GPUs."""
     values = read_object(settings.eplb_config or "{}", "--eplb-config")
     if strange := sorted({*values} - BALANCING):
         raise UnknownNameError("field of --eplb-config", strange[0], sorted(BALANCING))
@@ -153,7 +149,6 @@ def redundant_experts(settings: EngineSettings) -> int:
 
 
 def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
-    """Validate settings that depend on the cache's blocks, as vLLM does once it knows these."""
     size, interval, drafts = settings.block_size, settings.prefix_cache_retention_interval, settings.read_ahead
     if settings.enable_prefix_caching and size < drafts:
         raise InputError(
@@ -255,8 +250,6 @@ class EngineSettings(SettingsRepr):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ResolvedSettings(EngineSettings):
-    """The same settings with every default filled in."""
-
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
@@ -289,7 +282,6 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def tier(self) -> TierSettings | None:
-        """The KV cache's host memory tier."""
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
 
     @property

@@ -1,7 +1,6 @@
 """Parses ``--speculative-config`` of vLLM into drafts, model runner and scheduling.
 
-Facts of vLLM 0.25 and 0.32: ``config/vllm.py`` (asynchronous scheduling, model runners), ``v1/core/sched/scheduler.py``
-(lookahead slots).
+Facts of vLLM 0.25 and 0.32: ``config/vllm.py``, ``v1/core/sched/scheduler.py`` (lookahead slots).
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ def most_tokens(text: str | None) -> int:
 
 
 def _method(values: Mapping[str, Any]) -> str:
-    """The method, or the one implied by the model."""
     method, model = values.get("method"), values.get("model")
     if method is None:
         method = drafts.NGRAM if model in (drafts.NGRAM, f"[{drafts.NGRAM}]") else drafts.DRAFT_MODEL

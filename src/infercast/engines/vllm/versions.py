@@ -128,7 +128,6 @@ ENGINES = {f"vllm@{version}": rules_of(version) for version in _DATA["releases"]
 
 @cache
 def engine_version(engine: str) -> EngineVersion:
-    """An engine's rules by name and version; those of the nearest release if unknown."""
     nearest = nearest_version(engine, ENGINES)
     if nearest is None:
         raise UnknownNameError("engine", engine, ENGINES)

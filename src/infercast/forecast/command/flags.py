@@ -63,9 +63,7 @@ def known_flags(engine: Engine) -> Arguments:
 
 
 def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) -> Reading:
-    """What a forecast makes of the words behind the program. A flag that no release knows is refused. One of another
-    release alone is refused where the release is certain (``strict``), and otherwise said to be.
-    """
+    """What a forecast makes of the words behind the program; ``strict`` refuses flags of other releases, too."""
     known = known_flags(engine)
     flags: list[Flag] = []
     models: list[str] = []
@@ -155,7 +153,6 @@ def read_flag(
 
 
 def _values(takes: str, rest: deque[str]) -> Iterator[str]:
-    """The words behind a flag that are its values."""
     most = {"switch": 0, "bool": 0, "list": len(rest)}.get(takes, 1)
     while most and rest and not _is_flag(rest[0]):
         yield rest.popleft()

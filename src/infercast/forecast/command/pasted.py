@@ -1,7 +1,4 @@
-"""Pasted commands: command lines, ``docker run``, compose files and Kubernetes manifests, as an engine's arguments.
-
-Text is only ever split, never given to a shell. Variables are replaced where the same text has their values.
-"""
+"""Pasted commands: command lines, ``docker run``, compose and Kubernetes files; split, and never given to a shell."""
 
 from __future__ import annotations
 
@@ -38,8 +35,6 @@ class PastedCommand(NamedTuple):
 
 
 class Container(NamedTuple):
-    """What ``docker run`` starts."""
-
     image: str
     words: list[str]  # What is in place of the image's own entry point, and what stands behind the image
     environment: Mapping[str, str]
@@ -79,7 +74,6 @@ def _line(words: Sequence[str]) -> PastedCommand:
 
 
 def docker_run(words: Sequence[str]) -> Container | None:
-    """The container that a command starts; None where it starts none."""
     containers = ("docker", "podman", "nerdctl")
     if len(words) < 2 or words[0].rsplit("/", 1)[-1] not in containers:
         return None
@@ -183,8 +177,6 @@ PRODUCT = re.compile(r"\$\(\((\d+(?:\*\d+)*)\)\)")
 
 @dataclass(frozen=True, slots=True)
 class Pasted:
-    """One command that starts the engine."""
-
     words: tuple[str, ...]  # What follows the program: the model, perhaps, and flags
     where: str = "command line"  # Which of the commands of a file it is
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -258,9 +250,7 @@ class Command(NamedTuple):
 
 
 def read_command(text: str, engine: str | None = None, service: str | None = None) -> Command:
-    """The command of a text by the release of ``engine``, or the one that it names. Without either it is the newest
-    release, or the newest that has all of its flags if there is one.
-    """
+    """The command of a text by the release of ``engine``, the one it names, or the newest with all of its flags."""
     chosen = started_engine(text) if engine is None else engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
     is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
@@ -334,7 +324,6 @@ def _release(image: str) -> str:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """The script of ``sh -c`` (or ``-lc``)."""
     for at, word in enumerate(words[:-1]):
         if re.fullmatch(r"-[a-z]*c", word):
             return words[at + 1]
@@ -374,7 +363,6 @@ def _words(value: Tree) -> list[str]:
 
 
 def _environment(value: Tree) -> dict[str, str]:
-    """Compose has a mapping or ``NAME=value`` lines, Kubernetes a list of names and values."""
     if isinstance(value, dict):
         return {name: str(each or "") for name, each in value.items()}
     found: dict[str, str] = {}

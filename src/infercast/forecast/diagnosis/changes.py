@@ -43,8 +43,6 @@ WITH_PREFIXES = ("prefix_aware", "session_affinity")
 
 
 class Change(NamedTuple):
-    """Other values of one axis."""
-
     eases: tuple[str, ...]  # What may limit a system less with it
     values: Mapping[str, Any] = {}  # Of `deploy` and the engine's settings; None leaves one out
     pool: int | None = None  # The pool that it is about; None: all
@@ -58,7 +56,6 @@ class Change(NamedTuple):
 
     @property
     def label(self) -> str:
-        """``max_num_seqs 64, enforce_eager off``."""
         named = {"router": self.router, "link": self.link, "instances": self.instances or None}
         return label_of({name: value for name, value in named.items() if value is not None} | {**self.values})
 
@@ -182,7 +179,6 @@ def _settings(forecast: Forecast) -> Iterator[Change]:
 
 
 def _sizes(forecast: Forecast) -> Iterator[Change]:
-    """More adapter slots, KV blocks and API servers."""
     deployment, settings = forecast.deployment, forecast.deployment.settings
     adapters = {request.adapter for request in forecast.workload.requests} - {None}
     slot_settings = ("max_loras", "max_loras_per_batch")
@@ -213,7 +209,6 @@ def _formats(forecast: Forecast) -> Iterator[Change]:
 
 
 def _layouts(forecast: Forecast, number: int) -> Iterator[Change]:
-    """The same GPUs in another layout, and twice as many."""
     pool = forecast.system.pools[number]
     layout, gpu = pool.deployment.layout, pool.deployment.gpu
     if gpu.stages or layout.experts:  # groups that share experts, and stages of several kinds, are left as they are

@@ -42,8 +42,6 @@ PARTS = (
 
 
 class Cause(NamedTuple):
-    """Something that a run waits for."""
-
     kind: str  # One of the words of `changes`
     name: str
     share: float  # Of what matters, that is gone without it
@@ -134,7 +132,6 @@ def responses(trials: Trials, intervals: Intervals | None) -> tuple[float, float
 
 
 def _kernels(trials: Trials, intervals: Intervals | None) -> Iterator[Cause]:
-    """Families of kernels by kind of step, and the host."""
     phases, (gpu, host) = phases_of(trials), responses(trials, intervals)
     whole = sum(each.gpu_seconds for each in phases) or 1.0
     if host >= LEAST:
@@ -153,7 +150,6 @@ def without(part: float, response: float) -> float:
 
 
 def _of_two_pools(trials: Trials) -> Iterator[Cause]:
-    """Both pools and the link between them, which TTFT consists of."""
     link = trials.forecast.link
     if link is None or trials.aim.quantity != "ttft":
         return
@@ -242,8 +238,6 @@ WORTH = 0.05  # The least gain (a logarithm) that is worth a change of its price
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change that was tried."""
-
     change: changes.Change
     words: str  # As options of the command
     system: System
@@ -358,7 +352,6 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, changes.Change]], most:
 
 
 def try_change(trials: Trials, change: changes.Change) -> Remedy | None:
-    """A change, tried; None where the engine refuses it."""
     before = trials.forecast
     try:
         system, gains = trials.change(change)

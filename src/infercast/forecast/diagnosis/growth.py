@@ -123,7 +123,6 @@ def _as_served(forecast: Forecast, found: list[Binding]) -> list[Binding]:
 
 
 def most_running(pool: PoolRun) -> int:
-    """Sequences that a replica runs at once, at most."""
     settings = pool.deployment.settings
     return int(getattr(settings, "most_running", settings.max_num_seqs))
 

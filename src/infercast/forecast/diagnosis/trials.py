@@ -35,8 +35,6 @@ CAPACITY, TOKENS = "capacity", "tokens"
 
 
 class Aim(NamedTuple):
-    """What is to become better."""
-
     quantity: str  # One of `QUANTITIES`, ``tokens`` a second, or ``capacity``: requests a second at most
     percentile: float | None = None
     limit: Limit | None = None  # Where it is limited by an SLO
@@ -82,8 +80,6 @@ class Aim(NamedTuple):
 
 
 class RequestTimes(NamedTuple):
-    """What some requests of a run saw."""
-
     ttft: Array
     tpot: Array
     end_to_end: Array
@@ -117,7 +113,6 @@ class Gain(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Both ends of the ratio."""
         return self.ratio * exp(-self.error), self.ratio * exp(self.error)
 
 
@@ -159,8 +154,6 @@ def value_in(forecast: Forecast, aim: Aim) -> float | None:
 
 
 class Trials:
-    """Trials on the requests of one run."""
-
     def __init__(self, forecast: Forecast, aim: Aim | None = None) -> None:
         self.forecast, self.aim = forecast, aim or aim_of(forecast)
         self.count = 0  # Simulations so far
@@ -194,7 +187,6 @@ class Trials:
         return self._size > size
 
     def whole(self) -> None:
-        """Further trials are of all requests of the run."""
         self._size = self._whole
 
     def numbers(self) -> list[Aim]:
@@ -211,7 +203,6 @@ class Trials:
         return list(dict.fromkeys(found))
 
     def value(self, aim: Aim) -> float:
-        """Its value in the run."""
         known = value_in(self.forecast, aim)
         return self.capacity(self.forecast.system) if known is None else known
 
@@ -251,7 +242,6 @@ class Trials:
         return found
 
     def _requests(self) -> tuple[Workload, Array, RequestTimes]:
-        """The first requests of the run, which of them count, and what these saw in the run."""
         if self._size not in self._memory:
             served, size = self.forecast.clients, self._size
             first, last = np.arange(size), size

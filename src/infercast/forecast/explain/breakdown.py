@@ -107,7 +107,6 @@ class RequestParts:
 
     @property
     def slowest(self) -> Array:
-        """Positions of the slowest requests, slowest first: one in a hundred, and one at least."""
         slow_share = 0.01  # The slowest requests that are looked at by themselves, as a share of all
         count = max(1, round(slow_share * self.total.size))
         return np.argsort(-self.total, kind="stable")[:count]
@@ -336,7 +335,6 @@ def _waits(engine: step_log.EngineRun, start: float, end: float, idle: Array) ->
 
 
 def _idle_spans(record: Record, start: float, end: float) -> Array:
-    """(from, to) of the stretches of the run in which no request was on the replica."""
     served = np.flatnonzero(~np.isnan(record.last_token))
     order = served[np.argsort(record.sent_at[served], kind="stable")]
     sent = np.append(record.sent_at[order], end)

@@ -70,8 +70,6 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One kernel (or several of the same shape), and what its gap costs."""
-
     name: str
     family: str
     source: str
@@ -219,9 +217,9 @@ class ProfileDiagnosis(ResultMixin):
 
 
 def diagnose_profile(path: Path | str, gpu: str | Path | Gpu) -> ProfileDiagnosis:
-    """Rank the kernels of a profile by the time that they lose against the best kernels of their shape. Read are traces
-    of ``torch.profiler`` (better with ``record_shapes=True``), and what ``nsys stats --format csv`` and ``ncu --csv``
-    print. Without inputs in the profile, kernels have a family and a share alone.
+    """Rank the kernels of a profile by the time that they lose against the best kernels of their shape: traces of
+    ``torch.profiler`` (with ``record_shapes=True``, else kernels have a family and a share alone), and what ``nsys
+    stats --format csv`` and ``ncu --csv`` print.
     """
     device, path = gpu if isinstance(gpu, Gpu) else load_gpu(gpu), Path(path)
     sums: dict[Kernel, Any] = defaultdict(lambda: np.zeros(2))
@@ -283,7 +281,6 @@ def _op_of(kernel: Kernel) -> Op | None:
 
 
 def _profiled(path: Path) -> Iterator[tuple[Kernel, int, float]]:
-    """Kernels, launches and seconds."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)

@@ -105,8 +105,6 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class LoadCurves:
-    """What went on in each of many equal stretches of the run; lists of equal length."""
-
     width: float
     times: list[float]  # The middle of each, in seconds after the first request was sent
     running: list[float]

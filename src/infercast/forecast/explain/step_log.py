@@ -47,7 +47,6 @@ class StepLog:
         self.spans: list[Span] = []  # Of each step of a pipeline, where steps overlap; empty without one
 
     def fit(self, num_requests: int) -> None:
-        """Keep room for ``num_requests``."""
         kept = min(num_requests, self.own_seconds.size)
         own_seconds, prompt_end = np.zeros(num_requests), np.full(num_requests, np.nan)
         own_seconds[:kept], prompt_end[:kept] = self.own_seconds[:kept], self.prompt_end[:kept]
@@ -201,8 +200,6 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A run, and what each of its replicas did when."""
-
     forecast: Forecast
     logs: tuple[tuple[StepLog, ...], ...]
 
@@ -294,8 +291,6 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class StepSlice:
-    """One step on the GPU, from its first kernel to its last; of a pipeline, on one stage."""
-
     whole: Slice
     stage: int
     tokens: int

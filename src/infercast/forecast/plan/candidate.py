@@ -31,8 +31,6 @@ class PowerDraw:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Results of a candidate; times in seconds, rates per second."""
-
     ttft: Percentiles
     tpot: Percentiles | None
     end_to_end: Percentiles
@@ -63,7 +61,6 @@ class Figures:
 
 
 def figures_of(forecast: Forecast, slo: Slo, times: float = 1, *, intervals: bool = False) -> Figures:
-    """Results of ``times`` equal forecasts."""
     room, limit = tightest(forecast, slo)
     bands = forecast_intervals(forecast) if intervals else None
     capacity, share = forecast.state.capacity, attainment(forecast.clients, slo, counted(forecast))
@@ -139,18 +136,14 @@ class Candidate:
         return replace(self, replicas=1, prefill=prefill)
 
     def times(self, replicas: int) -> Candidate:
-        """With a number of replicas (of the decode pool, if there are two)."""
         return replace(self, replicas=replicas)
 
     def with_settings(self, **values: Any) -> Candidate:
-        """With other settings; None gives one back to the engine."""
         merged = {**dict(self.settings), **values}
         return replace(self, settings=tuple(sorted((key, each) for key, each in merged.items() if each is not None)))
 
     def options(self) -> dict[str, Any]:
-        """Flags of the command that starts one replica, without dashes; True stands for a flag without a value. The
-        engine's own choices are left out. Of two pools, ask each of `pools`.
-        """
+        """Flags of the command of one replica, less the engine's own choices; True is a flag without a value."""
         settings = {name: value for name, value in self.settings if name != ACCEPTANCE}  # the engine finds out
         return engine_named(self.engine).options(self.layout, self.quantization, self.kv_cache_dtype, settings)
 
@@ -176,8 +169,6 @@ class Candidate:
 
 
 class Stage(Enum):
-    """How far a candidate came."""
-
     REFUSED = "refused"  # It does not fit, or the engine would not start it
     BOUND = "bound"  # No hardware of this kind can keep the promise, or not for less than what is known to keep it
     ESTIMATED = "estimated"  # A quick estimate placed it behind others

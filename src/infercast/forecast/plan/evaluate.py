@@ -1,7 +1,4 @@
-"""Candidates simulated: short runs first, whole ones for the promising, and points around the winner to benchmark.
-
-Work goes to an executor in portions of fixed sizes, so the answer does not depend on the number of workers.
-"""
+"""Candidates simulated: short runs first, whole ones for the promising, and points around the winner to benchmark."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ def evaluate(
     whole_from: float = 0.0,
     together: int = TOGETHER,
 ) -> Row:
-    """Simulate a workload ``factor`` times as fast; below a first headroom of ``whole_from`` only to judge the SLO.
-
-    Of more replicas than ``together`` a few are simulated.
-    """
+    """Simulate a workload ``factor`` times as fast; below a first headroom of ``whole_from`` only to judge the SLO."""
     asked, question, cost = question, question.at_rate(factor), question.cost(candidate)
     try:
         forecast, times, stage = _forecast(candidate, question, -inf if intervals else whole_from, asked, together)
@@ -141,8 +135,8 @@ def _simulated_part(
 ) -> tuple[System, float, Workload]:
     """What is simulated of a candidate, how many of it there are, and the requests of one.
 
-    Replicas with copies that step together are too many to be simulated together: one of them gets its share of the
-    requests. Of others up to ``together`` are simulated behind the engine's load balancer, or a few of a larger fleet.
+    Replicas with copies that step together are too many: one of them gets its share. Of others up to ``together`` are
+    simulated behind the engine's load balancer.
     """
     pools = candidate.pools
     units = [deployed(question.shared, pool.unit) for pool in pools]
@@ -176,8 +170,6 @@ PORTION = 4  # Kinds of replicas of one price, the likeliest first, that are loo
 
 @dataclass
 class SimulationStage:
-    """Candidates that have been simulated, and the executor for more of them."""
-
     question: Question
     workers: Executor
     tell: Callable[[str], None]
@@ -189,7 +181,6 @@ class SimulationStage:
     doing: str = "a list of candidates"
 
     def say(self, words: str) -> None:
-        """Tell what comes next, how much is left, and the best so far."""
         best, self.doing = self.best() or self.first, words
         left = f"; {self.num_left:,} candidates left" if self.num_left else ""
         self.tell(f"{words}{left}" if best is None else f"{words}{left}; best so far: {best.candidate}")
@@ -286,7 +277,6 @@ def evaluate_at(asked: tuple[Candidate, float], question: Question, *, whole: bo
 
 
 def at_rate(stage: SimulationStage, candidate: Candidate, factor: float) -> Row:
-    """Simulate a candidate at a multiple of the rate, for the SLO alone."""
     (row,) = stage.workers.map(partial(evaluate_at, question=stage.question), [(candidate, factor)])
     return row
 
@@ -311,10 +301,7 @@ def first_of(candidate: Candidate, question: Question) -> Row | None:
 
 
 def headroom_of(candidate: Candidate, question: Question) -> float:
-    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty.
-
-    Of a fleet one replica gets its share, and more of the requests, if it can keep up with them at all.
-    """
+    """The headroom that the first requests see of one replica: quick, and mostly too good, as queues begin empty."""
     is_fleet = candidate.replicas > SLICE and candidate.prefill is None and question.workload.rate is not None
     rate = question.rate / candidate.replicas
     balanced = 1.2  # Times the headroom of a replica by itself: a fleet's next request goes to the least busy
@@ -336,9 +323,7 @@ def climb(
     *,
     is_rival: bool = False,
 ) -> None:
-    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO. At each value
-    one candidate of every kind is simulated shortly; then other settings of the best kinds.
-    """
+    """Go up to the first value at which a candidate keeps the SLO: one of every kind shortly, then the best kinds."""
     least = LIKELY if is_rival else HOPELESS_ODDS if stage.question.least_odds >= HIGH_ODDS else HOPELESS
     hopeful = [option for option in options if option.estimate.headroom >= least]
     hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
@@ -375,8 +360,6 @@ SECONDS, LEAST, MOST = 60.0, 100, 1000  # Seconds of each rate, and the least an
 
 
 class BenchmarkCheck(NamedTuple):
-    """One benchmark, and what it should measure."""
-
     rate: float
     requests: int
     num_input: int
@@ -387,9 +370,7 @@ class BenchmarkCheck(NamedTuple):
 
 
 def checks_of(question: Question, candidate: Candidate) -> list[BenchmarkCheck]:
-    """Benchmarks around the rate of a question; those that a candidate cannot serve are left out. A benchmark sends
-    prompts of one length at a rate: so does each forecast, with the mean lengths of the question.
-    """
+    """Benchmarks around the rate of a question that a candidate can serve, of the question's mean lengths."""
     requests = question.workload.requests
     num_input, num_output = (
         max(1, round(sum(getattr(each, name) for each in requests) / len(requests)))

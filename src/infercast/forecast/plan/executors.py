@@ -75,14 +75,11 @@ def check_time(*_: object) -> None:
 
 
 def seconds_left() -> float | None:
-    """None where there is no limit."""
     longest_wait = 1e6  # Seconds that a lock can be waited for on every system
     return None if _deadline.get() == inf else min(max(0.0, _deadline.get() - time.monotonic()), longest_wait)
 
 
 class Processes:
-    """Worker processes, started with the first task and kept until `close`."""
-
     def __init__(
         self, workers: int, progress: Callable[[int, int], None] | None = None, *, patience: float = 0.0
     ) -> None:
@@ -179,7 +176,6 @@ class Processes:
 
 
 def pieces_of(items: Sequence[Item], workers: int) -> list[Sequence[Item]]:
-    """Items in pieces that keep all workers busy to the end."""
     pieces_a_worker = 8  # Pieces per worker, so that none waits long for the last one
     most_in_a_piece = 16
     size = min(most_in_a_piece, max(1, len(items) // (pieces_a_worker * workers)))
@@ -190,7 +186,6 @@ _functions: OrderedDict[str, Callable[[Any], Any]] = OrderedDict()  # A worker's
 
 
 def _work(path: str, items: Sequence[Any]) -> list[Any]:
-    """In a worker: read the function once, and apply it."""
     if path not in _functions:
         _functions[path] = pickle.loads(Path(path).read_bytes())
         most_functions = 4  # Functions that a worker keeps: a search alternates between a few
@@ -216,9 +211,7 @@ TYPE = "type"  # The key under which a record says what it is
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses, named tuples, enumerations, tuples and dictionaries; functions and other things by name. Equal
-    values give equal data, whatever process they are in.
-    """
+    """Records and collections as plain data, functions and other things by name: the same in every process."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Enum):
@@ -371,7 +364,6 @@ class Resumed:
             yield from_plain(self._known[key])
 
     def _keep(self, key: str, answer: Any) -> None:
-        """A whole line at a time, written through to the disk."""
         self._known[key] = plain = to_plain(answer)
         try:
             with self._path.open("a", encoding="utf-8", newline="\n") as file:
@@ -432,9 +424,7 @@ def executor_for(
     resume: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Executor]:
-    """For the time of a search; ``workers`` of None are as many as there are processors, up to eight. These come to
-    help when the work has taken a few seconds: most searches are done before.
-    """
+    """For the time of a search; by default one worker per processor, up to eight, once it has taken a few seconds."""
     if ray is not None and workers is not None:
         raise InputError(f"--workers {workers} is for processes of this machine; --ray {ray} has workers of its own")
     executor: Processes | RayCluster

@@ -61,7 +61,6 @@ class PlanAxis(NamedTuple):
 
 @lru_cache(maxsize=64)
 def model_of(model: str, quantization: str | None, kv_cache_dtype: str, engine: str) -> ModelConfig | None:
-    """The model in these formats; None where a checkpoint cannot be had in them."""
     try:
         return load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine_named(engine))
     except InputError:
@@ -91,9 +90,7 @@ def _formats(question: Question, candidate: Candidate) -> Iterable[tuple[str | N
 
 
 def _layouts(question: Question, candidate: Candidate) -> Iterable[ParallelLayout]:
-    """All layouts of one replica. Copies that share nothing are replicas, not data parallelism, so only models with
-    routed experts have the latter. A replica that spans nodes fills them.
-    """
+    """All layouts of one replica, which fills its nodes; data parallelism is for routed experts."""
     config, gpu = config_of(question, candidate), device_of(candidate.gpu, question.network)
     if config is None:
         return
@@ -119,7 +116,6 @@ def put_settings(candidate: Candidate, value: Settings) -> Candidate:
 
 
 def _power_limits(question: Question, candidate: Candidate) -> Iterable[float | None]:
-    """Limits that the board takes, its own as none."""
     gpu = device_of(candidate.gpu, question.network)
     asked = (None if limit is None or limit >= gpu.tdp else limit for limit in question.power_limits)
     return [limit for limit in dict.fromkeys(asked) if limit is None or limit >= LEAST_POWER * gpu.tdp]
@@ -137,11 +133,15 @@ def check_power_limits(limits: Iterable[float | None], gpus: Iterable[str], netw
             raise InputError(f"a power limit of {limit:g} W is lower than these GPUs take: {known} on")
 
 
+def _put_formats(candidate: Candidate, pair: tuple[str, str]) -> Candidate:
+    return replace(candidate, quantization=pair[0], kv_cache_dtype=pair[1])
+
+
 AXES = (
     PlanAxis("engine", "engines"),
     PlanAxis("gpu", "gpus"),
     PlanAxis("power_limit", _power_limits),
-    PlanAxis("formats", _formats, lambda each, pair: replace(each, quantization=pair[0], kv_cache_dtype=pair[1])),
+    PlanAxis("formats", _formats, _put_formats),
     PlanAxis("layout", _layouts),
     PlanAxis("settings", _settings, put_settings),
 )
@@ -151,8 +151,6 @@ ROUGH_TOKENS = 4096  # Tokens of the largest step that a quick estimate asks for
 
 
 class SharedDeployOptions(NamedTuple):
-    """Options of `deploy` that all candidates share."""
-
     model: str
     network: str | None
     pcie_topology: str | None
@@ -211,7 +209,6 @@ def rough_joules(question: Question, candidate: Candidate) -> float:
 
 
 def beyond_budget(question: Question, cost: float | None, drawn: PowerDraw | None) -> str:
-    """The budget that a simulated candidate exceeds, in words; empty if none."""
     power, money = question.power_budget, question.budget
     if money is not None and cost is not None and cost > money:
         return f"costs ${cost:,.2f} per hour with electricity, above the budget of ${money:,.2f}"
@@ -226,8 +223,6 @@ def _placed(question: Question, pool: Candidate) -> tuple[int, Server]:
 
 
 class Objective(NamedTuple):
-    """What to make as small as possible."""
-
     name: str
     says: str  # The winner in words: ``costs least``
     known: Callable[[Question, Candidate], float] | None  # Its value before any timing; None if not known
@@ -277,8 +272,6 @@ def length_for(model: str, workload: Workload) -> int:
 
 
 class Lengths(NamedTuple):
-    """What requests ask for, as arrays."""
-
     new_inputs: Array  # Tokens of each prompt that nothing could have left in a cache
     outputs: Array
 

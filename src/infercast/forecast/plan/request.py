@@ -38,8 +38,7 @@ def question_of(
     """The question of a command, a page or a program; ``others`` are fields of `Question`.
 
     ``draw`` makes the requests, given their most tokens: every candidate has the same longest sequence, and requests
-    are drawn within it, as `simulate` would. ``drafts``: settings of speculative decoding; ``varies``: whether settings
-    are varied by name.
+    are drawn within it, as `simulate` would.
     """
     given, chosen = facility or Facility(), tuple(engine_named(name).name for name in engines)
     priced, unpriced = {name: tariff.price(name, given) for name in gpus}, list[str]()
@@ -84,9 +83,7 @@ def formats_of(model: str, given: Sequence[str]) -> tuple[str | None, ...]:
 def drafts_tried(
     engines: Sequence[str], given: Mapping[str, Any], *, varies: bool = False
 ) -> tuple[Settings, ...] | None:
-    """Settings to try, with ``given`` settings of speculative decoding in all of them; None: each engine's own list.
-    ``varies``: other settings are varied by name.
-    """
+    """Drafts to try, with the ``given`` settings in all; None: each engine's own. ``varies``: other settings vary."""
     fixed = [(name, value) for name, value in given.items() if value is not None]
     if not fixed:
         return None if not varies else ((),)

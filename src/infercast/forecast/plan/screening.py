@@ -56,8 +56,6 @@ from infercast.units import format_gpus, format_seconds, format_watts
 
 
 class TokenWork(NamedTuple):
-    """What one token asks of a model."""
-
     dense_bytes: float  # Weights that every step reads
     expert_bytes: float  # Those of the routed experts of one token
     flops: float  # Of one token, without attention and the head
@@ -146,15 +144,12 @@ OVERLAP = 0.45  # The part of what a prompt adds to a step that stages of a pipe
 
 
 class Mix(NamedTuple):
-    """What a replica is sent, in a few numbers."""
-
     inputs: float
     outputs: float
     context: float  # Tokens that a sequence holds while it decodes: long answers count for longer
     lengths: Lengths
 
     def prompt(self, percentile: float | None) -> float:
-        """A percentile of the tokens of a prompt; None: the mean."""
         return self.inputs if percentile is None else float(np.percentile(self.lengths.new_inputs, percentile))
 
 
@@ -166,8 +161,6 @@ def mix_of(lengths: Lengths, cached: float) -> Mix:
 
 
 class SteadyLoad(NamedTuple):
-    """A replica in its steady state at some rate."""
-
     batch: float  # Sequences that decode at one time
     step: float  # Seconds of a step that only decodes
     added: float  # Seconds that a prompt adds to the steps it is in, on average ...
@@ -217,7 +210,6 @@ class Engine:
         self.limits = self.seats, self._budget, self._path, self._tokens  # All that settings of one replica differ in
 
     def step(self, batch: float) -> float:
-        """Seconds of a decode step through all stages."""
         return self._steps.decode(max(1, min(round(batch), self.seats)))
 
     def added(self, tokens: float, batch: float, count: float = 1.0) -> float:
@@ -235,7 +227,6 @@ class Engine:
         return self.added(tokens, batch, self._budget / tokens)
 
     def load(self, rate: float) -> SteadyLoad | None:
-        """Its steady state at a request rate; None if it cannot keep up."""
         each, mix = rate / self._copies, self._mix
         decodes = self._role != "prefill"
         batch, found = 1.0 if decodes else 0.0, None
@@ -301,9 +292,7 @@ class QuickEstimate(NamedTuple):
 def quick_estimate(
     slo: Slo, mix: Mix, prompts: Engine, decodes: Engine, rates: tuple[float, float], moved: float = 0.0
 ) -> QuickEstimate:
-    """What users would see of one replica of each pool (or the same one twice) at these rates. ``moved``: seconds that
-    keys and values are on their way between two pools.
-    """
+    """What users would see of one replica of each pool at these rates; ``moved``: seconds of keys on their way."""
     first = prompts.load(rates[0])
     second = first if decodes is prompts else decodes.load(rates[1])
     if first is None or second is None:
@@ -332,8 +321,6 @@ LEAST_RATE, MOST_RATE = 0.01, 1e5  # Requests a second between which the most th
 
 
 class ScreenedOption(NamedTuple):
-    """A candidate that may be worth a simulation."""
-
     candidate: Candidate
     cost: float | None
     estimate: QuickEstimate
@@ -397,7 +384,6 @@ class Screened(NamedTuple):
 
 
 def look_at(stem: ReplicaSpec, question: Question) -> Screened:
-    """Estimate every unit of a stem with every number of replicas that is allowed."""
     rows: list[Row] = []
     fitting: dict[object, tuple[Candidate, int]] = {}
     for unit, least in zip(stem.units, stem.replicas, strict=True):
@@ -436,7 +422,6 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
 
 
 def _most(slo: Slo, mix: Mix, engine: Engine) -> float:
-    """The largest rate with a headroom above 1, within 2 %; 0 if hardly any has."""
 
     def holds(rate: float) -> bool:
         return quick_estimate(slo, mix, engine, engine, (rate, rate)).headroom > 1.0

@@ -150,9 +150,7 @@ SAME = 1.02  # Times that differ by less are the same
 
 
 def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
-    """Of rows that keep the SLO, the cheapest first; the winner is among them, and of those like it no other. ``spent``
-    is what counts instead of money, such as energy.
-    """
+    """Of rows that keep the SLO, the cheapest first (or by ``spent``, such as energy), the winner among them."""
 
     def point(row: Row) -> Point:
         figures = row.figures
@@ -192,7 +190,6 @@ def _undominated(ordered: Sequence[Each], point: Callable[[Each], Point], same: 
 
 
 def _money(cost: float | None, gpus: int) -> float:
-    """What a candidate costs, in GPUs where no price is known."""
     return float(gpus) if cost is None else min(cost, inf)
 
 
@@ -275,7 +272,6 @@ def _what_fits(question: Question) -> tuple[Nearest, ...]:
 
 
 def _loosened(limit: Limit, factor: float) -> Limit:
-    """A limit scaled by a factor of at least 1, in three digits."""
     return Limit(limit.quantity, limit.percentile, float(f"{limit.seconds * max(1.0, factor):.3g}"))
 
 
@@ -362,7 +358,6 @@ class _Search:
             self.nearest = nearest_of(stage, self.options, _most_rate)
 
     def _value(self, candidate: Candidate) -> float:
-        """The value of the objective, as far as the candidate alone says."""
         known = self.stage.question.goal.known
         return 0.0 if known is None else known(self.stage.question, candidate)
 
@@ -431,7 +426,6 @@ class _Search:
         return best
 
     def _tighten(self, candidate: Candidate, rate: float) -> None:
-        """Show a candidate at the rate beyond which 3 % more are too many."""
         stage, question = self.stage, self.stage.question
         rate = (1.0 - NAMED / 2) * _named_rate(stage, candidate, rate, NAMED / 2)
         task = partial(evaluate_at, question=question, whole=True)
@@ -495,7 +489,6 @@ class _Search:
         return why_none(question, rows) if best is None else why_lost(question, best, runner_up)
 
     def _cut(self, found: Plan, when: str) -> str:
-        """When the search was cut, and what it did not come to."""
         stage = self.stage
         gpus = ", ".join(dict.fromkeys(stem.units[0].gpu for stem in self.waiting))
         unseen = f"{found.num_unseen:,} of {found.num_candidates:,} candidates were not looked at"
@@ -570,10 +563,7 @@ def _as_good(question: Question, options: Sequence[ScreenedOption], best: Row) -
 def _most_between(
     stage: SimulationStage, candidate: Candidate, low: float, high: float, row: Row | None = None
 ) -> float | None:
-    """The most requests per second that keep the SLO, about between multiples of the rate; None if the least does not.
-    ``row``: the result at the least, where it is known. Short runs say about where it is, and those of `simulate`
-    whether it is within 3 % of what is named.
-    """
+    """The most requests per second that keep the SLO, between multiples of the rate, within 3 %; None if none do."""
     row = row or at_rate(stage, candidate, low)
     if not row.holds:
         return None
@@ -589,9 +579,7 @@ def _most_between(
 
 
 def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near: float = NAMED) -> float:
-    """A rate in three digits: the run of `simulate` keeps the SLO at a rate that is lower by a share ``near``, and at
-    one that is higher by as much it does not.
-    """
+    """A rate in three digits: `simulate` keeps the SLO at a share ``near`` below it, and not at as much above it."""
     question, rooms = stage.question, dict[float, float]()
 
     def room_at(now: float) -> float:
@@ -616,9 +604,7 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near:
 
 
 def _crossing(ask: Callable[[float], float], least: float, most: float, room: float, tries: int) -> float:
-    """Where ``room`` for more is used up, between logarithms of rates: the Illinois method, as room falls faster and
-    faster. It ends where a line leads to what was tried, or between two rates that differ by a factor of `FINE`.
-    """
+    """Where ``room`` for more is used up, between logarithms of rates by the Illinois method, to a factor of `FINE`."""
     near, above, last, is_open = log(FINE) / 2, inf, 0, True
     room = max(room, 1e-9)
     wanted = least + max(room, near)
@@ -724,5 +710,4 @@ def _said(question: Question, option: ScreenedOption, best: Row | None) -> str:
 
 
 def _count(question: Question) -> int:
-    """All that the question allows: every unit with every number of replicas."""
     return sum(max(1, question.max_gpus // unit.layout.gpus) for unit in question.units())

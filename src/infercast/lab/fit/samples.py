@@ -14,8 +14,17 @@ import numpy as np
 
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import Gpu, load_gpu
-from infercast.lab.fit.sweeps import is_swept, read_sweep, sweep_folders
-from infercast.lab.fit.tables import FILES, LEFT_OUT, TABLES, Array, Rows, read_table
+from infercast.lab.fit.tables import (
+    FILES,
+    LEFT_OUT,
+    TABLES,
+    Array,
+    Rows,
+    is_swept,
+    read_sweep,
+    read_table,
+    sweep_folders,
+)
 from infercast.ops import Attention, Gemm, Op
 from infercast.predict.families import FAMILIES, family_of
 from infercast.predict.families.gemm import product_variant
@@ -53,7 +62,6 @@ def is_of_kernel(family: str, seconds: Array, residual: Array) -> Array:
 
 
 def is_usual(family: str, residual: Array, group: Array) -> Array:
-    """For each row, whether its group's median log(measured / physics) is below that bar."""
     if family not in CHECKED_FAMILIES:
         return np.ones(residual.size, dtype=bool)
     _, which = np.unique(group, return_inverse=True)
@@ -90,7 +98,6 @@ def read_samples(
     folder: Path, families: Sequence[str], gpus: Sequence[str] | None = None, *, files: Mapping[str, str] = FILES,
     read: Callable[[Path, str], Iterator[Rows]] = read_table,
 ) -> dict[Key, Sample]:  # fmt: skip
-    """All rows of a data folder, with physics and features, by key."""
     parts: dict[Key, list[Sample]] = defaultdict(list)
     for family in families:
         path = folder / files[family]
@@ -150,7 +157,6 @@ def group_hashes(rows: Rows) -> Array:
 
 
 def stable_hash(text: str) -> int:
-    """The same number for the same text on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 

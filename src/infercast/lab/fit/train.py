@@ -22,8 +22,7 @@ from infercast.bundled import read_data
 from infercast.errors import missing
 from infercast.hardware import load_gpu
 from infercast.lab.fit.samples import Key, Sample, is_usual, sweep_samples
-from infercast.lab.fit.sweeps import read_families, sweep_folders
-from infercast.lab.fit.tables import FILES, Array
+from infercast.lab.fit.tables import FILES, Array, read_families, sweep_folders
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
 from infercast.predict.families.family import has_constants, stated_interval
@@ -117,7 +116,6 @@ def table_hashes(folder: Path, families: Sequence[str], *, files: Mapping[str, s
 
 
 def sweep_hashes(folder: Path, families: Sequence[str] | None = None) -> dict[str, str]:
-    """A hash of each table of `infercast measure` that was read, by the folder of its GPU."""
     return {
         f"{gpu.name}/{family}.parquet": file_hash(gpu / f"{family}.parquet")
         for gpu in sweep_folders(folder)
@@ -169,7 +167,6 @@ class Settings:
 
 
 def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
-    """A forest that predicts ``target`` with the least mean absolute error."""
     if not np.ptp(features.astype(np.float32), axis=0).any():  # one shape, or the same one again: nothing to ask
         return silent_forest(float(np.median(target)))
     model = _fit(features, target, settings, weight)
@@ -282,8 +279,8 @@ class Source(NamedTuple):
 
 
 def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
-    """The same kernel on all GPUs that have it, and all kernels of a family and format together. Where an architecture
-    has constants of its own, other kernels are too unlike: its chips only add to what others say.
+    """The same kernel on all GPUs that have it, and all of a family and format together, unless constants set them
+    apart.
     """
     pools: dict[Pool, list[Source]] = defaultdict(list)
     for (family, gpu, engine, variant), whole in samples.items():
@@ -381,7 +378,6 @@ def pool(family: str, sources: Sequence[Source], recipe: Recipe) -> tuple[Forest
 
 
 def thin(values: Array, most: int) -> Array:
-    """At most ``most`` rows, the same ones every time."""
     if len(values) <= most:
         return values
     return values[np.random.default_rng(0).permutation(len(values))[:most]]
@@ -415,9 +411,7 @@ def fit_artifact(
     samples: dict[Key, Sample], out: Path, provenance: dict[str, Any], progress: Callable[[str], None] | None = None,
     origin: Mapping[str, Any] | None = None, of_gpus: Container[str] | None = None,
 ) -> list[Entry]:  # fmt: skip
-    """Fit every model and write the artefact with its manifest; returns what was fitted. ``of_gpus``: only these GPUs'
-    own models; those of several are always fitted.
-    """
+    """Fit every model and write the artefact with its manifest; ``of_gpus``: own models of these GPUs alone."""
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
         for key, sample in sorted(samples.items(), key=lambda item: item[0])

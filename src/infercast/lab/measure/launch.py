@@ -58,8 +58,6 @@ DTYPES |= {"fp8": torch.float8_e4m3fn}
 
 
 class Workspace:
-    """Random operands, and a way to empty the L2 cache."""
-
     def __init__(self, device: str = "cuda", share: float = POOL_SHARE) -> None:
         free, _ = torch.cuda.mem_get_info()
         narrow = int(free * share / 4)
@@ -100,7 +98,6 @@ class Workspace:
         return pool[start : start + count * scalar.itemsize].view(scalar).view(*sizes)
 
     def flush(self) -> None:
-        """Read twice the L2 cache's size: what a kernel finds there afterwards is nothing of its own."""
         self._flush.sum()
 
 
@@ -139,7 +136,6 @@ def record(work: Callable[[], None]) -> Sections:
 
 
 def time_launches(launches: Sequence[Launch], workspace: Workspace, repeats: int) -> list[Timing]:
-    """Each launch cold and warm, ``repeats`` times, one launch after the other."""
 
     def work() -> None:
         for launch in launches:

@@ -205,8 +205,6 @@ COOL_SECONDS = 1.5
 
 
 class Bench(Protocol):
-    """Builds and times kernels."""
-
     def build(self, case: Case) -> Launch: ...  # A kernel ready to run
     def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]: ...  # Cold and warm
     def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:

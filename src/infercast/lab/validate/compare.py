@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from heapq import heapify, heapreplace
 from math import exp, inf, log
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -13,23 +14,95 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.base import Deployment, engine_of
-from infercast.engines.settings import Settings
+from infercast.engines.settings import Settings, changed
 from infercast.engines.timer import KernelTimer
-from infercast.errors import FileFormatError
+from infercast.errors import FileFormatError, UnknownNameError
 from infercast.forecast.deploy import ModelOptions, deploy, load_model
 from infercast.forecast.energy import Energy, energy_of_pools
 from infercast.forecast.intervals import half_widths
 from infercast.forecast.slo import FRACTIONS, NAMES
-from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower_by, smoothed_of, uncertainty_of
-from infercast.hardware import gpu_from_driver_name
-from infercast.lab.validate.ablation import SCHEDULER, check_part, deployment_without, served_alone, settings_without
+from infercast.forecast.uncertainty import (
+    EIGHTY,
+    chance_in,
+    is_at_once,
+    slower_by,
+    smoothed_of,
+    uncertainty_of,
+    with_pauses,
+)
+from infercast.hardware import Gpu, gpu_from_driver_name
 from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.mixers.mixer import Mixer
 from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
-from infercast.predict.roofline import Predictor
-from infercast.serve import Record, Replica, simulate
+from infercast.ops import Collective, Op
+from infercast.ops.op import Quantity
+from infercast.predict.estimate import Estimate
+from infercast.predict.roofline import Adjusted, Predictor
+from infercast.serve import Record, Replica, Workload, simulate
+
+HOST, SCHEDULER, COMMUNICATION, OVERLAP = "host", "scheduler", "communication", "overlap"
+PARTS = {
+    HOST: "the CPU takes no time",
+    SCHEDULER: "each request is served as if it were alone: no queue and no batch",
+    COMMUNICATION: "collectives take no time",
+    OVERLAP: "a step is planned when the one before it has ended",
+}
+
+
+def check_part(name: str | None) -> None:
+    if name is not None and name not in PARTS:
+        raise UnknownNameError("part to leave out", name, PARTS)
+
+
+def settings_without(part: str | None, settings: Settings) -> Settings:
+    if part != OVERLAP:
+        return settings
+    if engine_of(settings).family == "sglang":
+        return changed(settings, disable_overlap_schedule=True)
+    return changed(settings, async_scheduling=False)
+
+
+def deployment_without(part: str | None, deployment: Deployment) -> Deployment:
+    if part == HOST:
+        times: dict[str, Any] = dict.fromkeys(deployment.host.seconds, 0.0)
+        return replace(deployment, host=replace(deployment.host, **times))
+    if part == COMMUNICATION:
+        return replace(deployment, predictor=FreeCollectives(deployment.predictor))
+    return deployment
+
+
+class FreeCollectives(Adjusted):
+    """Another predictor whose collectives take no time."""
+
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        known = self._predictor.estimate(op, gpu)
+        if not isinstance(op, Collective):
+            return known
+        return replace(known, **{end: 0.0 * getattr(known, end) for end in ("seconds", "low", "high")})
+
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        return self._predictor.seconds(op, gpu) * (0.0 if isinstance(op, Collective) else 1.0)
+
+
+def served_alone(replica: Replica, workload: Workload) -> Record:
+    """Requests that do not meet: served hours apart, then put back; prompts still share what the prefix cache holds."""
+    apart = 1e4  # seconds, longer than any answer takes
+    spaced = (replace(request, arrival=place * apart) for place, request in enumerate(workload.requests))
+    record = simulate(replica, Workload(tuple(spaced), description=workload.description))
+    sent = np.array([request.arrival for request in workload.requests])
+    if workload.concurrency is not None:
+        free = [0.0] * workload.concurrency
+        heapify(free)
+        for place, seconds in enumerate((record.last_token - record.sent_at).tolist()):
+            sent[place] = free[0]
+            heapreplace(free, free[0] + seconds)
+    shift = record.sent_at - sent
+    for name in ("sent_at", "started_at", "first_token", "last_token"):
+        setattr(record, name, getattr(record, name) - shift)
+    return record
+
 
 # Engines that were measured with dummy weights: what an untrained router does to experts, and an untrained indexer.
 #
@@ -310,7 +383,6 @@ class Validation:
         return float(np.mean(values)) if values else None
 
     def median_loaded(self, quantity: str) -> float | None:
-        """Median error of one quantity over the runs with arrivals over time."""
         loaded = (run for run in self.runs if run.parts is not None and not run.parts.is_static)
         return _median("ape", (getattr(run, quantity) for run in loaded))
 
@@ -445,11 +517,9 @@ def _started(
 
 
 def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record) -> list[float]:
-    """How far each of these may be off; the engine is as it was before the run."""
     uncertainty = uncertainty_of(deployment, record)
-    widths = half_widths(
-        replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), chance_in(record)
-    )
+    luck = with_pauses(chance_in(record), deployment)
+    widths = half_widths(replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), luck)
     return [float(widths.combined[each]) for each in IN_RESULTS]
 
 

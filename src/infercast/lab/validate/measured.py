@@ -110,9 +110,7 @@ class MeasuredFile:
 
 
 def shipped_runs(engine: str = FIRST_MEASURED) -> list[Path]:
-    """Files that come with infercast: vLLM 0.25 and 0.33 or SGLang 0.5.16 and 0.5.23 on H200s, one file a model; of one
-    release if the name has it.
-    """
+    """Files that come with infercast, one a model: of one release if the name has it."""
     family, _, release = engine.partition("@")
     return sorted((DATA / "runs").glob(f"*-{measured_engine(family).family}-{release or '*'}/*.json.gz"))
 
@@ -224,7 +222,6 @@ def _workload(run: Fields, requests: list[Request]) -> Workload:
 
 
 def _counted(run: Fields, name: str) -> float | None:
-    """A number of the optional ``summary`` of a run; None without it."""
     summary = run.holder.get("summary")
     if not isinstance(summary, dict) or name not in summary:
         return None
@@ -240,7 +237,6 @@ def _rate(run: Mapping[str, Any], arrival: npt.NDArray[Any]) -> float:
 
 
 def _label(kind: str, run: Mapping[str, Any]) -> str:
-    """A name for people: ``static 8x1024x64 #1``, ``poisson 12/s``."""
     if "batch" in run:
         return f"{kind} {run['batch']}x{run.get('n_in')}x{run.get('n_out')} #{run.get('rep', 0)}"
     if (clients := run.get("clients", run.get("concurrency"))) is not None:

@@ -36,8 +36,8 @@ class Family(NamedTuple):
 
 
 class VisionFamily(NamedTuple):
-    """An architecture with an encoder: the family that reads its text part, and what the encoder holds. Where no family
-    is named, it is that of the config inside.
+    """An architecture with an encoder: the family of its text part (by default that of the config inside), and the
+    encoder.
     """
 
     text: str

@@ -63,7 +63,6 @@ class Fields(NamedTuple):
         return {name: self.positive(key) for name, key in keys.items()}
 
     def count(self, key: str, *alternatives: str, default: int = 0) -> int:
-        """A whole number that may be zero or absent."""
         if any(self.raw(name) == 0 for name in (key, *alternatives)):
             return 0
         return self.positive(key, *alternatives, default=default)
@@ -101,12 +100,10 @@ class Fields(NamedTuple):
         return float(self._checked(key, default, "a number above zero", lambda value: _is_number(value) and value > 0))
 
     def sections(self, key: str) -> list[Fields]:
-        """A list of nested objects, each as fields of its own, empty when absent."""
         found = self._checked(key, [], "a list of objects", lambda value: _is_list(value, dict))
         return [Fields(values, f"{self.where}, {key}[{index}]") for index, values in enumerate(found)]
 
     def section(self, key: str) -> Fields:
-        """A nested object as fields of its own, empty when absent."""
         values = self._checked(key, {}, "an object", lambda value: isinstance(value, dict))
         return Fields(values, f"{self.where}, {key}")
 
@@ -205,7 +202,6 @@ def useful_window(fields: Fields, window: int) -> int:
 
 
 def listed_windows(fields: Fields) -> list[bool] | None:
-    """Whether each layer is windowed, as ``layer_types`` says; None without that list."""
     names = fields.known_kinds(fields.words("layer_types"), LAYER_TYPES)
     return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)] if names else None
 

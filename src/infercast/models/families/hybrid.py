@@ -30,7 +30,6 @@ LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
 def state_dtype(fields: Fields, key: str, default: str = "auto") -> str:
-    """The format of a recurrent state; empty: that of the model."""
     name = fields.word(key, default)
     if name not in STATE_DTYPES:
         raise fields.wrong(key, f"one of {', '.join(STATE_DTYPES)}")
@@ -141,7 +140,6 @@ def _lfm2_layers(fields: Fields, networks: list[FeedForward]) -> list[Layer]:
 
 
 def _attention_layers(fields: Fields) -> list[bool]:
-    """Which layers attend: by ``layer_types``, or by the list of their numbers in older files."""
     names = fields.known_kinds(fields.words("layer_types"), ("conv", FULL))
     if not names:
         listed = set(fields.numbers("full_attn_idxs") or [])

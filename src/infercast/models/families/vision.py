@@ -189,7 +189,6 @@ VisionReader = Callable[[Fields, int], VisionPart]
 
 
 def read_vision(read: VisionReader, fields: Fields, text_hidden: int) -> VisionPart | None:
-    """The encoder of a model, from the ``vision_config`` in its file; None where there is none."""
     if fields.raw("vision_config") is None:
         return None
     inner = fields.section("vision_config")

@@ -117,12 +117,10 @@ class Mixer(ABC):
 
     @property
     def label(self) -> str:
-        """A few characters for a list of models."""
         return self.label_text.format(self)
 
     @property
     def description(self) -> str:
-        """A few words for the page of one model."""
         return self.description_text.format(self)
 
     def whole_matrices(self, hidden: int) -> int:
@@ -146,7 +144,6 @@ class Mixer(ABC):
         return values * shard.weights.stored_bytes(getattr(shard.weights, self.part))
 
     def divides(self, tensor: int) -> bool:
-        """Whether it splits evenly over ``tensor`` GPUs."""
         return all(getattr(self, name) % tensor == 0 for name in self.divided)
 
     @property
@@ -159,7 +156,6 @@ class Mixer(ABC):
         return []
 
     def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
-        """Kernels that need the sequences of the batch."""
         return []
 
     def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
@@ -410,8 +406,6 @@ class GroupedAttention(Mixer):
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention(Mixer):
-    """Multi-head latent attention: projections down to a latent and up from it again."""
-
     heads: int
     kv_lora_rank: int
     q_lora_rank: int  # 0: queries are projected directly

@@ -115,8 +115,6 @@ class RecurrentMixer(Mixer):
 
 @dataclass(frozen=True, slots=True)
 class GatedDeltaNet(RecurrentMixer):
-    """Gated delta net: queries and keys of ``key_heads``, values and states of ``heads``."""
-
     heads: int
     key_heads: int
     key_dim: int

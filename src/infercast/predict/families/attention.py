@@ -83,10 +83,7 @@ class DecodePhysics:
         self.schedule = Schedule(op, gpu)
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
-        """Decode batches; every sequence has one query. In an ``engine`` nothing of the cache is in L2.
-
-        Features are always as in the tables.
-        """
+        """Decode batches; in an ``engine`` nothing of the cache is in L2, but features are always as in the tables."""
         a, x, op, gpu, size = self, batch.x, self.op, self.gpu, batch.size
         reach = x.smaller(batch.keys, op.window) if op.window else batch.keys
         total, longest = batch.total(reach), batch.longest(reach)
@@ -125,9 +122,8 @@ class DecodePhysics:
     def _grid(
         self, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
     ) -> tuple[Number, Number]:
-        """Parts that the longest sequence is cut into, and thread blocks.
-
-        One block a sequence and KV head, and more while SMs are idle and keys are left to split.
+        """Parts that the longest sequence is cut into while SMs are idle, and thread blocks: one a sequence and KV
+        head.
         """
         heads, parts = self.blocks, self.family.window_parts
         most = x.larger(x.smaller(longest_tiles, self.most_splits), 1.0)
@@ -168,8 +164,6 @@ PREFILL_FEATURES = common.feature_names("attention_prefill") + SCHEDULE_FEATURES
 
 
 class Tiles(NamedTuple):
-    """How a kernel cuts a batch into query tiles."""
-
     blocks: Number
     keys: Number  # Keys of all blocks together, in whole key tiles
     longest: Number  # Keys of the longest block
@@ -206,9 +200,8 @@ class PrefillPhysics:
         self.schedule = Schedule(op, gpu)
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
-        """Batches with prompts in them; in an ``engine`` another kernel writes their keys and values.
-
-        Features are always as in the tables.
+        """Batches with prompts; in an ``engine`` another kernel writes their keys and values, but features are the
+        tables'.
         """
         a, x = self, batch.x
         tiles = a._tiles(batch, x)
@@ -306,10 +299,7 @@ class PrefillPhysics:
 
 
 def _keys_of_tiles(op: Attention, batch: Lengths, rows: float, unit: int, x: Kit) -> tuple[Number, Number, Number]:
-    """Tiles of ``rows`` queries a sequence, the keys of all its tiles, and the keys of its longest tile.
-
-    Keys come in units of ``unit``.
-    """
+    """Tiles of ``rows`` queries, the keys (in units of ``unit``) of all tiles of a sequence and of its longest one."""
     queries, cached = batch.queries, batch.keys - batch.queries
     tiles = x.ceil(queries / rows)
     last = x.ceil(queries / unit) * unit
@@ -345,7 +335,6 @@ def _only_decodes(batch: Attention | Lengths) -> bool:
 
 
 def _build(values: common.Values, queries: Any, keys: Any) -> Attention:
-    """A batch of equal sequences; one row an element where sizes are arrays."""
     batch = values["batch"]
     if type(queries) is type(keys) is type(batch) is int:  # one needs no broadcasting, which takes longer than it
         queries, keys, batch = np.array([[queries]]), np.array([[keys]]), np.array([[batch]])

@@ -47,8 +47,6 @@ class Batch:
 
 
 class Single:
-    """One batch of equal sequences, as plain floats."""
-
     __slots__ = ("counts", "keys", "queries", "size")
     x = Plain
 

@@ -230,10 +230,7 @@ def plan_of(s: Shapes, a: Machine, x: Kit, tile: Tile, blocks: Number, split: Nu
 
 
 def choose_one(s: Shapes, a: Machine) -> tuple[Plan, Plan]:
-    """The best plan of a single product, warm and cold. In a tie the smaller tile wins.
-
-    The loop spells `plan_of` out once more: a quarter of an estimate's time is spent here.
-    """
+    """The best plan of a single product, warm and cold; `plan_of` once more, as a quarter of all time is spent here."""
     (_, warm), (_, cold), outputs, ceil = s.warm, s.cold, s.outputs, math.ceil
     m, all_k, across, along, per_sm, slots = s.m, s.k, s.across, s.along, a.per_sm, a.slots
     whole, part, slower, after, drawn = a.whole, a.part, a.slower, a.throttle_after, a.drawn
@@ -365,7 +362,6 @@ def fp8_products(
 
 
 def _kernel(m: float, n: float, k: float) -> int:
-    """Which of ``KERNELS`` runs a product."""
     if n % ALIGNED or k % ALIGNED:
         return 6
     if m <= FEW:

@@ -120,10 +120,7 @@ def _of_tokens_seen(op: MoE, tokens: Number, rows: Number, x: Kit) -> Number:
 
 
 def _loads(op: MoE, tokens: Number, x: Kit) -> tuple[Array, Number, Number]:
-    """Tokens of an expert of each class, the probability that it gets any, and the sum of that over the classes.
-
-    Where all classes have the same probability it is one number.
-    """
+    """Tokens of an expert of each class, the probability that it gets any, and the sum of that over the classes."""
     mean = tokens * op.topk / op.experts
     routing = op.routing.removesuffix(WHOLE).removesuffix(SEEN)
     if routing == "balanced":
@@ -246,10 +243,7 @@ class ExpertPhysics:
         self.formats = self.weight, self.activation, op.num_local / op.experts, op.inter & -op.inter, op.matrices
 
     def physics(self, tokens: Number, *, engine: bool = False) -> Physics:
-        """By tokens. In a table small weights may still be in L2 from the last call; in an ``engine`` never.
-
-        Features are always as in the tables.
-        """
+        """By tokens. In a table small weights may still be in L2; features are always as in the tables."""
         x, op, l2_bytes = kit_of(tokens), self.op, self.gpu.l2_bytes
         rows, hit, by_height, most_loaded = route(op, tokens, self.heights, x)
         weights, inner = hit * op.matrices * op.hidden * op.inter * self.weight, rows * self.inner_bytes
@@ -369,7 +363,6 @@ OTHERWISE = "triton"  # The kernel of formats that an engine has no other for
 
 
 def expert_kernel(op: MoE, gpu: Gpu, profile: KernelProfile) -> str:
-    """The kernel that multiplies these experts on this GPU."""
     if op.kernel or gpu.kernels not in profile.experts:
         return op.kernel or OTHERWISE
     stored = stored_format(op)
@@ -378,7 +371,6 @@ def expert_kernel(op: MoE, gpu: Gpu, profile: KernelProfile) -> str:
 
 
 def stored_format(op: MoE) -> str:
-    """The format of the experts' weights, as tables and engine profiles name it."""
     stored = op.weight_dtype or op.dtype
     if (stored, op.dtype) == ("mxfp4", "fp8"):
         return "mxfp4_a8"
@@ -420,9 +412,8 @@ def _named(op: MoE, variant: str) -> MoE:
 
 
 def _pipes(op: MoE, gpu: Gpu) -> common.Pipes:
-    """Rows of each expert padded to a tile, against the weights of the experts that are hit.
-
-    Experts get different numbers of rows, so that each pads half a tile on average, whatever the mean.
+    """Rows of each expert padded to a tile (by half a tile on average), against the weights of the experts that are
+    hit.
     """
     rate = gpu.dense_flops(tensor_rate_of(op.dtype))
     hit = np.maximum(op.experts_hit, 1e-9)

@@ -122,16 +122,12 @@ def round_ticks(axis: Any, low: float, high: float, most: int = MOST_TICKS) -> N
 
 
 class Part(NamedTuple):
-    """One colour of a chart of stacked bars."""
-
     name: str
     colour: str
     widths: list[float]  # In each bar
 
 
 class Stack(NamedTuple):
-    """Horizontal bars of parts that add up."""
-
     labels: list[str]
     parts: list[Part]
     unit: str

@@ -106,7 +106,6 @@ def slowest_chart(slowest: Sequence[SlowRequest]) -> str:
 
 
 def latency_chart(overview: Overview) -> str:
-    """Histograms of TTFT and TPOT with their percentiles and the intervals of these."""
     forecast, intervals = overview.forecast, overview.intervals
     charts = [
         _histogram("latency", "time to first token", overview.ttft, forecast.ttft, intervals.ttft, canvas.SERIES[0])
@@ -162,7 +161,6 @@ def _percentiles(strip: Axes, axes: Axes, values: Percentiles, band: Band, tips:
 
 
 def roofline_chart(rooflines: Sequence[tuple[str, StepRoofline]]) -> str:
-    """Kernels of average steps, each with its title, under the roof of the GPU."""
     charts = []
     for number, (title, roofline) in enumerate(rooflines):
 

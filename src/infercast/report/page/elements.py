@@ -27,8 +27,6 @@ TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}  # Wou
 
 
 class PageSection(NamedTuple):
-    """A part of a page under a title; its name is where links to it lead."""
-
     name: str
     title: str
     body: str
@@ -44,8 +42,6 @@ class PageSection(NamedTuple):
 
 
 class Card(NamedTuple):
-    """One number at the top of a page, and what is to be said below it."""
-
     name: str
     value: str
     note: str = ""
@@ -136,7 +132,6 @@ def _line(names: Sequence[str], kinds: Sequence[str], row: Sequence[str], texts:
 
 
 def _text(cell: str) -> str:
-    """Visible text of a cell, without the small print below it."""
     return unescape(re.sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
 
 
@@ -196,9 +191,7 @@ def style_sheet() -> str:
 
 
 def whole_page(content: Content, command: str = "") -> str:
-    """A page without script or network: it opens in any browser, in light and dark, on a phone, and prints. ``command``
-    is what it was made by.
-    """
+    """A page without script or network: in any browser, light and dark, on a phone and on paper."""
     by, day, sections = f"infercast {__version__}", f"{today().day} {today():%B %Y}", [*content.sections]
     if content.caveats:
         sections.append(PageSection("caveats", "Caveats", items(content.caveats)))

@@ -316,7 +316,6 @@ def break_even_plot(found: BreakEven) -> Plot:
 
 
 def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names) -> Plot:
-    """The picture of the kernels of one step in both, and all that stands below it."""
     both, (before, after) = side_by_side(runs, names), (run.forecast for run in runs)
     height = 1.0 + 0.95 * max(1, len(both.steps))
     return Plot(

@@ -77,7 +77,6 @@ class KvShape(NamedTuple):
 
     @property
     def num_state_groups(self) -> int:
-        """Groups of recurrent layers: the minimum number of state blocks of a running sequence."""
         return self.state_blocks + len(self.states)
 
     @property
@@ -274,7 +273,6 @@ class BlockSpan:
         self.bundle: BlockRun | None = None  # Its place in the LRU queue while no sequence holds it
 
     def cut(self, position: int) -> BlockSpan:
-        """Split a span; returns the second part."""
         second = BlockSpan(self.line, position, self.end)
         second.holders, second.bundle = {*self.holders}, self.bundle
         self.end = position

@@ -242,7 +242,6 @@ class KvCache:
 
     @property
     def num_free(self) -> int:
-        """Blocks that no sequence holds, including cached ones."""
         return self.num_blocks - self.num_held
 
     def take(self, count: int) -> None:
@@ -260,7 +259,6 @@ class KvCache:
         self._num_blank += free
 
     def _forget(self) -> None:
-        """Evict least recently used content; the rest of a run then counts as blank."""
         unused, lacking = self._unused, -self._num_blank
         while lacking > 0:
             entry = next(iter(unused))
@@ -443,7 +441,6 @@ class KvCache:
         return self.grow(holding, num_cached + new_tokens, reach)
 
     def is_cached(self, edge: int, position: int) -> bool:
-        """Whether a plain cache has any block of an edge from this one on."""
         return any(span.end > position for span in self._lookup.line(edge, 0).spans)
 
     def may_fit(self, holding: BlockAllocation, num_tokens: int) -> bool:

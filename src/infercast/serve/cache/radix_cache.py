@@ -212,8 +212,8 @@ class HostPages:
             self.new_loads.append(index)
 
     def meet(self, node: Node, tree: RadixTree, known: int) -> None:
-        """Count an insertion at a node and those above it that end after page ``known``: pages with enough of them are
-        copied, parents first.
+        """Count an insertion at a node and those above it after page ``known``; pages with enough are copied, parents
+        first.
         """
         path: list[Node] = []
         while node.end > known:
@@ -249,7 +249,6 @@ class HostPages:
             heapq.heappush(self._queue, (node.time, self._num_queued, node))
 
     def _forget(self, count: int, tree: RadixTree) -> None:
-        """Make room by evicting leaves that are not on the GPU."""
         queue = self._queue
         while count > 0 and queue:
             time, _, node = heapq.heappop(queue)
@@ -274,8 +273,6 @@ class HostPages:
 
 
 class Lease:
-    """A sequence's pages: its own, after those of a locked tree node."""
-
     __slots__ = ("alone_from", "content", "node", "num_inserted", "num_pages", "piece", "prompt_pages")
 
     def __init__(self, content: Content, root: Node, alone_from: int, prompt_pages: int) -> None:
@@ -308,7 +305,6 @@ class RadixCache:
 
     @property
     def num_free(self) -> int:
-        """Pages that no sequence holds, including cached ones."""
         return self.num_blank + self.num_evictable
 
     @property
@@ -491,7 +487,6 @@ class RadixCache:
             heapq.heappush(self._queue, (node.time, self._num_queued, node))
 
     def _forget(self, num_tokens: int) -> None:
-        """Evict nodes without children on the GPU, least recently used first."""
         queue, missing = self._queue, -(-num_tokens // self.page)
         while missing > 0 and queue:
             time, _, node = heapq.heappop(queue)

@@ -23,8 +23,6 @@ PLACES = 32  # Bits of a block's key for its position in the prompt; the others 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """Time of a copy on the link, and of submitting it on the host thread."""
-
     rate: float  # Bytes per second
     latency: float = 0.0  # Seconds of an empty copy
     submit_seconds: float = 0.0  # Submission time, before which the copy does not begin ...
@@ -36,8 +34,6 @@ class LinkSpeed:
 
 
 class CopyQueue:
-    """Copies in submission order, with totals."""
-
     def __init__(self, speed: LinkSpeed) -> None:
         self.speed = speed
         self.free_at = 0.0  # When the last copy ends
@@ -84,9 +80,7 @@ class HostTier:
         by_request: bool = False,
         by_position: bool = False,
     ) -> None:
-        """``in_order``: blocks of a copy become idle in order; ``by_request``: evicted by first store and use, with
-        ``by_position`` by the first use of the last request that has them, its last blocks first.
-        """
+        """``in_order``: blocks of a copy idle in order; ``by_request`` and ``by_position`` rank what is evicted."""
         self.num_blocks = num_blocks
         self._blocks: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -231,7 +225,6 @@ class HostTier:
             self._make_idle(key)
 
     def _evict(self, count: int, kept: set[int]) -> bool:
-        """Evict this many idle blocks, or none; those in ``kept`` stay."""
         idle, blocks = self._idle, self._blocks
         if count > len(idle):
             return False

@@ -51,8 +51,6 @@ class DeclaredSequence(Sequence):
 
 
 class ReservingDecodeBatch(Group[DeclaredSequence]):
-    """The sequences an engine decodes, including those it does not yet know to have finished."""
-
     def __init__(self, cache: RadixCache, policy: PrefillFirstPolicy) -> None:
         super().__init__(cache)
         self._cache, self._longest_promise = cache, policy.max_reserved_output
@@ -69,14 +67,12 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
         return sorted(self.members, key=PLACE)
 
     def join(self, sequence: DeclaredSequence) -> None:
-        """Add a prefilled sequence, from the next step on."""
         self._enter(sequence)
         self._count(sequence)
         self._produced += sequence.num_produced - self.done
         self.num_ended += sequence.last_step <= self.steps
 
     def _count(self, sequence: DeclaredSequence) -> None:
-        """Add what a sequence declares to the sums."""
         sequence.since = self.done
         self.num_declared += sequence.num_declared
         self._num_fixed += self.knows_ends and sequence.ignores_end
@@ -276,7 +272,6 @@ class Admission:
         self.loaded: dict[DeclaredSequence, int] = {}  # Pages to load from host memory, by prompt
 
     def go_on(self, sequence: DeclaredSequence) -> None:
-        """Add the next chunk of the chunked prompt, which cannot wait."""
         assert self._of_chunk is not None
         room = self.room()
         if abs(room - round(room)) < CLOSE:

@@ -222,8 +222,6 @@ class Group(Generic[Member]):
 
 
 class Prompt(NamedTuple):
-    """What is left to compute of a sequence."""
-
     computed: int
     num_input: int
     known: int  # Known tokens of prompt and answer
@@ -250,9 +248,7 @@ def whole_blocks(prompt: Prompt, new_tokens: int, ends: Ends) -> int:
 
 
 def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, last_token_own_step: bool = True) -> int:
-    """The same, but a block larger than the ``most`` tokens of a step is split over several. With
-    ``last_token_own_step``, the last token of a prompt is in a step after its last block.
-    """
+    """The same, but a block larger than the ``most`` tokens of a step, or the last token of a prompt, is split off."""
     if prompt.computed >= prompt.end:
         return new_tokens
     size, start, end = ends.size, prompt.computed, prompt.computed + new_tokens
@@ -323,7 +319,6 @@ class FcfsPolicy:
         return self.max_num_scheduled_tokens or self.max_num_batched_tokens
 
     def chunk(self, missing: int, budget: int, requests: int) -> int:
-        """Tokens of a running prompt to compute in a step, with this many requests in the engine."""
         threshold = self.long_prefill_token_threshold
         if threshold and not (self.threshold_exempts_single_request and requests == 1):
             if self.adaptive_threshold:
@@ -339,10 +334,7 @@ class FcfsPolicy:
         return self.chunk(missing, budget, requests)
 
     def align(self, prompt: Prompt, new_tokens: int, ends: Ends, *, starts: bool) -> int:
-        """Shorten a chunk to end where a recurrent state can be reused; 0: none now.
-
-        Of the two rules, the second checks for divergence from a cached prompt only on admission (``starts``).
-        """
+        """Shorten a chunk to end where a recurrent state can be reused, or a cached prompt diverges; 0: none now."""
         if self.max_num_batched_tokens == WHOLE_PROMPT:  # the state arrives with the prompt
             return new_tokens
         if self.allow_partial_block:
@@ -364,7 +356,6 @@ class FcfsPolicy:
         return replace(bounded, max_num_batched_tokens=WHOLE_PROMPT)
 
     def victim(self, running: Iterable[Sequence]) -> Sequence:
-        """The last started, or the last by priority."""
         return max(running, key=RANK) if self.by_priority else next(iter(running))
 
 
@@ -466,7 +457,6 @@ class AdapterLimit:
         self._in_step: set[int | None] = set()
 
     def begin(self, planned: Iterable[Sequence]) -> None:
-        """Set the adapters of sequences scheduled before any waiting request."""
         self._in_step = {each.adapter for each in planned} - self._free
 
     def has_slot(self, sequence: Sequence) -> bool:

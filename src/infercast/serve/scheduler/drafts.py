@@ -165,7 +165,6 @@ class Drafts:
         return position
 
     def _grow(self, sequence: DraftSequence, slots: int) -> bool:
-        """Allocate blocks for this many tokens, if there are any."""
         has_room = self._cache.grow(sequence, slots)
         sequence.room = sequence.length * self._block_size
         return has_room

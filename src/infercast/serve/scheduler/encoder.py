@@ -113,6 +113,5 @@ class EncoderCache:
             self.take(sequence.index, computed + new_tokens)
 
     def end(self, index: int) -> None:
-        """A request has left."""
         self.release(index)
         self.images.pop(index, None)

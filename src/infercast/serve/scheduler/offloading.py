@@ -82,7 +82,6 @@ class HostOffload:
 
     @property
     def is_quiet(self) -> bool:
-        """True if another lookup would change nothing."""
         return not (self.num_under_way or self.tier.counts_lookups)
 
     # Starting requests.
@@ -216,7 +215,6 @@ class HostOffload:
         return gone
 
     def end(self, done: list[Sequence]) -> None:
-        """Requests are finished; their stores may continue."""
         for sequence in done:
             self._unstored.pop(sequence, None)
             if not self.rules.stores_ends:
@@ -225,7 +223,6 @@ class HostOffload:
             self.ended += done
 
     def end_moves(self, moves: list[KvTransfer]) -> None:
-        """Copies have completed."""
         for move in moves:
             self.num_under_way -= 1
             if move.is_store:

@@ -57,8 +57,6 @@ class RankedQueue(deque[DeclaredSequence]):
 
 
 class Batch:
-    """Sequences that are scheduled together."""
-
     def __init__(self, cohort: ReservingDecodeBatch) -> None:
         self.cohort = cohort
         self.ended: list[DeclaredSequence] = []  # Finished sequences, which stay in the batch until decoding continues
@@ -247,7 +245,6 @@ class PrefillScheduler:
         return min(max(1, most // len(self._batches)) - num_running, most - held - cut)
 
     def _admit(self, plan: Plan, num_running: int, places: int) -> Admission:
-        """Select the prompts of a prefill step."""
         preempted: list[DeclaredSequence] = []
         skipped: list[DeclaredSequence] = []
         batch, rules, adapters = self.batch, self.policy.rules, self.adapters
@@ -378,7 +375,6 @@ class PrefillScheduler:
         )
 
     def _plan_decoding(self, plan: Plan) -> None:
-        """Plan a decode step, retracting sequences if pages run out."""
         batch, cohort = self.batch, self.batch.cohort
         if batch.ended:
             batch.ended.clear()
@@ -414,9 +410,7 @@ class PrefillScheduler:
             batch.fresh.clear()
 
     def _retract(self, plan: Plan) -> None:
-        """Retract the sequences with the fewest output tokens, ties by the longest prompt, or with drafts the last of
-        the batch, until there is room.
-        """
+        """Retract sequences with the fewest output tokens (with drafts the last of the batch) until there is room."""
         cohort, cache, headroom = self.cohort, self.cache, self.policy.retraction_headroom
         staying = cohort.in_order()
         if self.drafts is None or self.policy.rules.sorts_drafts:
@@ -454,10 +448,7 @@ class PrefillScheduler:
         victim.num_preemptions += 1
 
     def abort(self, index: int) -> int:
-        """Drop a request after its client has left; one that is being prefilled ends with its first token.
-
-        Returns tokens computed for it.
-        """
+        """Drop a request whose client has left, or end it with its first token; returns tokens computed for it."""
         computed = 0
         queued = next((each for each in self.waiting if each.index == index), None)
         if queued is not None:

@@ -87,7 +87,6 @@ class Scheduler:
         self.cohort = DecodeBatch(cache, steps_under_way - 1, frees_on_completion=self._frees_on_completion)
 
     def add(self, index: int, request: Request) -> None:
-        """Queue a request."""
         kind = Sequence if self.drafts is None else self.drafts.sequence_kind
         sequence = kind(index, request, self.cache.path(request), self._num_groups)
         room = self.longest - sequence.num_input
@@ -378,10 +377,7 @@ class Scheduler:
         self._is_blocked = False
 
     def abort(self, index: int) -> int:
-        """Drop a request after its client has left, even with its last token in flight.
-
-        Returns tokens computed for it.
-        """
+        """Drop a request whose client has left, even with its last token in flight; returns tokens computed for it."""
         found = next((each for each in (*self.running, *self.waiting) if each.index == index), None)
         if found is None:
             return 0
@@ -402,7 +398,6 @@ class Scheduler:
         return max(0, computed)
 
     def _take_back(self, plan: Plan, victim: Sequence) -> None:
-        """Remove a preempted sequence from the step being planned."""
         new_tokens = plan.take_back(victim)
         if self._frees_on_completion:
             victim.num_under_way -= new_tokens
@@ -573,10 +568,7 @@ class Scheduler:
     # Tokens of a sequence.
 
     def _ended_well(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
-        """Shorten a chunk to images that can be encoded, so that its state can be reused, or drafts can read ahead.
-
-        0 or `SKIPPED`: none now.
-        """
+        """Shorten a chunk to images, states and drafts that it can end with; 0 or `SKIPPED`: none now."""
         if self.encoder is not None:
             new_tokens = self.encoder.reach(sequence.index, computed, new_tokens)
         if self.cache.shape.aligned and new_tokens:
@@ -701,7 +693,6 @@ class Scheduler:
         return done
 
     def _end(self, done: list[Sequence]) -> None:
-        """Release finished sequences."""
         if self.offload is not None:
             self.offload.end(done)
         for sequence in done:
@@ -727,7 +718,6 @@ class Scheduler:
         self._is_blocked = False
 
     def end_moves(self, moves: list[KvTransfer]) -> None:
-        """Copies to or from host memory have completed."""
         assert self.offload is not None
         self.offload.end_moves(moves)
         self._is_blocked = False

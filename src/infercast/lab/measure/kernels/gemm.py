@@ -96,9 +96,7 @@ def build_experts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def small_layer(shape: Shape) -> Shape:
-    """A layer of less weight with the same kernels: they are compiled for all sizes that are multiples of 16. What vLLM
-    would choose for the whole layer is kept. Block scales are counted in the sizes, so those stay.
-    """
+    """A layer of less weight with the same kernels, which are compiled for all sizes that are multiples of 16."""
     sizes = {name: size for name, size in SMALL.items() if shape[name] % 16 == 0 and shape["dtype"] != "fp8_block"}
     return shape | sizes | {"configuration": shape.get("configuration") or _picked(shape)[1]}
 
