@@ -208,7 +208,7 @@ def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]
             "other pipeline stages",
             lambda: gained(_with(system, lambda each: _at_once(each, len(stages)))),
         )
-    shared = any(request.prefix for request in requests)
+    shared = forecast.workload.has("prefix")
     if shared and not replica.prefix_caching:
         yield (
             changes.REUSE,
