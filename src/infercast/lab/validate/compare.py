@@ -51,11 +51,6 @@ PARTS = {
 }
 
 
-def check_part(name: str | None) -> None:
-    if name is not None and name not in PARTS:
-        raise UnknownNameError("part to leave out", name, PARTS)
-
-
 def settings_without(part: str | None, settings: Settings) -> Settings:
     if part != OVERLAP:
         return settings
@@ -437,7 +432,8 @@ def validate(
     ``real_weights``. The host is ``host``, or as a probe with the file says, or the bundled one. ``without`` turns a
     part of the forecast off (`ablation.PARTS`); such forecasts have no intervals.
     """
-    check_part(without)
+    if without is not None and without not in PARTS:
+        raise UnknownNameError("part to leave out", without, PARTS)
     runs: list[RunComparison] = []
     kv_blocks: list[tuple[str, Comparison | None]] = []
     num_stalled = 0
