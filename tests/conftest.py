@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 from hypothesis import settings
@@ -87,6 +87,18 @@ def every() -> Callable[[Iterable[Any], Callable[[Any], None]], None]:
         assert not wrong, "\n".join(wrong)
 
     return run
+
+
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts of pages are painted and not written as SVG, which takes matplotlib a second for every page."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure  # noqa: PLC0415 - half a second that other tests need not wait for
+
+    def write(_: Figure, to: TextIO, **__: object) -> None:
+        to.write('<svg width="1" height="1"></svg>')
+
+    monkeypatch.setattr(Figure, "savefig", write)
 
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")

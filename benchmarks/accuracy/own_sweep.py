@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,10 +73,12 @@ def as_shown(folder: Path) -> None:
             print(f"| {words} | {figures} | {100 * each.inside:.0f} |", flush=True)
 
 
-def scored(folder: Path, families: tuple[str, ...] | None = None, sample: int | None = None) -> Iterator[Score]:
-    """By kind and condition; ``sample``: at most so many rows of each reading."""
+def scored(
+    folder: Path, families: tuple[str, ...] | None = None, sample: int | None = None, every: int = 1
+) -> Iterator[Score]:
+    """By kind and condition; ``sample``: at most so many rows of each reading, of every so many-th one."""
     found = defaultdict(list)
-    for rows in (sampled(each, sample) for each in read_sweep(folder, families)):
+    for rows in (sampled(each, sample) for each in islice(read_sweep(folder, families), 0, None, every)):
         table = table_of(folder / f"{TABLES.get(rows.family, SPARSE.get(rows.family, rows.family))}.parquet")
         table = table.loc[rows.index]
         for condition, column, which in (

@@ -26,6 +26,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "plan": ("qwen3-0.6b", "--gpu", "l4", "--max-gpus", "1", "--slo", PROMISE, *SMALL),
     "sweep": ("qwen3-0.6b", "--gpu", "h200-sxm", "--rates", "5,6", *SHORT),
     "capacity": ("qwen3-0.6b", "--gpu", "h200-sxm", "--slo", PROMISE, *SMALL),
+    "traffic": ("TRACE",),
     "calibrate": ("RESULT", "--model", "qwen3-0.6b", "--gpu", "h200-sxm", "--out", "OUT.toml"),
     "kernels": ("qwen3-0.6b", "--gpu", "h200-sxm", "--decode", "4"),
     "speculate": (

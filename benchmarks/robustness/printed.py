@@ -172,7 +172,10 @@ def speculation(rng: Random) -> Iterator[Claim]:
 def advice(rng: Random) -> Iterator[Claim]:
     """A command's forecast, and that of the command with the advice."""
     model, seqs = rng.choice(["meta-llama/Llama-3.2-1B", "Qwen/Qwen3-8B"]), rng.choice(["8", "16"])
-    serve, rest = f"vllm serve {model} --max-num-seqs {seqs}", ["--gpu", "h100-sxm", "--rate", "15", "-n", "60"]
+    serve, rest = (
+        f"vllm serve {model} --max-num-seqs {seqs}",
+        ["--gpu", "h100-sxm", "--rate", "15", "-n", "60", "--output-len", "40"],
+    )
     found = ask(["explain-command", serve, *rest])
     base = found["loads"][0]["forecast"]
     line = ["simulate", model, "--max-num-seqs", seqs, *rest, "--allow-overload"]

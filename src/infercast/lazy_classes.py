@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, asdict, field, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, asdict, field, is_dataclass, replace
 from functools import partial
 from operator import attrgetter
 from sys import version_info
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import dataclass, fields
     from inspect import Signature
 else:
 
@@ -70,6 +70,10 @@ else:
         made = type(cls)(cls.__name__, cls.__bases__, own | {"__qualname__": cls.__qualname__})
         return made
 
+    def fields(of):
+        """As that of the standard library, of classes that are defined here."""
+        return tuple(of.__dataclass_fields__.values())
+
 
 __all__ = ["KW_ONLY", "MISSING", "NamedTuple", "asdict", "dataclass", "field", "fields", "is_dataclass", "replace"]
 
@@ -92,7 +96,7 @@ def _compiled(cls: Any, frozen: bool) -> Any:
     """The function that sets the fields of a new object."""
     known: dict[str, Any] = {"_set": object.__setattr__, "_missing": MISSING}
     given, lines = ["self"], list[str]()
-    for each in sorted(fields(cls), key=lambda one: one.kw_only is True):
+    for each in sorted(fields(cls), key=attrgetter("kw_only")):
         name, has_factory = each.name, each.default_factory is not MISSING
         known |= {f"_default_{name}": each.default, f"_make_{name}": each.default_factory}
         value = f"_make_{name}()" if has_factory else f"_default_{name}"

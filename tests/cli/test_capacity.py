@@ -9,7 +9,7 @@ import pytest
 from infercast.forecast import autoscaling
 
 SLO = ("--slo", "ttft_p99<1s,tpot_p95<30ms")
-DEPLOYED = ("capacity", "qwen2.5-0.5b", "--gpu", "l4", "--max-model-len", 4096)
+DEPLOYED = ("capacity", "qwen2.5-0.5b", "--gpu", "l4", "--max-model-len", 4096, "--max-num-seqs", 64)
 LOAD = ("--rate", 60, "--input-len", 100, "--output-len", 16, "--day-profile", "sine:1.9:10")
 DAY = (*DEPLOYED, *LOAD, *SLO, "--price-per-gpu-hour", 1, "--electricity-price", 0.1, "--pue", 1.5, "--no-check")
 
@@ -51,8 +51,7 @@ def test_a_day_has_its_kilowatt_hours(answered: Any) -> None:
     assert 24 * 5 < 1000 * found["gpu_kwh_per_day"] / day["smallest_fixed_fleet"] < 24 * 72
 
 
-def test_a_trace_with_files(infercast: Any, trace: Any, tmp_path: Any) -> None:
-    pytest.importorskip("matplotlib")
+def test_a_trace_with_files(infercast: Any, trace: Any, tmp_path: Any, unrendered: None) -> None:
     files = {"--plot": tmp_path / "day.html", "--csv": tmp_path / "rows.csv", "--export-autoscaler": tmp_path / "a.csv"}
     words = [word for pair in files.items() for word in pair]
     text = infercast(*DEPLOYED, "--trace", trace, *SLO, *words, "--full").out

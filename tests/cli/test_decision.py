@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-LOAD = ("--concurrency", 4, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline")
+LOAD = (
+    "--concurrency", 4, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline",
+    "--max-num-seqs", 64,
+)  # fmt: skip
 ONE = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", *LOAD)
 SYSTEMS = {
     "one replica": ONE,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 SMALL = ("qwen3-0.6b", "--gpu", "l40s")
-RUN = ("--rate", 10, "-n", 30, "--input-len", 300, "--output-len", 20)
+RUN = ("--rate", 10, "-n", 30, "--input-len", 300, "--output-len", 20, "--max-num-seqs", 64)
 
 
 def test_a_diagnosis_in_words(answered: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-LOAD = ("-n", 40, "--input-len", 200, "--output-len", 20, "--predictor", "roofline")
+LOAD = ("-n", 40, "--input-len", 200, "--output-len", 20, "--predictor", "roofline", "--max-num-seqs", 64)
 WORDS = ("energy", "qwen2.5-0.5b", "--gpu", "l4", "--concurrency", 4, *LOAD)
 
 

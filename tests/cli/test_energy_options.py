@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-LOAD = ("--concurrency", 4, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline")
+LOAD = (
+    "--concurrency", 4, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline",
+    "--max-num-seqs", 64,
+)  # fmt: skip
 ONE = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", *LOAD)
 SYSTEMS = {
     "one replica": ONE,
@@ -66,5 +69,5 @@ def test_a_sweep_has_energy_at_each_point(answered: Any) -> None:
     points = answered(*words, "--json").json["points"]
     slow, fast = (point["joules_per_output_token"] for point in points)
     assert slow > fast, "idle power is shared by fewer tokens"
-    setting = ("sweep", *ONE[1:], "--setting", "max_num_seqs=8,64")
+    setting = ("sweep", *ONE[1:-2], "--setting", "max_num_seqs=8,64")
     assert "least energy" in answered(*setting).out

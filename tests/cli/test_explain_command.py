@@ -72,7 +72,9 @@ def test_every_class_of_flags_has_its_row_however_many_there_are(infercast: Any)
         "--distributed-executor-backend ray --limit-mm-per-prompt image=1 --num-scheduler-steps 8 --swap-space 4 "
         "--api-server-count 4 --override-generation-config {} --additional-config {} --prefill-context-parallel-size 2"
     )
-    text = infercast("explain-command", f"vllm serve qwen3-0.6b {many} --port 1", *SMALL, "--no-advice").out
+    text = infercast(
+        "explain-command", f"vllm serve qwen3-0.6b {many} --max-num-seqs 16 --port 1", *SMALL, "--no-advice"
+    ).out
     assert len(text.splitlines()) <= 40
     rows = {line[:12].strip() for line in text.splitlines()}
     assert {"refused", "not modelled", "ignored", "memory", "doubt"} <= rows

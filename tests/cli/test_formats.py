@@ -14,7 +14,7 @@ from infercast.report.formats import csv_text, flat, rows_of
 
 WITHOUT_TABLES = ("web",)
 """A server has no answer of its own."""
-LOAD = ("--concurrency", 4, "-n", 12, "--input-len", 200, "--output-len", 20)
+LOAD = ("--concurrency", 4, "-n", 12, "--input-len", 200, "--output-len", 20, "--max-num-seqs", 64)
 ANSWERS = [
     (("gpus",), 53, "name"),
     (("gpus", "l4"), 1, "tensor_flops.bf16"),

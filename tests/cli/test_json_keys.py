@@ -86,7 +86,10 @@ ADDED = {
     **{f"pools[].{name}.": "mean peak" for name in ("running", "waiting", "kv_usage")},
 }
 """To those of one replica."""
-LOAD = ("--rate", 8, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline")
+LOAD = (
+    "--rate", 8, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline",
+    "--max-num-seqs", 64,
+)  # fmt: skip
 SYSTEMS = {
     "replicas": ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-dp", 2),
     "lockstep": ("simulate", "qwen3-30b-a3b", "--gpu", "h200-sxm", "-dp", 2, "--enable-expert-parallel"),

@@ -10,24 +10,13 @@ import pytest
 from infercast.forecast.explain import step_log as lanes
 
 RUN = (
-    "simulate",
-    "qwen3-0.6b",
-    "--gpu",
-    "h200-sxm",
-    "--concurrency",
-    4,
-    "-n",
-    40,
-    "--input-len",
-    200,
-    "--output-len",
-    20,
-)
+    "simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--concurrency", 4, "-n", 40, "--input-len", 200, "--output-len", 10,
+    "--max-num-seqs", 64,
+)  # fmt: skip
 POOLS = ("disaggregate", "qwen3-0.6b", "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", *RUN[4:])
 
 
-def test_files_do_not_change_the_answer(infercast: Any, answered: Any, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_files_do_not_change_the_answer(infercast: Any, answered: Any, tmp_path: Path, unrendered: None) -> None:
     page, trace = tmp_path / "run.html", tmp_path / "run.json"
     plain = answered(*RUN)
     with_files = infercast(*RUN, "--report", page, "--trace-out", trace)
@@ -50,9 +39,8 @@ def test_files_do_not_change_the_answer(infercast: Any, answered: Any, tmp_path:
     ids=["replicas", "stages", "pools"],
 )
 def test_every_system_has_all_files(
-    infercast: Any, answered: Any, tmp_path: Path, words: Any, arrivals: int, lanes: set[str]
+    infercast: Any, answered: Any, tmp_path: Path, words: Any, arrivals: int, lanes: set[str], unrendered: None
 ) -> None:
-    pytest.importorskip("matplotlib")
     page, trace, table = tmp_path / "run.html", tmp_path / "run.json", tmp_path / "run.csv"
     with_files = infercast(*words, "--report", page, "--trace-out", trace, "--requests-out", table)
     assert (with_files.code, with_files.out) == (0, answered(*words).out)
@@ -76,7 +64,7 @@ def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path, monkeypatch: 
         infercast(*RUN, "--report", page, "--trace-out", trace)
         pairs.append((page.read_bytes(), trace.read_bytes()))
     assert pairs[0] == pairs[1]
-    command = "infercast simulate qwen3-0.6b --gpu h200-sxm --concurrency 4 -n 40 --input-len 200 --output-len 20"
+    command = f"infercast {' '.join(map(str, RUN))}"
     assert f"<p>Command:</p><pre><code>{command}</code></pre>".encode() in pairs[0][0]
     assert b"16 November 2026" in pairs[0][0]
 

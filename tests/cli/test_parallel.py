@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 ENGINE = {"pool", "requests", "busy", "running", "kv_peak", "prefix_hit_rate", "preemptions"}
-LOAD = ("--concurrency", 4, "-n", 12, "--input-len", 200, "--output-len", 10, "--predictor", "roofline")
+LOAD = (
+    "--concurrency", 4, "-n", 12, "--input-len", 200, "--output-len", 10, "--predictor", "roofline",
+    "--max-num-seqs", 64,
+)  # fmt: skip
 
 
 def test_a_fleet(answered: Any) -> None:
@@ -70,7 +73,7 @@ def test_layouts_by_the_roofline_are_bounds(answered: Any) -> None:
 
 
 def test_layouts_of_several_vendors(answered: Any) -> None:
-    few = ("--concurrency", 4, "-n", 24)
+    few = ("--concurrency", 4, "-n", 12, "--output-len", 20, "--max-num-seqs", 64)
     words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm,r9700", "--gpus", "2", *few)
     rows = answered(*words, "--json").json
     kinds = {row["gpu"]: (row["kind"], row["source"]) for row in rows}
@@ -106,16 +109,16 @@ def test_layouts_that_cannot_keep_up_are_not_ranked(answered: Any) -> None:
     assert "nothing can serve this" in text
 
 
-def test_layouts_fit_a_narrow_terminal(infercast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_fit_a_narrow_terminal(answered: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("layouts", "qwen3-30b-a3b", "--gpu", "h200-sxm", "--gpus", "8", "--engine", "vllm@0.25", *LOAD)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", infercast(*words).out).splitlines()[2:]
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", answered(*words).out).splitlines()[2:]
     assert any("TP2+PP2+DP2+EP" in line and "to" in line for line in lines)
     assert max(map(len, lines)) <= 80
     monkeypatch.setenv("COLUMNS", "140")
-    assert any("KV tokens" in line for line in infercast(*words).out.splitlines())
+    assert any("KV tokens" in line for line in answered(*words).out.splitlines())
 
 
 @pytest.mark.parametrize("words", [
@@ -208,8 +211,8 @@ BAD = {
         "--prefill-engines must be at least 1, not 0",
     ),
     "overload": (
-        ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--rate", 5000, "-n", 500,
-         "--input-len", 2000, "--output-len", 20, "--predictor", "roofline"),
+        ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--rate", 5000, "-n", 200,
+         "--input-len", 2000, "--output-len", 5, "--predictor", "roofline"),
         "overloaded: 5,000 requests/s arrive but only about",
     ),
     "load": (("layouts", "llama-3.1-8b", "--gpu", "l4", "--concurrency", 0), "at least 1 client, not 0"),

@@ -35,15 +35,22 @@ class Typer:
         return self.calls.pop()
 
 
+def new_options(name):
+    """Options of a command that none before it has just so, and those of its form if it is the first."""
+    known = [option for other in TABLED[: TABLED.index(name)] for option in COMMANDS[other].load().options()]
+    own = [option for option in COMMANDS[name].load().options() if option not in known]
+    return own if known else [*own, *OF_FORM]
+
+
 def lines_of(name, chance):
-    """Command lines with every option in turn, and with some."""
+    """Command lines with every new option in turn, and with some of all."""
     options = COMMANDS[name].load().options()
     needed = []
     for option in options:
         if option.default is ...:
             needed += ["word"] if option.argument else [option.spelled, "word"]
     yield needed
-    for option in (*options, *OF_FORM):
+    for option in new_options(name):
         on, _, off = option.spelled.partition("/")
         if option.argument:
             continue

@@ -28,8 +28,33 @@ def test_a_plan(answered: Any) -> None:
 
 
 QUESTIONS = {
-    "replicas": ("llama-3.1-8b", "--gpu", "l40s,h100-sxm", "--max-gpus", 4, "--rate", 12, "--output-len", 60),
-    "pools": ("qwen3-30b-a3b", "--gpu", "h100-sxm", "--max-gpus", 2, "--rate", 6, "--disaggregate"),
+    "replicas": (
+        "llama-3.1-8b",
+        "--gpu",
+        "l40s,h100-sxm",
+        "--max-gpus",
+        4,
+        "--rate",
+        12,
+        "-n",
+        100,
+        "--output-len",
+        40,
+    ),
+    "pools": (
+        "qwen3-30b-a3b",
+        "--gpu",
+        "h100-sxm",
+        "--max-gpus",
+        2,
+        "--rate",
+        6,
+        "-n",
+        60,
+        "--output-len",
+        40,
+        "--disaggregate",
+    ),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-RUN = ("simulate", "qwen3-0.6b", "--rate", 20, "-n", 30, "--json")
+RUN = ("simulate", "qwen3-0.6b", "--rate", 20, "-n", 30, "--max-num-seqs", 64, "--json")
 
 
 @pytest.fixture

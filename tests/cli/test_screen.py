@@ -7,13 +7,25 @@ import pytest
 from infercast.report.terminal import LINES, Grid, Section, on_screen, styled
 
 SLO = "ttft_p99<1s,tpot_p95<40ms"
-RUN = ("-n", "40")
+RUN = ("-n", "40", "--max-num-seqs", "64")
 DENSE = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", *RUN)
 ROWS = ("memory", "load", "SLO", "cost", "bottleneck", "change", "breaks first", "doubt", "run it", "next", "more")
 DEPLOYMENTS = {
     "dense": (*DENSE, "--slo", SLO),
     "experts": ("simulate", "qwen3-30b-a3b", "--gpu", "h100-sxm", "-tp", "2", "--rate", "5", *RUN),
-    "overloaded": ("simulate", "llama-3.1-8b", "--gpu", "l40s", "--rate", "40", "-n", "400", "--allow-overload"),
+    "overloaded": (
+        "simulate",
+        "llama-3.1-8b",
+        "--gpu",
+        "l40s",
+        "--rate",
+        "40",
+        "-n",
+        "200",
+        "--max-num-seqs",
+        "64",
+        "--allow-overload",
+    ),
     "hybrid": ("simulate", "qwen3-next-80b-a3b", "--gpu", "h100-sxm", "-tp", "4", "--rate", "5", *RUN),
     "pools": ("disaggregate", "qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--rate", "2", *RUN),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "-n", 60, "--output-len", 20)
+RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "-n", 60, "--output-len", 20, "--max-num-seqs", 64)
 
 
 def test_turns_and_classes_are_told(answered: Any) -> None:

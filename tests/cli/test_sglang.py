@@ -93,11 +93,12 @@ def test_answers_that_clients_declare(answered: Any) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        f"{COMMAND} --tp 2 --port 30000",
-        "sglang serve --model-path Qwen/Qwen3-0.6B --tp-size=2 --port 30000",
-        f"docker run --gpus 2 -p 30000:30000 lmsysorg/sglang:latest {COMMAND.replace('python', 'python3')} --tp 2",
+        f"{COMMAND} --tp 2 --max-running-requests 16 --port 30000",
+        "sglang serve --model-path Qwen/Qwen3-0.6B --tp-size=2 --max-running-requests 16 --port 30000",
+        f"docker run --gpus 2 -p 30000:30000 lmsysorg/sglang:latest {COMMAND.replace('python', 'python3')} --tp 2 "
+        "--max-running-requests 16",
         "image: lmsysorg/sglang:v0.5.16\ncommand: [python3, -m, sglang.launch_server]\n"
-        "args: [--model-path, Qwen/Qwen3-0.6B, --tp, '2']",
+        "args: [--model-path, Qwen/Qwen3-0.6B, --tp, '2', --max-running-requests, '16']",
     ],
 )
 def test_a_command_is_recognised(answered: Any, text: str) -> None:
@@ -156,7 +157,9 @@ def test_layouts_of_groups(answered: Any) -> None:
         2,
         *SGLANG,
         "-n",
-        128,
+        64,
+        "--max-running-requests",
+        32,
         "--json",
     )
     groups = [row for row in run.json if row["data_parallel_size"] == 2]

@@ -166,16 +166,17 @@ def test_an_azure_trace(forecast: Any, tmp_path: Path) -> None:
 
 
 def test_default_lengths_are_clipped_to_the_model(forecast: Any) -> None:
-    result = forecast(*SMALL, *RATE, "--max-model-len", 2048)
+    few = (*SMALL, "--rate", 20, "-n", 6)
+    result = forecast(*few, "--max-model-len", 2048)
     assert (
         "input lognormal mean 607 (16 to 1,536), output lognormal mean 170 (4 to 512)"
         in result["workload"]["description"]
     )
     assert result["workload"]["description"].endswith("default lengths clipped to max_model_len 2,048")
-    assert "clipped" not in forecast(*SMALL, *RATE)["workload"]["description"]
-    short = forecast(*SMALL, *RATE, "--max-model-len", 2048, "--output-len", 200)
+    assert "clipped" not in forecast(*few)["workload"]["description"]
+    short = forecast(*few, "--max-model-len", 2048, "--output-len", 200)
     assert "(16 to 1,848)" in short["workload"]["description"]
-    shared = forecast(*SMALL, *RATE, "--max-model-len", 2048, "--prefix-len", 1000)
+    shared = forecast(*few, "--max-model-len", 2048, "--prefix-len", 1000)
     assert "(16 to 786)" in shared["workload"]["description"]
 
 
@@ -219,7 +220,7 @@ def test_a_mooncake_trace_shares_its_blocks(forecast: Any, tmp_path: Path) -> No
 
 
 def test_overload_is_printed_only_on_request(answered: Any, forecast: Any) -> None:
-    words = (*SMALL[:2], "--gpu", "l4", "--rate", 60, "-n", 400, "--input-len", 500, "--output-len", 50)
+    words = (*SMALL[:2], "--gpu", "l4", "--rate", 60, "-n", 200, "--input-len", 500, "--output-len", 50)
     refused = answered(*words)
     assert refused.code == 2
     assert refused.out == ""
@@ -233,7 +234,7 @@ def test_overload_is_printed_only_on_request(answered: Any, forecast: Any) -> No
 
 
 def test_a_few_requests_on_a_hopeless_chip_are_refused(infercast: Any) -> None:
-    refused = infercast(*SMALL[:2], "--gpu", "l4", "--rate", 60, "-n", 20)
+    refused = infercast(*SMALL[:2], "--gpu", "l4", "--rate", 60, "-n", 20, "--input-len", 500, "--output-len", 50)
     assert (refused.code, refused.out) == (2, "")
     assert "overloaded: 60 requests/s arrive" in refused.err
 

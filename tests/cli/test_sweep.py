@@ -49,9 +49,9 @@ def test_settings(answered: Any) -> None:
 
 
 def test_two_settings_give_every_pair(answered: Any, tmp_path: Any) -> None:
-    words = (*WORDS, "--rate", 20, "--vary", "dram_bandwidth=1x:2x:3", "--vary", "sms=0.5x,1x")
+    words = (*WORDS, "--rate", 20, "--vary", "dram_bandwidth=1x:2x:2", "--vary", "sms=0.5x,1x")
     found = answered(*words, "--json").json
-    assert found["axes"] == {"dram_bandwidth": ["1x", "1.5x", "2x"], "sms": ["0.5x", "1x"]}
+    assert found["axes"] == {"dram_bandwidth": ["1x", "2x"], "sms": ["0.5x", "1x"]}
     assert [point["value"] for point in found["points"]][:2] == [
         "dram_bandwidth=1x,sms=0.5x",
         "dram_bandwidth=1x,sms=1x",
@@ -63,7 +63,7 @@ def test_two_settings_give_every_pair(answered: Any, tmp_path: Any) -> None:
     pytest.importorskip("matplotlib")
     text = answered(*words, "--plot", tmp_path / "map.svg").out
     assert "dram_bandwidth \\ sms" in text
-    assert "1.5x" in (tmp_path / "map.svg").read_text()
+    assert "2x" in (tmp_path / "map.svg").read_text()
 
 
 def test_the_table_has_charts_below_it(answered: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 WORDS = (
     "simulate", "qwen2.5-0.5b", "--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 400, "--output-len", 30,
-    "--predictor", "roofline",
+    "--predictor", "roofline", "--max-num-seqs", 64,
 )  # fmt: skip
 
 
@@ -29,8 +29,7 @@ def test_json_has_the_same(answered: Any) -> None:
     assert "by its source" in found["after"]["deployment"]["engine_note"]
 
 
-def test_a_page_is_written(infercast: Any, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_a_page_is_written(infercast: Any, tmp_path: Path, unrendered: None) -> None:
     page = tmp_path / "engines.html"
     assert infercast(*WORDS, "--engine", "vllm@0.25,sglang", "--report", page).code == 0
     text = page.read_text(encoding="utf-8")

@@ -33,8 +33,13 @@ def diagnosed(of: System, workload: Workload, slo: str | None = None) -> RunDiag
     return diagnose_run(forecast if slo is None else forecast.promised(slo, intervals), intervals)
 
 
-def test_seats_that_requests_wait_for() -> None:
-    found = diagnosed(system({"max_num_seqs": 4}), synthetic_workload(rate=12, count=200, **SHORT))
+@pytest.fixture(scope="module")
+def few_seats() -> RunDiagnosis:
+    return diagnosed(system({"max_num_seqs": 4}), synthetic_workload(rate=12, count=200, **SHORT))
+
+
+def test_seats_that_requests_wait_for(few_seats: RunDiagnosis) -> None:
+    found = few_seats
     assert found.causes[0].kind == SEATS
     assert found.remedy is not None
     assert found.remedy.words.startswith("--max-num-seqs ")
@@ -145,12 +150,11 @@ def test_shares_of_what_goes_without() -> None:
     assert without(0.5, 2.0) == pytest.approx(0.75)  # a queue goes with them
 
 
-def test_the_document_says_what_the_rows_say() -> None:
-    found = diagnosed(system({"max_num_seqs": 4}), synthetic_workload(rate=12, count=200, **SHORT))
-    document = diagnosis_dict(found)
-    assert document["bottleneck"] == bottleneck_words(found)
+def test_the_document_says_what_the_rows_say(few_seats: RunDiagnosis) -> None:
+    document = diagnosis_dict(few_seats)
+    assert document["bottleneck"] == bottleneck_words(few_seats)
     assert document["options"] in document["change"]
-    assert document["next"] == next_words(found)
+    assert document["next"] == next_words(few_seats)
     assert document["ratio_interval"][0] < document["ratio"] < document["ratio_interval"][1]
 
 
@@ -174,21 +178,19 @@ def test_what_matters_follows_from_the_load() -> None:
     assert aim_of(forecast(one)).name == "TTFT p50"
 
 
-def test_shares_of_causes_add_up_to_no_more_than_the_whole() -> None:
-    workload = synthetic_workload(rate=2.2, count=300, input_lengths="uniform:500:3000", output_lengths="uniform:20:60")
+def test_shares_of_causes_add_up_to_no_more_than_the_whole(few_seats: RunDiagnosis) -> None:
+    workload = synthetic_workload(rate=2.2, count=200, input_lengths="uniform:500:3000", output_lengths="uniform:20:60")
     queued = diagnosed(system({"max_model_len": 4096}, model="qwen3-4b"), workload, "ttft_p99<300ms")
-    seats = diagnosed(system({"max_num_seqs": 4}), synthetic_workload(rate=12, count=200, **SHORT))
-    for found in (queued, seats):
+    for found in (queued, few_seats):
         assert sum(each.share for each in found.causes) <= 1.0 + 1e-9
         assert all(0.0 <= each.share <= 1.0 for each in found.causes)
 
 
-def test_what_an_answer_advises_by_itself_is_what_it_says_to_do_next() -> None:
-    found = diagnosed(system({"max_num_seqs": 4}), synthetic_workload(rate=12, count=200, **SHORT))
-    assert found.remedy is not None
-    assert next_words(found).startswith(found.remedy.words)
-    assert next_words(found, "--tensor-parallel-size 2").startswith("--tensor-parallel-size 2 ")
-    assert "--slo" in next_words(found, "")
+def test_what_an_answer_advises_by_itself_is_what_it_says_to_do_next(few_seats: RunDiagnosis) -> None:
+    assert few_seats.remedy is not None
+    assert next_words(few_seats).startswith(few_seats.remedy.words)
+    assert next_words(few_seats, "--tensor-parallel-size 2").startswith("--tensor-parallel-size 2 ")
+    assert "--slo" in next_words(few_seats, "")
 
 
 def test_a_pooling_model_has_one_latency() -> None:

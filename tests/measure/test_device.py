@@ -19,7 +19,7 @@ def torch_that_sees(name: str | None) -> SimpleNamespace:
 
 def test_without_torch_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(InputError, match=r"needs torch and pandas and pyarrow: .* -m pip install torch"):
+    with pytest.raises(InputError, match=r"needs torch, pandas and pyarrow: .* -m pip install torch"):
         device.require_gpu()
 
 

@@ -124,12 +124,12 @@ def test_kernels_are_compiled_on_small_layers_unless_their_sizes_matter(
     fused_moe = MagicMock()
     monkeypatch.setitem(sys.modules, "vllm.model_executor.layers.fused_moe.fused_moe", fused_moe)
     fused_moe.try_get_optimal_moe_config.return_value = WIDE
-    small = builders.small_layer(LAYER)
+    small = builders.gemm.small_layer(LAYER)
     assert (small["hidden"], small["inter"], small["experts"], small["tokens"]) == (1024, 512, 128, 64)
     assert small["configuration"] == WIDE  # which vLLM chose for the whole layer
     assert fused_moe.try_get_optimal_moe_config.call_args.args[:2] == ((128, 704, 2816), (128, 2816, 352))
-    assert builders.small_layer(LAYER | {"inter": 88})["inter"] == 88
-    assert builders.small_layer(LAYER | {"dtype": "fp8_block", "configuration": WIDE})["hidden"] == 2816
+    assert builders.gemm.small_layer(LAYER | {"inter": 88})["inter"] == 88
+    assert builders.gemm.small_layer(LAYER | {"dtype": "fp8_block", "configuration": WIDE})["hidden"] == 2816
     bench = builders.GpuBench.__new__(builders.GpuBench)
     bench.workspace = workspace()
     bench.compile(Case("moe", LAYER))

@@ -130,7 +130,7 @@ def test_bad_urls_are_refused(query: str) -> None:
         from_query(query)
 
 
-SMALL = {"num_requests": 40}
+SMALL = {"num_requests": 40, "max_num_seqs": 64}
 COMMANDS = [
     ("simulate", SMALL | {"slo": "ttft_p99<1s", "price_per_gpu_hour": 2.5, "pue": 1.3, "power_limit_w": 500.0}),
     ("simulate", SMALL | {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "l40s", "quantization": "fp8"}),
@@ -140,7 +140,7 @@ COMMANDS = [
     ("simulate", SMALL | {"turns": "3", "session_rate": 1.0, "think": "2", "input_len": "300", "output_len": "50"}),
     ("simulate", SMALL | {"rate": 300.0, "router": "round_robin", "host": "epyc-9654"}),
     ("memory", {"model": "llama-3.3-70b", "tensor_parallel_size": 4, "max_model_len": 8192}),
-    ("curve", {"rates": "4,8", "curve_requests": 60, "slo": "ttft_p99<1s"}),
+    ("curve", {"rates": "4,8", "curve_requests": 60, "max_num_seqs": 64, "slo": "ttft_p99<1s"}),
 ]
 
 

@@ -264,7 +264,7 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     # What is pooled takes no position.
     pooled = 0 if longest or asked else load_model(given["model"]).pools
     longest = longest or asked or load_model(given["model"]).max_positions + pooled
-    mix = image_mix(given["images"], load_model(given["model"]))
+    mix = image_mix(given.get("images"), load_model(given["model"]))
     longest -= most_image_tokens(mix)
     replays = trace is not None
     workload = replayed(Path(trace), given, longest) if replays else random_requests(
@@ -308,7 +308,7 @@ def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
 def labelled(workload: Workload, given: Mapping[str, Any]) -> Workload:
     """The same requests in the classes and with the adapters that the options ask for."""
     texts = given.get("class_") or []
-    if texts or any(request.slo_class for request in workload.requests):
+    if texts or workload.has("slo_class"):
         from infercast.serve.workload.classes import parse_class, with_classes  # noqa: PLC0415 - few runs have any
 
         workload = with_classes(workload, [parse_class(text) for text in texts], seed=given["seed"])

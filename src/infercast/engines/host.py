@@ -172,6 +172,7 @@ class Launch(Enum):
     FULL_GRAPH = "full graph"  # The whole step is one CUDA graph: steps in which every sequence computes one token
     PIECEWISE_GRAPHS = "piecewise graphs"  # Attention is launched eagerly between graphs of the rest
     EAGER = "eager"  # Every kernel is launched individually
+    __hash__ = object.__hash__  # Every step looks one up, and hashing its name takes longer
 
 
 def next_size(sizes: Sequence[int], number: int) -> int | None:

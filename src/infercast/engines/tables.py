@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,9 @@ _known: dict[tuple[object, ...], tuple[Quantity, Predictor, Gpu]] = {}
 def grid_seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Quantity:
     """Seconds of a kernel at all sizes of a grid, timed once: layouts of one model have most kernels in common."""
     values = [getattr(op, name) for name in type(op).__dataclass_fields__]  # type: ignore[attr-defined]
-    if any(isinstance(each, np.ndarray) and each.size > LARGEST_KNOWN for each in values):
+    if [each for each in values if isinstance(each, np.ndarray) and each.size > LARGEST_KNOWN]:
         return predictor.seconds(op, gpu)
-    sizes = ((each.shape, each.tobytes()) if isinstance(each, np.ndarray) else each for each in values)
+    sizes = [(each.shape, each.tobytes()) if isinstance(each, np.ndarray) else each for each in values]
     key = (id(predictor), id(gpu), type(op), *sizes)  # both are kept below, so that no others take their ids
     if (found := _known.get(key)) is None:
         if len(_known) >= MOST_KNOWN:
@@ -129,13 +130,7 @@ class DecodeSurface:
         return [[column[at] + share * (column[at + 1] - column[at]) for at in places] for column in page]
 
     def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
-        length, rest = divmod(total_keys, num_sequences)
-        number, start = divmod(length, PAGE)
-        page = self._pages.get((num_sequences, number))
-        if page is None:
-            page = self._pages[num_sequences, number] = self._make_page(num_sequences, number)
-        share = rest / num_sequences
-        return [column[start] + share * (column[start + 1] - column[start]) for column in page]
+        return [*chain.from_iterable(self(num_sequences, total_keys))]
 
     def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
         curve = self._curves.get(num_sequences)

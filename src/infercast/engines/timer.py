@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from itertools import repeat
+from itertools import chain, repeat
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -202,7 +202,7 @@ class KernelTimer:
         rows, host, dense = self._decoding(count, count if sampled is None else sampled)
         attention = self._surfaces[0](count, computed + count, steps)
         each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
-        return estimated(([dense + seconds for seconds in each], attention, host, rows, 0.0, 0.0, 0.0))
+        return estimated(([*map(dense.__add__, each)], attention, host, rows, 0.0, 0.0, 0.0))
 
     def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
         if self._surfaces is None or not prefills or min(prefills)[0] == 1:
@@ -213,7 +213,8 @@ class KernelTimer:
             tokens += new
         if count:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            decodes, keys = time_decoding.next_step(count, computed + count), computed + count
+            keys = computed + count
+            decodes = chain.from_iterable(time_decoding(count, keys))
             padded = [each.seconds(count, keys) for each in self._padded] if self._is_padded else self._not_padded
             attention = [*map(fuse_prefill_decode, attention, decodes, self._attention_launches, padded)]
         return self._put_together(tokens, len(prefills) + count, len(prefills), count + num_first, attention)
@@ -229,13 +230,12 @@ class KernelTimer:
             peak, most, free = self._limit
             target = most * tensor_load(peak, self._products[padded], seconds, free)
             share = target * throttle_fraction(seconds) if target else 0.0
-            attention = [(1.0 + share) * each for each in attention]
             seconds += share * throttled
         host = self._host.cost(launch, sequences, tokens, prompts)
         if self._waited_share:
             host = host.waiting(self._waited_share * seconds)
-        rows = (padded, sampled, *self._no_adapters)
-        return estimated(([seconds], [[each] for each in attention], host, rows, share, target, throttled))
+        rows, longer = (padded, sampled, *self._no_adapters), 1.0 + share
+        return estimated(([seconds], [[longer * each] for each in attention], host, rows, share, target, throttled))
 
     @property
     def _tables(self) -> tuple[Table, ...]:

@@ -51,13 +51,15 @@ class PriceList:
 
 
 @cache
-def bundled_lists() -> dict[str, PriceList]:
-    return {path.stem: _list_of(path, read_data(path)) for path in sorted((DATA / "prices").glob("*.toml"))}
+def bundled_lists(gpu: str = "") -> dict[str, PriceList]:
+    """Price lists by provider, of those that name a GPU."""
+    paths = [path for path in sorted((DATA / "prices").glob("*.toml")) if gpu in path.read_text(encoding="utf-8")]
+    return {path.stem: _list_of(path, read_data(path)) for path in paths}
 
 
 def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Provider, date and prices of all that have a GPU, the cheapest on demand first."""
-    found = [(each.provider, each.date, each.gpus[gpu]) for each in bundled_lists().values() if gpu in each.gpus]
+    found = [(each.provider, each.date, each.gpus[gpu]) for each in bundled_lists(gpu).values() if gpu in each.gpus]
     return sorted(found, key=lambda offer: (offer[2].get("on_demand", inf), offer[0]))
 
 
@@ -180,12 +182,13 @@ class Tariff:
                 wrong = f"provider {self.provider!r} is not that of {self.file}, which is {own.provider!r}"
                 raise InputError(f"{wrong}; leave it out")
             return _listed(own, gpu, spot=self.spot)
-        lists = bundled_lists()
         if self.provider is not None:
+            lists = bundled_lists()
             if self.provider.lower() not in lists:
                 raise UnknownNameError("provider", self.provider, lists, " (or give your own prices in a file)")
             return _listed(lists[self.provider.lower()], gpu, spot=self.spot)
-        offers = [price for each in lists.values() if (price := _listed(each, gpu, spot=self.spot)) is not None]
+        prices = (_listed(each, gpu, spot=self.spot) for each in bundled_lists(gpu).values())
+        offers = [price for price in prices if price is not None]
         if not offers:
             return None
         offers.sort(key=lambda price: (price.per_hour, price.provider))

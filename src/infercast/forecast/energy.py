@@ -144,7 +144,7 @@ def pool_energy(
             prompts = 0
             if name == "prefill":
                 served = np.flatnonzero(~np.isnan(record.last_token))
-                inputs = sum(workload.requests[number].num_input for number in served.tolist())
+                inputs = sum([workload.requests[number].num_input for number in served.tolist()])
                 prompts = round(record.share * int(inputs - record.num_cached[served].sum()))
             steps.append((name, steps_energy(timer, board, totals, typical_batches(totals, prompts))))
         for name, energy in within_limit(board, steps, layout.pipeline * duration / times):
@@ -376,7 +376,7 @@ def energy_of_pools(
     gpus = sum(pool.gpus for pool in drawn)
     requests: float = len(workload.requests)
     outputs: float = int(clients.num_output.sum())
-    inputs: float = sum(request.num_input for request in workload.requests)
+    inputs: float = sum([request.num_input for request in workload.requests])
     if rates is not None:
         inputs *= rates[0] * duration / requests
         requests, outputs = rates[0] * duration, rates[1] * duration

@@ -403,7 +403,7 @@ def _state_of_trace(
     if not _has_backlog(served, to_clear):
         return State(STABLE, to_clear=to_clear)
     start, end = float(served.sent_at.min()), float(served.sent_at.max())
-    if second_half(served)[0] <= 0.1 or any(request.prefix for request in workload.requests):
+    if second_half(served)[0] <= 0.1 or workload.has("prefix"):
         return State(BACKLOGGED, to_clear=to_clear)
     capacity = engines * full_rate(replica, workload)
     word = OVERLOADED if served.sent_at.size / (end - start) > capacity else BACKLOGGED

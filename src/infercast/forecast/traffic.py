@@ -21,7 +21,7 @@ class SessionSummary(NamedTuple):
     pause_s: float  # Between a turn's answer, or its arrival where only that is known, and the next: the median
 
 
-class Traffic(NamedTuple):
+class TrafficSummary(NamedTuple):
     description: str
     requests: int
     span_s: float
@@ -42,7 +42,8 @@ class Traffic(NamedTuple):
         return " ".join(f"--{name} {value}" for name, value in self.options)
 
 
-def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40) -> Traffic:
+def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40) -> TrafficSummary:
+    """What a trace holds, with its rates in so many ``parts`` of its span."""
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most forecasts read none
 
     workload = source if isinstance(source, Workload) else read_trace(source)
@@ -55,7 +56,7 @@ def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40)
     sessions, grown = _sessions(workload, reused)
     fitted = _by_session(requests, grown, sessions, span) if sessions else _single(requests, inputs, reused)
     arrival = [("arrival", "burst")] if not span else _arrivals(cv, len(requests) / span, is_open=sessions is None)
-    return Traffic(
+    return TrafficSummary(
         description=workload.description,
         requests=len(requests),
         span_s=span,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from infercast.forecast.deploy import load_model
 from infercast.forecast.kernels import decode_shape, prefill_shape
 from infercast.forecast.slo import Array
 from infercast.hardware import Gpu, load_gpu
+from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import head_calls, token_calls
 from infercast.models.mixers.mixer import SequenceBatch

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, partial
+from os import listdir
 from typing import Any, NamedTuple, cast
 
 from infercast.bundled import DATA, read_data
@@ -97,7 +98,7 @@ def _generation(plain: str) -> str:
 @cache
 def model_names() -> tuple[str, ...]:
     """Names of all bundled models, in alphabetical order."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+    return tuple(sorted([name[:-5] for name in listdir(FOLDER) if name.endswith(".json")]))
 
 
 def bundled_name(name: str) -> str | None:

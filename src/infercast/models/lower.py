@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
+from infercast.lazy_classes import fields, replace
 from infercast.models.layout import ParallelLayout, Shard
 from infercast.models.mixers.mixer import Mixer, SequenceBatch
 from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
@@ -182,8 +182,8 @@ def merge(calls: list[Call]) -> list[Call]:
     """Join what stacks have in common: the same kernel on the same shape (arrays aside), launched more often."""
     merged: dict[tuple[object, ...], Call] = {}
     for call in calls:
-        values = (getattr(call.op, field.name) for field in fields(call.op))  # type: ignore[arg-type]
-        key = (call.name, call.beside is not False, *(value for value in values if not isinstance(value, np.ndarray)))
+        values = [getattr(call.op, each.name) for each in fields(call.op)]  # type: ignore[arg-type]
+        key = (call.name, call.beside is not False, *[value for value in values if not isinstance(value, np.ndarray)])
         seen = merged.get(key)
         merged[key] = call if seen is None else replace(call, count=seen.count + call.count)
     return list(merged.values())

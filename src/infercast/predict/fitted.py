@@ -61,7 +61,7 @@ class Forest:
     def _leaf_numbers(self, columns: Sequence[Array]) -> Array:
         index = np.zeros((columns[0].size, self._tables[0][2].shape[1]), dtype=np.uint8)
         for feature, borders, bits in self._tables:
-            index |= bits.take(np.searchsorted(borders, columns[feature]), axis=0)
+            index |= bits.take(borders.searchsorted(columns[feature]), axis=0)
         return index[:, : len(self.leaves)]
 
     def _look_up(self, columns: Sequence[Array]) -> Array:
@@ -175,7 +175,7 @@ def open_arrays(path: Path) -> NpzFile:
 def contents_hash(arrays: NpzFile) -> str:
     """Of an archive's own list of its arrays with their sizes and checksums."""
     assert arrays.zip is not None  # as long as it is open
-    listed = "\n".join(f"{each.filename} {each.file_size} {each.CRC}" for each in arrays.zip.infolist())
+    listed = "\n".join([f"{each.filename} {each.file_size} {each.CRC}" for each in arrays.zip.infolist()])
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
@@ -289,7 +289,7 @@ class Artifact:
         self._entries = entries
         self._forests: dict[int, Forest] = {}
 
-    @property
+    @cached_property
     def entries(self) -> tuple[Entry, ...]:
         return tuple(entry for _, entry in self._entries.values())
 

@@ -373,7 +373,7 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     fields = point_fields(sweep)
     return {
         **pick(sweep, "title workload axis=axis.name"),
-        "axes": {each.name: each.own_labels for each in (sweep.axis, sweep.axis.across) if each is not None},
+        "axes": {each.name: list(each.own_labels) for each in (sweep.axis, sweep.axis.across) if each is not None},
         "slo": sweep.slo and str(sweep.slo),
         "usd_per_gpu_hour": sweep.price and sweep.price.per_hour,
         "light_ttft_p50_ms": sweep.light_ttft and in_ms(sweep.light_ttft),

@@ -13,20 +13,20 @@ from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
 from infercast.serve.record import Numbers, Record
 from infercast.serve.scheduler.base import Plan, Policy
-from infercast.serve.scheduler.drafts import DraftPlan
-from infercast.serve.scheduler.offloading import KvTransfer
-from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.timeline import NOTHING_NEW, Repetitions, Span, StagedTimeline, StepNoise, Timeline, WarmupCosts
-from infercast.serve.transfers import BlockTransfers, Transfers
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Source
 from infercast.serve.workload.request import Request
 
 if TYPE_CHECKING:
+    from infercast.serve.scheduler.drafts import DraftPlan
     from infercast.serve.scheduler.encoder import Encoder
+    from infercast.serve.scheduler.offloading import KvTransfer
+    from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+    from infercast.serve.transfers import BlockTransfers, Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -144,18 +144,10 @@ NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])  # 
 
 class Loop:
     def __init__(
-        self,
-        replica: Replica,
-        scheduler: Scheduler | PrefillScheduler,
-        clients: Source,
-        record: Record,
-        transfers: Transfers | None = None,
-        *,
-        jump: bool = True,
-        observe: PlanObserver | None = None,
-        progress: Progress | None = None,
-        watch: StepObserver | None = None,
-    ) -> None:
+        self, replica: Replica, scheduler: Scheduler | PrefillScheduler, clients: Source, record: Record,
+        transfers: Transfers | None = None, *, jump: bool = True, observe: PlanObserver | None = None,
+        progress: Progress | None = None, watch: StepObserver | None = None,
+    ) -> None:  # fmt: skip
         """``transfers``: KV copies to host memory and back; the others as in `simulation.simulate`."""
         stages, self.steps_under_way = replica.stages, replica.steps_under_way
         self.encoder = replica.encoder

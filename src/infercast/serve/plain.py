@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import NamedTuple
 
 from infercast.serve.cache.blocks import BlockAllocation
@@ -45,7 +46,7 @@ class StepInFlight(NamedTuple):
     num_tokens: int
     first: list[PlainRequest]  # Requests that get their first token ...
     last: list[PlainRequest]  # ... and their last one.
-    has_both: bool = False  # True if some get one that is both
+    has_both: bool  # True if some get one that is both
 
 
 class RepeatedStep(NamedTuple):
@@ -111,7 +112,8 @@ class PlainLoop:
         """As those of `Loop`, or `NotPlain`."""
         clients, timeline, record, waiting = self.clients, self.timeline, self.record, self.waiting
         while True:
-            yield timeline.clock
+            if clients.wait_for_answers:  # or there are several engines
+                yield timeline.clock
             if len(record.ends) >= MOST_NOTED_ENDS:
                 record.write()
             arrival = clients.next_arrival
@@ -146,7 +148,8 @@ class PlainLoop:
         known, output = request.num_input, request.num_output
         blocks = BlockAllocation(index, self.cache.path(request), known, 1) if self.shares else None
         most = output if request.declared is None and not request.stops else request.most_output
-        self.waiting.append(PlainRequest(index, known, output, min(most, self.longest - known) > output, blocks))
+        is_open = min(most, self.longest - known) > output
+        self.waiting.append(tuple.__new__(PlainRequest, (index, known, output, is_open, blocks)))
 
     def _settle(self, held: int) -> None:
         """Allocate what has been counted, before others look for blocks or leave theirs."""
@@ -256,7 +259,8 @@ class PlainLoop:
             self.computed += known
             self.num_joined += 1
             self.begin[(steps + 1 - known) % self.size] += 1
-            heappush(self.members, Member(steps + output - 1, self.num_joined, known - steps, request))
+            member = steps + output - 1, self.num_joined, known - steps, request
+            heappush(self.members, tuple.__new__(Member, member))
             if blocks is not None and blocks.shared > blocks.named:
                 self._expect(blocks)
         span = timeline.launch(host, estimate.gpu_seconds[0])
@@ -264,7 +268,8 @@ class PlainLoop:
             record.started_at[request.number] = span.start
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
         phase.note(numbers, estimate, [span.seconds], [self.cache.num_held])
-        before, self.flying = self.flying, StepInFlight(span.end, host.process, tokens, sampled, done, has_both)
+        flying = span.end, host.process, tokens, sampled, done, has_both
+        before, self.flying = self.flying, tuple.__new__(StepInFlight, flying)
         if before is not None:
             self._end(before, timeline.take_in(before.end, before.process))
 
@@ -286,7 +291,7 @@ class PlainLoop:
         if before.first or before.last:
             self._answer(before, repeated[2][0])
         tokens = before.num_tokens, before.num_tokens - len(before.first)
-        return RepeatedStep(numbers, estimate, repeated, held, tokens)
+        return tuple.__new__(RepeatedStep, (numbers, estimate, repeated, held, tokens))
 
     def _repeat(self, ahead: RepeatedStep) -> None:
         """Launch the same step again and again, until a request comes."""
@@ -300,16 +305,16 @@ class PlainLoop:
         needed = begin[first : first + steps - 1]
         if len(needed) < steps - 1:
             needed = (needed + begin * (1 + steps // self.size))[: steps - 1]
-        now_held = self.cache.num_held
-        all_held = [held, *[now_held := now_held + each for each in needed]]
-        self.cache.num_held = now_held
-        if now_held > self.num_blocks:
+        all_held = [*accumulate(needed, initial=self.cache.num_held)]
+        self.cache.num_held, all_held[0] = all_held[-1], held
+        if self.cache.num_held > self.num_blocks:
             raise NotPlain
         record.decoding.note(numbers, estimate, seconds, all_held)
         record.ends.fromlist(clocks)
         record.stretches += (1, *before, steps - 1, count, count)
         self.step_seconds, timeline.clock, timeline.gpu_free = seconds[-1], clocks[-1], ends[steps - 1]
-        self.flying = StepInFlight(ends[steps - 1], estimate.host.process, count, [], self._advance(steps, count))
+        last = self._advance(steps, count)
+        self.flying = tuple.__new__(StepInFlight, (ends[steps - 1], estimate.host.process, count, [], last, False))
 
     def _advance(self, steps: int, count: int) -> list[PlainRequest]:
         """Count steps of the decode batch; returns those with their last token in the last one."""

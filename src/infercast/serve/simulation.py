@@ -7,43 +7,34 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from infercast.errors import InputError
 from infercast.lazy_classes import fields
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, Replica, StepObserver
 from infercast.serve.plain import OBEYED_HERE, NotPlain, PlainLoop
-from infercast.serve.plain_prefill import OBEYED_HERE as OBEYED_BY_PREFILL
-from infercast.serve.plain_prefill import PlainPrefillLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import PrefillFirstPolicy
-from infercast.serve.scheduler.drafts import DraftBatch, Drafts
 from infercast.serve.scheduler.offloading import HostOffload
-from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.transfers import BlockTransfers, LayerTransfers, Transfers
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Request, Workload
 
 if TYPE_CHECKING:
+    from infercast.serve.plain_prefill import PlainPrefillLoop
+    from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+    from infercast.serve.transfers import Transfers
     from infercast.serve.workload.patience import ImpatientClients
 
-AnyLoop = Loop | PlainLoop | PlainPrefillLoop
+AnyLoop: TypeAlias = "Loop | PlainLoop | PlainPrefillLoop"
 GoOn = Callable[..., Workload | None]  # From what is recorded when the last request is sent: a longer workload, or None
 
 
 def simulate(
-    replica: Replica,
-    workload: Workload,
-    *,
-    jump: bool = True,
-    observe: PlanObserver | None = None,
-    progress: Progress | None = None,
-    watch: StepObserver | None = None,
-    go_on: GoOn | None = None,
-) -> Record:
+    replica: Replica, workload: Workload, *, jump: bool = True, observe: PlanObserver | None = None,
+    progress: Progress | None = None, watch: StepObserver | None = None, go_on: GoOn | None = None,
+) -> Record:  # fmt: skip
     """Serve a workload and record the latencies of every request.
 
     With ``jump``, runs of pure decode steps are computed at once; results are bit-identical. ``observe`` is called
@@ -51,7 +42,7 @@ def simulate(
     where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
-    shares = any(each.prefix for each in workload.requests)
+    shares = workload.has("prefix")
     make = partial(loop_of, replica, jump=jump, observe=observe, progress=progress, watch=watch, shares=shares)
 
     def serve(is_plain: bool, go_on: GoOn | None) -> Record:
@@ -96,10 +87,9 @@ def plainly(serve: Callable[[bool, GoOn | None], Result], go_on: GoOn | None, *,
 
 def share_nothing(workload: Workload, *, or_prompts: bool = False) -> bool:
     """Whether no prompt has images or a shared part, unless it may, and no client leaves or has an answer at once."""
-    shares = not or_prompts and any(each.prefix for each in workload.requests)
-    return not shares and not any(
-        each.images or each.patience or each.num_output == 1 < each.most_output for each in workload.requests
-    )
+    names = ("images", "patience") if or_prompts else ("prefix", "images", "patience")
+    at_once = [each for each in workload.requests if each.num_output == 1 < each.most_output]
+    return not at_once and not any(map(workload.has, names))
 
 
 def further_from(clients: Clients | ImpatientClients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:
@@ -125,7 +115,7 @@ def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Client
     path, token = replica.request_path_seconds, replica.request_token_seconds
     pixel = 0.0 if replica.encoder is None else replica.encoder.pixel_seconds
     found = Clients(workload, path, token, replica.server, servers, pixel)
-    if workload.patience is None and not any(each.patience for each in workload.requests):
+    if workload.patience is None and not workload.has("patience"):
         return found
     from infercast.serve.workload.patience import ImpatientClients  # noqa: PLC0415 - most clients wait
 
@@ -142,6 +132,10 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
     ahead, decode_together = replica.steps_under_way, replica.stages is None
     encoder = None if replica.encoder is None else replica.encoder.new_cache()
     if isinstance(policy, PrefillFirstPolicy):
+        from infercast.serve.cache.radix_cache import HostPages, RadixCache  # noqa: PLC0415 - others do without
+        from infercast.serve.scheduler.drafts import DraftBatch  # noqa: PLC0415
+        from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler  # noqa: PLC0415
+
         host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
         cache = RadixCache(replica.num_blocks, shape, caching=replica.prefix_caching or host is not None, host=host)
         batch = None if speculation is None else DraftBatch(cache, policy, speculation)
@@ -151,39 +145,26 @@ def scheduler_of(replica: Replica) -> Scheduler | PrefillScheduler:
         return found
     drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(
-        replica.num_blocks,
-        shape,
-        caching=replica.prefix_caching,
-        sparse_windows=replica.sparse_windows,
-        retained_every=replica.retained_every,
-        drops_last=drops_last,
+        replica.num_blocks, shape, caching=replica.prefix_caching, sparse_windows=replica.sparse_windows,
+        retained_every=replica.retained_every, drops_last=drops_last,
         ahead=0 if speculation is None else speculation.hash_ahead,
-    )
+    )  # fmt: skip
+    drafts = None
+    if speculation is not None:
+        from infercast.serve.scheduler.drafts import Drafts  # noqa: PLC0415 - most engines draft nothing
+
+        drafts = Drafts(speculation, policy, blocks, replica.max_model_len)
     return Scheduler(
-        policy,
-        blocks,
-        ahead,
-        replica.max_model_len,
-        decode_together=decode_together,
-        max_adapters=replica.max_adapters,
-        drafts=None if speculation is None else Drafts(speculation, policy, blocks, replica.max_model_len),
+        policy, blocks, ahead, replica.max_model_len, decode_together=decode_together, drafts=drafts,
+        max_adapters=replica.max_adapters, encoder=encoder,
         offload=None if offload is None else HostOffload(offload, shape, ahead, drops_last=drops_last),
-        encoder=encoder,
-    )
+    )  # fmt: skip
 
 
 def loop_of(
-    replica: Replica,
-    clients: Source,
-    record: Record,
-    *,
-    jump: bool = True,
-    observe: PlanObserver | None = None,
-    progress: Progress | None = None,
-    watch: StepObserver | None = None,
-    is_plain: bool = False,
-    shares: bool = False,
-) -> AnyLoop:
+    replica: Replica, clients: Source, record: Record, *, jump: bool = True, observe: PlanObserver | None = None,
+    progress: Progress | None = None, watch: StepObserver | None = None, is_plain: bool = False, shares: bool = False,
+) -> AnyLoop:  # fmt: skip
     """One engine's loop, ready to run; ``is_plain``: it may be `NotPlain`; ``shares``: prompts share blocks."""
     scheduler = scheduler_of(replica)
     if isinstance(scheduler, Scheduler) and scheduler.interval is not None:
@@ -191,6 +172,8 @@ def loop_of(
     record.drafts = record.drafts if scheduler.drafts is None else scheduler.drafts.counts
     transfers: Transfers | None = None
     if (tier := replica.offload) is not None:
+        from infercast.serve.transfers import BlockTransfers, LayerTransfers  # noqa: PLC0415
+
         transfers = (
             BlockTransfers(tier, scheduler) if isinstance(scheduler, Scheduler) else LayerTransfers(tier, scheduler)
         )
@@ -203,9 +186,11 @@ def loop_of(
         if scheduler.cache.is_plain and not _not_obeyed(replica, OBEYED_HERE):
             return PlainLoop(loop, scheduler, shares=shares)
         return loop
-    if shares or _not_obeyed(replica, OBEYED_BY_PREFILL):
+    from infercast.serve import plain_prefill  # noqa: PLC0415 - others do without
+
+    if shares or _not_obeyed(replica, plain_prefill.OBEYED_HERE):
         return loop
-    return PlainPrefillLoop(loop, scheduler)
+    return plain_prefill.PlainPrefillLoop(loop, scheduler)
 
 
 def _not_obeyed(replica: Replica, obeyed: frozenset[str]) -> list[str]:
@@ -238,16 +223,15 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     """Reject requests that the engine would reject, before the first step."""
     if not workload.requests:
         raise InputError("the workload has no requests")
-    if replica.max_adapters is None and any(request.adapter is not None for request in workload.requests):
+    adapters = {request.adapter for request in workload.requests} - {None}
+    if replica.max_adapters is None and adapters:
         raise InputError("requests ask for LoRA adapters, which the engine has no room for; say --enable-lora")
-    if replica.max_adapters is not None and replica.stages is not None:
-        adapters = {request.adapter for request in workload.requests} - {None}
-        if len(adapters) > replica.max_adapters:
-            raise InputError(
-                f"requests ask for {len(adapters)} LoRA adapters, above the {replica.max_adapters} of a step: the "
-                "engine counts those of one step of a pipeline, and fails when two steps meet with more; raise "
-                f"max_loras to {len(adapters)}"
-            )
+    if replica.stages is not None and len(adapters) > (replica.max_adapters or 0):
+        raise InputError(
+            f"requests ask for {len(adapters)} LoRA adapters, above the {replica.max_adapters} of a step: the "
+            "engine counts those of one step of a pipeline, and fails when two steps meet with more; raise "
+            f"max_loras to {len(adapters)}"
+        )
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
     budget = replica.policy.max_num_batched_tokens
     held = budget * (replica.steps_under_way if replica.policy.frees_on_completion else 1)
@@ -260,7 +244,7 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     most = max(map(add, inputs, outputs))
     fits = replica.kv_shape.most_blocks(most - 1 + spare, held) <= replica.num_blocks
     in_one_step = replica.policy.chunked_prefill or most - 1 <= budget
-    declares = all(each.declared is None or each.declared >= each.num_output for each in workload.requests)
+    declares = not [1 for each in workload.requests if each.declared is not None and each.declared < each.num_output]
     if min(inputs) >= 1 and min(outputs) >= 1 and most <= longest and fits and in_one_step and declares:
         return  # the longest request is a bound for all
     for index, request in enumerate(workload.requests):

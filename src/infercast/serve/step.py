@@ -216,7 +216,7 @@ class ChangedTimer:
 
     def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
         estimate = self._groups.compute(prefills, num_first, count, computed, contexts)
-        return self._change(estimate, any(new > 1 for new, _ in prefills))
+        return self._change(estimate, max(prefills, default=(0, 0))[0] > 1)
 
 
 def constant_timer(seconds: float) -> StepTimer:

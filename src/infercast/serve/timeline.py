@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate, repeat
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -116,7 +118,7 @@ class StepNoise:
             if share >= least_share:
                 factor = (1.0 + (slowed + share)) / (1.0 + slowed)
                 gpu_seconds, slowed = [longer], slowed + share
-                varying = [[factor * each for each in kernel] for kernel in varying]
+                varying = [[factor * each] for (each,) in varying]
         return estimated((gpu_seconds, varying, host, rows, slowed, target, throttled))
 
 
@@ -206,8 +208,8 @@ class Timeline:
             before, processing = gpu_free, process
         if left := gpu_seconds[len(ends) :]:
             # Launching finishes before the step in flight ends, so the GPU never waits from here on.
-            later = [gpu_free := gpu_free + each for each in left]
-            clocks += [before + processing, *[end + process for end in later[:-1]]]
+            later = [*accumulate(left, initial=gpu_free)][1:]
+            clocks += [before + processing, *map(add, later[:-1], repeat(process))]
             return seconds + left, ends + later, clocks
         return seconds, ends, clocks
 

@@ -175,7 +175,7 @@ def test_contexts_beyond_the_models_positions_are_forecast_and_noted_unless_allo
 
 @pytest.mark.parametrize(("variable", "words"), [("VLLM", "vllm serve"), ("SGLANG", "sglang serve --model-path")])
 def test_the_cut_of_a_pipeline_is_read_from_the_environment(variable: str, words: str) -> None:
-    flag = "--pipeline-parallel-size 2" if variable == "VLLM" else "--pp-size 2"
+    flag = "--pipeline-parallel-size 2 --max-num-seqs 8" if variable == "VLLM" else "--pp-size 2"
     text = f"{variable}_PP_LAYER_PARTITION=10,18 {words} qwen3-0.6b {flag}"
     found = explain_command(text, "h100-sxm", synthetic_workload(concurrency=1, count=2), advice=False)
     assert found.fit.layout.cut == (10, 18)
@@ -191,7 +191,7 @@ def test_the_load_of_a_benchmark_and_encoders_that_are_left_out_are_noted() -> N
     notes = explain_command(text, "h200-sxm", SHORT, advice=False).notes
     assert [note.partition(":")[0] for note in notes] == [
         "the load of the benchmark is not read",
-        "encoders beside the language model are left out",
+        "vision part left out",
     ]
 
 
@@ -216,7 +216,10 @@ def test_of_two_flags_that_exclude_each_other_the_later_is_left_out() -> None:
 def test_memory_counts_experts_on_all_gpus_with_deepep() -> None:
     text = "sglang serve --model-path deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 --enable-dp-attention"
     shared = explain_command(
-        f"{text} --moe-a2a-backend deepep --ep-num-redundant-experts 32", "h200-sxm", SHORT, advice=False
+        f"{text} --moe-a2a-backend deepep --ep-num-redundant-experts 32 --max-running-requests 64",
+        "h200-sxm",
+        SHORT,
+        advice=False,
     )
     assert shared.fit.layout.expert_gpus == 16
     assert shared.fit.memory.weights == shared.served[0].forecast.deployment.memory.weights

@@ -9,7 +9,7 @@ from typing import Any
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.forecast.option_table import Option
-from infercast.forecast.traffic import Traffic, describe_traffic
+from infercast.forecast.traffic import TrafficSummary, describe_traffic
 from infercast.report.terminal import Chart, Facts, RenderableType, Section, Series, TextCharts
 from infercast.units import format_figure, format_percent, format_seconds
 
@@ -19,14 +19,14 @@ def command(*, file: Path, form: Form, **_: Any) -> None:
     print_result(form, traffic_dict, render_traffic, describe_traffic(file))
 
 
-def traffic_dict(found: Traffic) -> dict[str, Any]:
+def traffic_dict(found: TrafficSummary) -> dict[str, Any]:
     sessions = None if found.sessions is None else found.sessions._asdict()
     lengths = {name: asdict(getattr(found, name)) for name in ("input_tokens", "output_tokens")}
     options = {name.replace("-", "_"): value for name, value in found.options}
     return {**found._asdict(), **lengths, "rate": found.rate, "sessions": sessions, "options": options}
 
 
-def render_traffic(found: Traffic) -> list[RenderableType]:
+def render_traffic(found: TrafficSummary) -> list[RenderableType]:
     def lengths(name: str) -> str:
         each = getattr(found, name)
         return f"mean {each.mean:,.0f}, p50 {each.p50:,.0f}, p90 {each.p90:,.0f}, p99 {each.p99:,.0f} tokens"

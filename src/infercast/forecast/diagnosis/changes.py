@@ -133,7 +133,7 @@ def _of_command(forecast: Forecast) -> Iterator[Change]:
     system = forecast.system
     first = system.pools[0].engines
     if any(len(pool.engines.replicas) > 1 for pool in system.pools):
-        shared = any(request.prefix for request in forecast.workload.requests)
+        shared = forecast.workload.has("prefix")
         for name in (*ROUTERS, *(WITH_PREFIXES if shared else ())):
             if name != first.router:
                 yield Change((ROUTER, REUSE), router=name, kernels=False)

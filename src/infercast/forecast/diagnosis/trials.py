@@ -74,7 +74,9 @@ class Aim(NamedTuple):
         if not smooth:
             return quantile(values, self.percentile / 100)
         around = self.percentile / 100 + min(self.percentile, 100 - self.percentile) / 100 * SMOOTH
-        return float(np.exp(np.log(np.maximum(np.quantile(values, around), 1e-12)).mean()))
+        ranked = np.sort(values)
+        found = np.array([quantile(ranked, each) for each in around.tolist()])
+        return float(np.exp(np.log(np.maximum(found, 1e-12)).mean()))
 
 
 class RequestTimes(NamedTuple):

@@ -133,11 +133,15 @@ def check_power_limits(limits: Iterable[float | None], gpus: Iterable[str], netw
             raise InputError(f"a power limit of {limit:g} W is lower than these GPUs take: {known} on")
 
 
+def _put_formats(candidate: Candidate, pair: tuple[str, str]) -> Candidate:
+    return replace(candidate, quantization=pair[0], kv_cache_dtype=pair[1])
+
+
 AXES = (
     PlanAxis("engine", "engines"),
     PlanAxis("gpu", "gpus"),
     PlanAxis("power_limit", _power_limits),
-    PlanAxis("formats", _formats, lambda each, pair: replace(each, quantization=pair[0], kv_cache_dtype=pair[1])),
+    PlanAxis("formats", _formats, _put_formats),
     PlanAxis("layout", _layouts),
     PlanAxis("settings", _settings, put_settings),
 )

@@ -243,7 +243,7 @@ def simulate_fleet(
     ``go_on`` may add requests when the last one is sent.
     """
     simulation.check_workload(pool.replicas[0], workload)
-    shares = any(each.prefix for each in workload.requests)
+    shares = workload.has("prefix")
 
     def serve(is_plain: bool, go_on: simulation.GoOn | None) -> list[Record]:
         clients = simulation.clients_of(pool.replicas[0], workload, pool.servers)

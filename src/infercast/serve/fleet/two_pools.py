@@ -173,7 +173,7 @@ def simulate_disaggregated(
     ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. ``go_on`` may
     add requests when the last one is sent; without it no part of the run can be summed up.
     """
-    if any(each.patience for each in workload.requests):
+    if workload.has("patience"):
         raise InputError("clients that leave are not modelled with two pools; leave client_timeout and cancel out")
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)

@@ -31,12 +31,12 @@ from infercast.serve.scheduler.base import (
     Sequence,
 )
 from infercast.serve.scheduler.cohort import DecodeBatch
-from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
-from infercast.serve.scheduler.offloading import HostOffload, KvTransfer
 from infercast.serve.workload.request import NEVER, Request
 
 if TYPE_CHECKING:
+    from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
     from infercast.serve.scheduler.encoder import EncoderCache
+    from infercast.serve.scheduler.offloading import HostOffload, KvTransfer
 
 PLACE = attrgetter("place")
 SKIPPED = -1  # Returned instead of a token count: the request stays in the queue, and those behind it may start

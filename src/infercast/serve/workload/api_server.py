@@ -100,23 +100,21 @@ class EventLoop:
         self._now, self._turn, self._parts = 0.0, 0, 0
 
     @property
-    def is_idle(self) -> bool:
-        return not (self.coming or self._inside)
-
-    @property
-    def soonest(self) -> tuple[float, int]:
-        """A time before which no request leaves, and the number of the first; the loop must not be idle."""
+    def soonest(self) -> tuple[float, int] | None:
+        """A time before which no request leaves, and the number of the first; None if it has none."""
         if self._inside:
             last, _, number = self._inside[0]
             return self._now + (last - self._turn) * self._each, number
+        if not self.coming:
+            return None
         sent, number = self.coming[0]
         return max(sent, self._now) + self.costs.work, number
 
     def move_to(self, time: float) -> list[tuple[float, int, float]]:
         """Make all turns that begin by then; returns the requests that leave: when, their number, and when sent."""
-        if self.is_idle:
-            return []
         costs, each, coming, inside = self.costs, self._each, self.coming, self._inside
+        if not (coming or inside):
+            return []
         self.steps.read(coming[0][0] if coming and not inside else -inf, time)
         steps, now, turn, parts, found = self.steps.known, self._now, self._turn, self._parts, []
         while inside or coming:
@@ -163,7 +161,7 @@ class ApiServers:
 
     def _read(self) -> None:
         for loop in self.loops:
-            loop.steps.read(inf if loop.is_idle else -inf)
+            loop.steps.read(inf if loop.soonest is None else -inf)
             loop.steps.forget()
 
     def put(self, sent: float, number: int) -> None:
@@ -174,7 +172,9 @@ class ApiServers:
     @property
     def soonest(self) -> tuple[float, int] | None:
         """A time before which no request leaves a server, and the number of that which may; None if there is none."""
-        return min([loop.soonest for loop in self.loops if not loop.is_idle], default=None)
+        if len(self.loops) == 1:
+            return self.loops[0].soonest
+        return min(filter(None, [loop.soonest for loop in self.loops]), default=None)
 
     def move_to(self, time: float) -> list[tuple[float, int, float]]:
         """As `EventLoop.move_to`, of all servers."""

@@ -140,6 +140,7 @@ class Clients:
         self._next = NOBODY  # ... and which it is
         self.next_arrival: float | None = None
         self._look_ahead()
+        self._see_next()
 
     def listen(self, logs: Sequence[StepLog]) -> None:
         """To the steps of the engines: the API servers send their tokens."""
@@ -167,6 +168,7 @@ class Clients:
         self.requests[index] = request
         heapq.heappush(self._due, (now, index))
         self._look_ahead()
+        self._see_next()
 
     def drop(self, index: int) -> bool:
         """The client of such a request leaves; False if an engine has it already."""
@@ -216,10 +218,11 @@ class Clients:
 
     def _see_next(self) -> None:
         """Set the time before which nothing comes, where API servers have to work until something does."""
+        if self.servers is None:
+            return
         if self._left:
             self.next_arrival = self._left[0][0]
             return
-        assert self.servers is not None
         soonest = self.servers.soonest
         if self._sent_at is not None and (soonest is None or self._sent_at + self._costs.work < soonest[0]):
             soonest = self._sent_at + self._costs.work, self._next
@@ -235,6 +238,7 @@ class Clients:
         else:
             return
         self._look_ahead()
+        self._see_next()
 
     def _look_ahead(self) -> None:
         if self.further is not None and self._num_begun == len(self._starts):
@@ -256,10 +260,7 @@ class Clients:
         if due and (found is None or due[0][0] < found[0]):
             found = due[0]
         self._sent_at, self._next = (None, NOBODY) if found is None else found
-        if self.servers is not None:
-            self._see_next()
-            return
-        if found is None:
+        if self.servers is not None or found is None:
             self.next_arrival = None
             return
         sent, index = found

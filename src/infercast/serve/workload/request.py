@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 from infercast.errors import InputError, UnknownNameError
@@ -143,6 +144,10 @@ class Workload(ResultMixin):
 
     def _words(self) -> str:
         return self.description or format_many(len(self.requests), "request")
+
+    def has(self, name: str) -> bool:
+        """Whether any request has a value of this field."""
+        return any(map(attrgetter(name), self.requests))
 
     def per_request(self) -> dict[str, list[float]]:
         """Lists over requests in order of arrival: seconds of arrival and tokens."""
