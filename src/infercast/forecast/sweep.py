@@ -245,21 +245,12 @@ class Sweep(PlottableResult):
 
 
 def sweep(
-    deployment: deploy.Deployable,
-    gpu: deploy.GpuSource | None = None,
-    workload: deploy.Servable = None,
-    *,
-    rates: Iterable[float] | None = None,
-    concurrencies: Iterable[int] | None = None,
-    vary: Varied | None = None,
-    slo: Slo | str | None = None,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    router: str | None = None,
-    tell: Tell | bool | None = None,
-    time_limit: float | None = None,
+    deployment: deploy.Deployable, gpu: deploy.GpuSource | None = None, workload: deploy.Servable = None, *,
+    rates: Iterable[float] | None = None, concurrencies: Iterable[int] | None = None, vary: Varied | None = None,
+    slo: Slo | str | None = None, price: Tariff | float | None = None, facility: Facility | None = None,
+    router: str | None = None, tell: Tell | bool | None = None, time_limit: float | None = None,
     **options: Unpack[deploy.RunOptions],
-) -> Sweep:
+) -> Sweep:  # fmt: skip
     """Simulate a workload at several rates, numbers of clients, or values of a setting; names do as in `simulate`.
 
     ``vary`` names a what-if change, with its values: ``("max_num_seqs", [128, 1024])``, or two, all pairs of which are
@@ -362,14 +353,9 @@ def _along_setting(
 
 
 def changed_points(
-    asked: partial[Deployment],
-    changes: Sequence[str],
-    workload: Workload,
-    slo: Slo | None,
-    decide: Decide,
-    router: str | None,
-    tell: Tell,
-) -> list[Point]:
+    asked: partial[Deployment], changes: Sequence[str], workload: Workload, slo: Slo | None, decide: Decide,
+    router: str | None, tell: Tell,
+) -> list[Point]:  # fmt: skip
     """The same workload on a deployment after each of these changes, in the words of ``--what-if``."""
     systems: list[System | str] = []
     for text in changes:

@@ -102,12 +102,9 @@ class Source(NamedTuple):
 
 
 def read_model(
-    source: str | os.PathLike[str] | Mapping[str, Any],
-    *,
-    quantization: str | None = None,
-    name: str | None = None,
+    source: str | os.PathLike[str] | Mapping[str, Any], *, quantization: str | None = None, name: str | None = None,
     overrides: Mapping[str, Any] | None = None,
-) -> ModelConfig:
+) -> ModelConfig:  # fmt: skip
     """Read a model.
 
     ``source`` is the name of a bundled model or an alias of it, a path to a config.json, a folder that holds one, or

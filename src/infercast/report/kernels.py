@@ -63,16 +63,13 @@ GAP_FIELDS: tuple[Field[Gap], ...] = (
     Field("us", lambda gap: gap.seconds, "forecast", format_seconds, data=in_us),
     Field("ceiling_us", lambda gap: gap.ceiling, "best", format_seconds, data=in_us),
     Field(
-        "limit_us",
-        lambda gap: gap.limit,
-        "hard limit",
-        lambda seconds: format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us",
-        data=in_us,
+        "limit_us", lambda gap: gap.limit, "hard limit",
+        lambda seconds: format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us", data=in_us,
     ),
     Field("attained", lambda gap: gap.attained, "reaches", format_percent),
     Field("share_of_gpu_time", lambda gap: gap.share, "GPU time", format_percent),
     Field("lost_share_of_gpu_time", lambda gap: gap.loss, "lost", format_percent),
-)
+)  # fmt: skip
 
 
 def render_step(

@@ -139,15 +139,11 @@ def advise(loads: Sequence[tuple[str, Forecast]], tell: Callable[[str], None] = 
     helpful = tuple(each for each in same if each.gain > LEAST_GAIN)
     together = _combine(helpful, trials)
     return Advised(
-        ranked=helpful,
-        other_gpus=tuple(each for each in found if each.change.cost == GPUS),
-        worse=tuple(each for each in same if each.gain <= LEAST_GAIN),
-        without_effect=tuple(quiet),
-        refused=tuple(refused),
-        applied={} if together is None else dict(together.change.values),
-        together=together,
+        ranked=helpful, other_gpus=tuple(each for each in found if each.change.cost == GPUS),
+        worse=tuple(each for each in same if each.gain <= LEAST_GAIN), without_effect=tuple(quiet),
+        refused=tuple(refused), applied={} if together is None else dict(together.change.values), together=together,
         untried=tuple(untried),
-    )
+    )  # fmt: skip
 
 
 def _tried(change: Change, trials: Sequence[tuple[str, Trials]]) -> Advice | InfercastError | None:

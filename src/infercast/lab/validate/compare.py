@@ -495,13 +495,10 @@ def _started(
     def start(settings: Settings) -> Deployment:
         deployment = deploy(
             model if real_weights else with_dummy_weights(model, engine.tied_routers),
-            gpu or gpu_from_driver_name(measured.gpu),
-            settings_without(without, settings),
-            tensor_parallel_size=setup.tensor_parallel_size,
-            api_server=setup.over_http,
-            predictor=predictor,
+            gpu or gpu_from_driver_name(measured.gpu), settings_without(without, settings),
+            tensor_parallel_size=setup.tensor_parallel_size, api_server=setup.over_http, predictor=predictor,
             host=host or measured.probe,
-        )
+        )  # fmt: skip
         return deployment_without(without, deployment)
 
     deployment = start(setup.settings)

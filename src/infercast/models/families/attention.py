@@ -88,12 +88,9 @@ def read_step(fields: parts.Fields) -> list[parts.Layer]:
     )
     sparse_layers = _sparse_layers(fields)
     experts = parts.routed_experts(
-        fields,
-        "moe_num_experts" if fields.raw("moe_num_experts") is not None else "num_experts",
-        "moe_intermediate_size",
-        shared_inter=fields.count("share_expert_dim"),
-        router_bias="use_moe_router_bias",
-    )
+        fields, "moe_num_experts" if fields.raw("moe_num_experts") is not None else "num_experts",
+        "moe_intermediate_size", shared_inter=fields.count("share_expert_dim"), router_bias="use_moe_router_bias",
+    )  # fmt: skip
     dense = parts.dense_feed_forward(fields)
     return [
         parts.Layer(local if here else everywhere, experts if index in sparse_layers else dense)

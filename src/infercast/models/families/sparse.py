@@ -22,12 +22,9 @@ def read_indexed(fields: Fields) -> list[Layer]:
     """DeepSeek-V3.2 and GLM-5: latent attention with an indexer, which layers of GLM-5.2 share."""
     sizes, topk = latent_sizes(fields), fields.positive("index_topk")
     indexer = Indexer(
-        heads=fields.positive("index_n_heads"),
-        head_dim=fields.positive("index_head_dim"),
-        rope_dim=sizes["rope_dim"],
-        query_rank=fields.positive("q_lora_rank"),
-        topk=topk,
-    )
+        heads=fields.positive("index_n_heads"), head_dim=fields.positive("index_head_dim"), rope_dim=sizes["rope_dim"],
+        query_rank=fields.positive("q_lora_rank"), topk=topk,
+    )  # fmt: skip
     full = SparseLatentAttention(**sizes, topk=topk, indexer=indexer)
     shared = SparseLatentAttention(**sizes, topk=topk)
     pairs = zip(_has_indexer(fields), expert_networks(fields), strict=True)
