@@ -460,7 +460,6 @@ def save_energy(
     **options: Any,
 ) -> Savings:  # fmt: skip
     """Simulate a workload under several power limits in watts, or clocks in MHz, and find the one that saves most.
-
     Without either, power limits from two fifths of the GPU's own limit on are tried. The SLO must hold with a
     probability of ``least_odds``, 80 % if none is given; 0: by the forecast's own numbers. ``options`` are those of
     `deploy`. Energy is counted at the wall, with servers and building.

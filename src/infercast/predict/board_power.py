@@ -339,10 +339,9 @@ FEATURES = (
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Kernels of one family on one GPU, each repeated in a loop while a meter is read.
-
-    A published table repeats a launch at most `MOST_LAUNCHES` times with the same operands: what is small stays in L2,
-    and a loop shorter than `METER_SECONDS` is over before the meter has *settled*.
+    """Kernels of one family on one GPU, each repeated in a loop while a meter is read. A published table repeats a
+    launch at most `MOST_LAUNCHES` times with the same operands: what is small stays in L2, and a loop shorter than
+    `METER_SECONDS` is over before the meter has *settled*.
     """
 
     parts: Array  # What each of a board's four numbers is multiplied by in the energy of a launch
@@ -449,9 +448,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A learned factor from power by physics to what a meter reads, of one family on one GPU.
-
-    It is the kernel's own only where the loop settles and operands are random (`OWN`). Steps and runs never use it.
+    """A learned factor from power by physics to what a meter reads, of one family on one GPU. It is the kernel's own
+    only where the loop settles and operands are random (`OWN`). Steps and runs never use it.
     """
 
     forest: Forest

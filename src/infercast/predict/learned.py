@@ -239,7 +239,6 @@ class Learned:
         alone: bool = False, corrections: Mapping[tuple[str, str], Correction] | None = None,
     ) -> None:  # fmt: skip
         """``tier`` keeps better ones from being used: ``unseen`` takes a GPU as if it had never been measured.
-
         ``as_tabled`` takes kernels under the conditions of the tables they were learned from, ``alone`` with cold
         operands but no other kernels around. ``corrections`` are what anchor points taught of the GPU they came from.
         """

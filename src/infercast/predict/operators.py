@@ -172,9 +172,8 @@ def _product_work(op: Product, gpu: Gpu) -> Work:
 
 
 def _conv_kind(op: Conv2d) -> tuple[str, int]:
-    """How cuDNN does a convolution, and how many operands it brings into another order before or after.
-
-    Plain fp32 wants channels first, tensor cores want them last; a 1 x 1 kernel on every pixel is a product as it is.
+    """How cuDNN does a convolution, and how many operands it brings into another order before or after. Plain fp32
+    wants channels first, tensor cores want them last; a 1 x 1 kernel on every pixel is a product as it is.
     """
     is_strided = op.out_height * op.out_width < 0.6 * op.height * op.width
     last, is_wrong = "/last" if op.channels_last else "", op.channels_last == (op.dtype == "fp32")
@@ -385,7 +384,6 @@ def _as_gemm(op: Op) -> Gemm | None:
 
 def _carried_over(op: Op, alike: Gemm, gpu: Gpu) -> Estimate:
     """From the GPU that operators were learned on, by how much longer than there products of engines take in 16 bits.
-
     These were measured on GPUs of five kinds. Other formats take as much longer still as their rates are lower.
     """
     model, home = products(), load_gpu(GPU)
@@ -402,10 +400,9 @@ def _carried_over(op: Op, alike: Gemm, gpu: Gpu) -> Estimate:
 
 
 def _least(op: Op, gpu: Gpu) -> float:
-    """Seconds of its operations, or of what L2 does not hold of its bytes, at full rate.
-
-    fp32 convolutions may need fewer operations (Winograd's, Fourier's), and strided ones and tables not all bytes.
-    CUTLASS's attention in fp32 runs on tensor cores.
+    """Seconds of its operations, or of what L2 does not hold of its bytes, at full rate. fp32 convolutions may need
+    fewer operations (Winograd's, Fourier's), and strided ones and tables not all bytes. CUTLASS's attention in fp32
+    runs on tensor cores.
     """
     flops = 0.0 if isinstance(op, TensorOp) or (isinstance(op, Conv2d) and op.dtype == "fp32") else float(op.flops)
     is_read_once = isinstance(op, Product) or (isinstance(op, TensorOp) and op.kind != "embedding")

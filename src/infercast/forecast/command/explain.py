@@ -502,7 +502,6 @@ def explain_command(
     tell: Callable[[str], None] = lambda _: None, **given: Any,
 ) -> Explained:  # fmt: skip
     """Explain a command line, a ``docker run``, a compose file or a Kubernetes manifest; the text is never executed.
-
     Without a ``workload``, requests ``like`` these random ones (or the default ones) come at a light and a heavy rate.
     With an ``slo``, forecasts have a verdict and advice is ranked by headroom. ``service`` names one of several
     commands in the text. ``engine`` selects a release; the default is the one that the text names, or the newest with

@@ -128,10 +128,9 @@ def _capacity_of(unit: Candidate, question: Question, workload: Workload, system
 def _simulated_part(
     candidate: Candidate, question: Question, together: int = TOGETHER
 ) -> tuple[System, float, Workload]:
-    """What is simulated of a candidate, how many of it there are, and the requests of one.
-
-    Replicas with copies that step together are too many: one of them gets its share. Of others up to ``together`` are
-    simulated behind the engine's load balancer.
+    """What is simulated of a candidate, how many of it there are, and the requests of one. Replicas with copies that
+    step together are too many: one of them gets its share. Of others up to ``together`` are simulated behind the
+    engine's load balancer.
     """
     pools = candidate.pools
     units = [deployed(question.shared, pool.unit) for pool in pools]

@@ -35,10 +35,9 @@ def question_of(
     tariff: Tariff, facility: Facility | None = None, quantizations: Sequence[str] = ("none",),
     drafts: Mapping[str, Any] | None = None, varies: bool = False, max_model_len: int | None = None, **others: Any,
 ) -> Question:  # fmt: skip
-    """The question of a command, a page or a program; ``others`` are fields of `Question`.
-
-    ``draw`` makes the requests, given their most tokens: every candidate has the same longest sequence, and requests
-    are drawn within it, as `simulate` would.
+    """The question of a command, a page or a program; ``others`` are fields of `Question`. ``draw`` makes the requests,
+    given their most tokens: every candidate has the same longest sequence, and requests are drawn within it, as
+    `simulate` would.
     """
     given, chosen = facility or Facility(), tuple(engine_named(name).name for name in engines)
     priced, unpriced = {name: tariff.price(name, given) for name in gpus}, list[str]()

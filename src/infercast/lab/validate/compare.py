@@ -426,11 +426,10 @@ def validate(
     predictor: str | Predictor = "learned", host: str | Path | None = None, warmed_up: bool = False,
     real_weights: bool = False, without: str | None = None, progress: Callable[[str], None] | None = None,
 ) -> Validation:  # fmt: skip
-    """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
-
-    Runs of a file follow each other on one engine, cold unless ``warmed_up``, with dummy weights unless
-    ``real_weights``. The host is ``host``, or as a probe with the file says, or the bundled one. ``without`` turns a
-    part of the forecast off (`ablation.PARTS`); such forecasts have no intervals.
+    """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise. Runs
+    of a file follow each other on one engine, cold unless ``warmed_up``, with dummy weights unless ``real_weights``.
+    The host is ``host``, or as a probe with the file says, or the bundled one. ``without`` turns a part of the forecast
+    off (`PARTS`); such forecasts have no intervals.
     """
     if without is not None and without not in PARTS:
         raise UnknownNameError("part to leave out", without, PARTS)

@@ -38,9 +38,8 @@ DECODE_FEATURES = common.feature_names("attention_decode") + SCHEDULE_FEATURES
 
 
 class DecodePhysics:
-    """Decode attention: one new token a sequence against its cached keys and values.
-
-    Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, and the splitting of long sequences.
+    """Decode attention: one new token a sequence against its cached keys and values. Bytes of the cache over DRAM or
+    L2, thread blocks with a latency of their own, and the splitting of long sequences.
     """
 
     def __init__(self, op: Attention, gpu: Gpu, family: common.Constants | None = None) -> None:
@@ -170,10 +169,9 @@ class Tiles(NamedTuple):
 
 
 class PrefillPhysics:
-    """Prefill attention: tiles of query rows, each against the keys it may see.
-
-    Prompts, chunks behind a cached prefix, and decoding sequences in the same call are all tiles; a tile's length is
-    the number of keys from the start of its first row's window to the end of its last row.
+    """Prefill attention: tiles of query rows, each against the keys it may see. Prompts, chunks behind a cached prefix,
+    and decoding sequences in the same call are all tiles; a tile's length is the number of keys from the start of its
+    first row's window to the end of its last row.
     """
 
     def __init__(self, op: Attention, gpu: Gpu, family: common.Constants | None = None) -> None:
@@ -466,9 +464,8 @@ DECODE = replace(
 
 
 class EncoderAttentionPhysics:
-    """Attention inside images, in vision towers: tiles of query rows, each against all tokens of its image.
-
-    Heads of 72 and 80 are computed as 96. Nothing is masked, so all tiles of an image take as long.
+    """Attention inside images, in vision towers: tiles of query rows, each against all tokens of its image. Heads of 72
+    and 80 are computed as 96. Nothing is masked, so all tiles of an image take as long.
     """
 
     def __init__(self, op: EncoderAttention, gpu: Gpu) -> None:

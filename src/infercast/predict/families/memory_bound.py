@@ -53,10 +53,9 @@ KERNELS = common.constants("memory-bound")
 
 
 class MemoryBoundPhysics:
-    """Memory-bound kernels: those that an engine's compiler writes (above), and others with one thread block a row.
-
-    The time is a launch floor and the slowest of four pipes: DRAM for what L2 does not hold, L2, the multiprocessor's
-    own load and store rate, and starting and streaming blocks. L2 holds traffic softly in a model, where a kernel reads
+    """Memory-bound kernels: those that an engine's compiler writes (above), and others with one thread block a row. The
+    time is a launch floor and the slowest of four pipes: DRAM for what L2 does not hold, L2, the multiprocessor's own
+    load and store rate, and starting and streaming blocks. L2 holds traffic softly in a model, where a kernel reads
     what the last one wrote, and with a cliff in the quantising tables, which replay one buffer.
     """
 

@@ -51,9 +51,8 @@ TRITON = STYLES["triton"]
 
 @cache
 def style_of(kernel: str, stored: str = "", architecture: str = "") -> Style:
-    """How a kernel (data/kernels.toml, experts) multiplies; Triton's where nothing is known of it.
-
-    Constants that were fitted to a format on an architecture come before those of all chips.
+    """How a kernel (data/kernels.toml, experts) multiplies; Triton's where nothing is known of it. Constants that were
+    fitted to a format on an architecture come before those of all chips.
     """
     if own := STYLES.get(f"{stored}/{kernel} {architecture}"):
         return own
@@ -154,7 +153,6 @@ def _power_law(power: float, mean: Array, tokens: Array) -> Array:
 
 def _on_heaviest(power: float, op: MoE, tokens: Array, copies: int | None) -> Array:
     """The same on the GPU with the most tokens of all that experts are spread over: the collector times that one.
-
     AIConfigurator, collector/helper.py: it gives the first GPU the group of experts with the largest sum.
     """
     layout = op.experts, op.num_local, op.topk, copies
@@ -219,11 +217,10 @@ class _Cut(NamedTuple):
 
 
 class ExpertPhysics:
-    """Routed experts: two grouped matrix products and the small kernels around them.
-
-    The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile
-    multiplies and waits for its operands from L2 in turn (these kernels hide little of it), the weights of the experts
-    hit stream from DRAM, and a soft maximum of the two is the time of a product.
+    """Routed experts: two grouped matrix products and the small kernels around them. The tokens that each expert
+    receives follow from the routing; every expert pads them to whole tiles. A tile multiplies and waits for its
+    operands from L2 in turn (these kernels hide little of it), the weights of the experts hit stream from DRAM, and a
+    soft maximum of the two is the time of a product.
     """
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
@@ -335,10 +332,9 @@ def _tile(
 
 
 def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Style = TRITON) -> Number:
-    """Activation, quantising and the weighted sum: traffic between the products, from L2 while it fits.
-
-    Kernels that take all pairs of tokens and experts write zeros for those of other GPUs and go through them again
-    (vLLM 0.24, fused_moe.py: an expert's number of -1; Marlin clears the second product's output alone).
+    """Activation, quantising and the weighted sum: traffic between the products, from L2 while it fits. Kernels that
+    take all pairs of tokens and experts write zeros for those of other GPUs and go through them again (vLLM 0.24,
+    fused_moe.py: an expert's number of -1; Marlin clears the second product's output alone).
     """
     has_others = style.takes_all and op.num_local < op.experts and not op.routing.endswith(WHOLE)
     if op.routing.endswith(SEEN):
@@ -389,7 +385,6 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
 
 def is_swept(op: MoE) -> bool:
     """Whether rows are loaded as those of our sweep are: many values at once. Published tables have others in 16 bits.
-
     Triton loads rows value by value that are no multiple of 16 long: experts of 88 take 1.7 times as long as those of
     176 for 64 tokens (vLLM 0.24 on an H200).
     """

@@ -26,7 +26,6 @@ SCAN_OVERLAP = 4.0
 
 class ScanPhysics:
     """Scans over the prompts of recurrent layers: chunks side by side where they can be, one after another where not.
-
     Triton's kernels prepare all chunks in parallel and pass the state from chunk to chunk in a kernel of its own, with
     everything between them in memory. FlashInfer's takes a head of a sequence in one thread block from its first chunk
     to its last. Either way a batch takes what all chunks of all heads take in whole rounds.
@@ -182,9 +181,8 @@ UPDATE_KERNELS = common.constants("state update")
 
 
 class StateUpdatePhysics:
-    """One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes.
-
-    It takes a launch and the slowest of three pipes: memory for states that L2 does not hold, L2 for all, and the
+    """One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes. It
+    takes a launch and the slowest of three pipes: memory for states that L2 does not hold, L2 for all, and the
     multiprocessors. A table repeats one batch, so that small ones stay in L2; an engine finds none there.
     """
 

@@ -37,9 +37,8 @@ FEW = 64  # Chosen ones that are few
 
 
 class TopKPhysics:
-    """The best scores of every new token, one thread block a row; rows no longer than what is chosen need no search.
-
-    A long row takes one SM long, so that a few sequences which decode wait for the length of one row.
+    """The best scores of every new token, one thread block a row; rows no longer than what is chosen need no search. A
+    long row takes one SM long, so that a few sequences which decode wait for the length of one row.
     """
 
     def __init__(self, op: TopK, gpu: Gpu) -> None:
@@ -95,7 +94,6 @@ ATTENTION_KERNELS = common.constants("sparse attention")
 
 class SparseAttentionPhysics:
     """Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
-
     A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) through the
     chosen places, 64 keys at a time. Kernels that know how many are taken stop there; those for decoding cut the walk.
     """
@@ -178,11 +176,9 @@ SCORE_KERNELS = common.constants("index scores")
 
 
 class IndexScorePhysics:
-    """Scores of a lightning indexer: every new token against every index key of its sequence.
-
-    Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's in
-    bf16); a chunk of few queries behind a long prefix leaves most SMs idle. Walks of decoding sequences are cut into
-    equal parts.
+    """Scores of a lightning indexer: every new token against every index key of its sequence. Prompts run on tiles of
+    ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's in bf16); a chunk of few
+    queries behind a long prefix leaves most SMs idle. Walks of decoding sequences are cut into equal parts.
     """
 
     def __init__(self, op: IndexScores, gpu: Gpu) -> None:
