@@ -234,14 +234,9 @@ class CollectivePhysics:
         inside = _between_nodes if self.is_spread else _inside
         seconds, latency, transfer, algorithm = inside(op, gpu, message, x)
         features = x.columns(
-            transfer / (transfer + latency),
-            *x.logs(message, message / op.gpus),
-            op.gpus,
-            x.log2(transfer / latency),
-            algorithm,
-            *self.kinds,
-            x.log2(seconds * 1e6),
-        )
+            transfer / (transfer + latency), *x.logs(message, message / op.gpus), op.gpus, x.log2(transfer / latency),
+            algorithm, *self.kinds, x.log2(seconds * 1e6),
+        )  # fmt: skip
         if engine:
             seconds, latency = seconds + self.late, latency + self.late
         return Physics(seconds, {"launch": latency, "link": transfer}, features)

@@ -73,15 +73,10 @@ class MemoryBoundPhysics:
             seconds, terms = _terms(op, rows, gpu, KERNELS[kind], x)
         log2 = x.log2
         features = x.columns(
-            *(term / seconds for term in terms.values()),
-            log2(rows),
-            log2(row_bytes),
-            log2(rows / gpu.sms),
-            x.fill(rows, gpu.sms),
-            log2((rows * row_bytes + op.shared_read) / gpu.l2_bytes),
-            op.read_per_row / x.larger(row_bytes, 1.0),
-            log2(seconds * 1e6),
-        )
+            *(term / seconds for term in terms.values()), log2(rows), log2(row_bytes), log2(rows / gpu.sms),
+            x.fill(rows, gpu.sms), log2((rows * row_bytes + op.shared_read) / gpu.l2_bytes),
+            op.read_per_row / x.larger(row_bytes, 1.0), log2(seconds * 1e6),
+        )  # fmt: skip
         return Physics(seconds, terms, features)
 
 

@@ -255,18 +255,11 @@ class ExpertPhysics:
         seconds, terms, tile = self._fastest(cuts, rows, hit, missed, fixed)
         cut, mean = x.pick(tile, cuts), tokens * op.topk / op.experts
         features = x.columns(
-            *[term / seconds for term in terms.values()],
-            *x.logs(mean, hit),
-            hit / op.num_local,
-            x.log2(tokens),
-            *self.sizes,
-            tile,
-            *x.logs(cut.padded / x.larger(rows, 1e-9), cut.rounds_up, cut.rounds_down),
-            *(x.fill(cut.rounds_up, 1), x.fill(cut.rounds_down, 1)),
-            *x.logs(weights / l2_bytes, inner / l2_bytes),
-            most_loaded / x.larger(mean, 1e-9),
-            *self.formats,
-        )
+            *[term / seconds for term in terms.values()], *x.logs(mean, hit), hit / op.num_local, x.log2(tokens),
+            *self.sizes, tile, *x.logs(cut.padded / x.larger(rows, 1e-9), cut.rounds_up, cut.rounds_down),
+            *(x.fill(cut.rounds_up, 1), x.fill(cut.rounds_down, 1)), *x.logs(weights / l2_bytes, inner / l2_bytes),
+            most_loaded / x.larger(mean, 1e-9), *self.formats,
+        )  # fmt: skip
         if not engine:
             return Physics(seconds, terms, features)
         tabled = seconds
@@ -279,11 +272,8 @@ class ExpertPhysics:
         up = rounds_up + self.style.rounding * (ceil(rounds_up) - rounds_up)
         down = rounds_down + self.style.rounding * (ceil(rounds_down) - rounds_down)
         tensor_up, tensor_down, cache_up, cache_down = (
-            up * multiply[0],
-            down * multiply[1],
-            up * feed[0],
-            down * feed[1],
-        )
+            up * multiply[0], down * multiply[1], up * feed[0], down * feed[1],
+        )  # fmt: skip
         tensor, cache = tensor_up + tensor_down, cache_up + cache_down
         if self.style.is_fed_ahead:
             busy = x.larger(tensor_up, cache_up), x.larger(tensor_down, cache_down)

@@ -61,15 +61,10 @@ class ScanPhysics:
         tokens, chunks = batch.total(queries), batch.total(cut)
         sequences = x.larger(batch.total((queries > 0) * 1.0), 1.0)
         return _ScanSizes(
-            tokens,
-            sequences,
-            chunks,
-            batch.longest(cut),
-            batch.longest(x.smaller(queries, chunk)),
-            sequences * self.op.heads,
-            tokens * self.prepared + chunks * self.per_chunk / 2.0,
+            tokens, sequences, chunks, batch.longest(cut), batch.longest(x.smaller(queries, chunk)),
+            sequences * self.op.heads, tokens * self.prepared + chunks * self.per_chunk / 2.0,
             tokens * self.passed + chunks * self.per_chunk / 2.0 + sequences * self.kept,
-        )
+        )  # fmt: skip
 
     def _scan_terms(self, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
         """Seconds in all, and of each part; independent chunks are ``slower`` than in a table."""
@@ -211,12 +206,9 @@ class StateUpdatePhysics:
 
         seconds, terms = taken(missed)
         features = x.columns(
-            *x.logs(rows, op.heads + 0.0 * rows, blocks / gpu.sms),
-            x.fill(rows * op.heads, gpu.sms),
-            x.log2(states / gpu.l2_bytes),
-            *(term / seconds for term in terms.values()),
-            x.log2(seconds * 1e6),
-        )
+            *x.logs(rows, op.heads + 0.0 * rows, blocks / gpu.sms), x.fill(rows * op.heads, gpu.sms),
+            x.log2(states / gpu.l2_bytes), *(term / seconds for term in terms.values()), x.log2(seconds * 1e6),
+        )  # fmt: skip
         if engine:
             seconds, terms = taken(1.0)
         return Physics(seconds, terms, features)
