@@ -156,11 +156,16 @@ def span_rows(record: Record, _: Segments) -> list[Row]:
         if isinstance(said, list):
             said = {each["key"]: next(iter(each["value"].values())) for each in said}
         if (tokens := said.get("gen_ai.usage.input_tokens")) is not None:
-            session = said.get("gen_ai.conversation.id") or span.get("traceId")
+            session = _session((said, "gen_ai.conversation.id"), (span, "traceId"))
             said = {"input_tokens": tokens, "output_tokens": said.get("gen_ai.usage.output_tokens", 0), **span}
             num_input, num_output = whole_of(said, "input_tokens", 1), whole_of(said, "output_tokens", 0)
             rows.append(Row(number_of(span, "startTimeUnixNano"), num_input, num_output, session=session))
     return rows
+
+
+def _session(*places: tuple[Record, str]) -> str | None:
+    """The first name that is there."""
+    return next((_text(record, name) for record, name in places if record.get(name)), None)
 
 
 def langfuse_rows(record: Record, _: Segments) -> list[Row]:
@@ -170,9 +175,7 @@ def langfuse_rows(record: Record, _: Segments) -> list[Row]:
         return []
     start = _only_name(record, ("startTime", "start_time"))
     names = [_only_name(usage, names) for names in (("input", "promptTokens"), ("output", "completionTokens"))]
-    session = next(
-        (record[name] for name in ("sessionId", "session_id", "traceId", "trace_id") if record.get(name)), None
-    )
+    session = _session(*((record, name) for name in ("sessionId", "session_id", "traceId", "trace_id")))
     return [Row(moment_of(record, start), whole_of(usage, names[0], 1), whole_of(usage, names[1], 0), session=session)]
 
 
@@ -235,8 +238,9 @@ def number_of(record: Record, field: str) -> float:
         number = float(value)
     except (ValueError, TypeError, OverflowError):
         number = math.nan
-    if not 0 <= number < math.inf or type(value) is bool:
-        problem = "is missing" if value is None else f"must be a number of at least 0, not {str(value)[:80]!r}"
+    if not 0 <= number < 1e24 or type(value) is bool:  # nanoseconds since 1970 are 2e18
+        limits = "below 1e24" if number >= 1e24 else "of at least 0"
+        problem = "is missing" if value is None else f"must be a number {limits}, not {str(value)[:80]!r}"
         raise InputError(f"{field} {problem}")
     return number
 
