@@ -179,9 +179,7 @@ class EosFreeForecast:
 
     def has_room(self, sequence: DeclaredSequence, prefills: list[DeclaredSequence], free: int) -> bool:
         """True if a sequence may start, given others admitted to the same step (``prefills``) and the ``free`` tokens
-        left then.
-
-        As in the engine, it stays in the timetable even if rejected.
+        left then. As in the engine, it stays in the timetable even if rejected.
         """
         state = state_of(sequence, sequence.num_produced, self._ratio)
         if self._states is None:
