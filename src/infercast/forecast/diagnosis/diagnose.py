@@ -148,7 +148,7 @@ def _kernels(trials: Trials, intervals: Intervals | None) -> Iterator[Cause]:
 
 
 def _of_host(trials: Trials, response: float, may_try: bool) -> float:
-    """The host's share. It may hide a GPU that is as slow: then a slower host costs more than none at all would save."""
+    """It may hide a GPU that is as slow: then a slower host costs more than none at all would save."""
     phases = phases_of(trials)
     waits = sum(each.host_bound_seconds for each in phases) / sum(each.whole for each in phases)
     if response <= max(WAITED, 1.5 * waits):
