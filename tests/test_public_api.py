@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import infercast
+from infercast.forecast import autoscaling
 from infercast.forecast.kernels import decode_shape
 from infercast.old_names import HOMES, OTHERWISE
 
@@ -125,7 +126,9 @@ def test_a_deployment_answers_what_the_verbs_do() -> None:
     assert deployment.memory.num_tokens > 0
 
 
-def test_a_day_by_its_rate() -> None:
+def test_a_day_by_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoscaling, "LEAST", 100)
+    monkeypatch.setattr(autoscaling, "MOST", 800)
     deployment = infercast.deploy("qwen3-0.6b", "l4")
     day = deployment.capacity("ttft_p99<2s", rate=1.0, profile="flat", check=False)
     assert day.smallest_fleet >= 1

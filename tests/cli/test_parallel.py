@@ -212,7 +212,7 @@ BAD = {
     ),
     "overload": (
         ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--rate", 5000, "-n", 200,
-         "--input-len", 2000, "--output-len", 5, "--predictor", "roofline"),
+         "--input-len", 2000, "--output-len", 20, "--predictor", "roofline"),
         "overloaded: 5,000 requests/s arrive but only about",
     ),
     "load": (("layouts", "llama-3.1-8b", "--gpu", "l4", "--concurrency", 0), "at least 1 client, not 0"),

@@ -14,7 +14,7 @@ from infercast.forecast.uncertainty import chance_in, luck_of, results_of
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.workload.synthetic import redrawn, scaled, synthetic_workload
 
-SEEDS = 12
+SEEDS = 8
 LOAD = {"count": 200, "input_lengths": "lognormal:300:0.8:16:2000", "output_lengths": "lognormal:40:0.7:2:200"}
 
 
@@ -26,7 +26,7 @@ def small():
 
 @pytest.mark.parametrize("rate", [3.0, 15.0])
 def test_another_seed_lies_within_four_times_out_of_five(small, rate):
-    """Over all pairs of twelve seeds; few enough for a test, so the bounds are wide."""
+    """Over all pairs of eight seeds; few enough for a test, so the bounds are wide."""
     loads = [synthetic_workload(rate=rate, seed=seed, **LOAD) for seed in range(SEEDS)]
     records = [simulate_replica(small, load) for load in loads]
     results = np.log([results_of(record) for record in records])

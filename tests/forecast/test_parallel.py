@@ -119,7 +119,7 @@ def test_more_gpus_than_a_node_need_a_network():
 
 
 def test_layouts_side_by_side():
-    load = synthetic_workload(concurrency=8, input_lengths=1024, output_lengths=256)
+    load = synthetic_workload(concurrency=8, count=24, input_lengths=1024, output_lengths=32)
     costs = infercast.compare("llama-3.3-70b", ["h100-sxm", "l40s"], num_gpus=(4,), workload=load)
     by_name = {(cost.gpu.name, str(cost.layout)): cost for cost in costs}
     assert {str(cost.layout) for cost in costs} == {

@@ -26,8 +26,7 @@ def run() -> Watched:
     return a_run("h200-sxm")
 
 
-def test_the_page_has_a_section_for_each_and_cards(run: Watched, without_tips: Any) -> None:
-    pytest.importorskip("matplotlib")
+def test_the_page_has_a_section_for_each_and_cards(run: Watched, without_tips: Any, unrendered: None) -> None:
     page = without_tips(report_page(look_over(run)))
     assert '<section id="slo"><h2>SLO: fails on e2e_p95&lt;1ms</h2>' in page
     assert "ttft_p99&lt;1s" in page

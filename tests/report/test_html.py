@@ -116,7 +116,9 @@ def test_every_colour_of_a_chart_is_a_variable(page: str) -> None:
     assert used <= set(re.findall(r"--(\w+):", page))
 
 
-def test_the_page_says_how_and_when_it_was_made(overview: Overview, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_says_how_and_when_it_was_made(
+    overview: Overview, monkeypatch: pytest.MonkeyPatch, unrendered: None
+) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1794000000")
     command = "infercast simulate 'a b' --report <x>.html"
     text = Page(report_page(overview, command)).text
@@ -160,7 +162,7 @@ def test_what_users_type_is_escaped_and_an_overloaded_run_says_so(overview: Over
 
 
 @pytest.mark.parametrize(("model", "gpu"), [("qwen3-0.6b", "h200-sxm"), ("qwen3-30b-a3b", "mi300x")])
-def test_runs_of_few_tokens_and_of_other_gpus(model: str, gpu: str) -> None:
+def test_runs_of_few_tokens_and_of_other_gpus(model: str, gpu: str, unrendered: None) -> None:
     workload = synthetic_workload(arrival="burst", count=2, input_lengths=20, output_lengths=1)
     text = report_page(look_over(watch_run(system_of(deploy(model, gpu)), workload)))
     assert set(Page(text).ids) >= CHARTS

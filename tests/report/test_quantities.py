@@ -26,8 +26,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     return watch_run(system_of(deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2)), workload)
 
 
-def test_one_row_is_in_json_tables_page_and_comparison(run: Any, text_of: Any, without_tips: Any) -> None:
-    pytest.importorskip("matplotlib")
+def test_one_row_is_in_json_tables_page_and_comparison(
+    run: Any, text_of: Any, without_tips: Any, unrendered: None
+) -> None:
     data = forecast.forecast_dict(run.forecast)
     assert data["litres_per_token"] == 2.5
     assert all(0 < engine["watts"] <= 700 for engine in data["engines"])

@@ -28,7 +28,7 @@ def fleet(replica: Replica, workload: Workload, seed: int) -> tuple[Pool, Worklo
     return Pool(engines_of(replica, rng.randint(2, 4)), rng.choice([*POLICIES]), lockstep, shared), workload
 
 
-@pytest.mark.parametrize(("kind", "count"), [("small", 200), ("tree", 100), ("pipeline", 40), ("crowd", 40)])
+@pytest.mark.parametrize(("kind", "count"), [("small", 120), ("tree", 60), ("pipeline", 25), ("crowd", 25)])
 def test_every_engine_of_random_fleets(scenario: Any, facts: Any, reference_fleet: Any, kind: str, count: int) -> None:
     for seed in range(count):
         expected = [facts(record) for record in reference_fleet(*fleet(*scenario(kind, seed), seed))]
@@ -43,7 +43,7 @@ def two_pools(replica: Replica, workload: Workload, seed: int) -> Handover:
     return simulate_disaggregated(prefill, decode, link, lambda tokens: 10.0 * tokens, workload)
 
 
-@pytest.mark.parametrize(("kind", "count"), [("small", 100), ("crowd", 20)])
+@pytest.mark.parametrize(("kind", "count"), [("small", 60), ("crowd", 12)])
 def test_two_pools_of_plain_engines(
     scenario: Any, facts: Any, reference_engine: Any, monkeypatch: pytest.MonkeyPatch, kind: str, count: int
 ) -> None:

@@ -49,7 +49,7 @@ both = pytest.mark.parametrize("steps_under_way", [1, 2])
 
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [("small", 400), ("tree", 200), ("pipeline", 120), ("crowd", 60), ("states", 120), ("stops", 200)],
+    [("small", 240), ("tree", 120), ("pipeline", 80), ("crowd", 40), ("states", 72), ("stops", 120)],
 )
 @pytest.mark.parametrize("part", range(4))
 def test_every_step_of_random_engines(

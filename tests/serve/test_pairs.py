@@ -50,11 +50,11 @@ def workload_of(features: tuple[str, ...]) -> Workload:
     """Conversations or single requests that share prefixes, with classes and adapters if they are asked for."""
     if "sessions" in features:
         load = session_workload(
-            rate=4, count=40, turns=3, think=0.2, input_lengths=400, turn_lengths=100, output_lengths=60
+            rate=4, count=40, turns=3, think=0.2, input_lengths=400, turn_lengths=100, output_lengths=30
         )
     else:
         load = synthetic_workload(
-            concurrency=40, count=50, input_lengths=120, output_lengths=90, prefix_length=400, prefix_groups=12
+            concurrency=40, count=50, input_lengths=120, output_lengths=40, prefix_length=400, prefix_groups=12
         )
     if "priority" in features:
         load = with_classes(load, [parse_class("chat:1:priority=0"), parse_class("batch:1:priority=5")])

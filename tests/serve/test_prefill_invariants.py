@@ -14,7 +14,7 @@ from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.simulation import simulate
 
 seeds = st.integers(0, 1_000_000)
-often = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+often = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def in_tree(cache: RadixCache) -> tuple[int, int]:

@@ -85,13 +85,13 @@ def test_sessions_of_one_turn_are_plain_requests(scenario: Any, concurrency: int
 
 def test_every_step_of_random_conversations(scenario: Any, facts: Any, reference: Any) -> None:
     finding = 0
-    for seed in range(200):
+    for seed in range(90):
         record = reference(*scenario("talk", seed))
         expected = facts(record)
         for jump in (True, False):
             assert facts(simulate(*scenario("talk", seed), jump=jump)) == expected, (seed, jump)
         finding += bool(record.num_cached.any())
-    assert finding > 20
+    assert finding > 9
 
 
 def behind_a_server(replica: Replica, workload: Workload) -> tuple[Replica, Workload]:

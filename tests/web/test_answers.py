@@ -65,7 +65,7 @@ def test_a_quick_answer_of_a_slow_simulation_is_of_fewer_requests() -> None:
 
 
 def test_an_overload_is_an_answer_and_its_command_says_so() -> None:
-    found = ask(rate=5000.0, num_requests=400, output_len="400")
+    found = ask(rate=5000.0, num_requests=200, output_len="100")
     assert found["forecast"]["saturated"]
     assert found["command"].endswith(" --allow-overload")
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_answered(question: str, state: dict[str, Any], words: st
     assert words in str(problem.value)
 
 
-def test_files_to_keep() -> None:
+def test_files_to_keep(unrendered: None) -> None:
     for kind, words in (("html", "<!doctype html>"), ("csv", "sent_s,"), ("json", "{")):
         found = answer("export", {"state": QUICK, "kind": kind})
         assert found["name"] == f"llama-3.1-8b-h200-sxm.{kind}"
@@ -150,7 +150,7 @@ def test_files_to_keep() -> None:
         assert kind != "html" or "infercast simulate llama-3.1-8b" in found["text"]
 
 
-def test_several_states_on_one_page() -> None:
+def test_several_states_on_one_page(unrendered: None) -> None:
     states = [QUICK, {**QUICK, "gpu": "l40s"}, {**QUICK, "gpu": "l40s", "rate": 3.0}]
     page = answer("export", {"states": states, "kind": "html"})
     assert page["name"] == "comparison.html"

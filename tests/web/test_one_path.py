@@ -16,13 +16,10 @@ if not FOLDER.exists():
 SMALL = {"model": "qwen3-0.6b", "gpu": "l40s", "input_len": "uniform:50:400", "output_len": "20"}
 FEW = SMALL | {"num_requests": 60, "max_num_seqs": 64}
 STATES: dict[str, tuple[str, dict[str, Any]]] = {
-    "a run that goes on for its SLO": (
-        "simulate",
-        SMALL | {"rate": 30.0, "max_num_seqs": 64, "slo": "e2e_p99<2s,ttft_p99<60ms"},
-    ),
+    "a run that goes on for its SLO": ("simulate", SMALL | {"rate": 30.0, "slo": "e2e_p99<2s,ttft_p99<60ms"}),
     "clients of replicas": ("simulate", FEW | {"concurrency": 4, "data_parallel_size": 2, "pue": 1.3}),
     "stages": ("simulate", FEW | {"rate": 9.0, "pipeline_parallel_size": 2, "slo": "e2e_p90<1s"}),
-    "overloaded": ("simulate", SMALL | {"rate": 9000.0, "num_requests": 200, "max_num_seqs": 8}),
+    "overloaded": ("simulate", FEW | {"rate": 9000.0}),
     "sessions": ("simulate", FEW | {"session_rate": 2.0, "turns": "3"}),
     "refused": ("simulate", {"model": "qwen3-32b", "gpu": "l4"}),
     "memory": ("memory", {"model": "qwen3-8b", "gpu": "l40s", "max_model_len": 4096}),

@@ -142,9 +142,9 @@ def malformed(chance: random.Random) -> tuple[str, str, dict[str, str], bytes]:
     return chance.choice(["POST", "POST", "POST", "PUT", "GET", "BREW"]), path, headers, chance.choice(bodies)
 
 
-def test_five_hundred_malformed_requests_are_survived(server: Server) -> None:
+def test_hundreds_of_malformed_requests_are_survived(server: Server) -> None:
     chance, codes = random.Random(5), Counter[int]()
-    for _ in range(500):
+    for _ in range(250):
         method, path, headers, body = malformed(chance)
         words = [f"{method} /api/v1/{path} HTTP/1.1", "Host: localhost", "Connection: close"]
         words += [f"{name}: {value}" for name, value in headers.items()]
@@ -158,7 +158,7 @@ def test_five_hundred_malformed_requests_are_survived(server: Server) -> None:
             assert {"type", "message"} <= {*json.loads(told)["error"]}
         assert b"Traceback" not in told
         assert b"root:" not in told
-    assert codes[422] + codes[400] + codes[415] + codes[404] + codes[405] > 400, codes
+    assert codes[422] + codes[400] + codes[415] + codes[404] + codes[405] > 200, codes
     assert server.post("memory", {"state": QUICK}).status_code == 200
     time.sleep(1.0)  # the client may ask again
 

@@ -88,8 +88,20 @@ def _number(version: str) -> tuple[int, ...]:
     return numbers(found[1]) if found else ()
 
 
-def _spelled(rows: Sequence[Argument], release: tuple[int, ...]) -> dict[str, Argument]:
+@cache
+def _table(family: str, settings: Settings) -> tuple[list[Argument], list[str]]:
+    """Rows and releases of ``arguments.json``, or of an engine that has only settings."""
+    if not settings:
+        found = json.loads((DATA / "engines" / family / "arguments.json").read_text(encoding="utf-8"))
+        return [Argument(*row) for row in found["rows"]], found["releases"]
+    plain = ((name, (), "switch" if kind is bool else "value", "", "", (), "", "") for name, kind in settings)
+    return [Argument(*row) for row in plain], ["0"]
+
+
+@cache
+def _spelled(family: str, settings: Settings, release: tuple[int, ...]) -> dict[str, Argument]:
     """Flags of one of the releases that were looked at, by their forms."""
+    rows, _ = _table(family, settings)
     own = (row for row in rows if _number(row.since) <= release and (not row.until or release < _number(row.until)))
     return {form: row for row in own for form in row.spellings}
 
@@ -104,19 +116,17 @@ def _begun(spelled: Collection[str], name: str) -> list[str]:
 class Arguments:
     def __init__(self, engine: str, title: str, settings: Settings, *, flexible: bool) -> None:
         self._family, _, version = engine.partition("@")
-        path = DATA / "engines" / self._family / "arguments.json"
-        plain = [(name, (), "switch" if kind is bool else "value", "", "", (), "", "") for name, kind in settings]
-        table: dict[str, Any] = {"releases": ["0"], "rows": plain}
-        table |= json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        self._rows, self._releases = [Argument(*row) for row in table["rows"]], [*map(_number, table["releases"])]
-        self._names = dict(zip(self._releases, table["releases"], strict=True))
-        self.releases: Sequence[str] = table["releases"]  # That were looked at, the newest last
+        self._own = () if (DATA / "engines" / self._family / "arguments.json").is_file() else settings
+        self.releases: Sequence[str]  # That were looked at, the newest last
+        self._rows, self.releases = _table(self._family, self._own)
+        self._releases = [*map(_number, self.releases)]
+        self._names = dict(zip(self._releases, self.releases, strict=True))
         asked = _number(version)
         same = [each for each in self._releases if each[: len(asked)] == asked]
         later = [each for each in self._releases if each >= asked]
         # Between two that were looked at it is the later one.
         self._here = [*same[-1:], *later[:1], *self._releases[-1:]][0]
-        self.spelled = _spelled(self._rows, self._here)
+        self.spelled = _spelled(self._family, self._own, self._here)
         self._release, self._flexible = f"{title} {version}", flexible
 
     def parted(self, written: str) -> tuple[str, str]:
@@ -159,7 +169,7 @@ class Arguments:
     def _elsewhere(self, name: str) -> Found | None:
         """A flag of the last other release that takes it, and what became of it."""
         for release in reversed(self._releases):
-            spelled = _spelled(self._rows, release)
+            spelled = _spelled(self._family, self._own, release)
             if len(begun := _begun(spelled, name)) == 1:
                 found, last = spelled[begun[0]], self._names[release]
                 since = min((row.since for row in self._rows if begun[0] in row.spellings), key=_number)

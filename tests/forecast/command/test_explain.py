@@ -79,7 +79,7 @@ def test_a_command_that_does_not_fit_says_what_would() -> None:
 
 
 def test_a_light_and_a_heavy_load() -> None:
-    found = explain_command("vllm serve qwen3-0.6b --max-num-seqs 8 --max-model-len 16384", "l4", advice=False)
+    found = explain_command("vllm serve qwen3-0.6b --max-num-seqs 32 --max-model-len 16384", "l4", advice=False)
     assert [each.name for each in found.served] == ["light", "heavy"]
     light, heavy = (each.forecast for each in found.served)
     assert found.capacity is not None

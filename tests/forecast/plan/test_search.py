@@ -123,7 +123,7 @@ def test_fewest_gpus(ask: Ask) -> None:
 
 
 def test_least_latency_takes_more_than_least_cost(ask: Ask, answer: Plan) -> None:
-    found = plan(ask(objective="latency"))
+    found = plan(ask(objective="latency", gpus=("h100-sxm",)))
     assert found.winner is not None
     assert found.winner.figures is not None
     assert answer.winner is not None
@@ -142,7 +142,7 @@ def test_most_requests_a_second(ask: Ask) -> None:
 
 @pytest.mark.parametrize("odds", [0.0, 0.9])
 def test_simulate_agrees_with_the_rate_that_is_named(odds: float) -> None:
-    workload = synthetic_workload(rate=20.0, input_lengths=300, output_lengths=20)
+    workload = synthetic_workload(rate=20.0, count=400, input_lengths=300, output_lengths=20)
     limits = parse_slo("ttft_p99<150ms")
     question = Question("qwen3-0.6b", workload, limits, ("l4",), ("vllm@0.25",), (1.0,), 1, settings=((),))
     found = plan(replace(question, least_odds=odds))
