@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infercast.errors import InputError
 from infercast.serve import Request
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.fleet.outages import Outages
@@ -150,3 +151,8 @@ def test_times_of_outages():
         end = back
     assert np.mean(gaps) == pytest.approx(100.0, rel=0.06)
     assert next(drawn.of(0)) != next(drawn.of(1))
+
+
+def test_a_replica_that_hardly_ever_serves_is_refused():
+    with pytest.raises(InputError, match="hardly ever end"):
+        simulate_fleet(pool(1, outages=Outages(0.1, mtbf=0.3)), Workload((Request(0.0, 100, 400),)))

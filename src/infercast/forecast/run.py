@@ -331,15 +331,11 @@ def groups_of(run: SimulatedRun) -> tuple[GroupRun, ...]:
         last = first + len(pool.records)
         own = counted & (served.engine >= first) & (served.engine < last)
         several = own & ~np.isnan(tpot)
-        found.append(
-            GroupRun(
-                pool.role, len(pool.records), pool.pool.gpus, run.system.weights[place] if run.system.weights else 1.0,
-                float(own.sum() / counted.sum()), percentiles(served.ttft[own]) if own.any() else None,
-                percentiles(tpot[several]) if several.any() else None,
-                sum(each.busy for each in pool.engines) / len(pool.engines), pool.kv_usage.mean,
-            )
-        )  # fmt: skip
-        first = last
+        ttft, gaps = (percentiles(each[of]) if of.any() else None for each, of in ((served.ttft, own), (tpot, several)))
+        weight, share = run.system.weights[place] if run.system.weights else 1.0, float(own.sum() / counted.sum())
+        busy, count, first = sum(each.busy for each in pool.engines) / len(pool.engines), len(pool.records), last
+        row = GroupRun(pool.role, count, pool.pool.gpus, weight, share, ttft, gaps, busy, pool.kv_usage.mean)
+        found.append(row)
     return tuple(found)
 
 

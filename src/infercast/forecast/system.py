@@ -80,10 +80,9 @@ class System(NamedTuple):
         if not self.is_fleet:
             return first
         replicas = tuple(each for pool in self.pools for each in pool.engines.replicas)
-        weights = self.weights if len({*self.weights}) > 1 else ()
-        each = [weight for pool, weight in zip(self.pools, weights, strict=False) for _ in pool.engines.replicas]
-        servers = sum(pool.engines.servers for pool in self.pools)
-        return replace(first, replicas=replicas, weights=(*each,), servers=servers)
+        each = [weight for pool, weight in zip(self.pools, self.weights, strict=False) for _ in pool.engines.replicas]
+        servers, weights = sum(pool.engines.servers for pool in self.pools), (*each,) if len({*each}) > 1 else ()
+        return replace(first, replicas=replicas, weights=weights, servers=servers)
 
     @property
     def smallest(self) -> Replica:
@@ -163,12 +162,8 @@ def fleet_of(groups: Sequence[tuple[str, Deployment, int]], router: str | None =
         raise InputError("replicas that share experts cannot be part of a fleet; leave out enable_expert_parallel")
     if any(deployment.model.name != groups[0][1].model.name for _, deployment, _ in groups):
         raise InputError("a fleet serves one model; simulate each model by itself")
-    return System(
-        tuple(
-            _pool(deployment, router or PROXY_ROUTER, name if len(groups) > 1 else BOTH, count)
-            for name, deployment, count in groups
-        )
-    )
+    pools = (_pool(each, router or PROXY_ROUTER, name if groups[1:] else BOTH, count) for name, each, count in groups)
+    return System(tuple(pools))
 
 
 def two_pools(

@@ -434,13 +434,10 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | N
 
 
 def _group_words(group: run.GroupRun) -> str:
+    times = "".join(f", {name} p50 {units.format_seconds(each.p50)}, p99 {units.format_seconds(each.p99)}"
+                    for name, each in (("TTFT", group.ttft), ("TPOT", group.tpot)) if each is not None)  # fmt: skip
     cost = "" if group.usd_per_hour is None else f", {units.format_dollars(group.usd_per_hour)} per hour"
-    if group.ttft is None:
-        return f"{group.name}: no requests{cost}"
-    tpot = "" if group.tpot is None else f", TPOT p50 {units.format_seconds(group.tpot.p50)}"
-    times = f"TTFT p50 {units.format_seconds(group.ttft.p50)}, p99 {units.format_seconds(group.ttft.p99)}{tpot}"
-    share, held = map(units.format_percent, (group.share, group.kv_usage))
-    return f"{group.name}: {share} of requests, {times}, KV cache {held}{cost}"
+    return f"{group.name}: {units.format_percent(group.share)} of requests{times}{cost}"
 
 
 def _installed_and_run(pool: run.PoolRun) -> str:

@@ -222,7 +222,9 @@ class RunningPool:
         number, answered = engine.number, sorted(engine.inbox.answered)
         for index, moment in answered:
             self._loads.answered(number, moment, index, engine.outstanding.pop(index))
-        lost, abort = engine.outstanding, engine.loop.scheduler.abort
+        lost, abort, most = engine.outstanding, engine.loop.scheduler.abort, 5000
+        if len(engine.record.outages) == most:
+            raise InputError(f"replica {number} fails more than {most:,} times, so that requests hardly ever end")
         engine.record.outages.append(Outage(time, end, len(lost), sum(map(abort, lost))))
         for index, request in lost.items():
             self._loads.answered(number, time, index, request)
