@@ -313,7 +313,7 @@ class Record(RequestTimes):
             for times in (self.started_at, self.first_token):
                 times[index] = times[index] if times[index] <= left else left
 
-    def forget(self, index: int) -> None:
+    def drop(self, index: int) -> None:
         """A request is gone with what was computed for it, and is sent again as if it had never come."""
         for times in (self.sent_at, self.started_at, self.first_token):
             times[index] = np.nan

@@ -228,7 +228,7 @@ class RunningPool:
         engine.record.outages.append(Outage(time, end, len(lost), sum(map(abort, lost))))
         for index, request in lost.items():
             self._loads.answered(number, time, index, request)
-            engine.record.forget(index)
+            engine.record.drop(index)
             cast("Clients", self._arrivals).put_back(index, request, time)
         for tell in self._on_failure:
             tell(number)
