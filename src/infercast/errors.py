@@ -39,15 +39,9 @@ class UnknownNameError(InputError):
     """A name that is not known, with the nearest known ones."""
 
     def __init__(
-        self,
-        kind: str,
-        name: str,
-        known: Iterable[str],
-        hint: str = "",
-        *,
-        near: Sequence[str] | None = None,
+        self, kind: str, name: str, known: Iterable[str], hint: str = "", *, near: Sequence[str] | None = None,
         listed: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``near`` are guesses of the caller's own; names too many to be ``listed`` are not."""
         names = sorted(known)
         if near is None:

@@ -12,7 +12,7 @@ import pytest
 
 import infercast
 from infercast.hardware.host import probe_of
-from infercast.lab.measure.host import probe_host
+from infercast.lab.measure.device import probe_host
 
 SPREAD = {"p50", "p10", "p90", "n"}
 GPU = {"eager_add_us", "eager_layer_us", "graph200_launch_us", "graph200_total_us", "roundtrip_us"}

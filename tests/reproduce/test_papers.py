@@ -3,9 +3,9 @@
 import pytest
 
 from infercast.errors import UnknownNameError
-from infercast.reproduce import figures, show
-from infercast.reproduce.figures import Table, number, written
-from infercast.reproduce.papers import figures_declared, paper_named, papers, table_of
+from infercast.reproduce import papers as figures
+from infercast.reproduce import show
+from infercast.reproduce.papers import Table, figures_declared, number, paper_named, papers, table_of, written
 
 SLOW = {"plans", "planning", "variants", "cost", "token"}
 QUICK = [name for name in figures_declared() if name not in SLOW]

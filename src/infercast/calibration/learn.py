@@ -246,12 +246,9 @@ def prior_of(replays: Sequence[Replay], *, over_http: bool) -> Array:
 
 
 def calibrate(
-    deployment: Deployment,
-    results: Sequence[Path | str | Result],
-    *,
-    asked: Asked | None = None,
+    deployment: Deployment, results: Sequence[Path | str | Result], *, asked: Asked | None = None,
     tell: Tell = lambda _: None,
-) -> Calibration:
+) -> Calibration:  # fmt: skip
     """What measured ``results`` (files, folders or `Result`) say of a deployment; ``asked`` says what they do not."""
     if deployment.corrections is not None:
         raise InputError("the deployment is calibrated already; calibrate one without")
@@ -286,14 +283,11 @@ def _calibration(
         _source(replay, _pairs(replay, solution.point), pairs, deployment.model.name) for replay, pairs in both
     )
     return Calibration(
-        Fingerprint.of(deployment),
-        **learned_of(solution),
-        results=sources,
+        Fingerprint.of(deployment), **learned_of(solution), results=sources,
         prefix_hit_rate=_mean([each.prefix_hit_rate for each in results]),
-        acceptance_length=_mean([each.acceptance_length for each in results]),
-        version=__version__,
+        acceptance_length=_mean([each.acceptance_length for each in results]), version=__version__,
         title="these results",
-    )
+    )  # fmt: skip
 
 
 def _left_out(replays: Sequence[Replay], prior: Array, tell: Tell) -> list[tuple[Pair, ...]]:

@@ -129,12 +129,9 @@ def make_workload(load: Load, asked: Asked) -> tuple[Workload, tuple[str, ...], 
 
 
 def _drawn(
-    load: Load,
-    asked: Asked,
-    kind: tuple[int, float | None, int | None],
-    lengths: tuple[Array | Lengths | str, Array | Lengths | str],
-    assumed: list[str],
-) -> Workload:
+    load: Load, asked: Asked, kind: tuple[int, float | None, int | None],
+    lengths: tuple[Array | Lengths | str, Array | Lengths | str], assumed: list[str],
+) -> Workload:  # fmt: skip
     count, rate, concurrency = kind
     inputs, outputs = (
         str(

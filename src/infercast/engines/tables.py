@@ -123,11 +123,10 @@ class DecodeSurface:
         end = start + steps if start + steps < PAGE else PAGE
         if not rest:
             return [column[start:end] for column in page]
-        share = rest / num_sequences
-        if steps == 1:
-            return [[column[start] + share * (column[end] - column[start])] for column in page]
-        places = range(start, end)
-        return [[column[at] + share * (column[at + 1] - column[at]) for at in places] for column in page]
+        share, places, found = rest / num_sequences, range(start, end), list[list[float]]()
+        for column in page:
+            found += [[column[at] + share * (column[at + 1] - column[at]) for at in places]]
+        return found
 
     def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
         return [*chain.from_iterable(self(num_sequences, total_keys))]

@@ -93,19 +93,11 @@ class Elasticities(ResultMixin):
 
 
 def elasticities(
-    deployment: Deployable,
-    gpu: GpuSource | None = None,
-    workload: Servable = None,
-    *,
-    step: float = 0.1,
-    slo: Slo | str | None = None,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    router: str | None = None,
-    tell: Tell | bool | None = None,
-    time_limit: float | None = None,
+    deployment: Deployable, gpu: GpuSource | None = None, workload: Servable = None, *, step: float = 0.1,
+    slo: Slo | str | None = None, price: Tariff | float | None = None, facility: Facility | None = None,
+    router: str | None = None, tell: Tell | bool | None = None, time_limit: float | None = None,
     **options: Unpack[RunOptions],
-) -> Elasticities:
+) -> Elasticities:  # fmt: skip
     """What one per cent of each number brings, by simulations of a share ``step`` (small ones are noisy) off it."""
     require(0.001 <= step <= 0.25, "step", "be a share from 0.001 to 0.25", step)
     promise = parse_slo(slo) if isinstance(slo, str) else slo

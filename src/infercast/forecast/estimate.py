@@ -288,15 +288,9 @@ def estimate(
     **sizes: Any,
 ) -> Estimate: ...
 def estimate(
-    kernel: Any,
-    /,
-    gpu: Any,
-    *,
-    condition: str = ALONE,
-    predictor: str | Predictor = "learned",
-    network: str | None = None,
-    **sizes: Any,
-) -> Any:
+    kernel: Any, /, gpu: Any, *, condition: str = ALONE, predictor: str | Predictor = "learned",
+    network: str | None = None, **sizes: Any,
+) -> Any:  # fmt: skip
     """Estimate a kernel on a GPU: seconds, an 80 % interval, source and bound.
 
     ``condition``: ``alone`` is one launch after a pause, as `infercast measure` times it, ``engine`` one among the

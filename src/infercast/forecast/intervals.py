@@ -177,12 +177,9 @@ def half_widths(
 def longer(replica: Replica, about: uncertainty.Uncertainty, *, gpu: bool = False, host: bool = False) -> Replica:
     """A replica at the upper end of its GPU's interval, or of its host's."""
     return slowed(
-        replica,
-        prompts=exp(about.prompts) if gpu else 1.0,
-        decodes=exp(about.decodes) if gpu else 1.0,
-        host=exp(about.host) if host else 1.0,
-        path=about.path if host else 0.0,
-    )
+        replica, prompts=exp(about.prompts) if gpu else 1.0, decodes=exp(about.decodes) if gpu else 1.0,
+        host=exp(about.host) if host else 1.0, path=about.path if host else 0.0,
+    )  # fmt: skip
 
 
 def forecast_intervals(forecast: SimulatedRun) -> Intervals:

@@ -359,15 +359,10 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
         families.append(FamilyShare(family, seconds, seconds / gpu_seconds, bound, source, ranked))
     families.sort(key=lambda family: -family.seconds)
     return Phase(
-        name=name,
-        steps=totals.steps,
-        tokens=totals.tokens,
-        seconds=totals.seconds,
-        gpu_seconds=gpu_seconds,
+        name=name, steps=totals.steps, tokens=totals.tokens, seconds=totals.seconds, gpu_seconds=gpu_seconds,
         host_bound_seconds=max(0.0, deployment.layout.pipeline * totals.seconds - gpu_seconds),
-        families=tuple(families),
-        waits_for="host" if deployment.layout.pipeline == 1 else "host, other stages",
-    )
+        families=tuple(families), waits_for="host" if deployment.layout.pipeline == 1 else "host, other stages",
+    )  # fmt: skip
 
 
 def average_step(deployment: Deployment, totals: PhaseTotals, *, receives: bool = False) -> StepCost:

@@ -126,19 +126,11 @@ class Layouts(PlottableResult, tuple[LayoutCost, ...]):
 
 
 def compare(
-    model: ModelSource,
-    gpus: Sequence[GpuSource],
-    *,
-    num_gpus: Iterable[int] = (1, 2, 4, 8),
-    workload: Workload | None = None,
-    router: str | None = None,
-    slo: Slo | str | None = None,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    tell: Callable[[str], None] | bool | None = None,
-    time_limit: float | None = None,
-    **options: Unpack[DeployOptions],
-) -> Layouts:
+    model: ModelSource, gpus: Sequence[GpuSource], *, num_gpus: Iterable[int] = (1, 2, 4, 8),
+    workload: Workload | None = None, router: str | None = None, slo: Slo | str | None = None,
+    price: Tariff | float | None = None, facility: Facility | None = None,
+    tell: Callable[[str], None] | bool | None = None, time_limit: float | None = None, **options: Unpack[DeployOptions],
+) -> Layouts:  # fmt: skip
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
 
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is called with each layout as it begins.

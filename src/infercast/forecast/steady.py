@@ -339,11 +339,10 @@ def find_state(
     replica: Replica, workload: Workload, served: Record | ServedRequests, steady: SteadyState, *, engines: int = 1,
     capacity: Callable[[], float] | None = None, is_late: Callable[[int], bool] = lambda _: False,
 ) -> State:  # fmt: skip
-    """How ``engines`` equal ones cope; ``capacity`` computes their joint capacity if it is not the sum.
-
-    A long run decides by itself. In a shorter one a growing queue may be that of a healthy deployment, so the capacity
-    decides, unless the run proves that there is room (steady, hardly any waiting, half of the seats free at all times)
-    or ``is_late``, told how many requests a capacity takes, says that there is no time.
+    """How ``engines`` equal ones cope; ``capacity`` computes their joint capacity if it is not the sum. A long run
+    decides by itself. In a shorter one a growing queue may be that of a healthy deployment, so the capacity decides,
+    unless the run proves that there is room (steady, hardly any waiting, half of the seats free at all times) or
+    ``is_late``, told how many requests a capacity takes, says that there is no time.
     """
     if workload.concurrency is not None:
         return State(STABLE)

@@ -245,21 +245,12 @@ class Sweep(PlottableResult):
 
 
 def sweep(
-    deployment: deploy.Deployable,
-    gpu: deploy.GpuSource | None = None,
-    workload: deploy.Servable = None,
-    *,
-    rates: Iterable[float] | None = None,
-    concurrencies: Iterable[int] | None = None,
-    vary: Varied | None = None,
-    slo: Slo | str | None = None,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    router: str | None = None,
-    tell: Tell | bool | None = None,
-    time_limit: float | None = None,
+    deployment: deploy.Deployable, gpu: deploy.GpuSource | None = None, workload: deploy.Servable = None, *,
+    rates: Iterable[float] | None = None, concurrencies: Iterable[int] | None = None, vary: Varied | None = None,
+    slo: Slo | str | None = None, price: Tariff | float | None = None, facility: Facility | None = None,
+    router: str | None = None, tell: Tell | bool | None = None, time_limit: float | None = None,
     **options: Unpack[deploy.RunOptions],
-) -> Sweep:
+) -> Sweep:  # fmt: skip
     """Simulate a workload at several rates, numbers of clients, or values of a setting; names do as in `simulate`.
 
     ``vary`` names a what-if change, with its values: ``("max_num_seqs", [128, 1024])``, or two, all pairs of which are
@@ -362,14 +353,9 @@ def _along_setting(
 
 
 def changed_points(
-    asked: partial[Deployment],
-    changes: Sequence[str],
-    workload: Workload,
-    slo: Slo | None,
-    decide: Decide,
-    router: str | None,
-    tell: Tell,
-) -> list[Point]:
+    asked: partial[Deployment], changes: Sequence[str], workload: Workload, slo: Slo | None, decide: Decide,
+    router: str | None, tell: Tell,
+) -> list[Point]:  # fmt: skip
     """The same workload on a deployment after each of these changes, in the words of ``--what-if``."""
     systems: list[System | str] = []
     for text in changes:
@@ -474,7 +460,6 @@ def save_energy(
     **options: Any,
 ) -> Savings:  # fmt: skip
     """Simulate a workload under several power limits in watts, or clocks in MHz, and find the one that saves most.
-
     Without either, power limits from two fifths of the GPU's own limit on are tried. The SLO must hold with a
     probability of ``least_odds``, 80 % if none is given; 0: by the forecast's own numbers. ``options`` are those of
     `deploy`. Energy is counted at the wall, with servers and building.

@@ -57,17 +57,10 @@ def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40)
     fitted = _by_session(requests, grown, sessions, span) if sessions else _single(requests, inputs, reused)
     arrival = [("arrival", "burst")] if not span else _arrivals(cv, len(requests) / span, is_open=sessions is None)
     return TrafficSummary(
-        description=workload.description,
-        requests=len(requests),
-        span_s=span,
-        rates=tuple(rates.tolist()),
-        gap_cv=cv,
-        input_tokens=percentiles(inputs),
-        output_tokens=percentiles(outputs),
-        reuse=float(reused.sum() / inputs.sum()),
-        sessions=sessions,
-        options=(*arrival, *fitted, ("output-len", fit_lengths(outputs))),
-    )
+        description=workload.description, requests=len(requests), span_s=span, rates=tuple(rates.tolist()), gap_cv=cv,
+        input_tokens=percentiles(inputs), output_tokens=percentiles(outputs), reuse=float(reused.sum() / inputs.sum()),
+        sessions=sessions, options=(*arrival, *fitted, ("output-len", fit_lengths(outputs))),
+    )  # fmt: skip
 
 
 def _arrivals(cv: float, rate: float, *, is_open: bool) -> list[tuple[str, str]]:
@@ -122,12 +115,9 @@ def _by_session(
     counts = np.array([len(each) for each in turns.values()])
     rate = [("session-rate", f"{len(turns) / span:.4g}")] if span else []
     return [
-        *rate,
-        ("turns", fit_lengths(counts)),
-        ("input-len", fit_lengths(first)),
-        ("turn-len", fit_lengths(np.array(grown))),
-        ("think", f"exponential:{sessions.pause_s / np.log(2):.4g}"),
-    ]
+        *rate, ("turns", fit_lengths(counts)), ("input-len", fit_lengths(first)),
+        ("turn-len", fit_lengths(np.array(grown))), ("think", f"exponential:{sessions.pause_s / np.log(2):.4g}"),
+    ]  # fmt: skip
 
 
 def _single(requests: Sequence[Request], inputs: Array, reused: Array) -> list[tuple[str, str]]:

@@ -477,13 +477,10 @@ def _gaps_errors(gaps: Array, counts: Array, places: Array) -> list[float]:
 
 
 def luck_of(
-    workload: Workload,
-    served: Record | ServedRequests,
-    replica: Replica,
-    serve: Callable[[Workload], Record | ServedRequests],
-    lengths: tuple[int, int] = LENGTHS,
+    workload: Workload, served: Record | ServedRequests, replica: Replica,
+    serve: Callable[[Workload], Record | ServedRequests], lengths: tuple[int, int] = LENGTHS,
     steady: tuple[float, float] | None = None,
-) -> Array | None:
+) -> Array | None:  # fmt: skip
     """Half widths (logarithms) of 80 % intervals of other seeds, of which ``serve`` runs a few; None if none is."""
     count, (least, most), both = len(workload.requests), lengths, sqrt(2.0)  # the run itself is a draw, too
     # All at once: what happens depends on how many they are.

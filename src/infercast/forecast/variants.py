@@ -97,12 +97,11 @@ def estimate_variants(
     gpu: str | Path | Gpu, *, batch: int = 1, context: int = 1024, prompt: int | None = None, front: str = FRONTS[0],
     predictor: str | Predictor = "learned", **sizes: Any,
 ) -> Variants:  # fmt: skip
-    """A step of models with ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``inter``: numbers or arrays.
-
-    Models are like Llama's: grouped attention, a gated feed-forward of ``inter`` values, a head of its own; with
-    ``experts``, like Mixtral's, ``topk`` of them of ``inter`` values each. ``head_dim``, ``vocabulary`` and
-    ``quantization`` (bf16, fp8, ...) may be said, too. The step decodes ``batch`` sequences after ``context`` tokens,
-    or computes a ``prompt`` of that many. Equal kernels are estimated once, so a million cost little.
+    """A step of models with ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``inter``: numbers or arrays. Models are
+    like Llama's: grouped attention, a gated feed-forward of ``inter`` values, a head of its own; with ``experts``, like
+    Mixtral's, ``topk`` of them of ``inter`` values each. ``head_dim``, ``vocabulary`` and ``quantization`` (bf16, fp8,
+    ...) may be said, too. The step decodes ``batch`` sequences after ``context`` tokens, or computes a ``prompt`` of
+    that many. Equal kernels are estimated once, so a million cost little.
     """
     if front not in FRONTS:
         raise UnknownNameError("measure of a front", front, FRONTS)

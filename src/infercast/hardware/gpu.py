@@ -330,14 +330,10 @@ def _locked(gpu: Gpu, clock_mhz: float) -> Gpu:
     fraction = clock_mhz * MEGA / gpu.top_clock
     boost = gpu.boost_clock * fraction
     return replace(
-        gpu,
-        title=f"{gpu.title}, locked at {clock_mhz:g} MHz",
-        clock_limit=clock_mhz * MEGA,
-        unlimited=gpu.unlimited or gpu,
-        boost_clock=boost,
-        max_clock=gpu.top_clock,
+        gpu, title=f"{gpu.title}, locked at {clock_mhz:g} MHz", clock_limit=clock_mhz * MEGA,
+        unlimited=gpu.unlimited or gpu, boost_clock=boost, max_clock=gpu.top_clock,
         sustained_clock=min(gpu.sustained_clock, boost),
         tensor_flops={dtype: rate * fraction for dtype, rate in gpu.tensor_flops.items()},
         whole_tensor_flops=gpu.whole_tensor_flops * fraction,
         **{rate: getattr(gpu, rate) * fraction for rate in ON_CHIP},
-    )
+    )  # fmt: skip

@@ -102,18 +102,13 @@ class Source(NamedTuple):
 
 
 def read_model(
-    source: str | os.PathLike[str] | Mapping[str, Any],
-    *,
-    quantization: str | None = None,
-    name: str | None = None,
+    source: str | os.PathLike[str] | Mapping[str, Any], *, quantization: str | None = None, name: str | None = None,
     overrides: Mapping[str, Any] | None = None,
-) -> ModelConfig:
-    """Read a model.
-
-    ``source`` is the name of a bundled model or an alias of it, a path to a config.json, a folder that holds one, or
-    the content of one. ``quantization`` quantises an unquantised checkpoint while loading, as vLLM's option of that
-    name does (``fp8``, ``int8``, ``int4``, ``awq``, ``gptq``, ``mxfp4``, ``nvfp4``, ``fp8_block``); None and ``none``
-    keep what the checkpoint says. ``name`` replaces the model's name, ``overrides`` fields of its config.
+) -> ModelConfig:  # fmt: skip
+    """Read a model. ``source`` is the name of a bundled model or an alias of it, a path to a config.json, a folder that
+    holds one, or the content of one. ``quantization`` quantises an unquantised checkpoint while loading, as vLLM's
+    option of that name does (``fp8``, ``int8``, ``int4``, ``awq``, ``gptq``, ``mxfp4``, ``nvfp4``, ``fp8_block``); None
+    and ``none`` keep what the checkpoint says. ``name`` replaces the model's name, ``overrides`` fields of its config.
     """
     found = config_of(source)
     if overrides:

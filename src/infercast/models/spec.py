@@ -350,7 +350,6 @@ class Cut(NamedTuple):
 
 def cut_block(config: ModelConfig, tensor: int, expert_gpus: int) -> Cut | None:
     """The first cut inside a block, with matrices split over ``tensor`` GPUs and each expert over ``expert_gpus``.
-
     Weights that are quantised in blocks of 128 x 128 can only be cut between blocks. Facts of vLLM 0.25
     (``quantization/fp8.py``, ``quantization/utils/fp8_utils.py``): experts need whole blocks in any layout, products
     that are split by their inputs (and the expansions of latent attention) once they are split. Joined products
@@ -405,11 +404,10 @@ def rank_weight_bytes(config: ModelConfig, layout: ParallelLayout, multiples: Mu
 def stage_weight_bytes(
     config: ModelConfig, layout: ParallelLayout, stage: int, multiples: Multiples = UNPADDED
 ) -> float:
-    """Weights of each GPU in one stage of a pipeline (stage 0 without one).
-
-    Matrices are split over the tensor group, routed experts over the GPUs that share them; norms and routers, scarce
-    key-value heads and the projections down to a latent are on every GPU. The first stage has the embedding, the last
-    one the head (a tied head is the embedding once more), and every stage the encoder of images.
+    """Weights of each GPU in one stage of a pipeline (stage 0 without one). Matrices are split over the tensor group,
+    routed experts over the GPUs that share them; norms and routers, scarce key-value heads and the projections down to
+    a latent are on every GPU. The first stage has the embedding, the last one the head (a tied head is the embedding
+    once more), and every stage the encoder of images.
     """
     weights = config.weights
     table = config.vocabulary * config.hidden / layout.tensor

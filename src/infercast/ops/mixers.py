@@ -249,11 +249,10 @@ class TopK(Batch):
 
 @dataclass(frozen=True)
 class SparseAttention(HeadAttention, Batch):
-    """Attention of every new token over the keys that were chosen for it and the last ``window`` ones.
-
-    ``selected`` is the most keys that are chosen for a query (compressed ones where ``compress`` > 1; 0: all of them),
-    in blocks of ``block`` keys next to each other. ``bytes_per_key`` is what one key with its value takes in the cache,
-    all ``kv_heads`` of this GPU together. ``kind``: ``mla``, ``csa``, ``hca`` or ``msa``.
+    """Attention of every new token over the keys that were chosen for it and the last ``window`` ones. ``selected`` is
+    the most keys that are chosen for a query (compressed ones where ``compress`` > 1; 0: all of them), in blocks of
+    ``block`` keys next to each other. ``bytes_per_key`` is what one key with its value takes in the cache, all
+    ``kv_heads`` of this GPU together. ``kind``: ``mla``, ``csa``, ``hca`` or ``msa``.
     """
 
     _: KW_ONLY

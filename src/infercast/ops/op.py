@@ -421,14 +421,12 @@ class HeadAttention(ComputedInDtype):
 
 @dataclass(frozen=True)
 class Attention(HeadAttention):
-    """One attention kernel over a batch of sequences of uneven lengths.
-
-    The batch is a histogram: ``sequences[i]`` sequences each have ``queries[i]`` new tokens and ``keys[i]`` tokens
-    in all (cached ones and the new ones). The last axis runs over the batch and is summed; further axes in front
-    are an array of batches. Rows with ``sequences == 0`` are padding. A decode row has ``queries == 1``.
-
-    ``window`` limits a query to the last ``window`` keys (0: no limit). With ``latent_kv`` (multi-head latent
-    attention in its absorbed form) keys and values are one stored vector of ``head_dim``, read once.
+    """One attention kernel over a batch of sequences of uneven lengths. The batch is a histogram: ``sequences[i]``
+    sequences each have ``queries[i]`` new tokens and ``keys[i]`` tokens in all (cached ones and the new ones). The last
+    axis runs over the batch and is summed; further axes in front are an array of batches. Rows with ``sequences == 0``
+    are padding. A decode row has ``queries == 1``. ``window`` limits a query to the last ``window`` keys (0: no limit).
+    With ``latent_kv`` (multi-head latent attention in its absorbed form) keys and values are one stored vector of
+    ``head_dim``, read once.
     """
 
     queries: Lengths

@@ -64,10 +64,9 @@ def kind_named(name: str) -> Kind:
 
 @dataclass(frozen=True)
 class TensorOp(Counted):
-    """An operator that hardly computes, on ``batch`` times ``rows`` rows of ``cols`` values.
-
-    ``count`` is the ``k`` of a top-k or the rows of an embedding's table. ``read`` and ``written`` are bytes, where
-    they are not what its kind says (masks, operands that are broadcast, other strides of a pool).
+    """An operator that hardly computes, on ``batch`` times ``rows`` rows of ``cols`` values. ``count`` is the ``k`` of
+    a top-k or the rows of an embedding's table. ``read`` and ``written`` are bytes, where they are not what its kind
+    says (masks, operands that are broadcast, other strides of a pool).
     """
 
     kind: str
@@ -120,7 +119,6 @@ class Product(Counted):
 @dataclass(frozen=True)
 class Conv2d(Counted):
     """A convolution of ``batch`` images of ``channels`` x ``height`` x ``width`` by cuDNN; 1-D ones have a height of 1.
-
     ``out_height`` and ``out_width`` say what stride, padding and dilation make of an image (`conv2d` works them out).
     """
 

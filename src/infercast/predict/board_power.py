@@ -89,14 +89,10 @@ class BoardPower:
         """The same board at a share of its clock: its voltage, and with it the energy of work, falls too."""
         change = fraction / self.clock
         return replace(
-            self,
-            idle_watts=self.idle_watts * (IDLE_FIXED + (1.0 - IDLE_FIXED) * change**ACTIVE_EXPONENT),
-            active_watts=self.active_watts * change**ACTIVE_EXPONENT,
-            flop=self.flop * change**FLOP_EXPONENT,
-            dram=self.dram * change**BYTE_EXPONENT,
-            l2=self.l2 * change**FLOP_EXPONENT,
-            clock=fraction,
-        )
+            self, idle_watts=self.idle_watts * (IDLE_FIXED + (1.0 - IDLE_FIXED) * change**ACTIVE_EXPONENT),
+            active_watts=self.active_watts * change**ACTIVE_EXPONENT, flop=self.flop * change**FLOP_EXPONENT,
+            dram=self.dram * change**BYTE_EXPONENT, l2=self.l2 * change**FLOP_EXPONENT, clock=fraction,
+        )  # fmt: skip
 
 
 @cache
@@ -124,15 +120,10 @@ def _metered(name: str, gpu: Gpu, source: str) -> BoardPower:
     row = {**data["boards"].get(data["boards"][name].get("base"), {}), **data["boards"][name]}
     return BoardPower(
         **{name: row[name] for name in ("idle_watts", "active_watts")},
-        **{name: row[name] * PICO for name in ("flop", "dram", "l2")},
-        spread=SPREAD.get(source, row["spread"]),
-        source=source,
-        limit_watts=gpu.tdp,
-        burst_watts=BURST * gpu.tdp,
-        sms=gpu.sms,
-        formats=data["formats"],
+        **{name: row[name] * PICO for name in ("flop", "dram", "l2")}, spread=SPREAD.get(source, row["spread"]),
+        source=source, limit_watts=gpu.tdp, burst_watts=BURST * gpu.tdp, sms=gpu.sms, formats=data["formats"],
         families=data["families"],
-    )
+    )  # fmt: skip
 
 
 def _scaled(board: BoardPower, known: Gpu, gpu: Gpu) -> BoardPower:
@@ -142,13 +133,9 @@ def _scaled(board: BoardPower, known: Gpu, gpu: Gpu) -> BoardPower:
     gddr = (gpu.memory == "gddr") - (known.memory == "gddr")
     moved = min(work, MOST_WORK) ** BYTES_FOLLOW
     return replace(
-        board,
-        idle_watts=board.idle_watts * power * GDDR_IDLE**gddr,
-        active_watts=board.active_watts * power,
-        flop=board.flop * work,
-        dram=board.dram * moved + GDDR_PICOJOULES * PICO * gddr,
-        l2=board.l2 * moved,
-    )
+        board, idle_watts=board.idle_watts * power * GDDR_IDLE**gddr, active_watts=board.active_watts * power,
+        flop=board.flop * work, dram=board.dram * moved + GDDR_PICOJOULES * PICO * gddr, l2=board.l2 * moved,
+    )  # fmt: skip
 
 
 def _silicon(gpu: Gpu) -> float:
@@ -339,10 +326,9 @@ FEATURES = (
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Kernels of one family on one GPU, each repeated in a loop while a meter is read.
-
-    A published table repeats a launch at most `MOST_LAUNCHES` times with the same operands: what is small stays in L2,
-    and a loop shorter than `METER_SECONDS` is over before the meter has *settled*.
+    """Kernels of one family on one GPU, each repeated in a loop while a meter is read. A published table repeats a
+    launch at most `MOST_LAUNCHES` times with the same operands: what is small stays in L2, and a loop shorter than
+    `METER_SECONDS` is over before the meter has *settled*.
     """
 
     parts: Array  # What each of a board's four numbers is multiplied by in the energy of a launch
@@ -449,9 +435,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A learned factor from power by physics to what a meter reads, of one family on one GPU.
-
-    It is the kernel's own only where the loop settles and operands are random (`OWN`). Steps and runs never use it.
+    """A learned factor from power by physics to what a meter reads, of one family on one GPU. It is the kernel's own
+    only where the loop settles and operands are random (`OWN`). Steps and runs never use it.
     """
 
     forest: Forest
@@ -502,13 +487,9 @@ def module_reading(
     # The factor is believed bit by bit, so that power has no step where loops begin to settle.
     settles = min(max(float(loops.lasts[0]) / METER_SECONDS - 1.0, 0.0), 1.0)
     return Reading(
-        watts=watts,
-        low=watts * math.exp(ends[0]),
-        high=min(watts * math.exp(ends[1]), board.limit_watts),
-        factor=float(reader.factors(loops, board)[0]),
-        own=settles if family in OWN else 0.0,
-        ends=ends,
-    )
+        watts=watts, low=watts * math.exp(ends[0]), high=min(watts * math.exp(ends[1]), board.limit_watts),
+        factor=float(reader.factors(loops, board)[0]), own=settles if family in OWN else 0.0, ends=ends,
+    )  # fmt: skip
 
 
 @cache

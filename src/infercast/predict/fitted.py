@@ -277,12 +277,9 @@ class Artifact:
     """The file that a fit leaves: arrays (``.npz``) with a JSON header; no code, and forests are read on demand."""
 
     def __init__(
-        self,
-        path: Path,
-        arrays: Mapping[str, Array],
-        header: dict[str, Any],
+        self, path: Path, arrays: Mapping[str, Array], header: dict[str, Any],
         entries: dict[tuple[str, str, str, str], tuple[int, Entry]],
-    ):
+    ):  # fmt: skip
         self.path = path
         self._arrays = arrays
         self.header = header

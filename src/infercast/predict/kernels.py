@@ -278,19 +278,10 @@ class KernelModel:
     """
 
     def __init__(
-        self,
-        family: Family,
-        op: Op,
-        gpu: Gpu,
-        choice: ModelChoice | None,
-        *,
-        engine: bool,
-        alone: bool = False,
-        correction: Correction | None = None,
-        first: str = "",
-    ) -> None:
+        self, family: Family, op: Op, gpu: Gpu, choice: ModelChoice | None, *, engine: bool, alone: bool = False,
+        correction: Correction | None = None, first: str = "",
+    ) -> None:  # fmt: skip
         """``engine``: as in an engine, not as in a table; ``alone``: with its operands, but no other kernel around.
-
         ``first``: the variant that was asked for, which physics is of where no model of a kernel was found.
         """
         self._family, self._gpu, self._correction = family, gpu, correction

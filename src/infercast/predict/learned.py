@@ -235,17 +235,10 @@ class Learned:
     is_bound = False
 
     def __init__(
-        self,
-        artifact: Artifact,
-        profile: identity.KernelProfile,
-        *,
-        tier: str | None = None,
-        as_tabled: bool = False,
-        alone: bool = False,
-        corrections: Mapping[tuple[str, str], Correction] | None = None,
-    ) -> None:
+        self, artifact: Artifact, profile: identity.KernelProfile, *, tier: str | None = None, as_tabled: bool = False,
+        alone: bool = False, corrections: Mapping[tuple[str, str], Correction] | None = None,
+    ) -> None:  # fmt: skip
         """``tier`` keeps better ones from being used: ``unseen`` takes a GPU as if it had never been measured.
-
         ``as_tabled`` takes kernels under the conditions of the tables they were learned from, ``alone`` with cold
         operands but no other kernels around. ``corrections`` are what anchor points taught of the GPU they came from.
         """

@@ -103,16 +103,11 @@ def _tensor_work(op: TensorOp, gpu: Gpu) -> Work:
     if kind.name == "sort":
         regime = next((each for most, each in SORTED if cols <= most), "/segmented")
     pipes = {
-        "launch": _launch(gpu, kind.launches),
-        "dram": _from_dram(moved, gpu),
-        "l2": moved / gpu.l2_bandwidth,
-        "fma": op.elements / (gpu.sms * 128 * clock),
-        "blocks": blocks * threads / 5.0 / gpu.sms / clock,
-        "steps": steps * 20 / clock,
-        "rounds": steps * 20 * ceil(blocks / (gpu.sms * THREADS / threads)) / clock,
-        "split": 1e-6 * is_split,
-        "columns": cols / 16 / clock,
-    }
+        "launch": _launch(gpu, kind.launches), "dram": _from_dram(moved, gpu), "l2": moved / gpu.l2_bandwidth,
+        "fma": op.elements / (gpu.sms * 128 * clock), "blocks": blocks * threads / 5.0 / gpu.sms / clock,
+        "steps": steps * 20 / clock, "rounds": steps * 20 * ceil(blocks / (gpu.sms * THREADS / threads)) / clock,
+        "split": 1e-6 * is_split, "columns": cols / 16 / clock,
+    }  # fmt: skip
     features = [
         sorted({each.name for each in kinds().values()}).index(kind.name), value, log2(rows), log2(cols), log2(moved),
         log2(moved / gpu.l2_bytes), log2(op.batch), _filled(rows / gpu.sms), cols % 64 / 64, log2(steps), log2(blocks),
@@ -139,15 +134,11 @@ def _product(m: float, n: float, k: int, batch: int, op: Any, gpu: Gpu) -> tuple
     seconds, rows, cols, split, tiles = _tiling(m, n, k, batch, op.dtype, gpu)
     value, moved, flops = bytes_of(op.dtype), op.bytes_read + op.bytes_written, 2.0 * m * n * k * batch
     pipes = {
-        "launch": _launch(gpu),
-        "dram": _from_dram(moved, gpu),
-        "l2": (tiles * k * (rows + cols) * value + m * n * batch * value) / gpu.l2_bandwidth,
-        "tiles": seconds,
-        "inner": k / split * 3 / gpu.boost_clock,
-        "tensor": flops / gpu.dense_flops(op.dtype),
-        "split": 1e-6 * (split > 1),
-        "operands": moved / gpu.l2_bandwidth,
-    }
+        "launch": _launch(gpu), "dram": _from_dram(moved, gpu),
+        "l2": (tiles * k * (rows + cols) * value + m * n * batch * value) / gpu.l2_bandwidth, "tiles": seconds,
+        "inner": k / split * 3 / gpu.boost_clock, "tensor": flops / gpu.dense_flops(op.dtype),
+        "split": 1e-6 * (split > 1), "operands": moved / gpu.l2_bandwidth,
+    }  # fmt: skip
     rounds = [ceil(m / 128) * ceil(n / cols) * batch / gpu.sms for cols in (128, 256)]
     features = [
         FORMATS.index(op.dtype), log2(m), log2(n), log2(k), log2(batch), log2(moved / gpu.l2_bytes), log2(flops),
@@ -172,9 +163,8 @@ def _product_work(op: Product, gpu: Gpu) -> Work:
 
 
 def _conv_kind(op: Conv2d) -> tuple[str, int]:
-    """How cuDNN does a convolution, and how many operands it brings into another order before or after.
-
-    Plain fp32 wants channels first, tensor cores want them last; a 1 x 1 kernel on every pixel is a product as it is.
+    """How cuDNN does a convolution, and how many operands it brings into another order before or after. Plain fp32
+    wants channels first, tensor cores want them last; a 1 x 1 kernel on every pixel is a product as it is.
     """
     is_strided = op.out_height * op.out_width < 0.6 * op.height * op.width
     last, is_wrong = "/last" if op.channels_last else "", op.channels_last == (op.dtype == "fp32")
@@ -265,16 +255,11 @@ def _sdpa_work(op: Sdpa, gpu: Gpu) -> Work:
     longest = ceil(rounds) * steps * share * slots if rounds >= 1 else steps * share * ceil(rounds * slots)
     moved = op.bytes_read + op.bytes_written
     pipes = {
-        "launch": _launch(gpu),
-        "dram": _from_dram(moved, gpu),
-        "l2": total * span * 2 * width * value / gpu.l2_bandwidth,
-        "tensor": total / gpu.sms * step,
-        "special": tile * span * total / gpu.special_rate,
-        "steps": steps * 200 / clock,
-        "split": 1e-6 * (split > 1),
-        "rounds": max(total / gpu.sms, longest) * step,
-        "block": steps * step,
-    }
+        "launch": _launch(gpu), "dram": _from_dram(moved, gpu),
+        "l2": total * span * 2 * width * value / gpu.l2_bandwidth, "tensor": total / gpu.sms * step,
+        "special": tile * span * total / gpu.special_rate, "steps": steps * 200 / clock, "split": 1e-6 * (split > 1),
+        "rounds": max(total / gpu.sms, longest) * step, "block": steps * step,
+    }  # fmt: skip
     if op.kernel == "math":  # scores go through memory, some six times
         scores = 6.0 * value * op.batch * op.heads * op.queries * op.keys
         pipes |= {"split": _from_dram(scores, gpu), "l2": scores / gpu.l2_bandwidth, "steps": keys / clock}
@@ -385,7 +370,6 @@ def _as_gemm(op: Op) -> Gemm | None:
 
 def _carried_over(op: Op, alike: Gemm, gpu: Gpu) -> Estimate:
     """From the GPU that operators were learned on, by how much longer than there products of engines take in 16 bits.
-
     These were measured on GPUs of five kinds. Other formats take as much longer still as their rates are lower.
     """
     model, home = products(), load_gpu(GPU)
@@ -402,10 +386,9 @@ def _carried_over(op: Op, alike: Gemm, gpu: Gpu) -> Estimate:
 
 
 def _least(op: Op, gpu: Gpu) -> float:
-    """Seconds of its operations, or of what L2 does not hold of its bytes, at full rate.
-
-    fp32 convolutions may need fewer operations (Winograd's, Fourier's), and strided ones and tables not all bytes.
-    CUTLASS's attention in fp32 runs on tensor cores.
+    """Seconds of its operations, or of what L2 does not hold of its bytes, at full rate. fp32 convolutions may need
+    fewer operations (Winograd's, Fourier's), and strided ones and tables not all bytes. CUTLASS's attention in fp32
+    runs on tensor cores.
     """
     flops = 0.0 if isinstance(op, TensorOp) or (isinstance(op, Conv2d) and op.dtype == "fp32") else float(op.flops)
     is_read_once = isinstance(op, Product) or (isinstance(op, TensorOp) and op.kind != "embedding")

@@ -160,11 +160,10 @@ OLDER_KERNELS = frozenset({"gemm/fp8_block", "moe/fp8_block", "latent", "quantis
 
 
 class Typical(Roofline):
-    """The roofline at typical efficiencies (typical.toml), for GPUs without measured kernels.
-
-    Best known are architectures with numbers of their own, from published rows and runs (source ``published``). Other
-    vendors' kernels are taken to be as good as those measured on NVIDIA's GPUs (source ``typical``), and the upper end
-    of the interval holds what products lose.
+    """The roofline at typical efficiencies (typical.toml), for GPUs without measured kernels. Best known are
+    architectures with numbers of their own, from published rows and runs (source ``published``). Other vendors' kernels
+    are taken to be as good as those measured on NVIDIA's GPUs (source ``typical``), and the upper end of the interval
+    holds what products lose.
     """
 
     is_bound = False

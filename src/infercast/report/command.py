@@ -267,13 +267,10 @@ def _advised_dict(advised: Advised) -> dict[str, Any]:
 
 def _advice_dict(advice: Advice) -> dict[str, Any]:
     return {
-        "change": advice.label,
-        "values": advice.change.values,
-        "gain": exp(advice.gain) - 1.0,
-        "changes_answers": advice.answers,
-        "gpus": advice.gpus,
+        "change": advice.label, "values": advice.change.values, "gain": exp(advice.gain) - 1.0,
+        "changes_answers": advice.answers, "gpus": advice.gpus,
         "effects": [pick(each, "load quantity=name change noise beyond_noise=is_real") for each in advice.effects],
-    }
+    }  # fmt: skip
 
 
 RENDERERS = {"Explained": Renderers(explained_dict, render_explained, rows="flags", brief=brief_explained)}

@@ -154,14 +154,11 @@ def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, Ste
 def comparison_list(comparison: compare.Comparison) -> list[dict[str, Any]]:
     return [
         {
-            "kernel": each.name,
-            "family": each.family,
-            "before_us": in_us(each.before),
-            "after_us": in_us(each.after),
+            "kernel": each.name, "family": each.family, "before_us": in_us(each.before), "after_us": in_us(each.after),
             "explains": _explains(each, comparison),
         }
         for each in comparison.differences
-    ]
+    ]  # fmt: skip
 
 
 def _explains(each: compare.Difference, comparison: compare.Comparison) -> float:

@@ -128,14 +128,10 @@ def _parts(fit: Fit) -> list[tuple[str, float]]:
     memory = fit.memory
     used = memory.needed + memory.kv_bytes
     return [
-        ("weights", memory.weights),
-        ("activations", memory.activations),
-        ("CUDA graphs", memory.graphs),
-        ("libraries", memory.libraries),
-        *([("recurrent states", memory.states)] if memory.states else []),
-        ("KV cache", float(memory.kv_bytes)),
-        ("left free", max(0.0, memory.total - used)),
-    ]
+        ("weights", memory.weights), ("activations", memory.activations), ("CUDA graphs", memory.graphs),
+        ("libraries", memory.libraries), *([("recurrent states", memory.states)] if memory.states else []),
+        ("KV cache", float(memory.kv_bytes)), ("left free", max(0.0, memory.total - used)),
+    ]  # fmt: skip
 
 
 def drafting_words(drafting: Drafting) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from infercast import units
@@ -218,13 +218,9 @@ CLASS_FIELDS: tuple[Field[run.ClassRun], ...] = (
     Field("", lambda each: each.ttft.p95, "TTFT p95", units.format_seconds),
     Field("", lambda each: each.tpot.p50 if each.tpot else None, "TPOT p50", units.format_seconds),
     Field("", lambda each: each.end_to_end.p95, "end to end p95", units.format_seconds),
-    Field("", lambda each: _limit_words(each.limits), "SLO"),
+    Field("", lambda each: ", ".join(f"{name} < {units.format_seconds(at)}" for name, at in each.limits) or "-", "SLO"),
     Field("", lambda each: each.attainment, "attained", units.format_percent),
 )
-
-
-def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} < {units.format_seconds(seconds)}" for name, seconds in limits) or "-"
 
 
 def session_rows(sessions: run.SessionsRun) -> list[tuple[str, str]]:
@@ -316,7 +312,8 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
             if intervals is None
             else [Section("Diagnosis", *findings.render_diagnosis(findings.diagnosis_of(forecast, intervals)))]
         ),
-        *([] if (sessions := forecast.sessions) is None else _render_sessions(sessions)),
+        *([Section("Sessions", Facts(session_rows(sessions)))] if (sessions := forecast.sessions) else []),
+        *([Section("Turns", Grid(*cells(TURN_FIELDS, sessions.turns)))] if sessions else []),
         *([Section("Classes", Grid(*cells(CLASS_FIELDS, classes)))] if (classes := forecast.classes) else []),
         Section("Load", Facts(load_rows(forecast))),
     ]
@@ -433,11 +430,6 @@ def _cost_words(forecast: Forecast) -> str:
 def _result(forecast: Forecast) -> str:
     """What is counted: pooling gives one result of each prompt."""
     return "prompt" if forecast.deployment.model.pools else "output token"
-
-
-def _render_sessions(sessions: run.SessionsRun) -> list[Section]:
-    turns = Grid(*cells(TURN_FIELDS, sessions.turns))
-    return [Section("Sessions", Facts(session_rows(sessions))), Section("Turns", turns)]
 
 
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None, *, trials: bool = True) -> dict[str, Any]:

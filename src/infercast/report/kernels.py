@@ -57,20 +57,19 @@ CEILING = "the latency that one in ten measured kernels of the shape beats, over
 BY_PLACE = "What a token is made of, by its place in the answer"
 
 
-def _hard_limit(seconds: float) -> str:
-    return format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us"
-
-
 GAP_FIELDS: tuple[Field[Gap], ...] = (
     Field("phase", lambda gap: gap.phase, "steps of", PLACES.__getitem__),
     Field("tokens", lambda gap: gap.tokens, "tokens", "{:,}".format),
     Field("us", lambda gap: gap.seconds, "forecast", format_seconds, data=in_us),
     Field("ceiling_us", lambda gap: gap.ceiling, "best", format_seconds, data=in_us),
-    Field("limit_us", lambda gap: gap.limit, "hard limit", _hard_limit, data=in_us),
+    Field(
+        "limit_us", lambda gap: gap.limit, "hard limit",
+        lambda seconds: format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us", data=in_us,
+    ),
     Field("attained", lambda gap: gap.attained, "reaches", format_percent),
     Field("share_of_gpu_time", lambda gap: gap.share, "GPU time", format_percent),
     Field("lost_share_of_gpu_time", lambda gap: gap.loss, "lost", format_percent),
-)
+)  # fmt: skip
 
 
 def render_step(

@@ -146,7 +146,9 @@ def render_plan(plan: Plan) -> list[RenderableType]:
     stages = (Stage.JUDGED, Stage.SIMULATED)
     others = [row for row in plan.rows if row.stage in stages and row not in plan.front][:SHOWN]
     if others:
-        parts.append(Section("others that were simulated", Grid(*cells(_other_fields(), others), notes_at=(4,))))
+        headroom = Field[Row]("", lambda row: row.headroom, "headroom", "{:.2f}".format)
+        fields = [*_row_fields(()), headroom, Field[Row]("", lambda row: row.verdict, "")]
+        parts.append(Section("others that were simulated", Grid(*cells(fields, others), notes_at=(4,))))
     parts.append(styled(_effort(plan), style="dim"))
     parts += [Paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
     return parts
@@ -225,14 +227,6 @@ def _row_fields(figures: Iterable[Field[Figures]]) -> list[Field[Row]]:
         Field("", lambda row: row.gpus, "GPUs"),
         Field("", lambda row: row.cost, "$/h", "{:,.2f}".format),
         *(each.within(figures_of) for each in figures),
-    ]
-
-
-def _other_fields() -> list[Field[Row]]:
-    return [
-        *_row_fields(()),
-        Field("", lambda row: row.headroom, "headroom", "{:.2f}".format),
-        Field("", lambda row: row.verdict, ""),
     ]
 
 
@@ -352,10 +346,6 @@ def _csv_row(plan: Plan, rank: int, row: Row) -> list[object]:
     return [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in (*found, row.reason)]
 
 
-def _rates(cost: LayoutCost) -> tuple[float, float] | None:
-    return None if cost.problem else cost.output_tokens_per_second_interval
-
-
 JUDGED: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda one: one.verdict)
 PRICED: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda one: one.cost)
 DRAWN: Callable[[Sequence[LayoutCost]], bool] = any_has(lambda one: one.energy)
@@ -382,7 +372,8 @@ LAYOUT_FIELDS: tuple[Field[LayoutCost], ...] = (
     Field("tpot_ms", lambda one: one.tpot, "TPOT", lambda values: format_seconds(values.mean), data=milliseconds),
     Field("tpot_ms_mean_interval", lambda one: one.tpot_interval, "80 %", format_ends, 5, data=ends_ms),
     Field("output_tokens_per_s", lambda one: one.output_tokens_per_second or None, "tokens/s", format_figure),
-    Field("output_tokens_per_s_interval", _rates, "80 %", format_rates, 1, data=list),
+    Field("output_tokens_per_s_interval", lambda one: None if one.problem else one.output_tokens_per_second_interval,
+          "80 %", format_rates, 1, data=list),
     Field("output_tokens_per_s_per_gpu", lambda one: one.output_tokens_per_second_a_gpu or None, "per GPU",
           format_figure),
     Field("slo_holds", lambda one: one.verdict and one.verdict.holds),

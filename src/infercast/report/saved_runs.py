@@ -313,14 +313,10 @@ def _of_quantity(quantity: Quantity[Forecast], runs: Sequence[SavedRun]) -> Row:
         better = 0
     at_most = " at most" if quantity.key in ("running", "waiting", "kv_usage") else ""
     return Row(
-        quantity.key,
-        f"{quantity.label}{at_most}",
-        [run.numbers[quantity.key] for run in runs],
+        quantity.key, f"{quantity.label}{at_most}", [run.numbers[quantity.key] for run in runs],
         [run.rates.get(quantity.key) for run in runs],
-        lambda value: quantity.write(int(value) if value == int(value) else value),
-        better,
-        quantity.in_points,
-    )
+        lambda value: quantity.write(int(value) if value == int(value) else value), better, quantity.in_points,
+    )  # fmt: skip
 
 
 def leader_sentences(runs: Sequence[SavedRun], rows: Sequence[Row]) -> list[str]:

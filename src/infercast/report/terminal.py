@@ -81,13 +81,9 @@ class Grid:
     """A table of words and right-aligned numbers, in blocks of columns where it is wider than the terminal."""
 
     def __init__(
-        self,
-        columns: Sequence[str],
-        rows: Iterable[Sequence[str]],
-        *,
-        text_columns: int = 1,
+        self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1,
         notes_at: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.columns, self.rows = list(columns), [list(row) for row in rows]
         self.text_columns, self.notes_at = text_columns, notes_at
         self.words = {*range(text_columns), *notes_at}  # Columns that align to the left
@@ -157,12 +153,9 @@ class Grid:
         for position in columns:
             note = position in self.notes_at
             table.add_column(
-                self.columns[position],
-                justify="left" if position in self.words else "right",
-                no_wrap=not note,
-                overflow="fold",
-                min_width=None if note else self._natural(position),
-            )
+                self.columns[position], justify="left" if position in self.words else "right", no_wrap=not note,
+                overflow="fold", min_width=None if note else self._natural(position),
+            )  # fmt: skip
         for row in self.rows:
             table.add_row(*(styled(row[position]) for position in columns))
         return table

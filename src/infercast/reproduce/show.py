@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from infercast.report.page import canvas, elements
 from infercast.report.terminal import Chart, Grid, Paragraph, RenderableType, Section, Series, TextCharts
-from infercast.reproduce.figures import Table, number, written
-from infercast.reproduce.papers import Claim, Figure, Paper
+from infercast.reproduce.papers import Claim, Figure, Paper, Table, number, written
 
 MANY = 70  # rows of a table from which on a page has the chart alone
 

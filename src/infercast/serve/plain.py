@@ -56,7 +56,7 @@ class RepeatedStep(NamedTuple):
     estimate: StepEstimate
     repeated: Repetitions
     held: int  # Blocks in the first
-    before: tuple[int, int] = (0, 0)  # Tokens of the step in flight, and those that are not first ones
+    before: tuple[int, int]  # Tokens of the step in flight, and those that are not first ones
 
 
 # Fields of a `Replica` and of its policy that a fast loop obeys, or that mean nothing without another one that makes a

@@ -49,7 +49,8 @@ class PlainPrefillLoop:
         self.loop, self.record, self.timer, self.timeline = loop, loop.record, loop.timer, loop.timeline
         self.clients = loop.clients
         self.scheduler, self.cache, self.batch = scheduler, scheduler.cache, scheduler.batch
-        self.cohort, self.rules = scheduler.cohort, scheduler.policy.rules
+        self.cohort, policy, self.rules = scheduler.cohort, scheduler.policy, scheduler.policy.rules
+        self.most_tokens = min(policy.max_num_batched_tokens, policy.max_prefill_tokens - 1)
         self.flying: BatchInFlight | None = None
         self.step_seconds = 1e-6  # Duration of the last decode step
         self.fresh: Sequences = []  # Those that have not decoded yet
@@ -60,7 +61,8 @@ class PlainPrefillLoop:
         clients, timeline, record = self.clients, self.timeline, self.record
         batch, scheduler = self.batch, self.scheduler
         while True:
-            yield timeline.clock
+            if clients.wait_for_answers:  # or there are several engines
+                yield timeline.clock
             if len(record.ends) >= MOST_NOTED_ENDS:
                 record.write()
             arrival = clients.next_arrival
@@ -83,8 +85,7 @@ class PlainPrefillLoop:
                 step, self.flying = self.flying, None
                 self._complete_step(step, timeline.take_in(step.end, step.process))
             elif not scheduler.can_retry_now:
-                if not scheduler.waiting:
-                    scheduler.ratio = scheduler.policy.first_ratio
+                scheduler.ratio = scheduler.ratio if scheduler.waiting else scheduler.policy.first_ratio
                 if arrival is None:
                     record.close(0)
                     return
@@ -124,10 +125,9 @@ class PlainPrefillLoop:
         """All requests that wait, if they can start as a whole, with room for whatever any other may produce."""
         scheduler, cohort, num_ended, page = self.scheduler, self.cohort, len(self.batch.ended), self.cache.page
         policy, waiting, tokens = scheduler.policy, scheduler.waiting, 0
-        most_tokens = min(policy.max_num_batched_tokens, policy.max_prefill_tokens - 1)
         for sequence in waiting:
             tokens += -(-sequence.num_input // page) * page
-            if tokens > most_tokens:
+            if tokens > self.most_tokens:
                 return []
         count, most = len(waiting), policy.max_running_requests - len(cohort.members) - num_ended
         most = most if policy.max_prompts is None else min(most, policy.max_prompts)
@@ -163,12 +163,12 @@ class PlainPrefillLoop:
     def _look_ahead(self, arrival: float | None) -> RepeatedStep | None:
         """Time a step of decoding alone, repeated until the batch changes; None if it was launched once."""
         timeline, before, steps, scheduler, cohort = self.timeline, self.flying, 1, self.scheduler, self.cohort
-        count, waiting = len(cohort.members), scheduler.waiting
+        count, waiting, cache = len(cohort.members), scheduler.waiting, self.cache
         if before is not None and not (timeline.slept or cohort.num_ended or (waiting and not self.batch.is_full)):
             is_next = before.prompts is None and before.ending and (waiting or self.clients.sends_at_once)
             steps = 1 if is_next else cohort.steps_left() + (not self.rules.skips_ending)
             steps = worth_timing(steps, arrival, timeline.clock, self.step_seconds)
-        numbers, held = (count, len(waiting), count, cohort.computed, count), self.cache.num_held
+        numbers, held = (count, len(waiting), count, cohort.computed, count), cache.num_blocks - cache.num_blank
         estimate = self.timer.decode(count, cohort.computed, cohort.contexts, steps)
         if before is None or len(estimate.gpu_seconds) == 1:
             scheduler.decay(1)
@@ -180,7 +180,7 @@ class PlainPrefillLoop:
         if steps < len(estimate.gpu_seconds):
             seconds, ends, clocks = repeated
             repeated = seconds[:steps], ends[:steps], clocks[:steps]
-        return RepeatedStep(numbers, estimate, repeated, held)
+        return tuple.__new__(RepeatedStep, (numbers, estimate, repeated, held, (0, 0)))
 
     def _repeat(self, ahead: RepeatedStep) -> None:
         """Launch the same step again and again, until a request comes."""
@@ -204,8 +204,8 @@ class PlainPrefillLoop:
         if early:
             ending = [each for each in ending if each.last_step == cohort.steps]
             self._end(early)
-        process = estimate.host.process
-        self.flying = BatchInFlight(ends[steps - 1], process, count - len(early), None, ending, fresh)
+        flying = ends[steps - 1], estimate.host.process, count - len(early), None, ending, fresh
+        self.flying = tuple.__new__(BatchInFlight, flying)
 
     def _launch(
         self, numbers: Numbers, estimate: StepEstimate, tokens: int, prompts: Sequences | None, ending: Sequences
@@ -217,7 +217,8 @@ class PlainPrefillLoop:
         span = self.timeline.launch(host, estimate.gpu_seconds[0])
         phase = record.prefilling if numbers[2] > numbers[0] else record.decoding
         phase.note(numbers, estimate, [span.seconds], [self.cache.num_blocks - self.cache.num_blank])
-        before, self.flying = self.flying, BatchInFlight(span.end, host.process, tokens, prompts, ending, fresh)
+        flying = span.end, host.process, tokens, prompts, ending, fresh
+        before, self.flying = self.flying, tuple.__new__(BatchInFlight, flying)
         if before is not None:
             self._complete_step(before, self.timeline.take_in(before.end, before.process))
         return span.start

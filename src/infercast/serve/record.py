@@ -266,11 +266,9 @@ class Record(RequestTimes):
         self, end: float, num_sampled: int, others: SequenceOf[Sequence], done: SequenceOf[Sequence],
         left: SequenceOf[Sequence] = (), apart: bool = False,
     ) -> None:  # fmt: skip
-        """The engine has processed a step, and its tokens are on their way to the clients.
-
-        All sampled sequences got a token in the previous step too, except possibly ``others``; those in ``left`` get
-        none in the next step. After prefill-only steps (``apart``), decoding sequences continue from the last step that
-        was not.
+        """The engine has processed a step, and its tokens are on their way to the clients. All sampled sequences got a
+        token in the previous step too, except possibly ``others``; those in ``left`` get none in the next step. After
+        prefill-only steps (``apart``), decoding sequences continue from the last step that was not.
         """
         time = end + (self.token_path_seconds + self.token_turn_seconds * num_sampled)
         num_steady = num_sampled

@@ -62,9 +62,8 @@ Result = TypeVar("Result")
 
 
 def plainly(serve: Callable[[bool, GoOn | None], Result], go_on: GoOn | None, *, is_plain: bool) -> Result:
-    """What ``serve`` returns with fast loops or, if the run is `NotPlain`, from its start without them.
-
-    The second time it gets the answers that ``go_on`` gave before, and then further ones.
+    """What ``serve`` returns with fast loops or, if the run is `NotPlain`, from its start without them. The second time
+    it gets the answers that ``go_on`` gave before, and then further ones.
     """
     said = list[Workload | None]()
 

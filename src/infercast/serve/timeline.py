@@ -218,12 +218,11 @@ class Timeline:
 
 
 class StagedTimeline(Timeline):
-    """Each stage takes its share of a step's time, in order, once the previous stage has sent it the batch.
-
-    Every stage has a process that prepares and launches its layers; it learns what to launch when the previous one has
-    launched its own. Batches keep their order, so a stage that has just finished one waits for the next: that wait is
-    the bubble. A sequence's next token starts on the first stage when the last stage has sampled the token before. With
-    ``in_turn`` the stages exchange every step's tokens before they begin the next one, so no two steps overlap.
+    """Each stage takes its share of a step's time, in order, once the previous stage has sent it the batch. Every stage
+    has a process that prepares and launches its layers; it learns what to launch when the previous one has launched its
+    own. Batches keep their order, so a stage that has just finished one waits for the next: that wait is the bubble. A
+    sequence's next token starts on the first stage when the last stage has sampled the token before. With ``in_turn``
+    the stages exchange every step's tokens before they begin the next one, so no two steps overlap.
     """
 
     __slots__ = ("_free_at", "_in_turn", "_known_at", "_launched_at", "_shares")

@@ -65,13 +65,11 @@ class Transfers:
 
 
 class BlockTransfers(Transfers):
-    """Whole blocks, copied asynchronously to the steps as in vLLM.
-
-    A copy from the host starts when its step is launched. A copy to the host is submitted at the start of the step
-    after the one that computes the blocks, and starts when the computing step is done; tokens of a step that ends
-    meanwhile reach the host after it, as they share the link. The engine polls for completed copies after launching a
-    step, and processes them with that step's result. While copies are in flight and nothing can be scheduled, it runs
-    turns without a step.
+    """Whole blocks, copied asynchronously to the steps as in vLLM. A copy from the host starts when its step is
+    launched. A copy to the host is submitted at the start of the step after the one that computes the blocks, and
+    starts when the computing step is done; tokens of a step that ends meanwhile reach the host after it, as they share
+    the link. The engine polls for completed copies after launching a step, and processes them with that step's result.
+    While copies are in flight and nothing can be scheduled, it runs turns without a step.
     """
 
     def __init__(self, offload: Offload, scheduler: Scheduler) -> None:

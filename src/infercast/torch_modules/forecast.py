@@ -120,7 +120,6 @@ def forecast_module(
     host: str | Path | HostProbe | None = None,
 ) -> ModuleForecast:  # fmt: skip
     """Forecast one forward pass of a PyTorch module, which needs neither weights nor a GPU. Its own code runs once.
-
     ``inputs``: a tensor, a tuple or keyword arguments; any device, ``meta`` too. ``execution``: ``eager``, ``graph`` or
     ``compiled``. ``dtype``: ``fp32``, ``tf32``, ``bf16`` or ``fp16``, of weights and inputs; without it theirs.
     ``host``: a name of `infercast hosts`, or what `infercast measure --host` wrote on the machine.

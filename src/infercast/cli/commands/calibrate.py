@@ -110,13 +110,10 @@ def _served(url: str) -> str:
 def watched_dict(found: Watched) -> dict[str, Any]:
     seen = "requests_per_second=rate mean_input_tokens=inputs.mean mean_output_tokens=outputs.mean"
     return {
-        **pick(found, f"seconds requests {seen}"),
-        **found.gauges,
-        **pick(found, "prefix_hit_rate=hits prefix_hit_rate_before=hits_before"),
-        "deviations": list(found.deviations),
-        "calibration": calibration_dict(found.calibration),
-        "version": __version__,
-    }
+        **pick(found, f"seconds requests {seen}"), **found.gauges,
+        **pick(found, "prefix_hit_rate=hits prefix_hit_rate_before=hits_before"), "deviations": list(found.deviations),
+        "calibration": calibration_dict(found.calibration), "version": __version__,
+    }  # fmt: skip
 
 
 def render_watched(found: Watched, out: str) -> list[Any]:

@@ -21,8 +21,7 @@ from infercast.hardware import load_gpu
 from infercast.hardware.host import MEASURED, HostProbe, read_probe
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
-from infercast.lab.measure.device import ENGINES
-from infercast.lab.measure.host import probe_host
+from infercast.lab.measure.device import ENGINES, probe_host
 from infercast.lab.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
 from infercast.report.terminal import Facts, Grid, Section, pick, styled

@@ -111,17 +111,14 @@ def tuning_dict(tuning: tune.Tuning) -> dict[str, Any]:
         "needs_trial": tuning.needs_trial or None,
         "shapes": [
             {
-                "tokens": shape.tokens,
-                "estimated": shape.estimated,
-                "excluded": shape.excluded,
+                "tokens": shape.tokens, "estimated": shape.estimated, "excluded": shape.excluded,
                 "default": _ranked_dict(shape.default),
                 "recommended": (best := tuning.recommended(shape)).configuration.as_file(),
-                "change": best is not shape.default,
-                "best": [_ranked_dict(each) for each in shape.best],
+                "change": best is not shape.default, "best": [_ranked_dict(each) for each in shape.best],
             }
             for shape in tuning.shapes
         ],
-    }
+    }  # fmt: skip
 
 
 def _ranked_dict(ranked: tune.Ranked) -> dict[str, Any]:
@@ -199,14 +196,10 @@ def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: F
         raise InputError(f"--out {out} is not a folder")
     release = engine_named(given["engine"])
     tuning = tune.tune_model(
-        load_model(given["model"], quantization=given["quantization"], engine=release),
-        load_gpu(given["gpu"]),
-        tensor_parallel_size=given["tensor_parallel_size"],
-        enable_expert_parallel=given["enable_expert_parallel"],
-        tokens=_counts(given["tokens"]),
-        top=top,
-        engine=release,
-    )
+        load_model(given["model"], quantization=given["quantization"], engine=release), load_gpu(given["gpu"]),
+        tensor_parallel_size=given["tensor_parallel_size"], enable_expert_parallel=given["enable_expert_parallel"],
+        tokens=_counts(given["tokens"]), top=top, engine=release,
+    )  # fmt: skip
     trials = _try(tuning, 60 * minutes) if on_gpu else []
     result = tuning_dict(tuning) | ({"trials": [trial_dict(each) for each in trials]} if on_gpu else {})
     written = None

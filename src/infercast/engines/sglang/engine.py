@@ -265,22 +265,14 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     running = max(1, running)
     return ResolvedSglang(
         **{
-            **asdict(asked),
-            "mem_fraction_static": share,
-            "max_running_requests": running,
-            "chunked_prefill_size": chunk // groups if chunk > 0 else chunk,
-            "context_length": context,
-            "page_size": page,
-            "attention_backend": backend,
-            "disable_overlap_schedule": not states.overlaps,
+            **asdict(asked), "mem_fraction_static": share, "max_running_requests": running,
+            "chunked_prefill_size": chunk // groups if chunk > 0 else chunk, "context_length": context,
+            "page_size": page, "attention_backend": backend, "disable_overlap_schedule": not states.overlaps,
             "mamba_radix_cache_strategy": states.strategy,
             "decode_sizes": kept_sizes(decode if replays else (), running, layout.tensor if groups > 1 else 1),
-            "prefill_sizes": prefill,
-            "longest": max(1, min(context, tokens)),
-            "groups": groups,
-            "drafting": drafting,
+            "prefill_sizes": prefill, "longest": max(1, min(context, tokens)), "groups": groups, "drafting": drafting,
         }
-    )
+    )  # fmt: skip
 
 
 def draft_backend(asked: SglangSettings, model: ModelConfig, gpu: Gpu, usual: str) -> str:
@@ -373,15 +365,10 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
     if asked.enforce_disable_flashinfer_allreduce_fusion:
         fused = False
     return replace(
-        layout,
-        extra_last=layout.pipeline > 1,
-        tensor=tensor // data if in_groups else tensor,
-        experts=layout.experts or expert_gpus > 1,
-        fused_norms=fused,
-        apart=data > 1 and not in_groups,
-        redundant=asked.ep_num_redundant_experts,
-        balanced=asked.enable_eplb or asked.init_expert_location != "trivial",
-    )
+        layout, extra_last=layout.pipeline > 1, tensor=tensor // data if in_groups else tensor,
+        experts=layout.experts or expert_gpus > 1, fused_norms=fused, apart=data > 1 and not in_groups,
+        redundant=asked.ep_num_redundant_experts, balanced=asked.enable_eplb or asked.init_expert_location != "trivial",
+    )  # fmt: skip
 
 
 def sizes_for(layout: ParallelLayout) -> dict[str, Any]:

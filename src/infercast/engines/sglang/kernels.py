@@ -138,12 +138,9 @@ def with_products(model: ModelConfig, backend: str) -> ModelConfig:
 
 
 EXPERT_LAUNCHES = ExpertLaunches(
-    "sglang",
-    folder_variable="SGLANG_MOE_CONFIG_DIR",
-    rule_of_thumb=rule_of_thumb,
-    folder="configs/triton_3_6_0/",
+    "sglang", folder_variable="SGLANG_MOE_CONFIG_DIR", rule_of_thumb=rule_of_thumb, folder="configs/triton_3_6_0/",
     blocks="[128, 128]",
-)
+)  # fmt: skip
 
 
 def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:

@@ -149,14 +149,9 @@ def offload_of(
     pages = int(size * GIGA // page_bytes) if size else int(num_pages * settings.hicache_ratio)
     link = host_link(gpu, layout.tensor * layout.pipeline, 0.0, 0.0)
     return Offload(
-        num_blocks=pages,
-        block_bytes=page_bytes,
-        block_pieces=layers,
-        load=link,
-        store=link,
-        prompts_only=False,
+        num_blocks=pages, block_bytes=page_bytes, block_pieces=layers, load=link, store=link, prompts_only=False,
         store_threshold=1 + WRITE_POLICIES.index(settings.hicache_write_policy),
-    )
+    )  # fmt: skip
 
 
 def weight_bytes(

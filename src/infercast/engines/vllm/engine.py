@@ -209,13 +209,10 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         speculation=None
         if drafting is None
         else drafting.speculation(
-            slots_by_step=version.has(Rule.SLOTS_BY_STEP),
-            pads_new=True,
-            pads_first=version.has(Rule.PADS_FIRST),
-            names_results=version.has(Rule.NAMES_RESULTS),
-            **_keys_of_blocks(drafting, settings),
+            slots_by_step=version.has(Rule.SLOTS_BY_STEP), pads_new=True, pads_first=version.has(Rule.PADS_FIRST),
+            names_results=version.has(Rule.NAMES_RESULTS), **_keys_of_blocks(drafting, settings),
         ),
-    )
+    )  # fmt: skip
 
 
 def _keys_of_blocks(drafting: Drafting, settings: ResolvedSettings) -> dict[str, Any]:

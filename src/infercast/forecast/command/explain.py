@@ -139,15 +139,11 @@ def advise(loads: Sequence[tuple[str, Forecast]], tell: Callable[[str], None] = 
     helpful = tuple(each for each in same if each.gain > LEAST_GAIN)
     together = _combine(helpful, trials)
     return Advised(
-        ranked=helpful,
-        other_gpus=tuple(each for each in found if each.change.cost == GPUS),
-        worse=tuple(each for each in same if each.gain <= LEAST_GAIN),
-        without_effect=tuple(quiet),
-        refused=tuple(refused),
-        applied={} if together is None else dict(together.change.values),
-        together=together,
+        ranked=helpful, other_gpus=tuple(each for each in found if each.change.cost == GPUS),
+        worse=tuple(each for each in same if each.gain <= LEAST_GAIN), without_effect=tuple(quiet),
+        refused=tuple(refused), applied={} if together is None else dict(together.change.values), together=together,
         untried=tuple(untried),
-    )
+    )  # fmt: skip
 
 
 def _tried(change: Change, trials: Sequence[tuple[str, Trials]]) -> Advice | InfercastError | None:
@@ -506,7 +502,6 @@ def explain_command(
     tell: Callable[[str], None] = lambda _: None, **given: Any,
 ) -> Explained:  # fmt: skip
     """Explain a command line, a ``docker run``, a compose file or a Kubernetes manifest; the text is never executed.
-
     Without a ``workload``, requests ``like`` these random ones (or the default ones) come at a light and a heavy rate.
     With an ``slo``, forecasts have a verdict and advice is ranked by headroom. ``service`` names one of several
     commands in the text. ``engine`` selects a release; the default is the one that the text names, or the newest with

@@ -65,7 +65,10 @@ class Cause(NamedTuple):
 
 def causes_of(trials: Trials, intervals: Intervals | None, *, most: int) -> list[Cause]:
     """All that matter, the largest first; with no trial allowed (``most``), the share of waiting stands for one."""
-    found = [*_of_two_pools(trials)] or [*_kernels(trials, intervals)]
+    found = [*_of_two_pools(trials)] or [
+        each._replace(share=_of_host(trials, each.share, most > 0)) if each.kind == changes.HOST else each
+        for each in _kernels(trials, intervals)
+    ]
     suspects = [*_relaxations(trials)]
     if not most:
         waits = [Cause(kind, name, _waiting(trials, kind)) for kind, name, _ in suspects[:1]]
@@ -144,6 +147,18 @@ def _kernels(trials: Trials, intervals: Intervals | None) -> Iterator[Cause]:
                 yield Cause(changes.GPU, f"{family.family} in {words}", share, family.bound, family=family.family)
 
 
+def _of_host(trials: Trials, response: float, may_try: bool) -> float:
+    """It may hide a GPU that is as slow: then a slower host costs more than none at all would save."""
+    phases = phases_of(trials)
+    waits = sum(each.host_bound_seconds for each in phases) / sum(each.whole for each in phases)
+    if response <= max(WAITED, 1.5 * waits):
+        return response
+    if not may_try:
+        return waits
+    free = _with(trials.forecast.system, lambda each: slowed(each, host=1e-3))
+    return min(response, 1.0 - exp(-max(trials.gains(free)[0].gain, 0.0)))
+
+
 def without(part: float, response: float) -> float:
     """The share of a result that is gone where a part of all times is, and the result grows so much with them."""
     return response * part if response <= 1.0 else 1.0 - (1.0 - min(part, MOST)) ** response
@@ -193,7 +208,7 @@ def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]
             "other pipeline stages",
             lambda: gained(_with(system, lambda each: _at_once(each, len(stages)))),
         )
-    shared = any(request.prefix for request in requests)
+    shared = forecast.workload.has("prefix")
     if shared and not replica.prefix_caching:
         yield (
             changes.REUSE,

@@ -238,14 +238,9 @@ class Breakdown(PlottableResult):
 
 
 def explain(
-    deployment: Deployable,
-    workload: Servable = None,
-    *,
-    gpu: GpuSource | None = None,
-    router: str | None = None,
-    progress: Progress | bool | None = None,
-    **options: Unpack[RunOptions],
-) -> Breakdown:
+    deployment: Deployable, workload: Servable = None, *, gpu: GpuSource | None = None, router: str | None = None,
+    progress: Progress | bool | None = None, **options: Unpack[RunOptions],
+) -> Breakdown:  # fmt: skip
     """Simulate a workload and say where every second of it went; names do as in `simulate`."""
     found, load = resolve_run(deployment, workload, gpu, options)
     with request_progress(progress, len(load.requests)) as on_progress:

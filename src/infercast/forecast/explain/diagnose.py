@@ -93,13 +93,9 @@ class Diagnosis(PlottableResult):
 
 
 def diagnose(
-    deployment: Deployable,
-    workload: Servable = None,
-    ceilings: Ceilings | None = None,
-    *,
-    gpu: GpuSource | None = None,
-    **options: Unpack[RunOptions],
-) -> Diagnosis:
+    deployment: Deployable, workload: Servable = None, ceilings: Ceilings | None = None, *,
+    gpu: GpuSource | None = None, **options: Unpack[RunOptions],
+) -> Diagnosis:  # fmt: skip
     """Simulate a workload, and again with each gap closed; names do as in `simulate`."""
     deployment, workload = resolve_run(deployment, workload, gpu, options)
     if deployment.layout.data > 1:

@@ -169,13 +169,10 @@ def load_curves(run: Watched, most_bins: int = MOST_BINS) -> LoadCurves:
     running = mean_in_system(started, done, edges)
     tokens, held = zip(*(_engine_curves(engine, start, edges, running) for engine in engines), strict=True)
     return LoadCurves(
-        width=width,
-        times=((edges[1:] + edges[:-1]) / 2).tolist(),
-        running=running.tolist(),
-        waiting=mean_in_system(sent, started, edges).tolist(),
-        output_tokens=(sum(tokens) / width).tolist(),
+        width=width, times=((edges[1:] + edges[:-1]) / 2).tolist(), running=running.tolist(),
+        waiting=mean_in_system(sent, started, edges).tolist(), output_tokens=(sum(tokens) / width).tolist(),
         kv_usage=np.maximum.reduce(held).tolist(),
-    )
+    )  # fmt: skip
 
 
 def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array) -> tuple[Array, Array]:
@@ -199,13 +196,10 @@ def slowest_requests(breakdown: Breakdown) -> tuple[SlowRequest, ...]:
     shown_requests = 10
     return tuple(
         SlowRequest(
-            number=index,
-            sent_at=float(sent_at[index] - sent_at.min()),
-            num_input=requests[index].num_input,
-            num_cached=int(num_cached[index]),
-            ttft=float(parts.total[position]),
+            number=index, sent_at=float(sent_at[index] - sent_at.min()), num_input=requests[index].num_input,
+            num_cached=int(num_cached[index]), ttft=float(parts.total[position]),
             parts={name: float(part[position]) for name, part in parts.parts.items()},
         )
         for position in np.argsort(-parts.total, kind="stable")[:shown_requests].tolist()
         for index in (int(parts.requests[position]),)
-    )
+    )  # fmt: skip

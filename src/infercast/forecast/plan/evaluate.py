@@ -37,14 +37,9 @@ MOST_FORECASTS, MOST_CAPACITIES = 8, 4096  # Runs and capacities that are kept
 
 
 def evaluate(
-    candidate: Candidate,
-    question: Question,
-    *,
-    factor: float = 1.0,
-    intervals: bool = False,
-    whole_from: float = 0.0,
+    candidate: Candidate, question: Question, *, factor: float = 1.0, intervals: bool = False, whole_from: float = 0.0,
     together: int = TOGETHER,
-) -> Row:
+) -> Row:  # fmt: skip
     """Simulate a workload ``factor`` times as fast; below a first headroom of ``whole_from`` only to judge the SLO."""
     asked, question, cost = question, question.at_rate(factor), question.cost(candidate)
     try:
@@ -133,10 +128,9 @@ def _capacity_of(unit: Candidate, question: Question, workload: Workload, system
 def _simulated_part(
     candidate: Candidate, question: Question, together: int = TOGETHER
 ) -> tuple[System, float, Workload]:
-    """What is simulated of a candidate, how many of it there are, and the requests of one.
-
-    Replicas with copies that step together are too many: one of them gets its share. Of others up to ``together`` are
-    simulated behind the engine's load balancer.
+    """What is simulated of a candidate, how many of it there are, and the requests of one. Replicas with copies that
+    step together are too many: one of them gets its share. Of others up to ``together`` are simulated behind the
+    engine's load balancer.
     """
     pools = candidate.pools
     units = [deployed(question.shared, pool.unit) for pool in pools]
@@ -317,12 +311,9 @@ def headroom_of(candidate: Candidate, question: Question) -> float:
 
 
 def climb(
-    stage: SimulationStage,
-    options: Sequence[ScreenedOption],
-    value: Callable[[Candidate], float],
-    *,
+    stage: SimulationStage, options: Sequence[ScreenedOption], value: Callable[[Candidate], float], *,
     is_rival: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Go up to the first value at which a candidate keeps the SLO: one of every kind shortly, then the best kinds."""
     least = LIKELY if is_rival else HOPELESS_ODDS if stage.question.least_odds >= HIGH_ODDS else HOPELESS
     hopeful = [option for option in options if option.estimate.headroom >= least]

@@ -138,13 +138,10 @@ def _put_formats(candidate: Candidate, pair: tuple[str, str]) -> Candidate:
 
 
 AXES = (
-    PlanAxis("engine", "engines"),
-    PlanAxis("gpu", "gpus"),
-    PlanAxis("power_limit", _power_limits),
-    PlanAxis("formats", _formats, _put_formats),
-    PlanAxis("layout", _layouts),
+    PlanAxis("engine", "engines"), PlanAxis("gpu", "gpus"), PlanAxis("power_limit", _power_limits),
+    PlanAxis("formats", _formats, _put_formats), PlanAxis("layout", _layouts),
     PlanAxis("settings", _settings, put_settings),
-)
+)  # fmt: skip
 
 
 ROUGH_TOKENS = 4096  # Tokens of the largest step that a quick estimate asks for

@@ -35,10 +35,9 @@ def question_of(
     tariff: Tariff, facility: Facility | None = None, quantizations: Sequence[str] = ("none",),
     drafts: Mapping[str, Any] | None = None, varies: bool = False, max_model_len: int | None = None, **others: Any,
 ) -> Question:  # fmt: skip
-    """The question of a command, a page or a program; ``others`` are fields of `Question`.
-
-    ``draw`` makes the requests, given their most tokens: every candidate has the same longest sequence, and requests
-    are drawn within it, as `simulate` would.
+    """The question of a command, a page or a program; ``others`` are fields of `Question`. ``draw`` makes the requests,
+    given their most tokens: every candidate has the same longest sequence, and requests are drawn within it, as
+    `simulate` would.
     """
     given, chosen = facility or Facility(), tuple(engine_named(name).name for name in engines)
     priced, unpriced = {name: tariff.price(name, given) for name in gpus}, list[str]()
@@ -54,20 +53,13 @@ def question_of(
         max_model_len = length_for(model, workload)
         workload = draw(max_model_len)
     return Question(
-        model=model,
-        workload=workload,
-        slo=slo,
-        gpus=tuple(gpus),
-        left_out=tuple(f"{name} is left out: {tariff.unknown(name)}" for name in unpriced),
-        engines=chosen,
+        model=model, workload=workload, slo=slo, gpus=tuple(gpus),
+        left_out=tuple(f"{name} is left out: {tariff.unknown(name)}" for name in unpriced), engines=chosen,
         prices=tuple(None if price is None else price.per_hour for price in prices),
         metered=tuple(name for name, price in zip(gpus, prices, strict=True) if price is not None and price.metered),
-        facility=around(prices, given),
-        quantizations=formats_of(model, quantizations),
-        settings=drafts_tried(chosen, drafts or {}, varies=varies),
-        max_model_len=max_model_len,
-        **others,
-    )
+        facility=around(prices, given), quantizations=formats_of(model, quantizations),
+        settings=drafts_tried(chosen, drafts or {}, varies=varies), max_model_len=max_model_len, **others,
+    )  # fmt: skip
 
 
 def formats_of(model: str, given: Sequence[str]) -> tuple[str | None, ...]:
@@ -97,25 +89,13 @@ def drafts_tried(
 
 
 def plan(
-    model: str,
-    workload: Servable = None,
-    *,
-    slo: Slo | str,
-    gpus: Sequence[str] = USUAL_GPUS,
-    max_gpus: int = 8,
-    budget: float | None = None,
-    objective: str = "cost",
-    odds: float = USUAL_ODDS,
-    quantizations: Sequence[str] = ("none",),
-    engines: Sequence[str] = (DEFAULT_ENGINE,),
-    max_model_len: int | None = None,
-    disaggregate: bool = False,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    tell: Callable[[str], None] | bool | None = None,
-    time_limit: float | None = None,
+    model: str, workload: Servable = None, *, slo: Slo | str, gpus: Sequence[str] = USUAL_GPUS, max_gpus: int = 8,
+    budget: float | None = None, objective: str = "cost", odds: float = USUAL_ODDS,
+    quantizations: Sequence[str] = ("none",), engines: Sequence[str] = (DEFAULT_ENGINE,),
+    max_model_len: int | None = None, disaggregate: bool = False, price: Tariff | float | None = None,
+    facility: Facility | None = None, tell: Callable[[str], None] | bool | None = None, time_limit: float | None = None,
     **load: Unpack[LoadOptions],
-) -> Plan:
+) -> Plan:  # fmt: skip
     """The deployment that keeps an SLO at the least cost, as ``infercast plan`` finds it.
 
     ``plan("llama-3.1-8b", rate=20, slo="ttft_p99<1s,tpot_p95<40ms")`` chooses from the usual GPUs; ``max_gpus`` limits

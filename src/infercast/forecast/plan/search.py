@@ -462,17 +462,12 @@ class _Search:
         best, runner_up = (None if row is None else stage.rows[row.candidate] for row in (best, runner_up))
         rows = _ranked(question, stage, self.options, [*self.others, *_unlooked(question, self.left)], best)
         found = Plan(
-            question=question,
-            winner=best,
-            front=tuple(row for each in front if (row := stage.rows[each.candidate]).figures is not None),
-            rows=rows,
-            runner_up=runner_up,
-            why=self._why(rows, best, runner_up, cut=bool(when)),
-            changes=() if best is None else changes_of(question, best, held, self.most),
-            nearest=self.nearest,
-            notes=notes_of(question, rows),
-            num_candidates=max(_count(question), len(rows)),
-        )
+            question=question, winner=best,
+            front=tuple(row for each in front if (row := stage.rows[each.candidate]).figures is not None), rows=rows,
+            runner_up=runner_up, why=self._why(rows, best, runner_up, cut=bool(when)),
+            changes=() if best is None else changes_of(question, best, held, self.most), nearest=self.nearest,
+            notes=notes_of(question, rows), num_candidates=max(_count(question), len(rows)),
+        )  # fmt: skip
         return replace(found, cut=self._cut(found, when)) if when else found
 
     def _why(self, rows: Sequence[Row], best: Row | None, runner_up: Row | None, *, cut: bool) -> str:
@@ -681,12 +676,9 @@ def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
 
 
 def _ranked(
-    question: Question,
-    stage: SimulationStage,
-    options: Sequence[ScreenedOption],
-    others: Sequence[Row],
+    question: Question, stage: SimulationStage, options: Sequence[ScreenedOption], others: Sequence[Row],
     best: Row | None,
-) -> tuple[Row, ...]:
+) -> tuple[Row, ...]:  # fmt: skip
     rows = dict(stage.rows)
     for option in options:
         if option.candidate not in rows:

@@ -492,7 +492,11 @@ def _swept_attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]
     def read(table: pandas.DataFrame) -> Iterator[Rows]:
         for values, part in table.groupby(list(LAYOUT)):
             heads, kv_heads, head_dim, value_dim, latent, window, kv_dtype = values
-            queries, keys, sequences = _prompts(part) if "q_len" in part else _decodes(part)
+            if "q_len" in part:
+                queries, keys, sequences = _prompts(part)
+            else:
+                cached, sequences = _batches(part, part.kv_len)
+                queries, keys = np.ones_like(cached), np.where(sequences > 0, cached + 1, 1)
             sizes = (heads, kv_heads, head_dim, value_dim)
             op = ops.Attention(queries, keys, *sizes, sequences, int(window), bool(latent), kv_dtype=kv_dtype)
             yield _rows(part, family, f"bf16/{kv_dtype}", op, "|".join(map(str, values[:5])))
@@ -503,11 +507,6 @@ def _swept_attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]
 def _prompts(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
     queries = part.q_len.to_numpy()[:, None]
     return queries, queries + part.prefix.to_numpy()[:, None], part.batch.to_numpy()[:, None]
-
-
-def _decodes(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
-    cached, sequences = _batches(part, part.kv_len)
-    return np.ones_like(cached), np.where(sequences > 0, cached + 1, 1), sequences
 
 
 def _batches(part: pandas.DataFrame, means: pandas.Series) -> tuple[Array, Array]:

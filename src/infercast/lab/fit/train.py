@@ -69,11 +69,6 @@ def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = 
     return _ends(own, percentile * float(np.sqrt(variance)), share)
 
 
-def near_interval(family: str, misses: Array) -> tuple[float, float]:
-    """The same for GPUs of an architecture that the model saw, from misses of its rows that it did not see."""
-    return _ends(misses, NORMAL * NEAR * BEFOREHAND.get(family, OTHERWISE))
-
-
 def _ends(misses: Array, step: float, share: float = 1.0) -> tuple[float, float]:
     low, high = np.quantile(misses, [0.1, 0.9])
     low, high = share * np.hypot(min(low, 0.0), step), share * np.hypot(max(high, 0.0), step)
@@ -316,7 +311,8 @@ def fit_pooled(key: Key, sources: Sequence[Source]) -> tuple[Entry, Forest]:
     misses = [each - faster for each in _misses(family, sources, recipe, seen, of_any=of_any)]
     forest, offset = pool(family, sources, recipe)
     ends = pooled_interval(family, misses, new_kernel=of_any)
-    near = {} if of_any else {name: near_interval(family, each) for name, each in seen.items()}
+    spread = NORMAL * NEAR * BEFOREHAND.get(family, OTHERWISE)  # on architectures that the model saw other rows of
+    near = {} if of_any else {name: _ends(each, spread) for name, each in seen.items()}
     rows, error = sum(source.sample.residual.size for source in sources), _mean_error(np.concatenate(misses))
     return Entry(*key, rows, offset + faster, recipe.shrink, *ends, error, near), forest
 

@@ -51,11 +51,6 @@ PARTS = {
 }
 
 
-def check_part(name: str | None) -> None:
-    if name is not None and name not in PARTS:
-        raise UnknownNameError("part to leave out", name, PARTS)
-
-
 def settings_without(part: str | None, settings: Settings) -> Settings:
     if part != OVERLAP:
         return settings
@@ -431,13 +426,13 @@ def validate(
     predictor: str | Predictor = "learned", host: str | Path | None = None, warmed_up: bool = False,
     real_weights: bool = False, without: str | None = None, progress: Callable[[str], None] | None = None,
 ) -> Validation:  # fmt: skip
-    """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
-
-    Runs of a file follow each other on one engine, cold unless ``warmed_up``, with dummy weights unless
-    ``real_weights``. The host is ``host``, or as a probe with the file says, or the bundled one. ``without`` turns a
-    part of the forecast off (`ablation.PARTS`); such forecasts have no intervals.
+    """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise. Runs
+    of a file follow each other on one engine, cold unless ``warmed_up``, with dummy weights unless ``real_weights``.
+    The host is ``host``, or as a probe with the file says, or the bundled one. ``without`` turns a part of the forecast
+    off (`PARTS`); such forecasts have no intervals.
     """
-    check_part(without)
+    if without is not None and without not in PARTS:
+        raise UnknownNameError("part to leave out", without, PARTS)
     runs: list[RunComparison] = []
     kv_blocks: list[tuple[str, Comparison | None]] = []
     num_stalled = 0
@@ -499,13 +494,10 @@ def _started(
     def start(settings: Settings) -> Deployment:
         deployment = deploy(
             model if real_weights else with_dummy_weights(model, engine.tied_routers),
-            gpu or gpu_from_driver_name(measured.gpu),
-            settings_without(without, settings),
-            tensor_parallel_size=setup.tensor_parallel_size,
-            api_server=setup.over_http,
-            predictor=predictor,
+            gpu or gpu_from_driver_name(measured.gpu), settings_without(without, settings),
+            tensor_parallel_size=setup.tensor_parallel_size, api_server=setup.over_http, predictor=predictor,
             host=host or measured.probe,
-        )
+        )  # fmt: skip
         return deployment_without(without, deployment)
 
     deployment = start(setup.settings)

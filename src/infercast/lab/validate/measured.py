@@ -131,15 +131,10 @@ def read_measured(path: Path) -> MeasuredFile:
         elif run.get("kind") != WARM_UP or run.get("requests"):
             measured.append(_read_run(Fields(path, run, where)))
     return MeasuredFile(
-        path=path,
-        model=config.get("name", str).split("__")[0],
-        gpu=config.get("gpu", str),
-        setup=measured_engine(config.word("engine", FIRST_MEASURED)).measured_setup(config),
-        runs=tuple(measured),
-        num_stalled=num_stalled,
-        probe=_probe(path, document.holder),
-        is_warm=bool(config.holder.get("warmed_up")),
-    )
+        path=path, model=config.get("name", str).split("__")[0], gpu=config.get("gpu", str),
+        setup=measured_engine(config.word("engine", FIRST_MEASURED)).measured_setup(config), runs=tuple(measured),
+        num_stalled=num_stalled, probe=_probe(path, document.holder), is_warm=bool(config.holder.get("warmed_up")),
+    )  # fmt: skip
 
 
 def _probe(path: Path, document: Mapping[str, Any]) -> HostProbe | None:

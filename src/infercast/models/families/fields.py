@@ -169,14 +169,9 @@ def grouped_attention(fields: Fields, *, window: int = 0, **options: bool) -> Gr
         raise fields.wrong("hidden_size", f"a multiple of num_attention_heads = {heads} where head_dim is absent")
     head_dim = fields.positive("head_dim", default=max(1, fields.positive("hidden_size") // heads))
     return GroupedAttention(
-        heads=heads,
-        kv_heads=checked_kv_heads(fields, "num_key_value_heads", heads),
-        head_dim=head_dim,
-        value_dim=head_dim,
-        rotary_dim=rotary_dim(fields, head_dim),
-        window=useful_window(fields, window),
-        **options,
-    )
+        heads=heads, kv_heads=checked_kv_heads(fields, "num_key_value_heads", heads), head_dim=head_dim,
+        value_dim=head_dim, rotary_dim=rotary_dim(fields, head_dim), window=useful_window(fields, window), **options,
+    )  # fmt: skip
 
 
 def checked_kv_heads(fields: Fields, key: str, heads: int) -> int:
@@ -212,13 +207,9 @@ def dense_feed_forward(fields: Fields, bias: bool = False, gated: bool = True) -
 
 
 def routed_experts(
-    fields: Fields,
-    count: str | None = None,
-    inter: str | None = None,
-    *alternatives: str,
-    router_bias: Answer = False,
+    fields: Fields, count: str | None = None, inter: str | None = None, *alternatives: str, router_bias: Answer = False,
     **options: Any,
-) -> ExpertFeedForward:
+) -> ExpertFeedForward:  # fmt: skip
     """Experts with their number and width under these keys or the usual ones."""
     experts = fields.positive(count) if count else fields.positive(*EXPERT_KEYS)
     topk = fields.positive(*CHOSEN_KEYS)

@@ -123,18 +123,11 @@ class BlockSparseAttention(GroupedAttention):
             # Every index head chooses for itself.
             rows = form._replace(sequences=form.sequences * index_heads)
             attention = SparseAttention(
-                *form,
-                heads=layout.share(self.heads),
-                head_dim=self.head_dim,
-                value_dim=self.value_dim,
-                kv_heads=kv_heads,
-                selected=self.blocks * self.block,
-                block=self.block,
-                bytes_per_key=kv_heads * self._pair_dim * bytes_of(shard.cache_dtype),
-                kind="msa",
-                dtype=base,
+                *form, heads=layout.share(self.heads), head_dim=self.head_dim, value_dim=self.value_dim,
+                kv_heads=kv_heads, selected=self.blocks * self.block, block=self.block,
+                bytes_per_key=kv_heads * self._pair_dim * bytes_of(shard.cache_dtype), kind="msa", dtype=base,
                 kv_dtype=shard.cache_dtype,
-            )
+            )  # fmt: skip
             calls += [
                 Call(form.name("index_scores"), scores),
                 Call(form.name("index_topk"), TopK(*rows, topk=self.blocks, compress=self.block)),
@@ -424,18 +417,11 @@ class CompressedAttention(Mixer):
         if self.compressor:
             selected, window, tokens = self.indexer.topk if self.indexer else 0, self.window, self.compressor.tokens
         return SparseAttention(
-            *form,
-            heads=self._padded_heads(shard),
-            head_dim=self.head_dim,
-            value_dim=self.head_dim,
-            selected=selected,
-            window=window,
-            compress=tokens,
+            *form, heads=self._padded_heads(shard), head_dim=self.head_dim, value_dim=self.head_dim, selected=selected,
+            window=window, compress=tokens,
             bytes_per_key=bytes_of(base) * self.head_dim if form.is_prompt else self.entry_bytes,
-            kind="csa" if self.indexer else "hca",
-            dtype=base,
-            kv_dtype=base if form.is_prompt else "fp8",
-        )
+            kind="csa" if self.indexer else "hca", dtype=base, kv_dtype=base if form.is_prompt else "fp8",
+        )  # fmt: skip
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """The window, compressed tokens with the states they are made of, and the indexer's: all on every GPU."""

@@ -38,9 +38,8 @@ DECODE_FEATURES = common.feature_names("attention_decode") + SCHEDULE_FEATURES
 
 
 class DecodePhysics:
-    """Decode attention: one new token a sequence against its cached keys and values.
-
-    Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, and the splitting of long sequences.
+    """Decode attention: one new token a sequence against its cached keys and values. Bytes of the cache over DRAM or
+    L2, thread blocks with a latency of their own, and the splitting of long sequences.
     """
 
     def __init__(self, op: Attention, gpu: Gpu, family: common.Constants | None = None) -> None:
@@ -98,22 +97,12 @@ class DecodePhysics:
         kv_rounds, head_rounds = size * op.kv_heads / gpu.sms, size * op.heads / gpu.sms
         shares = [terms[name] / seconds for name in ("dram", "stream", "blocks", "tensor")]
         features = x.columns(
-            *x.logs(size, batch.longest(batch.keys), longest, total / size),
-            *a.sizes,
-            float(op.window > 0),
-            sliding / size,
-            *x.logs(seconds, *shares),
-            terms["combine"] / seconds,
-            *x.logs(terms["launch"] / seconds, splits, blocks / gpu.sms),
-            x.fill(blocks, gpu.sms),
-            x.fill(kv_rounds, 1),
-            x.fill(head_rounds, 1),
-            *x.logs(kv_rounds, head_rounds, kv_bytes, kv_bytes / gpu.l2_bytes),
-            x.smaller(longest_tiles, 4.0),
-            *a.tile,
-            x.log2(part_keys),
-            *a.schedule.features(batch, kv_bytes),
-        )
+            *x.logs(size, batch.longest(batch.keys), longest, total / size), *a.sizes, float(op.window > 0),
+            sliding / size, *x.logs(seconds, *shares), terms["combine"] / seconds,
+            *x.logs(terms["launch"] / seconds, splits, blocks / gpu.sms), x.fill(blocks, gpu.sms), x.fill(kv_rounds, 1),
+            x.fill(head_rounds, 1), *x.logs(kv_rounds, head_rounds, kv_bytes, kv_bytes / gpu.l2_bytes),
+            x.smaller(longest_tiles, 4.0), *a.tile, x.log2(part_keys), *a.schedule.features(batch, kv_bytes),
+        )  # fmt: skip
         if engine:
             terms["dram"] = kv_bytes * (1.0 / a.dram_rate)
             seconds = alone + x.soft_max(DECODE_CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
@@ -170,10 +159,9 @@ class Tiles(NamedTuple):
 
 
 class PrefillPhysics:
-    """Prefill attention: tiles of query rows, each against the keys it may see.
-
-    Prompts, chunks behind a cached prefix, and decoding sequences in the same call are all tiles; a tile's length is
-    the number of keys from the start of its first row's window to the end of its last row.
+    """Prefill attention: tiles of query rows, each against the keys it may see. Prompts, chunks behind a cached prefix,
+    and decoding sequences in the same call are all tiles; a tile's length is the number of keys from the start of its
+    first row's window to the end of its last row.
     """
 
     def __init__(self, op: Attention, gpu: Gpu, family: common.Constants | None = None) -> None:
@@ -386,15 +374,10 @@ def _ceiling_shape(op: Attention, gpu: Gpu) -> list[Any]:
     queries, keys = np.ravel(op.num_queries), np.ravel((op.keys * op.sequences).sum(axis=-1))
     tiles = sequences * op.kv_heads if _only_decodes(op) else np.ravel(op.num_tiles(QUERY_TILE)) * op.heads
     return [
-        np.log2(tiles / gpu.sms),
-        np.log2(queries / sequences),
-        np.log2(keys / sequences),
-        np.log2(op.heads / op.kv_heads),
-        op.head_dim,
-        float(op.window > 0),
-        float(op.latent_kv),
+        np.log2(tiles / gpu.sms), np.log2(queries / sequences), np.log2(keys / sequences),
+        np.log2(op.heads / op.kv_heads), op.head_dim, float(op.window > 0), float(op.latent_kv),
         float(op.kv_dtype != op.dtype),
-    ]
+    ]  # fmt: skip
 
 
 PREFILL = common.Family(
@@ -447,11 +430,8 @@ DECODE = replace(
     accepts=_only_decodes,
     shapes={
         "decode": common.Shape(
-            ("batch", "kv_len", *_HEADS),
-            _OPTIONS,
-            lambda values: _build(values, 1, values["kv_len"] + 1),
-            (*_HEADS, *_OPTIONS),
-            lambda values: _single(values, 1, values["kv_len"]),
+            ("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1),
+            (*_HEADS, *_OPTIONS), lambda values: _single(values, 1, values["kv_len"]),
         )
     },
     core=DecodePhysics,
@@ -462,13 +442,12 @@ DECODE = replace(
     trust={},
     between_kernels={},
     typical=lambda op: ("latent" if op.latent_kv else "attention_decode",),
-)
+)  # fmt: skip
 
 
 class EncoderAttentionPhysics:
-    """Attention inside images, in vision towers: tiles of query rows, each against all tokens of its image.
-
-    Heads of 72 and 80 are computed as 96. Nothing is masked, so all tiles of an image take as long.
+    """Attention inside images, in vision towers: tiles of query rows, each against all tokens of its image. Heads of 72
+    and 80 are computed as 96. Nothing is masked, so all tiles of an image take as long.
     """
 
     def __init__(self, op: EncoderAttention, gpu: Gpu) -> None:
@@ -504,15 +483,11 @@ class EncoderAttentionPhysics:
         work = x.soft_pair(family.softmax_overlap, terms["tensor"], terms["exponential"])
         seconds = terms["launch"] + x.soft_pair(3.0, work + terms["blocks"], terms["dram"])
         features = x.columns(
-            *x.logs(images, tokens),
-            *a.sizes,
-            x.log2(rounds),
-            x.fill(blocks, gpu.sms),
-            tokens / (tiles * family.tile_rows),
-            tokens / keys,
+            *x.logs(images, tokens), *a.sizes, x.log2(rounds), x.fill(blocks, gpu.sms),
+            tokens / (tiles * family.tile_rows), tokens / keys,
             *[terms[name] / seconds for name in ("tensor", "exponential", "blocks", "dram", "launch")],
             *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
-        )
+        )  # fmt: skip
         return Physics(seconds, terms, features)
 
 

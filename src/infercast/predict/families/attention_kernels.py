@@ -177,7 +177,6 @@ MOST_PARTS, NEAR_BEST = 128, 0.85
 
 class Schedule:
     """How FlashAttention 3 cuts a batch: which tiles, how many parts a sequence, how much work its busiest SM gets.
-
     Tile sizes were read off the names of the kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are
     packed into the rows of a tile; keys are cut into parts so that each SM gets about as many key tiles as any other.
     Models of a sweep start from the time of this schedule; for other kernels its numbers describe a shape.

@@ -215,12 +215,10 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
 
 
 class CollectivePhysics:
-    """Collectives: a latency that grows with the number of GPUs, and the bytes that each link carries.
-
-    What is too long for an engine's own all-reduce goes through a library: rings by a protocol of short latency that
-    wastes bandwidth, then by one that does not; reduction inside the switch (NVLS) on eight GPUs; exchanges with all
-    peers at once. Between nodes a collective is two: inside every node, and among them, each GPU's share over its own
-    adapter.
+    """Collectives: a latency that grows with the number of GPUs, and the bytes that each link carries. What is too long
+    for an engine's own all-reduce goes through a library: rings by a protocol of short latency that wastes bandwidth,
+    then by one that does not; reduction inside the switch (NVLS) on eight GPUs; exchanges with all peers at once.
+    Between nodes a collective is two: inside every node, and among them, each GPU's share over its own adapter.
     """
 
     def __init__(self, op: Collective, gpu: Gpu) -> None:
@@ -236,14 +234,9 @@ class CollectivePhysics:
         inside = _between_nodes if self.is_spread else _inside
         seconds, latency, transfer, algorithm = inside(op, gpu, message, x)
         features = x.columns(
-            transfer / (transfer + latency),
-            *x.logs(message, message / op.gpus),
-            op.gpus,
-            x.log2(transfer / latency),
-            algorithm,
-            *self.kinds,
-            x.log2(seconds * 1e6),
-        )
+            transfer / (transfer + latency), *x.logs(message, message / op.gpus), op.gpus, x.log2(transfer / latency),
+            algorithm, *self.kinds, x.log2(seconds * 1e6),
+        )  # fmt: skip
         if engine:
             seconds, latency = seconds + self.late, latency + self.late
         return Physics(seconds, {"launch": latency, "link": transfer}, features)

@@ -47,7 +47,6 @@ def constants(table: str) -> dict[str, Constants]:
 
 def stated_interval(family: str, variant: str, architecture: str) -> tuple[float, float] | None:
     """Logarithms of the 80 % interval where physics has constants of these kernels on this architecture, else None.
-
     They were fitted to a measured chip of it, so that nothing that other architectures' kernels teach comes on top.
     """
     found = _fitted()["stated"].get(architecture, {}).get(family, {}).get(variant)
@@ -124,10 +123,9 @@ def wholes(values: Values, *names: str) -> dict[str, Any]:
 
 
 class Core(Protocol):
-    """Physics of kernels of one kind on one GPU: what all of them share is worked out once.
-
-    A table repeats one kernel, so what fits in L2 stays there; an engine comes back after all other layers, quantises
-    in a kernel of its own, and its GPUs come to a collective one after the other. Features are always those of a table.
+    """Physics of kernels of one kind on one GPU: what all of them share is worked out once. A table repeats one kernel,
+    so what fits in L2 stays there; an engine comes back after all other layers, quantises in a kernel of its own, and
+    its GPUs come to a collective one after the other. Features are always those of a table.
     """
 
     gpu: Gpu

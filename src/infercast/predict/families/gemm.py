@@ -43,11 +43,10 @@ def is_widened(op: Gemm | MoE) -> bool:
 
 
 def multiplying(op: MoE, gpu: Gpu) -> float:
-    """FLOP/s of the tensor cores for these experts, before what a kernel loses.
-
-    Kernels that widen weights reach half of the tensor cores' rate where it is whole (A100, L40S; H200 and B200,
-    whose other half is for instructions that they do not use, less). Boards that are sold with half of that rate
-    (GeForce, L40, L20, A10G) lose nothing by it; a rate less than a tenth below is rounded.
+    """FLOP/s of the tensor cores for these experts, before what a kernel loses. Kernels that widen weights reach half
+    of the tensor cores' rate where it is whole (A100, L40S; H200 and B200, whose other half is for instructions that
+    they do not use, less). Boards that are sold with half of that rate (GeForce, L40, L20, A10G) lose nothing by it; a
+    rate less than a tenth below is rounded.
     """
     peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype))
     return gpu.whole_tensor_flops if is_widened(op) and gpu.whole_tensor_flops > 1.1 * peak else peak
@@ -422,10 +421,9 @@ Compute = Callable[..., tuple[Timed, list[Number]]]  # A function like `time_pro
 
 
 def time_products(m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool) -> tuple[Timed, list[Number]]:
-    """The time of products, and their features in their own units.
-
-    A table repeats a kernel over a few weight matrices and times the quantising of its input with it. An ``engine``
-    finds weights cold and quantises by a kernel of its own; its features are a table's, which is what learners know.
+    """The time of products, and their features in their own units. A table repeats a kernel over a few weight matrices
+    and times the quantising of its input with it. An ``engine`` finds weights cold and quantises by a kernel of its
+    own; its features are a table's, which is what learners know.
     """
     s = Shapes(m, n, k, a, x)
     plan, cold_plan = choose_one(s, a) if x is Plain else choose_many(s, a)
@@ -454,11 +452,10 @@ def _finish(s: Shapes, a: Machine, x: Kit, plan: Plan, traffic: Traffic, *, quan
 
 
 class GemmPhysics:
-    """Dense matrix products: the best of a few tiles and split-K factors, each bound by the slowest of four pipes.
-
-    A candidate cuts ``y`` into tiles and hands them to the SMs in rounds. Its time is a soft maximum of what the
-    busiest SM multiplies, the operands re-read through L2, the latency of the loop over ``k`` and the DRAM traffic,
-    plus storing the last tiles, adding up split-K partial sums and one launch.
+    """Dense matrix products: the best of a few tiles and split-K factors, each bound by the slowest of four pipes. A
+    candidate cuts ``y`` into tiles and hands them to the SMs in rounds. Its time is a soft maximum of what the busiest
+    SM multiplies, the operands re-read through L2, the latency of the loop over ``k`` and the DRAM traffic, plus
+    storing the last tiles, adding up split-K partial sums and one launch.
     """
 
     def __init__(self, op: Gemm, gpu: Gpu, by: tuple[Compute, tuple[bool, ...]] = PRODUCTS) -> None:

@@ -53,10 +53,9 @@ KERNELS = common.constants("memory-bound")
 
 
 class MemoryBoundPhysics:
-    """Memory-bound kernels: those that an engine's compiler writes (above), and others with one thread block a row.
-
-    The time is a launch floor and the slowest of four pipes: DRAM for what L2 does not hold, L2, the multiprocessor's
-    own load and store rate, and starting and streaming blocks. L2 holds traffic softly in a model, where a kernel reads
+    """Memory-bound kernels: those that an engine's compiler writes (above), and others with one thread block a row. The
+    time is a launch floor and the slowest of four pipes: DRAM for what L2 does not hold, L2, the multiprocessor's own
+    load and store rate, and starting and streaming blocks. L2 holds traffic softly in a model, where a kernel reads
     what the last one wrote, and with a cliff in the quantising tables, which replay one buffer.
     """
 
@@ -74,15 +73,10 @@ class MemoryBoundPhysics:
             seconds, terms = _terms(op, rows, gpu, KERNELS[kind], x)
         log2 = x.log2
         features = x.columns(
-            *(term / seconds for term in terms.values()),
-            log2(rows),
-            log2(row_bytes),
-            log2(rows / gpu.sms),
-            x.fill(rows, gpu.sms),
-            log2((rows * row_bytes + op.shared_read) / gpu.l2_bytes),
-            op.read_per_row / x.larger(row_bytes, 1.0),
-            log2(seconds * 1e6),
-        )
+            *(term / seconds for term in terms.values()), log2(rows), log2(row_bytes), log2(rows / gpu.sms),
+            x.fill(rows, gpu.sms), log2((rows * row_bytes + op.shared_read) / gpu.l2_bytes),
+            op.read_per_row / x.larger(row_bytes, 1.0), log2(seconds * 1e6),
+        )  # fmt: skip
         return Physics(seconds, terms, features)
 
 

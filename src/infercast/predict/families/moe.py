@@ -51,9 +51,8 @@ TRITON = STYLES["triton"]
 
 @cache
 def style_of(kernel: str, stored: str = "", architecture: str = "") -> Style:
-    """How a kernel (data/kernels.toml, experts) multiplies; Triton's where nothing is known of it.
-
-    Constants that were fitted to a format on an architecture come before those of all chips.
+    """How a kernel (data/kernels.toml, experts) multiplies; Triton's where nothing is known of it. Constants that were
+    fitted to a format on an architecture come before those of all chips.
     """
     if own := STYLES.get(f"{stored}/{kernel} {architecture}"):
         return own
@@ -154,7 +153,6 @@ def _power_law(power: float, mean: Array, tokens: Array) -> Array:
 
 def _on_heaviest(power: float, op: MoE, tokens: Array, copies: int | None) -> Array:
     """The same on the GPU with the most tokens of all that experts are spread over: the collector times that one.
-
     AIConfigurator, collector/helper.py: it gives the first GPU the group of experts with the largest sum.
     """
     layout = op.experts, op.num_local, op.topk, copies
@@ -219,11 +217,10 @@ class _Cut(NamedTuple):
 
 
 class ExpertPhysics:
-    """Routed experts: two grouped matrix products and the small kernels around them.
-
-    The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile
-    multiplies and waits for its operands from L2 in turn (these kernels hide little of it), the weights of the experts
-    hit stream from DRAM, and a soft maximum of the two is the time of a product.
+    """Routed experts: two grouped matrix products and the small kernels around them. The tokens that each expert
+    receives follow from the routing; every expert pads them to whole tiles. A tile multiplies and waits for its
+    operands from L2 in turn (these kernels hide little of it), the weights of the experts hit stream from DRAM, and a
+    soft maximum of the two is the time of a product.
     """
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
@@ -258,18 +255,11 @@ class ExpertPhysics:
         seconds, terms, tile = self._fastest(cuts, rows, hit, missed, fixed)
         cut, mean = x.pick(tile, cuts), tokens * op.topk / op.experts
         features = x.columns(
-            *[term / seconds for term in terms.values()],
-            *x.logs(mean, hit),
-            hit / op.num_local,
-            x.log2(tokens),
-            *self.sizes,
-            tile,
-            *x.logs(cut.padded / x.larger(rows, 1e-9), cut.rounds_up, cut.rounds_down),
-            *(x.fill(cut.rounds_up, 1), x.fill(cut.rounds_down, 1)),
-            *x.logs(weights / l2_bytes, inner / l2_bytes),
-            most_loaded / x.larger(mean, 1e-9),
-            *self.formats,
-        )
+            *[term / seconds for term in terms.values()], *x.logs(mean, hit), hit / op.num_local, x.log2(tokens),
+            *self.sizes, tile, *x.logs(cut.padded / x.larger(rows, 1e-9), cut.rounds_up, cut.rounds_down),
+            *(x.fill(cut.rounds_up, 1), x.fill(cut.rounds_down, 1)), *x.logs(weights / l2_bytes, inner / l2_bytes),
+            most_loaded / x.larger(mean, 1e-9), *self.formats,
+        )  # fmt: skip
         if not engine:
             return Physics(seconds, terms, features)
         tabled = seconds
@@ -282,11 +272,8 @@ class ExpertPhysics:
         up = rounds_up + self.style.rounding * (ceil(rounds_up) - rounds_up)
         down = rounds_down + self.style.rounding * (ceil(rounds_down) - rounds_down)
         tensor_up, tensor_down, cache_up, cache_down = (
-            up * multiply[0],
-            down * multiply[1],
-            up * feed[0],
-            down * feed[1],
-        )
+            up * multiply[0], down * multiply[1], up * feed[0], down * feed[1],
+        )  # fmt: skip
         tensor, cache = tensor_up + tensor_down, cache_up + cache_down
         if self.style.is_fed_ahead:
             busy = x.larger(tensor_up, cache_up), x.larger(tensor_down, cache_down)
@@ -335,10 +322,9 @@ def _tile(
 
 
 def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Style = TRITON) -> Number:
-    """Activation, quantising and the weighted sum: traffic between the products, from L2 while it fits.
-
-    Kernels that take all pairs of tokens and experts write zeros for those of other GPUs and go through them again
-    (vLLM 0.24, fused_moe.py: an expert's number of -1; Marlin clears the second product's output alone).
+    """Activation, quantising and the weighted sum: traffic between the products, from L2 while it fits. Kernels that
+    take all pairs of tokens and experts write zeros for those of other GPUs and go through them again (vLLM 0.24,
+    fused_moe.py: an expert's number of -1; Marlin clears the second product's output alone).
     """
     has_others = style.takes_all and op.num_local < op.experts and not op.routing.endswith(WHOLE)
     if op.routing.endswith(SEEN):
@@ -389,7 +375,6 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
 
 def is_swept(op: MoE) -> bool:
     """Whether rows are loaded as those of our sweep are: many values at once. Published tables have others in 16 bits.
-
     Triton loads rows value by value that are no multiple of 16 long: experts of 88 take 1.7 times as long as those of
     176 for 64 tokens (vLLM 0.24 on an H200).
     """

@@ -26,7 +26,6 @@ SCAN_OVERLAP = 4.0
 
 class ScanPhysics:
     """Scans over the prompts of recurrent layers: chunks side by side where they can be, one after another where not.
-
     Triton's kernels prepare all chunks in parallel and pass the state from chunk to chunk in a kernel of its own, with
     everything between them in memory. FlashInfer's takes a head of a sequence in one thread block from its first chunk
     to its last. Either way a batch takes what all chunks of all heads take in whole rounds.
@@ -62,15 +61,10 @@ class ScanPhysics:
         tokens, chunks = batch.total(queries), batch.total(cut)
         sequences = x.larger(batch.total((queries > 0) * 1.0), 1.0)
         return _ScanSizes(
-            tokens,
-            sequences,
-            chunks,
-            batch.longest(cut),
-            batch.longest(x.smaller(queries, chunk)),
-            sequences * self.op.heads,
-            tokens * self.prepared + chunks * self.per_chunk / 2.0,
+            tokens, sequences, chunks, batch.longest(cut), batch.longest(x.smaller(queries, chunk)),
+            sequences * self.op.heads, tokens * self.prepared + chunks * self.per_chunk / 2.0,
             tokens * self.passed + chunks * self.per_chunk / 2.0 + sequences * self.kept,
-        )
+        )  # fmt: skip
 
     def _scan_terms(self, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
         """Seconds in all, and of each part; independent chunks are ``slower`` than in a table."""
@@ -182,9 +176,8 @@ UPDATE_KERNELS = common.constants("state update")
 
 
 class StateUpdatePhysics:
-    """One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes.
-
-    It takes a launch and the slowest of three pipes: memory for states that L2 does not hold, L2 for all, and the
+    """One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes. It
+    takes a launch and the slowest of three pipes: memory for states that L2 does not hold, L2 for all, and the
     multiprocessors. A table repeats one batch, so that small ones stay in L2; an engine finds none there.
     """
 
@@ -213,12 +206,9 @@ class StateUpdatePhysics:
 
         seconds, terms = taken(missed)
         features = x.columns(
-            *x.logs(rows, op.heads + 0.0 * rows, blocks / gpu.sms),
-            x.fill(rows * op.heads, gpu.sms),
-            x.log2(states / gpu.l2_bytes),
-            *(term / seconds for term in terms.values()),
-            x.log2(seconds * 1e6),
-        )
+            *x.logs(rows, op.heads + 0.0 * rows, blocks / gpu.sms), x.fill(rows * op.heads, gpu.sms),
+            x.log2(states / gpu.l2_bytes), *(term / seconds for term in terms.values()), x.log2(seconds * 1e6),
+        )  # fmt: skip
         if engine:
             seconds, terms = taken(1.0)
         return Physics(seconds, terms, features)

@@ -37,9 +37,8 @@ FEW = 64  # Chosen ones that are few
 
 
 class TopKPhysics:
-    """The best scores of every new token, one thread block a row; rows no longer than what is chosen need no search.
-
-    A long row takes one SM long, so that a few sequences which decode wait for the length of one row.
+    """The best scores of every new token, one thread block a row; rows no longer than what is chosen need no search. A
+    long row takes one SM long, so that a few sequences which decode wait for the length of one row.
     """
 
     def __init__(self, op: TopK, gpu: Gpu) -> None:
@@ -74,13 +73,10 @@ class TopKPhysics:
         }
         seconds = terms["launch"] + x.soft_max(fitted.overlap, terms["blocks"] + 1e-12, terms["dram"] + 1e-12)
         features = x.columns(
-            *x.logs(rows, mean, longest, longest / op.topk),
-            *self.sizes,
-            x.log2(rows / slots),
-            x.fill(rows, gpu.sms),
+            *x.logs(rows, mean, longest, longest / op.topk), *self.sizes, x.log2(rows / slots), x.fill(rows, gpu.sms),
             *[terms[name] / seconds for name in ("blocks", "dram", "launch")],
             *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
-        )
+        )  # fmt: skip
         return Physics(seconds, terms, features)
 
 
@@ -95,7 +91,6 @@ ATTENTION_KERNELS = common.constants("sparse attention")
 
 class SparseAttentionPhysics:
     """Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
-
     A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) through the
     chosen places, 64 keys at a time. Kernels that know how many are taken stop there; those for decoding cut the walk.
     """
@@ -178,11 +173,9 @@ SCORE_KERNELS = common.constants("index scores")
 
 
 class IndexScorePhysics:
-    """Scores of a lightning indexer: every new token against every index key of its sequence.
-
-    Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's in
-    bf16); a chunk of few queries behind a long prefix leaves most SMs idle. Walks of decoding sequences are cut into
-    equal parts.
+    """Scores of a lightning indexer: every new token against every index key of its sequence. Prompts run on tiles of
+    ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's in bf16); a chunk of few
+    queries behind a long prefix leaves most SMs idle. Walks of decoding sequences are cut into equal parts.
     """
 
     def __init__(self, op: IndexScores, gpu: Gpu) -> None:
@@ -284,31 +277,16 @@ WINDOWS, COMPRESSION = {"csa": 128, "hca": 128}, {"csa": 4, "hca": 128}
 
 
 def latent_attention(
-    queries: common.Array,
-    keys: common.Array,
-    sequences: common.Array,
-    *,
-    heads: int,
-    selected: int,
-    kind: str,
+    queries: common.Array, keys: common.Array, sequences: common.Array, *, heads: int, selected: int, kind: str,
     kv_dtype: str,
-) -> SparseAttention:
+) -> SparseAttention:  # fmt: skip
     """The kernel over latents of one of the published kinds."""
     head_dim, value_dim = LATENT_WIDTHS[kind]
     return SparseAttention(
-        queries,
-        keys,
-        sequences,
-        heads=heads,
-        head_dim=head_dim,
-        value_dim=value_dim,
-        selected=selected,
-        window=WINDOWS.get(kind, 0),
-        compress=COMPRESSION.get(kind, 1),
-        bytes_per_key=ENTRY_BYTES[kind].get(kv_dtype, 2.0 * head_dim),
-        kind=kind,
-        kv_dtype=kv_dtype,
-    )
+        queries, keys, sequences, heads=heads, head_dim=head_dim, value_dim=value_dim, selected=selected,
+        window=WINDOWS.get(kind, 0), compress=COMPRESSION.get(kind, 1),
+        bytes_per_key=ENTRY_BYTES[kind].get(kv_dtype, 2.0 * head_dim), kind=kind, kv_dtype=kv_dtype,
+    )  # fmt: skip
 
 
 def _latent_shape(kind: str) -> common.Shape:
@@ -317,40 +295,27 @@ def _latent_shape(kind: str) -> common.Shape:
         (*_SIZES, "heads", *(() if kind == "hca" else ("topk",))),
         {"prefix": 0, "kv_dtype": "bf16"},
         lambda values: latent_attention(
-            *_lengths(values),
-            heads=int(values["heads"]),
-            selected=int(values.get("topk", 0)),
-            kind=kind,
+            *_lengths(values), heads=int(values["heads"]), selected=int(values.get("topk", 0)), kind=kind,
             kv_dtype=values["kv_dtype"],
         ),
-    )
+    )  # fmt: skip
 
 
 def _blocks(values: common.Values) -> SparseAttention:
     """Attention over chosen blocks of 128 tokens, with heads of 128."""
     kv_heads, kv_dtype = int(values["kv_heads"]), values["kv_dtype"]
     return SparseAttention(
-        *_lengths(values),
-        heads=int(values["heads"]),
-        head_dim=BLOCK,
-        value_dim=BLOCK,
-        kv_heads=kv_heads,
-        selected=int(values["topk"]) * BLOCK,
-        block=BLOCK,
-        bytes_per_key=2.0 * BLOCK * kv_heads * bytes_of(kv_dtype),
-        kind="msa",
-        kv_dtype=kv_dtype,
-    )
+        *_lengths(values), heads=int(values["heads"]), head_dim=BLOCK, value_dim=BLOCK, kv_heads=kv_heads,
+        selected=int(values["topk"]) * BLOCK, block=BLOCK, bytes_per_key=2.0 * BLOCK * kv_heads * bytes_of(kv_dtype),
+        kind="msa", kv_dtype=kv_dtype,
+    )  # fmt: skip
 
 
 _CEILING = common.Ceiling(features=("log_rounds", "log_pairs"), shape=_ceiling_shape)
 
 _BATCHED: dict[str, Any] = {
-    "step_sizes": ("sequences", "queries", "keys"),
-    "split": split_phases,
-    "sizes": batch_of,
-    "size_of_one": single_of,
-}
+    "step_sizes": ("sequences", "queries", "keys"), "split": split_phases, "sizes": batch_of, "size_of_one": single_of,
+}  # fmt: skip
 
 INDEX_SCORES = common.Family(
     name="index_scores",
@@ -455,13 +420,9 @@ class HyperConnectionPhysics:
         }
         seconds = terms["launch"] + x.soft_max(3.0, terms["dram"], terms["blocks"] + 1e-12)
         features = x.columns(
-            *[terms[name] / seconds for name in ("dram", "blocks", "launch")],
-            x.log2(rows),
-            Plain.log2(self.op.hidden),
-            x.log2(rows / gpu.sms),
-            x.fill(rows, gpu.sms),
-            *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
-        )
+            *[terms[name] / seconds for name in ("dram", "blocks", "launch")], x.log2(rows), Plain.log2(self.op.hidden),
+            x.log2(rows / gpu.sms), x.fill(rows, gpu.sms), *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
+        )  # fmt: skip
         return Physics(seconds, terms, features)
 
 

@@ -152,15 +152,12 @@ def _rooflines(overview: Overview) -> str:
     for title, roofline in shown:
         rows = [
             [
-                escape(point.name),
-                format_percent(point.share),
-                f"{point.intensity:,.1f}",
-                format_rate(point.flops_per_second, "FLOP/s"),
-                format_rate(point.limit, "FLOP/s"),
+                escape(point.name), format_percent(point.share), f"{point.intensity:,.1f}",
+                format_rate(point.flops_per_second, "FLOP/s"), format_rate(point.limit, "FLOP/s"),
                 format_percent(point.flops_per_second / point.limit),
             ]
             for point in roofline.points[:6]
-        ]
+        ]  # fmt: skip
         columns = ["kernel", "share", "FLOP/byte", "reaches", "roof", "of the roof"]
         heading = f"{title[:1].upper()}{title[1:]}: {_step_words(roofline)}"
         parts.append(f"<h3>{escape(heading)}</h3>" + elements.table(columns, rows))

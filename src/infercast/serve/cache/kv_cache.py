@@ -190,11 +190,10 @@ class Lookup:
 
 
 class KvCache:
-    """``num_blocks`` blocks shared by all layer groups.
-
-    With ``sparse_windows``, a sliding window group caches only those blocks from which the same prompt, or one seen to
-    begin like it, can continue, and those before every multiple of ``retained_every`` tokens, if any. With
-    ``drops_last``, the last block of a prefix hit is recomputed; ``ahead``: tokens after a block belong to its key.
+    """``num_blocks`` blocks shared by all layer groups. With ``sparse_windows``, a sliding window group caches only
+    those blocks from which the same prompt, or one seen to begin like it, can continue, and those before every multiple
+    of ``retained_every`` tokens, if any. With ``drops_last``, the last block of a prefix hit is recomputed; ``ahead``:
+    tokens after a block belong to its key.
     """
 
     def __init__(
@@ -397,7 +396,6 @@ class KvCache:
         reserved: int = 0, spare: int = 0, reach: Reach | None = None,
     ) -> bool:  # fmt: skip
         """Start a sequence with the ``num_cached`` tokens that `longest_prefix` found and room for ``new_tokens``.
-
         Succeeds only if blocks are free for all ``num_tokens``, computed at most ``chunk`` per step, and for the new
         tokens on top of the ``reserved`` blocks, both with ``spare`` blocks left. Aligned states need to know what the
         step computes.

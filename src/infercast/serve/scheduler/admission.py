@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
+from itertools import accumulate
 from math import fsum, inf
 from operator import attrgetter, itemgetter
 
@@ -140,10 +141,10 @@ class ReservingDecodeBatch(Group[DeclaredSequence]):
     def grow(self, steps: int) -> list[int]:
         """Allocate the pages of the steps after the next one; returns the pages held in each."""
         cache, needed = self._cache, self._blocks_needed(steps)
-        before = now = cache.num_held
-        held = [now := now + count for count in needed]
-        if cache.num_blank - (now - before) >= len(self.members):
-            cache.num_blank -= now - before
+        before, *held = accumulate(needed, initial=cache.num_held)
+        taken = held[-1] - before if held else 0
+        if cache.num_blank - taken >= len(self.members):
+            cache.num_blank -= taken
         else:
             for count in needed:
                 cache.take_for_decoding(count, len(self.members))
@@ -178,9 +179,7 @@ class EosFreeForecast:
 
     def has_room(self, sequence: DeclaredSequence, prefills: list[DeclaredSequence], free: int) -> bool:
         """True if a sequence may start, given others admitted to the same step (``prefills``) and the ``free`` tokens
-        left then.
-
-        As in the engine, it stays in the timetable even if rejected.
+        left then. As in the engine, it stays in the timetable even if rejected.
         """
         state = state_of(sequence, sequence.num_produced, self._ratio)
         if self._states is None:

@@ -445,10 +445,9 @@ Policy = FcfsPolicy | PrefillFirstPolicy
 
 
 class AdapterLimit:
-    """Distinct LoRA adapters of the step being planned: requests beyond the engine's slots are skipped.
-
-    A waiting request stays queued if the adapters of running requests, and of those admitted before it in this step,
-    fill all slots and its own is not among them. In SGLang requests without an adapter take a slot, too.
+    """Distinct LoRA adapters of the step being planned: requests beyond the engine's slots are skipped. A waiting
+    request stays queued if the adapters of running requests, and of those admitted before it in this step, fill all
+    slots and its own is not among them. In SGLang requests without an adapter take a slot, too.
     """
 
     def __init__(self, max_adapters: int, *, counts_base: bool = False) -> None:

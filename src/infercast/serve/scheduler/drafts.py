@@ -22,11 +22,9 @@ from infercast.serve.workload.request import NEVER, Request
 
 
 class DraftSequence(Sequence):
-    """A request inside an engine with speculative decoding.
-
-    ``num_tokens`` counts known tokens, ``num_computed`` those that will be computed if all in-flight drafts are
-    accepted. With nothing in flight, a decoding sequence has computed all but its last known token; any excess is the
-    number of tokens it waits for.
+    """A request inside an engine with speculative decoding. ``num_tokens`` counts known tokens, ``num_computed`` those
+    that will be computed if all in-flight drafts are accepted. With nothing in flight, a decoding sequence has computed
+    all but its last known token; any excess is the number of tokens it waits for.
     """
 
     __slots__ = ("accepted", "drafted", "full_at", "in_prompt", "is_padded", "num_drafts", "num_last", "room")
@@ -310,9 +308,8 @@ class Drafts:
 
 
 class DraftBatch(ReservingDecodeBatch):
-    """The decode batch of an engine with steps of prefill or decode (SGLang), with counts of processed results.
-
-    Slots are allocated for two steps, as the last result is not known, and freed when the sequence ends.
+    """The decode batch of an engine with steps of prefill or decode (SGLang), with counts of processed results. Slots
+    are allocated for two steps, as the last result is not known, and freed when the sequence ends.
     """
 
     def __init__(

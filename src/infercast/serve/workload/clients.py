@@ -282,7 +282,7 @@ class Clients:
         count = bisect_right(arrivals, time, lo=begun) - begun
         if self._free is not None:
             count = min(count, sum(free <= time for free, _ in self._free))
-        count += sum(due <= time for due, _ in self._due)
+        count += sum(due <= time for due, _ in self._due) if self._due else 0
         return -(-count // len(self._rounds))
 
 

@@ -76,20 +76,13 @@ def _gated_rms(x: Any, gate: Any, weight: Any) -> Any:
 
 
 EXPRESSIONS: dict[str, Callable[..., Any]] = {
-    "norm": _rms,
-    "head_norm": _rms,
-    "gated_norm": _gated_rms,
-    "add_norm": _add_rms,
-    "norm_quant": lambda x, weight: _quantise(_rms(x, weight)),
-    "add_norm_quant": _added_then_quantised,
-    "quant": _quantise,
-    "silu_mul": lambda x: _gated(silu, x),
+    "norm": _rms, "head_norm": _rms, "gated_norm": _gated_rms, "add_norm": _add_rms,
+    "norm_quant": lambda x, weight: _quantise(_rms(x, weight)), "add_norm_quant": _added_then_quantised,
+    "quant": _quantise, "silu_mul": lambda x: _gated(silu, x),
     "gelu_mul": lambda x: _gated(partial(gelu, approximate="tanh"), x),
-    "silu_mul_quant": lambda x: _quantise(_gated(silu, x)),
-    "rope": _rotate,
-    "latent_rope": _rotate_latent,
+    "silu_mul_quant": lambda x: _quantise(_gated(silu, x)), "rope": _rotate, "latent_rope": _rotate_latent,
     "add": lambda x, y: x + y,
-}
+}  # fmt: skip
 
 
 def build_elementwise(shape: Shape, workspace: Workspace) -> SimpleLaunch:

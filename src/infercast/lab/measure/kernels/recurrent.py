@@ -182,16 +182,12 @@ def _gated_delta_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     heads, _, key_dim, value_dim = sizes = [shape[name] for name in HEADS]
     rows, gated = shape["rows"], _Gated(workspace, shape["rows"], *sizes)
     launch = partial(
-        vllm(FLA).fused_recurrent_gated_delta_rule_packed_decode,
-        mixed_qkv=gated.mixed,
-        **gated.gates,
-        **gated.decay,
+        vllm(FLA).fused_recurrent_gated_delta_rule_packed_decode, mixed_qkv=gated.mixed, **gated.gates, **gated.decay,
         scale=key_dim**-0.5,
         initial_state=workspace.take(rows + 1, heads, value_dim, key_dim, dtype=shape["state_dtype"]),
-        out=workspace.take(rows, 1, heads, value_dim),
-        ssm_state_indices=_blocks(rows, workspace),
+        out=workspace.take(rows, 1, heads, value_dim), ssm_state_indices=_blocks(rows, workspace),
         use_qk_l2norm_in_kernel=True,
-    )
+    )  # fmt: skip
     return SimpleLaunch("vllm", launch, gated.inputs)
 
 
