@@ -42,19 +42,9 @@ QUESTIONS = {
         40,
     ),
     "pools": (
-        "qwen3-30b-a3b",
-        "--gpu",
-        "h100-sxm",
-        "--max-gpus",
-        2,
-        "--rate",
-        6,
-        "-n",
-        60,
-        "--output-len",
-        40,
+        "qwen3-30b-a3b", "--gpu", "h100-sxm", "--max-gpus", 2, "--rate", 12, "-n", 100, "--output-len", 60,
         "--disaggregate",
-    ),
+    ),  # fmt: skip
 }
 
 
