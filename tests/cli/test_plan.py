@@ -42,9 +42,19 @@ QUESTIONS = {
         40,
     ),
     "pools": (
-        "qwen3-30b-a3b", "--gpu", "h100-sxm", "--max-gpus", 2, "--rate", 12, "-n", 100, "--output-len", 60,
+        "qwen3-30b-a3b",
+        "--gpu",
+        "h100-sxm",
+        "--max-gpus",
+        2,
+        "--rate",
+        12,
+        "-n",
+        100,
+        "--output-len",
+        60,
         "--disaggregate",
-    ),  # fmt: skip
+    ),
 }
 
 
