@@ -158,6 +158,7 @@ def test_polars_is_asked_where_there_is_no_pandas(monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_answer_has_its_renderers() -> None:
+    import_module("infercast.forecast.elasticities")  # which only its command loads
     known = {kind.__name__ for kind in subclasses(ResultMixin)} - {"PlottableResult"}
     assert known == set(RENDERER_HOMES)
     for name, module in RENDERER_HOMES.items():

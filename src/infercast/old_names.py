@@ -37,16 +37,12 @@ HOMES = {
     }.items()
     for name in names.split()
 } | {
-    "Wall": "infercast.forecast.energy.FacilityEnergy",
-    "compare_layouts": "infercast.compare",
-    "explain_run": "infercast.explain",
-    "forecast_disaggregated": "infercast.simulate",
-    "forecast_fleet": "infercast.simulate",
-    "plan_day": "infercast.capacity",
-    "price": "infercast.estimate",
+    "Wall": "infercast.forecast.energy.FacilityEnergy", "compare_layouts": "infercast.compare",
+    "explain_run": "infercast.explain", "forecast_disaggregated": "infercast.simulate",
+    "forecast_fleet": "infercast.simulate", "plan_day": "infercast.capacity", "price": "infercast.estimate",
     "price_step": "infercast.forecast.kernels.estimate_step",
     "price_variants": "infercast.forecast.variants.estimate_variants",
-}
+}  # fmt: skip
 """Where each is now; what was renamed is below."""
 
 

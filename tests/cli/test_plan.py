@@ -29,33 +29,13 @@ def test_a_plan(answered: Any) -> None:
 
 QUESTIONS = {
     "replicas": (
-        "llama-3.1-8b",
-        "--gpu",
-        "l40s,h100-sxm",
-        "--max-gpus",
-        4,
-        "--rate",
-        12,
-        "-n",
-        100,
-        "--output-len",
-        40,
+        "llama-3.1-8b", "--gpu", "l40s,h100-sxm", "--max-gpus", 4, "--rate", 12, "-n", 100, "--output-len", 40,
     ),
     "pools": (
-        "qwen3-30b-a3b",
-        "--gpu",
-        "h100-sxm",
-        "--max-gpus",
-        2,
-        "--rate",
-        6,
-        "-n",
-        60,
-        "--output-len",
-        40,
+        "qwen3-30b-a3b", "--gpu", "h100-sxm", "--max-gpus", 2, "--rate", 12, "-n", 100, "--output-len", 60,
         "--disaggregate",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)

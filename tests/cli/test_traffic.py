@@ -10,7 +10,7 @@ def test_table_and_json(infercast, tmp_path):
     found = infercast("traffic", path, "--json").json
     assert found["requests"] == 3
     assert found["input_tokens"]["mean"] == 20
-    assert found["options"]["input_len"].startswith("lognormal")
+    assert found["options"]["input_len"].startswith("quantiles:10:")
 
 
 def test_wrong_row_is_one_sentence(infercast, tmp_path):

@@ -36,7 +36,7 @@ def test_no_run_does_more(name: str) -> None:
 
 def test_what_limits_follows_the_work() -> None:
     prompts = infercast.simulate("llama-3.1-8b", gpu="h200-sxm", rate=1, num_requests=20, input_len=2000, output_len=2)
-    answers = infercast.simulate("llama-3.1-8b", gpu="h200-sxm", rate=1, num_requests=20, input_len=2, output_len=500)
+    answers = infercast.simulate("llama-3.1-8b", gpu="h200-sxm", rate=1, num_requests=20, input_len=2, output_len=2000)
     assert prompts.best is not None
     assert prompts.best.limited_by == "tensor"
     # 16 billion operations a token, nothing else: 2,000 x 16e9 / 989e12 seconds a prompt, and attention.

@@ -19,10 +19,11 @@ def test_rate_lengths_and_prefix_are_found_again():
     assert options["arrival"] == "poisson"
     assert (options["prefix-len"], options["prefix-groups"]) == ("512", "4")
     for name, text in (("input-len", "lognormal:700:0.9"), ("output-len", "lognormal:180:0.8:4:1000")):
-        kind, _, sigma, *_ = options[name].split(":")
-        assert kind == "lognormal"
-        assert parse_lengths(options[name], name).mean == pytest.approx(parse_lengths(text, name).mean, rel=0.1)
-        assert float(sigma) == pytest.approx(float(text.split(":")[2]), abs=0.08)
+        fitted, known = parse_lengths(options[name], name), parse_lengths(text, name)
+        assert fitted.mean == pytest.approx(known.mean, rel=0.1)
+        samples = (each.sample(20_000, np.random.default_rng(3)) for each in (fitted, known))
+        middle, as_known = (np.quantile(each, [0.1, 0.5, 0.95]) for each in samples)
+        assert middle == pytest.approx(as_known, rel=0.1)
     expected = 512 * (4000 - 4) / sum(request.num_input for request in drawn.requests)
     assert found.reuse == pytest.approx(expected, rel=1e-6)
     assert sum(found.rates) * found.span_s / len(found.rates) == pytest.approx(4000)

@@ -37,6 +37,15 @@ def test_lognormal_has_the_written_mean_and_sigma() -> None:
     assert parse_lengths("lognormal:700:0.9", "input").mean == pytest.approx(700, rel=1e-4)
 
 
+def test_quantiles_are_those_that_are_written() -> None:
+    text = "quantiles:1:1:2:3:10:20:40:80:80:90:200:400:700:900:950:1000"
+    lengths = sample(text)
+    assert np.quantile(lengths, [0.1, 0.5, 0.9, 0.99]) == pytest.approx([3, 80, 400, 900], rel=0.03)
+    assert parse_lengths(f"{text},cap=300", "output").maximum == 300
+    with pytest.raises(InputError, match="quantiles that fall"):
+        parse_lengths(text.replace("200:400", "400:200"), "input")
+
+
 def test_normal_has_the_written_mean_and_deviation() -> None:
     lengths = sample("normal:700:100")
     assert lengths.mean() == pytest.approx(700, rel=0.01)
@@ -55,6 +64,7 @@ def test_normal_has_the_written_mean_and_deviation() -> None:
         "lognormal:700:1.5:500:900",
         "lognormal:180:0",
         "normal:180:0:200:300",
+        "quantiles:1:1:2:3:10:20:40:80:80:90:200:400:700:900:950:1000",
     ],
 )
 def test_mean_is_the_mean_of_the_samples_with_clipping(text: str) -> None:

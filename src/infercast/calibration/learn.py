@@ -123,11 +123,9 @@ def _without_server(system: System) -> System:
         return system
     host, replica = pool.deployment.host, pool.replica
     replica = replace(
-        replica,
-        request_path_seconds=replica.request_path_seconds - host.server_path,
-        request_token_seconds=replica.request_token_seconds - host.server_token,
-        server=ServerCosts(),
-    )
+        replica, request_path_seconds=replica.request_path_seconds - host.server_path,
+        request_token_seconds=replica.request_token_seconds - host.server_token, server=ServerCosts(),
+    )  # fmt: skip
     return system._replace(pools=(pool.of(replica),))
 
 
@@ -148,11 +146,9 @@ def chosen_quantities(result: Result) -> list[int]:
 
 ALIKE = 0.5  # correlation of the errors of GPU times with prompts and without
 WRONG = {
-    "ttft": {"mean": 0.05, "p50": 0.05, "p90": 0.1, "p95": 0.1, "p99": 0.15},
-    "tpot": {"mean": 0.015, "p50": 0.015},
-    "itl": {"mean": 0.02, "p50": 0.03},
-    "e2e": {"mean": 0.02, "p50": 0.02},
-}
+    "ttft": {"mean": 0.05, "p50": 0.05, "p90": 0.1, "p95": 0.1, "p99": 0.15}, "tpot": {"mean": 0.015, "p50": 0.015},
+    "itl": {"mean": 0.02, "p50": 0.03}, "e2e": {"mean": 0.02, "p50": 0.02},
+}  # fmt: skip
 OTHER_LENGTHS = 3.0
 """This factor applies where lengths are known by their means alone: lognormal lengths in place of equal ones move the
 mean TTFT of Llama 3.1 8B by -5, 0 and 21 % at 4, 12 and 24 requests/s, and its mean TPOT by 0, 0 and 6."""

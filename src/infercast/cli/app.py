@@ -92,12 +92,10 @@ Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON; shor
 Format = Annotated[
     Form | None,
     typer.Option(
-        "--format",
-        metavar="NAME",
-        show_default=False,
+        "--format", metavar="NAME", show_default=False,
         help="Print the answer as table (one screen, the default), full, json, csv or md (Markdown).",
     ),
-]
+]  # fmt: skip
 FORMAT, AS_JSON, IN_FULL = "format", "as_json", "in_full"
 
 

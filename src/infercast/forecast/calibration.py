@@ -115,11 +115,9 @@ class Calibration(ResultMixin):
 UNLIKELY, FAR_OFF = 1.5, 0.25  # Widths of what is likely, and an error, beyond which results are of something else
 FACTORS = tuple(each.name for each in fields(Calibration) if each.name in ("host", "prefill", "decode", "path"))
 TITLES = {
-    "host": "host time",
-    "prefill": "GPU time of steps with prompts",
-    "decode": "GPU time of decode steps",
+    "host": "host time", "prefill": "GPU time of steps with prompts", "decode": "GPU time of decode steps",
     "path": "API server and network",
-}
+}  # fmt: skip
 
 
 def with_acceptance(deployment: Deployment, length: float) -> Deployment:
@@ -263,12 +261,10 @@ def read_calibration(path: Path) -> Calibration:
         if name in seen:
             learned[name] = _number(path, seen, f"seen.{name}", *ends)
     return Calibration(
-        deployment=Fingerprint(**{each.name: known[each.name] for each in fields(Fingerprint)}),
-        **learned,
-        results=tuple(_read_source(path, each) for each in results),
-        version=str(values.get("infercast", "")),
+        deployment=Fingerprint(**{each.name: known[each.name] for each in fields(Fingerprint)}), **learned,
+        results=tuple(_read_source(path, each) for each in results), version=str(values.get("infercast", "")),
         title=path.name,
-    )
+    )  # fmt: skip
 
 
 def _learned(path: Path, table: dict[str, Any], name: str) -> Learned:

@@ -276,23 +276,16 @@ def facility_energy(energy: Energy, system: System, facility: Facility) -> Facil
     per_million = energy.watt_hours_per_million_output_tokens * times
     carbon, price = facility.grid_carbon, facility.electricity_price
     return FacilityEnergy(
-        gpu_watts=boards,
-        server_watts=server,
-        watts=watts,
-        peak_watts=peak,
-        joules=energy.joules * times,
-        low=energy.joules * times / low,
-        high=energy.joules * times * high,
+        gpu_watts=boards, server_watts=server, watts=watts, peak_watts=peak, joules=energy.joules * times,
+        low=energy.joules * times / low, high=energy.joules * times * high,
         joules_per_output_token=energy.joules_per_output_token * times,
-        joules_per_request=energy.joules_per_request * times,
-        watt_hours_per_million_output_tokens=per_million,
+        joules_per_request=energy.joules_per_request * times, watt_hours_per_million_output_tokens=per_million,
         grams_co2_per_hour=None if carbon is None else hours * carbon,
         grams_co2_per_million_output_tokens=None if carbon is None else per_million / KILO * carbon,
         usd_per_hour=None if price is None else hours * price,
-        usd_per_million_output_tokens=None if price is None else per_million / KILO * price,
-        pue=pue,
+        usd_per_million_output_tokens=None if price is None else per_million / KILO * price, pue=pue,
         servers=tuple(kind for _, kind in placed),
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,22 +378,14 @@ def energy_of_pools(
         for name, value in pool.by_part.items():
             parts[name] = parts.get(name, 0.0) + value
     return Energy(
-        joules=joules,
-        low=joules * exp(-width),
-        high=joules * exp(width),
-        mean_watts=joules / duration / gpus,
-        peak_watts=max(pool.peak_watts for pool in drawn),
-        idle_watts=max(pool.board.idle_watts for pool in drawn),
-        limit_watts=max(pool.board.limit_watts for pool in drawn),
-        gpus=gpus,
-        by_part=dict(sorted(parts.items(), key=lambda part: -part[1])),
-        phases=tuple(_phases(drawn)),
+        joules=joules, low=joules * exp(-width), high=joules * exp(width), mean_watts=joules / duration / gpus,
+        peak_watts=max(pool.peak_watts for pool in drawn), idle_watts=max(pool.board.idle_watts for pool in drawn),
+        limit_watts=max(pool.board.limit_watts for pool in drawn), gpus=gpus,
+        by_part=dict(sorted(parts.items(), key=lambda part: -part[1])), phases=tuple(_phases(drawn)),
         pools=tuple(PoolPower(pool.gpus, pool.joules / duration / pool.gpus, pool.peak_watts) for pool in drawn),
-        joules_per_output_token=joules / max(outputs, 1),
-        joules_per_token=joules / max(outputs + inputs, 1),
-        joules_per_request=joules / requests,
-        source=max((pool.board.source for pool in drawn), key=SOURCES.index),
-    )
+        joules_per_output_token=joules / max(outputs, 1), joules_per_token=joules / max(outputs + inputs, 1),
+        joules_per_request=joules / requests, source=max((pool.board.source for pool in drawn), key=SOURCES.index),
+    )  # fmt: skip
 
 
 def _phases(pools: Iterable[PoolEnergy]) -> Iterable[PhaseEnergy]:

@@ -137,13 +137,10 @@ def _plain_rows(names: Iterable[str], dtype: str = "") -> list[tuple[str, str, i
 def _listed(family: str, kernel: str, rows: list[tuple[str, str, int, float]]) -> dict[str, Any]:
     count = sum(row[2] for row in rows)
     return {
-        "family": family,
-        "kernel": kernel,
-        "formats": ", ".join(sorted({row[0] for row in rows})),
-        "rows": count,
+        "family": family, "kernel": kernel, "formats": ", ".join(sorted({row[0] for row in rows})), "rows": count,
         "measured_on": ", ".join(sorted({row[1] for row in rows})) or "no GPU: physics alone",
         "error": sum(row[2] * row[3] for row in rows) / max(count, 1),
-    }
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,11 +202,9 @@ def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | No
     if slo is not None:
         share = attainment(forecast.clients, slo, counted(forecast))
         promised = {
-            "attainment": share,
-            "goodput": share * forecast.requests_per_second,
-            "holds": holds(forecast, slo) and forecast.saturation is None,
-            "headroom": headroom(forecast, slo),
-        }
+            "attainment": share, "goodput": share * forecast.requests_per_second,
+            "holds": holds(forecast, slo) and forecast.saturation is None, "headroom": headroom(forecast, slo),
+        }  # fmt: skip
     return Point(label, number, forecast, per_hour=per_hour_of(forecast), **promised)
 
 
@@ -600,11 +598,9 @@ class BreakEven(NamedTuple):
 
 
 def break_even(
-    asked: partial[Deployment],
-    workload: Callable[[int], Workload],
-    clients: Sequence[int] | None = None,
+    asked: partial[Deployment], workload: Callable[[int], Workload], clients: Sequence[int] | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> BreakEven:
+) -> BreakEven:  # fmt: skip
     """Simulate loads on a deployment that drafts and on the same one that does not; ``asked`` is a call of `deploy`."""
     drafted = asked()
     if drafted.drafting is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from infercast.forecast.slo import Array, Percentiles, percentiles
 from infercast.serve import Request, Workload
-from infercast.serve.workload.distributions import LengthDistribution
+from infercast.serve.workload.distributions import QUANTILES
 
 
 class SessionSummary(NamedTuple):
@@ -138,16 +138,8 @@ def _single(requests: Sequence[Request], inputs: Array, reused: Array) -> list[t
 
 
 def fit_lengths(lengths: Array) -> str:
-    """A lognormal distribution within the same bounds and of the same mean, or the one length that all have."""
+    """Quantiles of the lengths, or the one length that all have."""
     least, most = int(lengths.min()), int(lengths.max())
     if least == most:
         return f"{least}"
-    # One standard deviation to each side, which a few short ones do not move.
-    shares = np.log(np.quantile(lengths, (0.1587, 0.8413)))
-    sigma, wanted = min(max(float(shares[1] - shares[0]) / 2, 0.01), 5.0), float(lengths.mean())
-    low, high = 0.1 * least, 10.0 * most
-    for _ in range(60):  # the mean before clipping that has this one after it
-        middle = (low * high) ** 0.5
-        clipped = LengthDistribution("lognormal", least, most, max(1.0, middle), sigma).mean
-        low, high = (middle, high) if clipped < wanted else (low, middle)
-    return f"lognormal:{max(1.0, high):.4g}:{sigma:.3g}:{least}:{most}"
+    return "quantiles:" + ":".join(f"{each:.0f}" for each in np.quantile(lengths, QUANTILES))

@@ -24,11 +24,9 @@ PROVED_ON = "hopper"  # the architecture that the constants were fitted and the 
 Row = Mapping[str, Any]  # A measured run: sizes, ``configuration`` (None: the engine's), ``ran`` and ``latency_us``
 TunedFile = dict[str, dict[str, int]]  # a configuration by number of tokens, in the words of its file
 PIPES = {
-    "tensor": "the tensor cores",
-    "feed": "the road from L2",
-    "latency": "the latency of one tile after the other",
+    "tensor": "the tensor cores", "feed": "the road from L2", "latency": "the latency of one tile after the other",
     "dram": "memory bandwidth",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

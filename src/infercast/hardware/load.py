@@ -63,14 +63,10 @@ CLOCKS = ("boost_clock_mhz", "sustained_clock_mhz", "max_clock_mhz", "held_clock
 SIZES = ("dram_gib", "driver_mib", "dram_gb_per_s", "l2_mib", "pcie_gb_per_s", "tdp_w")
 GPU_FIELDS: dict[str, Rule] = {
     **dict.fromkeys(("base", "name", "title", "architecture", "announced", "cpu"), TEXT),
-    **dict.fromkeys(("sms", "nvlink_gpus", "gpus_per_node"), COUNT),
-    **dict.fromkeys((*CLOCKS, *SIZES), POSITIVE),
-    "nvlink_gb_per_s": NOT_NEGATIVE,
-    "pcie_topology": TOPOLOGY,
-    **dict.fromkeys(("aliases", "sources"), TEXTS),
-    "tensor_tflops": RATES,
-    **ARCHITECTURE_FIELDS,
-}
+    **dict.fromkeys(("sms", "nvlink_gpus", "gpus_per_node"), COUNT), **dict.fromkeys((*CLOCKS, *SIZES), POSITIVE),
+    "nvlink_gb_per_s": NOT_NEGATIVE, "pcie_topology": TOPOLOGY, **dict.fromkeys(("aliases", "sources"), TEXTS),
+    "tensor_tflops": RATES, **ARCHITECTURE_FIELDS,
+}  # fmt: skip
 REQUIRED_GPU_FIELDS = (
     "architecture", "sms", "boost_clock_mhz", "sustained_clock_mhz", "dram_gib", "dram_gb_per_s", "l2_mib",
     "pcie_gb_per_s", "tdp_w",

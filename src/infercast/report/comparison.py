@@ -144,11 +144,9 @@ def runs_dict(
 
 def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str) -> dict[str, Any]:
     return {
-        "what_if": changes,
-        "before": step_dict(*before),
-        "after": step_dict(*after),
+        "what_if": changes, "before": step_dict(*before), "after": step_dict(*after),
         "step_time": comparison_list(compare.compare_steps(before[1], after[1])),
-    }
+    }  # fmt: skip
 
 
 def comparison_list(comparison: compare.Comparison) -> list[dict[str, Any]]:

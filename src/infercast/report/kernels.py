@@ -401,10 +401,8 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "ceiling": CEILING,
         "findings": [
             {
-                **pick(each, "family source kernel=name"),
-                "saving": asdict(each.saving),
-                "gaps": [record(GAP_FIELDS, gap) for gap in each.gaps],
-                "sentence": _sentence(each),
+                **pick(each, "family source kernel=name"), "saving": asdict(each.saving),
+                "gaps": [record(GAP_FIELDS, gap) for gap in each.gaps], "sentence": _sentence(each),
             }
             for each in diagnosis.findings
         ],
@@ -412,7 +410,7 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "free_host": asdict(diagnosis.host),
         "not_judged": list(diagnosis.not_judged),
         "caveats": caveats(forecast),
-    }
+    }  # fmt: skip
 
 
 RENDERERS = {

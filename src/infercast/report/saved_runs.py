@@ -190,20 +190,14 @@ def _run(fields: Fields, name: str) -> SavedRun:
     if energy is not None and (band := energy.band("joules_per_output_token_interval")) is not None:
         rates["joules_per_output_token"] = band
     return SavedRun(
-        name=name,
-        model=deployments[0][1].text("model") if deployments else "",
+        name=name, model=deployments[0][1].text("model") if deployments else "",
         gpus=" and ".join(f"{pool.required('gpus'):,.0f} x {part.text('gpu')}" for pool, part in deployments),
-        workload="" if workload is None else workload.text("description"),
-        latencies=latencies,
-        bands=bands,
-        numbers={each.key: fields.number(each.key) for each in QUANTITIES},
-        rates=rates,
-        phases=tuple(_phase(each) for each in fields.parts("phases")),
-        settings=_settings(deployments),
-        caveats=fields.texts("caveats"),
-        kind=fields.text("kind") if "kind" in fields.data else "",
+        workload="" if workload is None else workload.text("description"), latencies=latencies, bands=bands,
+        numbers={each.key: fields.number(each.key) for each in QUANTITIES}, rates=rates,
+        phases=tuple(_phase(each) for each in fields.parts("phases")), settings=_settings(deployments),
+        caveats=fields.texts("caveats"), kind=fields.text("kind") if "kind" in fields.data else "",
         state=fields.text("state") if "state" in fields.data else "",
-    )
+    )  # fmt: skip
 
 
 def _phase(fields: Fields) -> SavedPhase:

@@ -62,11 +62,9 @@ def command(ctx: Context, *, out: Path, form: Form, **given: Any) -> None:
     for doubt in doubts_of(found):
         note(doubt)
     print_result(
-        form,
-        lambda: {**calibration_dict(found), "written": str(out)},
-        lambda: render_calibration(found, str(out)),
+        form, lambda: {**calibration_dict(found), "written": str(out)}, lambda: render_calibration(found, str(out)),
         rows="factors",
-    )
+    )  # fmt: skip
 
 
 def _pasted(ctx: Context) -> Deployment:

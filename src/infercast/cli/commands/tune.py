@@ -24,11 +24,9 @@ from infercast.report.terminal import Facts, Grid, Section, in_us, pick
 from infercast.units import format_seconds, json_text
 
 EXCLUDED = {
-    "shared memory": "shared memory",
-    "registers": "registers",
-    "warps": "more warps than work",
+    "shared memory": "shared memory", "registers": "registers", "warps": "more warps than work",
     "step": "steps that do not fit the layer",
-}
+}  # fmt: skip
 
 
 def render_tuning(tuning: tune.Tuning) -> list[RenderableType]:
@@ -123,11 +121,9 @@ def tuning_dict(tuning: tune.Tuning) -> dict[str, Any]:
 
 def _ranked_dict(ranked: tune.Ranked) -> dict[str, Any]:
     return {
-        "configuration": ranked.configuration.as_file(),
-        "us": in_us(ranked.seconds),
-        "speedup": ranked.speedup,
+        "configuration": ranked.configuration.as_file(), "us": in_us(ranked.seconds), "speedup": ranked.speedup,
         "reason": ranked.reason,
-    }
+    }  # fmt: skip
 
 
 def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[RenderableType]:
@@ -165,14 +161,12 @@ def trial_dict(trial: tune.Trial) -> dict[str, Any]:
         "recommended": trial.recommended.configuration.as_file(),
         "tried": [
             {
-                "rank": each.rank,
-                "configuration": each.configuration.as_file(),
-                "predicted_us": in_us(each.predicted),
+                "rank": each.rank, "configuration": each.configuration.as_file(), "predicted_us": in_us(each.predicted),
                 "measured_us": each.measured and in_us(each.measured),
             }
             for each in trial.tried
         ],
-    }
+    }  # fmt: skip
 
 
 MOST_TOKENS = 1 << 20  # steps of a million tokens are above what any engine plans
@@ -208,11 +202,9 @@ def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: F
         write_in_folder(written, json_text(chosen, indent=4) + "\n")
     note = [] if written is None else [Facts([("written to", str(written))])]
     print_result(
-        form,
-        lambda: result | ({} if written is None else {"written": str(written)}),
-        lambda: [*(render_trials(tuning, trials) if on_gpu else render_tuning(tuning)), *note],
-        rows="shapes",
-    )
+        form, lambda: result | ({} if written is None else {"written": str(written)}),
+        lambda: [*(render_trials(tuning, trials) if on_gpu else render_tuning(tuning)), *note], rows="shapes",
+    )  # fmt: skip
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -165,11 +165,9 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
         # Sparse attention keeps its latents in fp8 there by default.
         model = replace(model, kv_dtype="fp8") if model.has_mixer(SparseLatentAttention) else model
     weights = replace(
-        model.weights,
-        quantised_apart=True,
-        quicker_rows=quicker_rows,
+        model.weights, quantised_apart=True, quicker_rows=quicker_rows,
         experts_kernel=experts_kernel(model, gpu, layout),
-    )
+    )  # fmt: skip
     model = replace(model.with_mixers(chosen), weights=weights)
     largest_graph = 512  # Tokens of decoding
     beside = largest_graph if weights.experts_kernel == "trtllm" else 0  # forward_normal_dual_stream, in graphs alone

@@ -160,11 +160,9 @@ COUNTS = (
     "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens",
 )  # fmt: skip
 NAMES = {
-    "schedule_policy": ORDERS,
-    "cuda_graph_backend_prefill": PREFILL_GRAPHS,
-    "mamba_radix_cache_strategy": STRATEGIES,
+    "schedule_policy": ORDERS, "cuda_graph_backend_prefill": PREFILL_GRAPHS, "mamba_radix_cache_strategy": STRATEGIES,
     "deepep_mode": ("auto", "normal", "low_latency"),
-}
+}  # fmt: skip
 
 
 def check(settings: SglangSettings, max_positions: int) -> None:

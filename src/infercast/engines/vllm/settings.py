@@ -272,11 +272,9 @@ class ResolvedSettings(EngineSettings):
     def state_blocks(self) -> StateBlocks:
         drafts, version = 0 if self.drafting is None else self.drafting.num_drafts, self.version
         rules = StateRules(
-            exports=version.has(Rule.EXPORTS_STATES),
-            renews=version.has(Rule.RENEWS_STATES),
-            past_attention=version.has(Rule.PAST_ATTENTION),
-            matches_all=version.has(Rule.SPARSE_WINDOWS),
-        )
+            exports=version.has(Rule.EXPORTS_STATES), renews=version.has(Rule.RENEWS_STATES),
+            past_attention=version.has(Rule.PAST_ATTENTION), matches_all=version.has(Rule.SPARSE_WINDOWS),
+        )  # fmt: skip
         known = version.has(Rule.KNOWS_DRAFTS) and self.drafting is not None and self.drafting.method == MTP
         return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules, self.exports_deltas, known)
 

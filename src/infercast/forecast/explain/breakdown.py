@@ -131,17 +131,13 @@ def first_token_parts(engine: step_log.EngineRun, workload: Workload) -> Request
     computed = _window(log, started_at, prompt_end)
     own = np.minimum(log.own_seconds[served], computed["prompts"])
     parts = {
-        "way in": queued_at - sent_at,
-        "queue: prompts of others": queued["prompts"],
-        "queue: decoding of others": queued["decoding"],
-        "queue: host": queued["host"],
-        **({} if record.tier is None else {"KV from host memory": started_at - loaded_from}),
-        "own prompt": own,
+        "way in": queued_at - sent_at, "queue: prompts of others": queued["prompts"],
+        "queue: decoding of others": queued["decoding"], "queue: host": queued["host"],
+        **({} if record.tier is None else {"KV from host memory": started_at - loaded_from}), "own prompt": own,
         "beside it: prompts of others": computed["prompts"] - own,
-        "beside it: decoding of others": computed["decoding"],
-        "beside it: host": computed["host"],
+        "beside it: decoding of others": computed["decoding"], "beside it: host": computed["host"],
         "way out": first_token - prompt_end,
-    }
+    }  # fmt: skip
     return RequestParts(served, sent_at, first_token - sent_at, parts)
 
 

@@ -132,13 +132,11 @@ def diagnose(
             continue
         findings.append(
             Finding(
-                name=" and ".join(names),
-                family=call.op.family,
-                source=deployment.predictor.estimate(call.op, deployment.gpu).source,
-                gaps=gaps,
+                name=" and ".join(names), family=call.op.family,
+                source=deployment.predictor.estimate(call.op, deployment.gpu).source, gaps=gaps,
                 saving=saved(replace(deployment, predictor=AtCeiling(deployment.predictor, known, signatures))),
             )
-        )
+        )  # fmt: skip
     findings.sort(key=lambda finding: -finding.saving.end_to_end)
     everything = replace(deployment, predictor=AtCeiling(deployment.predictor, known))
     free_host = replace(deployment, host=deployment.host.sped_up(inf, "a host that takes no time"))

@@ -394,12 +394,10 @@ def _engine(engine: EngineRun, name: str, workload: Workload, start: float, begi
             found.pop()
         found.append((moment, running, waiting))
     return EngineLanes(
-        name=name,
-        steps=_stages(engine, start, chosen) if log.spans else _steps(engine, start, chosen),
-        host=_planned(engine, start, chosen) if log.spans else _host(engine, start, chosen),
-        requests=requests,
+        name=name, steps=_stages(engine, start, chosen) if log.spans else _steps(engine, start, chosen),
+        host=_planned(engine, start, chosen) if log.spans else _host(engine, start, chosen), requests=requests,
         counts=found,
-    )
+    )  # fmt: skip
 
 
 def _steps(engine: EngineRun, start: float, chosen: Array) -> list[StepSlice]:

@@ -242,9 +242,7 @@ OBJECTIVES = {
     each.name: each
     for each in (
         Objective(
-            "cost",
-            "costs least",
-            lambda question, candidate: _or_worst(question.cost(candidate)),
+            "cost", "costs least", lambda question, candidate: _or_worst(question.cost(candidate)),
             lambda row: _or_worst(row.cost),
         ),
         Objective("gpus", "needs fewest GPUs", lambda _, candidate: float(candidate.gpus), lambda row: float(row.gpus)),
@@ -258,7 +256,7 @@ OBJECTIVES = {
             "throughput", "serves most requests per second", None, lambda row: -(row.rate or 0.0), finds_rate=True
         ),
     )
-}
+}  # fmt: skip
 
 
 def length_for(model: str, workload: Workload) -> int:

@@ -290,11 +290,9 @@ SLOWED = 0.97  # A rate that was found is lowered by this factor if the run of `
 
 
 def plan(
-    question: Question,
-    workers: Executor | None = None,
-    tell: Callable[[str], None] | None = None,
+    question: Question, workers: Executor | None = None, tell: Callable[[str], None] | None = None,
     time_limit: float | None = None,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """The best deployment for a question; ``tell`` is called with each part of the work as it begins.
 
     The answer does not depend on the executor. After ``time_limit`` seconds, or when Ctrl-C is pressed and something

@@ -187,12 +187,10 @@ def parts_of(run: MeasuredRun, record: Record) -> Parts:
         step = Comparison(run.token_gap, float(np.median(np.repeat(gaps, counts))))
     least_prompts = 1024  # with fewer prompt tokens in all, launching them takes longer than computing them on any GPU
     return Parts(
-        is_static=True,
-        num_input=num_input,
+        is_static=True, num_input=num_input,
         idle_ttft=Comparison(float(run.ttft[0]), float(record.ttft[0])) if arrivals.size == 1 else None,
-        prompts=Comparison(measured, predicted) if num_input >= least_prompts else None,
-        decode_step=step,
-    )
+        prompts=Comparison(measured, predicted) if num_input >= least_prompts else None, decode_step=step,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,12 +202,10 @@ def _global_attention(fields: parts.Fields, local: GroupedAttention) -> GroupedA
     return replace(
         local,
         kv_heads=parts.checked_kv_heads(fields, key, local.heads) if fields.raw(key) is not None else local.kv_heads,
-        head_dim=head_dim,
-        value_dim=head_dim,
-        rotary_dim=parts.rotary_dim(fields.section("rope_parameters").section("full_attention"), head_dim),
-        window=0,
+        head_dim=head_dim, value_dim=head_dim,
+        rotary_dim=parts.rotary_dim(fields.section("rope_parameters").section("full_attention"), head_dim), window=0,
         shared_key_value=shared,
-    )
+    )  # fmt: skip
 
 
 def read_llama4(fields: parts.Fields) -> list[parts.Layer]:

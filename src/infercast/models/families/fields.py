@@ -216,13 +216,11 @@ def routed_experts(
     if topk > experts:
         raise FileFormatError(fields.where, f"num_experts_per_tok is {topk}, more than the {experts} experts there are")
     return ExpertFeedForward(
-        experts=experts,
-        topk=topk,
+        experts=experts, topk=topk,
         inter=fields.positive(inter, *alternatives) if inter else fields.positive(*WIDTH_KEYS),
         router_bias=fields.answer(router_bias),
-        grouped_choice=fields.count("n_group") > 0 or bool(fields.word("topk_method")),
-        **options,
-    )
+        grouped_choice=fields.count("n_group") > 0 or bool(fields.word("topk_method")), **options,
+    )  # fmt: skip
 
 
 def usual_experts(

@@ -49,11 +49,9 @@ def report_page(overview: Overview, command: str = "") -> str:
     warning = f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
     content = elements.Content(
         title=f"{forecast.deployment.model.name} on {gpus}",
-        lead=f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated",
-        sections=sections,
-        caveats=caveats(forecast),
-        top=warning + _cards(overview),
-    )
+        lead=f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated", sections=sections,
+        caveats=caveats(forecast), top=warning + _cards(overview),
+    )  # fmt: skip
     return elements.whole_page(content, command)
 
 
@@ -178,14 +176,12 @@ def _step_words(roofline: StepRoofline) -> str:
 def _slowest(slowest: Sequence[SlowRequest]) -> str:
     rows = [
         [
-            f"{each.number:,}",
-            format_seconds(each.sent_at),
+            f"{each.number:,}", format_seconds(each.sent_at),
             f"{each.num_input:,}" + (f"<small>{each.num_cached:,} cached</small>" if each.num_cached else ""),
-            format_seconds(each.ttft),
-            escape(largest_parts(each)),
+            format_seconds(each.ttft), escape(largest_parts(each)),
         ]
         for each in slowest
-    ]
+    ]  # fmt: skip
     columns = ["request", "sent at", "prompt", "TTFT", "where it went"]
     return charts.slowest_chart(slowest) + elements.table(columns, rows, words=(4,))
 

@@ -21,7 +21,10 @@ LENGTH_FORMS = (
     "lognormal:MEAN:SIGMA",
     "lognormal:MEAN:SIGMA:MIN:MAX",
     "lognormal:MEAN:SIGMA,cap=MOST",
+    "quantiles:LEAST:P1:P5:P10:P20:P30:P40:P50:P60:P70:P80:P90:P95:P99:P99.9:MOST",
 )  # Forms accepted by `parse_lengths`
+
+QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 # Above this, one request in millions dominates the mean; a larger number is a standard deviation in tokens by mistake.
 _LARGEST_SIGMA = 5.0
@@ -37,18 +40,22 @@ MOST_REQUESTS = 100_000_000  # More than a hundred million are a typing error: a
 class LengthDistribution(NamedTuple):
     """A distribution of token counts (`parse_lengths`), rounded and clipped to ``minimum`` and ``maximum``."""
 
-    kind: Literal["fixed", "uniform", "normal", "lognormal"]
+    kind: Literal["fixed", "uniform", "normal", "lognormal", "quantiles"]
     minimum: int
     maximum: int
     center: float = 0.0  # The mean before clipping; normal and lognormal only
     spread: float = 0.0  # Standard deviation: of the tokens for normal, of their logarithm for lognormal
     cap: int | None = None  # Where longer answers are cut (``max_tokens``); shorter ones end by EOS
+    points: tuple[int, ...] = ()  # Lengths at `QUANTILES`, between which logarithms are uniform; of no other kind
 
     @property
     def mean(self) -> float:
         """The mean of the samples, including clipping but not rounding."""
         if self.kind in ("fixed", "uniform"):
             return (self.minimum + self.maximum) / 2
+        if self.points:
+            low, high = np.array(self.points[:-1], dtype=float), np.array(self.points[1:]) * (1 + 1e-9)
+            return float((np.diff(QUANTILES) * (high - low) / np.log(high / low)).sum())
         if self.spread == 0:
             return min(max(self.center, self.minimum), self.maximum)
         return self._clipped_normal_mean() if self.kind == "normal" else self._clipped_lognormal_mean()
@@ -57,7 +64,8 @@ class LengthDistribution(NamedTuple):
         """The same with longer samples cut to ``most``."""
         if self.kind == "uniform" and self.minimum < most < self.maximum:
             raise InputError(f"lengths {self} cut to {most} are not uniform; give lengths up to {most}")
-        return self._replace(minimum=min(self.minimum, most), maximum=min(self.maximum, most))
+        points = tuple(min(each, most) for each in self.points)
+        return self._replace(minimum=min(self.minimum, most), maximum=min(self.maximum, most), points=points)
 
     def sample(self, count: int, rng: np.random.Generator, *, spread_out: bool = False) -> NDArray[np.int64]:
         """``count`` lengths of at least 1; ``spread_out``: stratified, so that together they have its percentiles."""
@@ -67,6 +75,8 @@ class LengthDistribution(NamedTuple):
             return np.full(count, self.minimum, dtype=np.int64)
         if self.kind == "uniform":
             return rng.integers(self.minimum, self.maximum, size=count, endpoint=True)
+        if self.points:
+            return self._between_points(rng.random(count))
         if self.kind == "normal":
             values = rng.normal(self.center, self.spread, count)
         else:
@@ -77,9 +87,14 @@ class LengthDistribution(NamedTuple):
         shares = (rng.permutation(count) + rng.random(count)) / count
         if self.kind in ("fixed", "uniform"):
             return self.minimum + np.floor(shares * (self.maximum - self.minimum + 1)).astype(np.int64)
+        if self.points:
+            return self._between_points(shares)
         normal = self.spread * _normal_quantiles(np.clip(shares, 1e-12, 1 - 1e-12).tolist())
         values = self.center + normal if self.kind == "normal" else np.exp(self._log_mean + normal)
         return np.clip(np.rint(values), self.minimum, self.maximum).astype(np.int64)
+
+    def _between_points(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+        return np.rint(np.exp(np.interp(shares, QUANTILES, np.log(self.points)))).astype(np.int64)
 
     def __str__(self) -> str:
         """In plain words: ``lognormal mean 700``."""
@@ -87,6 +102,8 @@ class LengthDistribution(NamedTuple):
             return f"{self.minimum:,}"
         if self.kind == "uniform":
             return f"uniform {self.minimum:,} to {self.maximum:,}"
+        if self.points:
+            return f"mean {self.mean:,.0f} ({self.minimum:,} to {self.maximum:,}) by quantiles"
         clip = "" if (self.minimum, self.maximum) == (1, LONGEST) else f" ({self.minimum:,} to {self.maximum:,})"
         return f"{self.kind} mean {self.mean:,.0f}{clip}"
 
@@ -133,6 +150,11 @@ def parse_lengths(text: str, field: str) -> LengthDistribution:
             )
         sigma = _number(text, field, "standard deviation of the logarithm", numbers[1], 0, _LARGEST_SIGMA)
         return LengthDistribution("lognormal", minimum, maximum, center, sigma)
+    if kind == "quantiles" and len(numbers) == len(QUANTILES):
+        points = tuple(_tokens(text, field, "quantile", each) for each in numbers)
+        if sorted(points) != [*points]:
+            raise InputError(f"{field} {text!r} has quantiles that fall: a higher share needs at least as many tokens")
+        return LengthDistribution("quantiles", points[0], points[-1], points=points)
     if not numbers and kind.removeprefix("-").isdigit():
         length = _tokens(text, field, "length", kind)
         return LengthDistribution("fixed", length, length)

@@ -58,12 +58,10 @@ def _paged(
     most_splits = 32
     longest_model = 16_384  # what a graph of decoding steps is captured for, unless the batch is longer
     same = {
-        "max_seqlen_q": max(queries),
-        "max_seqlen_k": max(*keys, longest_model) if decoding else max(keys),
-        "cu_seqlens_q": starts,
-        "causal": True,
+        "max_seqlen_q": max(queries), "max_seqlen_k": max(*keys, longest_model) if decoding else max(keys),
+        "cu_seqlens_q": starts, "causal": True,
         "num_splits": most_splits if tokens <= LARGEST_GRAPH and version != OLDER else 0,
-    }
+    }  # fmt: skip
     scheduled = None
     if version != OLDER:
         scheduled = flash.get_scheduler_metadata(
@@ -216,11 +214,9 @@ def _block_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 BLOCK_SPARSE: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
-    "msa_scores": _block_scores,
-    "msa_choice": _block_choice,
-    "msa_decode_choice": _block_decode_choice,
+    "msa_scores": _block_scores, "msa_choice": _block_choice, "msa_decode_choice": _block_decode_choice,
     "msa": _block_attention,
-}
+}  # fmt: skip
 
 
 # Scores are DeepGEMM's, which compiles a kernel for each number of index heads when it is first used. Attention is

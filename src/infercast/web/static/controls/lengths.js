@@ -15,6 +15,7 @@ export function readLength(text) {
   const values = numbers.map(Number);
   if (shape === "uniform") return { shape, mean: (values[0] + values[1]) / 2, sigma: 0.9 };
   if (shape === "lognormal") return { shape, mean: values[0], sigma: values[1] };
+  if (shape === "quantiles") return { shape, mean: values[7], sigma: 0.9 };
   return { shape: "fixed", mean: Number(shape), sigma: 0.9 };
 }
 
