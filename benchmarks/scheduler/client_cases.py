@@ -9,6 +9,7 @@ from scheduling_cases import LONGEST, Case, is_run
 
 MODES = {
     "returns": "clients who leave and send the same prompt again, up to three times",
+    "returns-offload": "the same with a tier of the KV cache in the host's memory",
     "images": "prompts with images, some of them in several prompts",
     "answers": "several answers to a prompt, whose requests come together, and end together where a client leaves",
 }
@@ -17,15 +18,16 @@ MODES = {
 def draw(version: str, mode: str, seed: int) -> Case:
     """The case of a seed."""
     rng = random.Random(f"{mode}:{seed}")
-    modes = [each for each in scheduling_cases.MODES if is_run(each, version) and "offload" not in each]
+    has_tier = mode == "returns-offload"
+    modes = [each for each in scheduling_cases.MODES if is_run(each, version) and ("offload" in each) == has_tier]
     drafting = [each for each in drafting_cases.MODES if is_run(each, version)]
-    base = rng.choice(rng.choice([modes, modes, drafting]))
+    base = rng.choice(rng.choice([modes, modes, modes if has_tier else drafting]))
     cases: Any = drafting_cases if base in drafting_cases.MODES else scheduling_cases
     case: Case = cases.draw(version, base, seed)
     case.mode = mode
     for request in case.requests:
         request.pop("abort", None)
-    leaves = mode == "returns" or rng.random() < 0.3
+    leaves = mode.startswith("returns") or rng.random() < 0.3
     for number, request in enumerate(case.requests):
         rest = request["input"] - sum(tokens for _, tokens in request["prefix"])
         if rest and (mode != "images" or leaves or rng.random() < 0.8):  # a name, so that it is the same again

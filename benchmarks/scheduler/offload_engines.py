@@ -152,28 +152,28 @@ def real_offloading(case: Case) -> Any:
             )
             super().__init__(case, scheduler_of(case, tensors, kv_transfer_config=transfer))
             self.worker = Worker(case)
-            self.jobs: dict[int, tuple[int, bool]] = {}
+            self.jobs: dict[int, tuple[str, bool]] = {}
             self.scheduler.finished_req_ids = Ordered()
 
         def schedule(self) -> tuple[list[Any], Any]:
             decision, (output, sampled) = super().schedule()
             self.scheduler.finished_req_ids = Ordered()
             meta = output.kv_connector_metadata
-            loads = [(int(job.req_id), number) for number, job in meta.load_jobs.items()]
-            stores = [(int(job.req_id), number) for number, job in meta.store_jobs.items()]
-            self.jobs |= {number: (index, False) for index, number in loads}
-            self.jobs |= {number: (index, True) for index, number in stores}
+            self.jobs |= {number: (job.req_id, False) for number, job in meta.load_jobs.items()}
+            self.jobs |= {number: (job.req_id, True) for number, job in meta.store_jobs.items()}
+            loads = [(self._name(job.req_id), number) for number, job in meta.load_jobs.items()]
+            stores = [(self._name(job.req_id), number) for number, job in meta.store_jobs.items()]
             blocks = [
-                [[int(job.req_id), len(spec(job).block_ids)] for job in jobs.values()]
+                [[self._name(job.req_id), len(spec(job).block_ids)] for job in jobs.values()]
                 for jobs, spec in ((meta.load_jobs, _source), (meta.store_jobs, _target))
             ]
-            flushed = {self.jobs[number][0] for number in meta.jobs_to_flush or ()} & {*decision[1]}
+            flushed = {self._name(self.jobs[number][0]) for number in meta.jobs_to_flush or ()} & {*decision[1]}
             decision += [*blocks, sorted(flushed)]
             return decision, (output, sampled, self.worker.step(loads, stores))
 
         def complete(self, handle: Any) -> None:
             output, sampled, ended = handle
-            received = {str(self.jobs[number][0]) for number in ended if not self.jobs[number][1]}
+            received = {self.jobs[number][0] for number in ended if not self.jobs[number][1]}
             told = KVConnectorOutput(
                 finished_recving=received,
                 kv_connector_worker_meta=OffloadingWorkerMetadata(completed_jobs=dict.fromkeys(ended, 1)),

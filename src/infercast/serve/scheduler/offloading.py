@@ -75,8 +75,8 @@ class HostOffload:
         self._unstored: dict[Sequence, None] = {}  # Running requests with blocks that did not fit in the tier
         self._leaving: dict[BlockAllocation, tuple[Plan, bool]] = {}
         """Blocks of preempted or finished requests: the last step in flight then, and which of the two."""
-        self.ended: list[Sequence] = []
-        """Requests that finished since the last step was planned, where the tier learns of them with the next one."""
+        self.ended: dict[Sequence, int] = {}
+        """Requests that finished since the last step was planned, of which the tier learns with the next; tokens."""
         self._unknown, self._drops_last = steps_under_way - 1, drops_last and not offload.keeps_last
         self.loaded: dict[int, int] = {}  # Tokens each request loaded from the tier at its first start, if any
 
@@ -155,9 +155,8 @@ class HostOffload:
         for sequence, new_tokens, computed in zip(plan.sequences, plan.new_tokens, plan.computed, strict=True):
             reached = min(computed + new_tokens, sequence.num_input + sequence.num_produced)
             self._store(sequence, min(reached, sequence.num_input) if prompts_only else reached)
-        for sequence in self.ended:
-            reached = sequence.num_input + max(sequence.num_output - 1, 0)  # the last token is never computed on
-            self._begin_store(sequence, sequence.num_input if prompts_only else reached, has_ended=True)
+        for sequence, reached in self.ended.items():
+            self._begin_store(sequence, min(reached, sequence.num_input) if prompts_only else reached, has_ended=True)
         for sequence in self.ended:
             self._forget(sequence)
         self.ended.clear()
@@ -214,13 +213,16 @@ class HostOffload:
             del self._leaving[blocks]
         return gone
 
-    def end(self, done: list[Sequence]) -> None:
+    def end(self, done: list[Sequence], reached: int | None = None) -> None:
+        """Requests have ended, or one whose client left has ``reached`` so many tokens."""
         for sequence in done:
             self._unstored.pop(sequence, None)
             if not self.rules.stores_ends:
                 self._forget(sequence)
-        if self.rules.stores_ends:
-            self.ended += done
+            elif reached is None:  # the last token is never computed on
+                self.ended[sequence] = sequence.num_input + max(sequence.num_output - 1, 0)
+            else:
+                self.ended[sequence] = reached
 
     def end_moves(self, moves: list[KvTransfer]) -> None:
         for move in moves:

@@ -355,8 +355,10 @@ class Scheduler:
             self.waiting.appendleft(victim)
         return victim
 
-    def _drop(self, victim: Sequence, planned: int = 0) -> None:
-        """Take a sequence with ``planned`` tokens in this step out of the running ones, and free its blocks."""
+    def _drop(self, victim: Sequence, planned: int = 0, *, is_left: bool = False) -> None:
+        """Take a sequence with ``planned`` tokens in this step, or without a client (``is_left``), out of the running
+        ones, and free its blocks.
+        """
         del self.running[victim]
         if victim.joined >= 0:
             self._leave_cohort(victim)
@@ -366,7 +368,7 @@ class Scheduler:
             self.offload.leave(self.cache.detach(victim, done=False), self._under_way[-1], done=False)
         else:
             self.cache.free(victim, done=False)
-        if self.offload is not None:
+        if self.offload is not None and not is_left:
             self.offload.preempt(victim)
         if self.drafts is not None:
             self.drafts.preempt(victim, planned)
@@ -382,15 +384,20 @@ class Scheduler:
         if found is None:
             return 0
         steps = self.cohort.steps - found.joined if found.joined >= 0 else 0
-        computed = found.num_computed + steps - found.num_cached
+        reached, computed = found.num_computed + steps, found.num_computed + steps - found.num_cached
+        known = reached if steps else found.num_input + found.num_produced
+        if found in self.running:
+            self._drop(found, is_left=True)
+        else:
+            self._num_skipped -= self.waiting.index(found) < self._num_skipped
+            self.waiting.remove(found)
+            if self.offload is not None and self.offload.loading.pop(found, False):
+                self.cache.free(found, done=False)
         if found.joined == ENDING:
             for step in self._under_way:
                 step.ending = [each for each in step.ending if each is not found]
-        if found in self.running:
-            self._drop(found)
-        elif self.offload is None or found not in self.offload.loading:
-            self._num_skipped -= self.waiting.index(found) < self._num_skipped
-            self.waiting.remove(found)
+        if self.offload is not None:
+            self.offload.end([found], min(reached, known))
         if self.encoder is not None:
             self.encoder.end(index)
         found.num_output = found.num_most = NEVER  # tokens in flight do not end it
@@ -734,4 +741,8 @@ class Scheduler:
     def end_moves(self, moves: list[KvTransfer]) -> None:
         assert self.offload is not None
         self.offload.end_moves(moves)
+        for move in moves:
+            if not move.is_store and move.sequence.num_output == NEVER:  # its client has left meanwhile
+                del self.offload.loading[move.sequence]
+                self.cache.free(move.sequence, done=False)
         self._is_blocked = False
