@@ -9,9 +9,11 @@ import pytest
 
 VISITS = (
     "simulate", "qwen3-0.6b", "--gpu", "h200", "--prefix-len", 512, "--prefix-groups", 12,
-    "--input-len", 64, "--output-len", 8, "--rate", 20, "-n", 60, "--max-num-seqs", 64,
+    "--input-len", 64, "--output-len", 8, "--rate", 20, "-n", 60,
 )  # fmt: skip
-SMALL = ("--engine", "vllm@0.25", "--num-gpu-blocks-override", 260, "--max-model-len", 4096)
+SMALL = (
+    "--engine", "vllm@0.25", "--num-gpu-blocks-override", 260, "--max-model-len", 4096, "--max-num-seqs", 64,
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from infercast.report.terminal import LINES, Grid, Section, on_screen, styled
 
 SLO = "ttft_p99<1s,tpot_p95<40ms"
-RUN = ("-n", "40", "--max-num-seqs", "64")
+RUN = ("-n", "40")
 DENSE = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", *RUN)
 ROWS = ("memory", "load", "SLO", "cost", "bottleneck", "change", "breaks first", "doubt", "run it", "next", "more")
 DEPLOYMENTS = {
