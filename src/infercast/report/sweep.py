@@ -487,8 +487,8 @@ def _charts(found: Savings) -> list[Chart]:
     wall = [joules_of(point) for point in found.points]
     energy = [Series("at the wall", "x", wall), Series("GPU boards", "o", boards)]
     tpot = [Series(name, mark, _numbers(found.points, f"forecast.tpot.{name}")) for name, mark in TPOT_MARKS.items()]
-    limits = [] if found.slo is None else [each for each in found.slo.limits if each.quantity == "tpot"]
-    limit = min((each.seconds for each in limits), default=None)
+    limits = () if found.slo is None else found.slo.limits
+    limit = min((each.seconds for each in limits if each.quantity == "tpot"), default=None)
     return [
         Chart("J/output token", positions, labels, energy, format_joules, from_zero=True),
         Chart("TPOT", positions, labels, tpot, format_seconds, limit=limit),

@@ -24,7 +24,7 @@ from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, reading
@@ -186,8 +186,10 @@ class Journal:
     def skip(self, case: Case, problem: Exception) -> None:
         self._write({"skip": case.key, "why": reason_of(case, problem)})
 
-    def give_up(self, why: str) -> None:
-        self._write({"broken": why})
+    def give_up(self, problem: Exception) -> NoReturn:
+        """A kernel has broken the GPU's context."""
+        self._write({"broken": (str(problem).splitlines() or [""])[0][:120]})
+        os._exit(BROKEN)
 
     def _write(self, step: dict[str, object]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -317,8 +319,7 @@ class JournalBench:
             try:
                 require_gpu().cuda.synchronize()
             except RuntimeError:
-                self._journal.give_up((str(problem).splitlines() or [""])[0][:120])
-                os._exit(BROKEN)
+                self._journal.give_up(problem)
             raise
         self._keys.append(case.key)
         return launch
@@ -355,9 +356,8 @@ def measure_kinds(
             bench.forget()
             try:
                 rows = measure_batch(batch, bench, monitor, Tally(), until)
-            except RuntimeError as problem:  # a kernel has broken the GPU's context
-                journal.give_up((str(problem).splitlines() or [""])[0][:120])
-                os._exit(BROKEN)
+            except RuntimeError as problem:
+                journal.give_up(problem)
             store.append([{"gpu": store.folder.name, **row} for row in rows])
 
 
