@@ -233,5 +233,4 @@ def plot_of(answer: Any) -> Plot:
     """What ``--plot`` draws."""
     from infercast.report.page.figures import PLOTS  # noqa: PLC0415 - asked for by few
 
-    plot: Plot = PLOTS[_kind_of(answer)](answer)
-    return plot
+    return PLOTS[_kind_of(answer)](answer)

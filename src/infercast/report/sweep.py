@@ -407,12 +407,11 @@ def render_savings(found: Savings) -> list[RenderableType]:
     held = [("SLO", str(found.slo))]
     if found.odds is not None:
         held.append(("odds", f"{format_odds(found.odds)} that the best value keeps it"))
-    narrow = 78
     return [
         styled(f"{found.title}: {found.workload}"),
         Section(f"Energy under {what}", FittingTable(saving_fields(found), found.points)),
         TextCharts(_charts(found)),
-        Section("Answer", styled(fill(sentence_of(found), narrow))),
+        Section("Answer", styled(fill(sentence_of(found), 78))),
         *([] if found.slo is None else [Section("Held against", Facts(held))]),
         Facts(counted_rows((found.best or found.free).forecast, _next_saving(found))),
     ]

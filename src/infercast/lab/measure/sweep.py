@@ -263,9 +263,8 @@ def _run_child(journal: Journal, waiting: Path, store: Store, engine: str, deadl
     with log:
         child = subprocess.Popen([*command, str(journal.path), f"{seconds:.1f}"], stdout=log, stderr=log)
         started = time.monotonic()
-        poll_seconds = 0.25
         while child.poll() is None:
-            time.sleep(poll_seconds)
+            time.sleep(0.25)
             now = time.monotonic()
             silent = now - max(started, journal.last_step())
             if silent > SILENT_SECONDS or now > deadline + LEAST_SECONDS:
@@ -551,10 +550,9 @@ def trial_cases(layer: Shape, configurations: Iterable[dict[str, int] | None]) -
     """Cases of one layer. ``None`` is what vLLM chooses; a second one is another turn, to see what chance does."""
     flops = 6.0 * layer["tokens"] * layer["topk"] * layer["hidden"] * layer["inter"]
     cases: list[Case] = []
-    tuning = "tuning"
     for each in configurations:
         turn = sum(case.shape["configuration"] == each for case in cases)
-        cases.append(Case(tuning, layer | {"configuration": each, "turn": turn}, flops))
+        cases.append(Case("tuning", layer | {"configuration": each, "turn": turn}, flops))
     return cases
 
 
