@@ -61,8 +61,7 @@ def parse_outages(text: str, usual: float, *, seed: int = 0, replicas: float = i
     """From ``0@60s+300s,1@20min`` (replica, time, duration) or ``mtbf=2h+5min``; ``usual`` is how long one lasts."""
     from infercast.serve.workload.patience import parse_seconds  # noqa: PLC0415 - few runs have failures
 
-    form = r"\s*(mtbf=|\d+@)([^+]+?)(?:\+(.+))?"
-    found = [re.fullmatch(form, part) for part in text.split(",")]
+    found = [re.fullmatch(r"\s*(mtbf=|\d+@)([^+]+?)(?:\+(.+))?", part) for part in text.split(",")]
     parts = [(*each[1].strip("=@").split(), parse_seconds("fail", each[2]), each[3]) for each in found if each]
     if len(parts) < len(found) or ("mtbf" in {each[0] for each in parts} and len(parts) > 1):
         raise InputError(

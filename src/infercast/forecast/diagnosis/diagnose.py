@@ -194,8 +194,7 @@ def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]
     adapters = {request.adapter for request in requests} - {None}
     if replica.max_adapters is not None and len(adapters) > replica.max_adapters and replica.stages is None:
         name = f"adapter slots, {replica.max_adapters} for {len(adapters)} adapters"
-        endless = 1 << 30
-        yield changes.SLOTS, name, lambda: relaxed(max_adapters=endless)
+        yield changes.SLOTS, name, lambda: relaxed(max_adapters=1 << 30)
     if waits and (pool.kv_usage.peak >= FULL or pool.num_preemptions):
         name = f"KV cache, {format_percent(min(pool.kv_usage.peak, 1.0))} full"
         yield changes.KV, name, lambda: relaxed(num_blocks=8 * replica.num_blocks)
