@@ -14,6 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import client_cases
 import drafting_cases
 import flag_cases
 import pair_cases
@@ -22,9 +23,9 @@ import vllm_tree as tree
 from our_scheduler import EndlessError, Ours, turns
 from scheduling_cases import Case
 
-CASES = (scheduling_cases, drafting_cases, pair_cases, flag_cases)
+CASES = (scheduling_cases, drafting_cases, pair_cases, flag_cases, client_cases)
 MODES = {mode: cases for cases in CASES for mode in cases.MODES}
-WHAT = ("tokens", "preempted", "free blocks", "loads", "stores", "copies waited for")
+WHAT = ("tokens", "preempted", "free blocks", "loads or images", "stores", "copies waited for")
 
 
 def draw(version: str, mode: str, seed: int) -> Case:
@@ -75,14 +76,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--version", choices=[*tree.WHEELS], default="0.25")
     parser.add_argument("--vllm", type=Path, help="a folder with the package vllm; default: the wheel's, fetched once")
-    parser.add_argument("--mode", choices=["all", "all-drafts", "all-pairs", "all-flags", *MODES], default="all")
+    parser.add_argument(
+        "--mode", choices=["all", "all-drafts", "all-pairs", "all-flags", "all-clients", *MODES], default="all"
+    )
     parser.add_argument("--runs", type=int, default=200, help="workloads of each mode")
     parser.add_argument("--seed", type=int, default=0, help="number of the first workload")
     parser.add_argument("--show", type=int, default=1, help="differences of each mode to print")
     arguments = parser.parse_args()
     tree.use(tree.find(arguments.version, arguments.vllm))
     groups = {"all": MODES, "all-drafts": drafting_cases.MODES, "all-pairs": pair_cases.MODES}
-    modes = [*groups.get(arguments.mode, flag_cases.MODES if arguments.mode == "all-flags" else [arguments.mode])]
+    groups |= {"all-flags": flag_cases.MODES, "all-clients": client_cases.MODES}
+    modes = [*groups.get(arguments.mode, [arguments.mode])]
     print(f"vLLM {arguments.version}, workloads from {arguments.seed} on")
     print(f"{'mode':<18} {'equal':>6} {'of':>6} {'steps':>9} {'with preemption':>16}")
     all_equal = True

@@ -11,10 +11,11 @@ from infercast.engines.vllm.versions import Rule, engine_version
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.scheduler.drafts import Drafts
+from infercast.serve.scheduler.encoder import EncoderCache
 from infercast.serve.scheduler.offloading import HostOffload
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.classes import asking_for
-from infercast.serve.workload.request import Request, Segment
+from infercast.serve.workload.request import Image, Request, Segment
 
 MOST_TURNS = 20_000
 
@@ -90,6 +91,7 @@ class Ours:
             max_adapters=case.max_adapters,
             drafts=drafts,
             offload=self.offload_of(case),
+            encoder=EncoderCache(case.encoder) if case.encoder else None,
         )
         if self.scheduler.interval is not None and not case.is_lone:
             self.scheduler.interval.pass_number = lambda: self.num_planned
@@ -104,8 +106,12 @@ class Ours:
         prefix = tuple(Segment(content, count) for content, count in request["prefix"])
         lengths = request["input"], request["output"]
         priority = request.get("priority", 0)
-        sent = Request(0.0, *lengths, prefix, request["answer"], request.get("most"), priority=priority)
-        self.scheduler.add(index, asking_for(sent, request.get("adapter")))
+        images = tuple(
+            Image(tokens, embeds, (1, 1, 1), 0, start, content)
+            for start, tokens, embeds, content in request.get("images", ())
+        )
+        sent = Request(0.0, *lengths, prefix, request["answer"], request.get("most"), priority=priority, images=images)
+        self.scheduler.add(request.get("again", index), asking_for(sent, request.get("adapter")))
 
     def schedule(self) -> tuple[list[Any], Any]:
         """What the next step does, and what `complete` needs to end it."""
@@ -121,7 +127,9 @@ class Ours:
             rows = zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)
             steps += [[sequence.index, new, computed] for sequence, new, computed in rows]
             self.scheduler.start(plan)
-        return [steps, preempted, self.cache.num_free], plan
+        encoder = self.scheduler.encoder
+        encoded = [] if encoder is None else [[image.content for image in encoder.planned]]
+        return [steps, preempted, self.cache.num_free, *encoded], plan
 
     def complete(self, handle: Any) -> None:
         """The step's results arrive."""
@@ -134,24 +142,25 @@ class Ours:
 
     def abort(self, index: int) -> None:
         """A client leaves."""
-        self.scheduler.abort(index)
+        self.scheduler.abort(self.case.requests[index].get("again", index))
 
 
 def turns(case: Case, *engines: Engine) -> Iterator[list[Any]]:
     """What each of the engines plans in every step, all driven by the same events as vLLM's engine core has them."""
     queues: list[deque[Any]] = [deque() for _ in engines]
-    order = sorted(range(len(case.requests)), key=lambda index: case.requests[index]["turn"])
-    leaving = sorted([(each["abort"], index) for index, each in enumerate(case.requests) if "abort" in each])
-    turn = sent = left = 0
+    events = []  # Those of a turn in this order: requests, clients that leave, and what happens to requests sent again
+    for index, request in enumerate(case.requests):
+        order = (2, index) if "again" in request else (0, 0)
+        events.append((request["turn"], *order, False, index))
+        events += [(request["abort"], *(order if order[0] else (1, 0)), True, index)] if "abort" in request else []
+    events.sort()
+    turn = done = 0
     while turn < MOST_TURNS:
-        while sent < len(order) and case.requests[order[sent]]["turn"] <= turn:
+        while done < len(events) and events[done][0] <= turn:
+            *_, leaves, index = events[done]
             for engine in engines:
-                engine.add(order[sent])
-            sent += 1
-        while left < len(leaving) and leaving[left][0] <= turn:
-            for engine in engines:
-                engine.abort(leaving[left][1])
-            left += 1
+                engine.abort(index) if leaves else engine.add(index)
+            done += 1
         turn += 1
         if any(engine.is_busy() for engine in engines):
             planned = [engine.schedule() for engine in engines]
@@ -161,9 +170,9 @@ def turns(case: Case, *engines: Engine) -> Iterator[list[Any]]:
             if len(queues[0]) < case.steps_under_way:
                 continue
         elif not queues[0]:
-            if sent == len(order):
+            if done == len(events):
                 return
-            turn = case.requests[order[sent]]["turn"]
+            turn = max(turn, events[done][0])
             continue
         for engine, queue in zip(engines, queues, strict=True):
             engine.complete(queue.popleft())

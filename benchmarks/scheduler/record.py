@@ -16,6 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import client_cases
 import drafting_cases
 import flag_cases
 import pair_cases
@@ -53,7 +54,9 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
         "flags": [*flag_cases.MODES],
         "newest": [*modes],
         "groups": ["drafts-groups"],
+        "clients": [*client_cases.MODES],
     }
+    modes |= dict.fromkeys(client_cases.MODES, client_cases)
     chosen = others.get(about) or [mode for mode in plain if file_of(mode) == about]
     for mode in (mode for mode in chosen if is_run(mode, version)):
         cases = modes[mode]
@@ -100,7 +103,7 @@ def main() -> None:
     parser.add_argument(
         "--about",
         default="",
-        choices=["", "caches", "pairs", "flags", "newest", "groups", *APART],
+        choices=["", "caches", "pairs", "flags", "newest", "groups", "clients", *APART],
         help="modes with a file of their own; default: the others",
     )
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)

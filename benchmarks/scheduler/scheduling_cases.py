@@ -110,10 +110,13 @@ class Case:
     store_threshold: int = 0
     slowest_copy: int = 0
     """Steps that the slowest copies take."""
+    encoder: int = 0
+    """Tokens of images that a step encodes at most, and that are kept; 0: prompts have no images."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name; and
-    abort (the turn in which its client leaves), priority, adapter and most (the ``max_tokens`` of a request whose
-    answer ends before), if it has one."""
+    abort (the turn in which its client leaves), priority, adapter, most (the ``max_tokens`` of a request whose answer
+    ends before), images [(first token, tokens, those encoded, content)] and again (the request whose client had left
+    and sends it again), if it has one."""
 
     @property
     def steps_under_way(self) -> int:

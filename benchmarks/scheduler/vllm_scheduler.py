@@ -13,7 +13,9 @@ from scheduling_cases import LONGEST, STATE, Case
 from vllm.config import CacheConfig, SchedulerConfig
 from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
 from vllm.model_executor.layers.mamba.short_conv import ShortConv
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -63,7 +65,7 @@ class Real:
         most = request.get("most", request["output"])
         sampling = SamplingParams(max_tokens=most, ignore_eos=True, temperature=0.0)
         if most > request["output"]:
-            sampling.stop_token_ids = [self._token(index, request["output"] - 1)]
+            sampling.stop_token_ids = [self._token(self._name(str(index)), request["output"] - 1)]
         self.scheduler.add_request(
             Request(
                 request_id=str(index),
@@ -74,6 +76,7 @@ class Real:
                 priority=request.get("priority", 0),
                 lora_request=_adapter(request.get("adapter")),
                 block_hasher=self.hasher,
+                mm_features=[_image(*image) for image in request.get("images", ())],
             )
         )
 
@@ -85,10 +88,13 @@ class Real:
         self.num_planned += 1
         planned = output.num_scheduled_tokens
         sampled = {key for key in planned if not requests[key].is_prefill_chunk}
-        preempted = sorted(int(key) for key, request in requests.items() if request.num_preemptions > before[key])
-        steps = [[int(key), count, requests[key].num_computed_tokens - count] for key, count in planned.items()]
+        name = self._name
+        preempted = sorted(name(key) for key, request in requests.items() if request.num_preemptions > before[key])
+        steps = [[name(key), count, requests[key].num_computed_tokens - count] for key, count in planned.items()]
         free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        return [steps, preempted, free], (output, sampled)
+        inputs = output.scheduled_encoder_inputs.items()
+        contents = [self.case.requests[int(key)]["images"][number][3] for key, numbers in inputs for number in numbers]
+        return [steps, preempted, free, *([contents] if self.case.encoder else [])], (output, sampled)
 
     def complete(self, handle: Any, copies: Any = None) -> None:
         """The step's results arrive, and with them what a connector has to say of its copies."""
@@ -116,6 +122,11 @@ class Real:
         """Whether it has requests."""
         return bool(self.scheduler.has_unfinished_requests())
 
+    def _name(self, key: str) -> int:
+        """The number of a request, also when it is sent again, which vLLM sees as another one."""
+        again: int = self.case.requests[int(key)].get("again", int(key))
+        return again
+
     def _tokens(self, key: str, output: Any) -> list[int]:
         """The next tokens of an answer, by the name of its content or the request's own: as many as drafts are right,
         and one more.
@@ -123,7 +134,7 @@ class Real:
         request = self.scheduler.requests.get(key)
         if request is None:
             return []
-        position, number = request.num_output_tokens, int(key)
+        position, number = request.num_output_tokens, self._name(key)
         drafts = len(output.scheduled_spec_decode_tokens.get(key, ()))
         started = {each.req_id for each in output.scheduled_new_reqs} | {*output.scheduled_cached_reqs.resumed_req_ids}
         accepted = 0
@@ -144,9 +155,17 @@ class Real:
             return []
         count = output.num_spec_tokens_to_schedule
         if self.speculation.match < 1.0 and not request.is_prefill_chunk:
-            output = self.case.requests[int(key)]["output"]
-            count = self.draws.drafted(int(key), output)[request.num_output_tokens]
+            number = self._name(key)
+            count = self.draws.drafted(number, self.case.requests[number]["output"])[request.num_output_tokens]
         return [7] * count
+
+
+def _image(start: int, tokens: int, embeds: int, content: int) -> MultiModalFeatureSpec:
+    """An image of a prompt, with a mark before what is encoded and others behind it, if it has any."""
+    marks = torch.arange(tokens)
+    is_embed = None if embeds == tokens else (marks > 0) & (marks <= embeds)
+    place = PlaceholderRange(offset=start, length=tokens, is_embed=is_embed)
+    return MultiModalFeatureSpec(data=None, modality="image", identifier=f"image {content}", mm_position=place)
 
 
 def _adapter(number: int | None) -> Namespace | None:
@@ -187,7 +206,7 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
     blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[*tensors], kv_cache_groups=groups)
     if hasattr(caching, "prefix_cache_retention_interval"):
         blocks.prefix_cache_retention_interval = case.retention
-    return (AsyncScheduler if case.is_async else Scheduler)(
+    scheduler = (AsyncScheduler if case.is_async else Scheduler)(
         vllm_config=_config(case, scheduling, caching, settings),
         kv_cache_config=blocks,
         structured_output_manager=Namespace(
@@ -201,6 +220,10 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
         mm_registry=Namespace(supports_multimodal_inputs=lambda model: False),
         log_stats=False,
     )
+    if case.encoder:  # As `compute_mm_encoder_budget` has it by default, both are as large
+        scheduler.max_num_encoder_input_tokens = case.encoder
+        scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=case.encoder)
+    return scheduler
 
 
 def _spec(case: Case, window: int) -> Any:

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "scheduler"
-FILES = tuple(
-    f"{name}decisions.json.gz"
-    for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_", "pair_", "flag_", "newest_", "group_")
-)
+NAMES = ("", "draft_", "priority_", "lora_", "traffic_", "cache_", "pair_", "flag_", "newest_", "group_", "client_")
+FILES = tuple(f"{name}decisions.json.gz" for name in NAMES)
 RECORDED = [each for name in FILES for each in json.loads(gzip.decompress(Path(__file__).with_name(name).read_bytes()))]
 MODES = sorted({(each["case"]["version"], each["case"]["mode"]) for each in RECORDED})
 
@@ -43,7 +41,7 @@ def test_every_mode_of_both_versions_was_written_down() -> None:
     newest = {mode for version, mode in MODES if version == "0.33"}
     both = [(version, mode) for version, mode in MODES if version != "0.33"]
     assert len(newest) > 60
-    assert {"aborts", "own-interval"} <= newest
+    assert {"aborts", "own-interval", *importlib.import_module("client_cases").MODES} <= newest
     others = [mode for _, mode in both if not (mode.startswith("drafts") or mode in pairs or mode in flags)]
     assert len(others) == 42 + 2 * 7 + 5
     assert len([mode for _, mode in both if mode.startswith("drafts") and mode not in pairs]) == 2 * 18 + 1

@@ -67,7 +67,9 @@ class Rule(StrEnum):
     OFFERS_AGAIN = auto()  # A request that starts again offers all its blocks to host memory again
     GOES_ON = auto()  # With priorities: others are scheduled after a request preempted for its own blocks
     COUNTS_RUNNING = auto()  # Adapters of all running requests take slots, not only of those in the step
-    SKIPS_UNREADABLE = auto()  # A request whose chunk would be too small for prediction heads is overtaken
+    SKIPS_UNREADABLE = (
+        auto()
+    )  # A request with an image that waits, or too small a chunk for prediction heads, is overtaken
     NGRAM_ASYNC = auto()  # Steps are planned ahead with n-gram lookup, too
     LARGE_STEPS_GB10 = auto()  # GB10 has the default step of GPUs with as much memory
     OWN_INTERVAL = auto()  # ``prefill_schedule_interval`` is for engines outside of lockstep, too

@@ -153,7 +153,8 @@ def _of_host(trials: Trials, response: float, may_try: bool) -> float:
     waits = sum(each.host_bound_seconds for each in phases) / sum(each.whole for each in phases)
     if response <= max(WAITED, 1.5 * waits):
         return response
-    if not may_try:
+    largest = 0.5  # A part that may not be the largest is not worth a run
+    if not may_try or response < largest:
         return waits
     free = _with(trials.forecast.system, lambda each: slowed(each, host=1e-3))
     return min(response, 1.0 - exp(-max(trials.gains(free)[0].gain, 0.0)))

@@ -302,7 +302,7 @@ class FcfsPolicy:
     had nothing to compute, so the next request is not scheduled in this step."""
     goes_on: bool = False  # With priorities: requests after one that was preempted for its own blocks are scheduled
     counts_running: bool = False  # Adapters of all running requests take slots, not only those in the step
-    skips_unreadable: bool = False  # Others may overtake a request whose chunk would be too small to draft from
+    skips_unreadable: bool = False  # Others overtake what waits for an image, or has too small a chunk to draft from
     own_interval: bool = False  # A lone engine, too, computes prompts every n-th step, counted from the last with some
 
     @property

@@ -116,6 +116,7 @@ class Drafts:
         self._block_size, self._longest = cache.shape.block_size, max_model_len or NEVER
         self._is_async = not policy.waits_for_tokens
         self._varies = speculation.match < 1.0
+        self.reads = max(speculation.read_ahead, speculation.hash_ahead, speculation.drops_block)  # Beyond a chunk
         self._unsettled, self._ahead = max(0, speculation.read_ahead - 1), speculation.hash_ahead
         if self._ahead and cache.num_groups > 1:
             self._unsettled = 0  # keys wait for the tokens after a block, and nothing else does

@@ -40,40 +40,54 @@ class EncoderCache:
 
     def __init__(self, size: int = NEVER) -> None:
         self.images: dict[int, tuple[Image, ...]] = {}  # Of requests that have any, by their index
-        self.planned: list[Image] = []  # What the step encodes
+        self._planned: list[tuple[int, Image]] = []  # What the step encodes, and for which request
         self._size = self._left = self._free = size  # Of the step, and of the cache
-        self._users: dict[int, set[int]] = {}  # Requests that need what is kept of an image, by its content
+        self._users: dict[int, dict[int, int]] = {}
+        """By the content of an image that is kept: requests that need it, and the last token of each for which they
+        do."""
         self._unused: dict[int, int] = {}  # Tokens of those that none needs, the longest unused first
-        self._reached: list[tuple[int, int]] = []  # Requests of the step, and up to which token it computes each
-        self._pending: list[Image] = []  # To be encoded if the request that was looked at is in the step
+        self._pending: dict[int, list[Image]] = {}
+        """By content, what is encoded if the request that was looked at is in the step; it may have one repeatedly."""
+
+    @property
+    def planned(self) -> list[Image]:
+        """What the step encodes."""
+        return [image for _, image in self._planned]
 
     def begin(self) -> bool:
         """A step is planned; True if any request has images."""
-        for index, computed in self._reached:
-            self.release(index, computed)
-        self.planned, self._reached, self._left = [], [], self._size
+        self._planned, self._left = [], self._size
         return bool(self.images)
 
-    def reach(self, index: int, computed: int, new_tokens: int) -> int:
-        """Of these tokens of a request, those before the first image that has to wait."""
-        self._pending, pending = [], 0
+    def reach(self, index: int, computed: int, new_tokens: int, ahead: int = 0) -> int:
+        """Of these tokens of a request, those before the first image that has to wait; a draft reads ``ahead``."""
+        self._pending, pending, end = {}, 0, computed + new_tokens + ahead
         for image in self.images.get(index, ()):
-            if image.start >= computed + new_tokens:
+            if image.start >= end:
                 break
             if image.end <= computed or self._is_kept(image, index):
                 continue
-            pending += image.num_embeds
-            if pending > self._left or not self._has_room(pending):
-                return max(0, image.start - computed)
-            self._pending.append(image)
+            if image.content in self._pending:
+                self._pending[image.content].append(image)
+                continue
+            needed = pending + image.num_embeds
+            if needed > self._left or not self._has_room(needed):
+                return max(0, min(new_tokens, image.start - computed))
+            first = image.start + (image.num_embeds < image.num_tokens)  # behind the mark of its begin
+            if first < end and computed < first + image.num_embeds:
+                self._pending[image.content], pending = [image], needed
         return new_tokens
 
     def _is_kept(self, image: Image, index: int) -> bool:
         if image.content not in self._users:
             return False
         self._unused.pop(image.content, None)
-        self._users[image.content].add(index)
+        self._need(image, index)
         return True
+
+    def _need(self, image: Image, index: int) -> None:
+        users = self._users.setdefault(image.content, {})
+        users[index] = max(image.end, users.get(index, 0))
 
     def _has_room(self, num_embeds: int) -> bool:
         """True if so many fit; what is unused leaves for them."""
@@ -85,23 +99,27 @@ class EncoderCache:
             del self._users[content]
         return True
 
-    def take(self, index: int, reached: int) -> None:
-        """The request that was looked at last is in the step, which computes it up to here."""
-        if index in self.images:
-            self._reached.append((index, reached))
-        for image in self._pending:
-            self._users[image.content] = {index}
+    def take(self, index: int) -> None:
+        """The request that was looked at last is in the step."""
+        for image, *repeated in self._pending.values():
+            for each in (image, *repeated):
+                self._need(each, index)
             self._free -= image.num_embeds
             self._left -= image.num_embeds
-        self.planned += self._pending
-        self._pending = []
+            self._planned.append((index, image))
+        self._pending = {}
+
+    def take_back(self, index: int) -> None:
+        """A request leaves the step that is planned."""
+        self._left += sum(image.num_embeds for owner, image in self._planned if owner == index)
+        self._planned = [each for each in self._planned if each[0] != index]
 
     def release(self, index: int, computed: int = NEVER) -> None:
         """A request no longer needs images before its ``computed`` tokens, or any."""
         for image in self.images.get(index, ()):
             users = self._users.get(image.content)
-            if image.end <= computed and users and index in users:
-                users.remove(index)
+            if image.end <= computed and users and users.get(index) == image.end:
+                del users[index]
                 if not users:
                     self._unused[image.content] = image.num_embeds
 
@@ -110,7 +128,7 @@ class EncoderCache:
         self.begin()
         for sequence, computed, new_tokens in zip(plan.sequences, plan.computed, plan.new_tokens, strict=True):
             self.reach(sequence.index, computed, new_tokens)
-            self.take(sequence.index, computed + new_tokens)
+            self.take(sequence.index)
 
     def end(self, index: int) -> None:
         self.release(index)

@@ -399,6 +399,8 @@ class Scheduler:
 
     def _take_back(self, plan: Plan, victim: Sequence) -> None:
         new_tokens = plan.take_back(victim)
+        if self.encoder is not None:
+            self.encoder.take_back(victim.index)
         if self._frees_on_completion:
             victim.num_under_way -= new_tokens
         if victim in plan.sampled:
@@ -478,7 +480,8 @@ class Scheduler:
         if offload is not None and sequence in offload.loading:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
         promised = min(self.policy.reserved_tokens(sequence, known), self.longest)
-        if offload is None and not cache.may_fit(sequence, promised):
+        has_images = self.encoder is not None and sequence.index in self.encoder.images
+        if offload is None and not has_images and not cache.may_fit(sequence, promised):
             return 0
         num_cached = cache.longest_prefix(sequence, known)
         if offload is not None and (found := offload.look_up(sequence, num_cached, known)) != 0:
@@ -487,8 +490,12 @@ class Scheduler:
         slots = num_cached + new_tokens
         slots = slots if self.drafts is None else self.drafts.slots(slots)
         reach = self._reach(sequence, num_cached, new_tokens)
-        if new_tokens <= 0 or not self._admit(sequence, num_cached, slots, promised, reach=reach):
-            return min(0, new_tokens)
+        if new_tokens <= 0:
+            return new_tokens
+        if not self._admit(sequence, num_cached, slots, promised, reach=reach):
+            if self.encoder is not None:
+                self.encoder.release(sequence.index)
+            return 0
         sequence.num_computed = num_cached
         if offload is None:
             sequence.num_cached = num_cached
@@ -569,14 +576,17 @@ class Scheduler:
 
     def _ended_well(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
         """Shorten a chunk to images, states and drafts that it can end with; 0 or `SKIPPED`: none now."""
-        if self.encoder is not None:
-            new_tokens = self.encoder.reach(sequence.index, computed, new_tokens)
         if self.cache.shape.aligned and new_tokens:
             known, junction = sequence.num_input + sequence.num_produced, sequence.junction * self._block_size
             prompt = Prompt(computed, sequence.num_input, known, junction)
             starts = sequence not in self.running
             new_tokens = self.policy.align(prompt, new_tokens, self.cache.ends, starts=starts)
-        if self.drafts is None or not new_tokens:
+        if self.encoder is not None and new_tokens > 0:
+            ahead = 0 if self.drafts is None else self.drafts.reads
+            new_tokens = (
+                self.encoder.reach(sequence.index, computed, new_tokens, ahead) or -self.policy.skips_unreadable
+            )
+        if self.drafts is None or new_tokens <= 0:
             return new_tokens
         return self.drafts.readable(sequence, computed, new_tokens) or -self.policy.skips_unreadable
 
@@ -596,7 +606,7 @@ class Scheduler:
         plan.budget -= new_tokens
         self._is_blocked = False  # its window may have moved, and it may fill a block another request can reuse
         if self.encoder is not None:
-            self.encoder.take(sequence.index, sequence.num_computed + new_tokens)
+            self.encoder.take(sequence.index)
         if self._frees_on_completion:
             sequence.num_under_way += new_tokens
         if self.drafts is not None:
@@ -669,6 +679,10 @@ class Scheduler:
                 sequence.num_under_way -= new_tokens
             for sequence in plan.left:
                 sequence.num_under_way -= 1
+        if self.encoder is not None:
+            for sequence in plan.sequences:
+                if sequence in self.running:
+                    self.encoder.release(sequence.index, sequence.num_computed)
         done = self._take_tokens(plan) if self.drafts is None else self.drafts.complete(cast("DraftPlan", plan))
         if done:
             self._end(sorted(done, key=PLACE) if len(done) > 1 else done)
