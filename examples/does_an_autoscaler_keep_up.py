@@ -76,12 +76,14 @@ def day(rule: Rule) -> tuple[float, int, np.ndarray]:
             for replica in ready:
                 replica.advance(now, latencies)
             chosen = min(ready, key=lambda replica: sum(replica.load))
-            chosen.sent[chosen.live.submit(Request(now, 60_000, int(random.integers(5, 15))), now)] = now
+            chosen.sent[chosen.live.submit(Request(now, 60_000, int(random.integers(2, 8))), now)] = now
     return hours + sum(DAY - replica.started for replica in fleet) / 3600, most, np.array(latencies)
 
 
-SYSTEM = system_of(deploy("llama-3.3-70b", "h100-sxm", tensor_parallel_size=2, quantization="fp8"))
-PEAK = 0.15  # Requests per second at noon
+SYSTEM = system_of(
+    deploy("llama-3.3-70b", "h100-sxm", max_num_batched_tokens=16384, tensor_parallel_size=2, quantization="fp8")
+)
+PEAK = 0.12  # Requests per second at noon
 for rule in (at_once, calmly):
     hours, most, latencies = day(rule)
     print(

@@ -115,7 +115,10 @@ def browser() -> Iterator["Browser"]:
     if program is None:
         pytest.skip("needs a Chromium on the path")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = driver.chromium.launch(
+            executable_path=program,
+            args=["--no-sandbox", "--disable-gpu", "--disable-software-rasterizer", "--disable-gpu-compositing"],
+        )
         yield browser
         browser.close()
 

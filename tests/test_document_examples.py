@@ -19,7 +19,7 @@ QUOTED = {
     ("docs/quick-start.md", FIRST): "simulate llama-3.1-8b --gpu h200-sxm --rate 12",
     ("docs/reading-a-result.md", "What was simulated"): "simulate llama-3.1-8b --gpu h200-sxm --rate 12 --full",
     ("docs/quick-start.md", "Where it bends"): (
-        'sweep llama-3.1-8b --gpu h200-sxm --rates 6:36:6 --slo "ttft_p99<500ms,tpot_p95<30ms"'
+        'sweep llama-3.1-8b --gpu h200-sxm --rates 6:36:6 -n 2000 --slo "ttft_p99<500ms,tpot_p95<30ms"'
     ),
 }
 """Output that a page quotes, by its first words, and the command that prints it."""

@@ -13,6 +13,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("playwright.sync_api", reason="needs playwright of infercast[test]")
 
 from infercast.cli.main import run
+from infercast.forecast import autoscaling
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -30,7 +31,7 @@ PAGES = {
     "sweep": f"sweep qwen3-0.6b --gpu l4 --rates 4,16,64 -n 40 --input-len 400 --output-len 30 {SLO} --plot",
     "day": "capacity qwen2.5-0.5b --gpu l4 --max-model-len 4096 --rate 60 --input-len 200 --output-len 40 --no-check "
     f"{SLO} --plot",
-    "drafts": "speculate qwen3-0.6b --gpu h200-sxm --acceptance 0.7 --concurrencies 1,8,64 --input-len 400 "
+    "drafts": "speculate qwen3-0.6b --gpu h200-sxm --acceptance 0.7 --concurrencies 1,8,24 -n 60 --input-len 400 "
     "--output-len 30 --speculative-config DRAFTS --plot",
 }
 MISLAID = """() => {
@@ -76,7 +77,7 @@ def said(*words: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def page_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
     """Makes a page when it is first asked for: tests are shared out to several processes."""
     folder = tmp_path_factory.mktemp("pages")
 
@@ -88,7 +89,10 @@ def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             said(*(DRAFTS if word == "DRAFTS" else word for word in PAGES[name].split()), path)
         return path
 
-    return make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(autoscaling, "LEAST", 500)  # requests at each point of a day's curve
+        patch.setattr(autoscaling, "MOST", 1000)
+        yield make
 
 
 def several(folder: Path) -> None:

@@ -452,12 +452,8 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     tell("metrics")
     system = system_of(deployment)
     replays = [Replay(system, result)]
-    queued = total(values, "vllm:request_queue_time_seconds_sum") / total(
-        values, "vllm:time_to_first_token_seconds_sum"
-    )
-    queued = total(values, "vllm:request_queue_time_seconds_sum") / total(
-        values, "vllm:time_to_first_token_seconds_sum"
-    )
+    queued = total(values, "vllm:request_queue_time_seconds_sum")
+    queued /= total(values, "vllm:time_to_first_token_seconds_sum")
     gaps = _cumulated(values, "vllm:inter_token_latency_seconds")
     traces = Traces(
         queued, {edge: number / max(1.0, gaps[inf]) for edge, number in gaps.items()}, (gauges, earlier_gauges)

@@ -430,8 +430,7 @@ def read_inference_perf(path: Path, document: Any, asked: Asked, name: str) -> l
         prefix_hit_rate=_hits(successes),
     )
     tokens = successes.maybe("throughput").number("output_tokens_per_sec")
-    inference_perf = "inference-perf"
-    return [_result(path.name, inference_perf, load, asked, seen, tokens, prefix_hit_rate=load.prefix_hit_rate)]
+    return [_result(path.name, "inference-perf", load, asked, seen, tokens, prefix_hit_rate=load.prefix_hit_rate)]
 
 
 def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Lengths:
@@ -443,8 +442,7 @@ def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Length
             mean = found.needed("mean", least=1)
             spread = 0.0 if low is None or high is None or middle is None else (high - low) / 4
             return Lengths(mean, spread, low, high)
-    unknown_lengths = "is missing: how long requests were"
-    raise successes.wrong(names[0], unknown_lengths)
+    raise successes.wrong(names[0], "is missing: how long requests were")
 
 
 def _hits(successes: Values) -> float | None:

@@ -102,13 +102,17 @@ def command_line(*files: str) -> str:
     return shlex.join(kept)
 
 
+def check_page(path: Path | None, option: str) -> None:
+    if path is not None:
+        check_writable(path, option, (".html", ".htm"))
+        today()  # a date that is none is refused now, too
+        need(option, "report")
+
+
 def outputs_of(given: Mapping[str, Any]) -> Outputs:
     report, trace, window = given["report"], given["trace_out"], given["trace_window"]
     requests, result, detailed = given["requests_out"], given["save_result"], given["save_detailed"]
-    if report is not None:
-        check_writable(report, "--report", (".html", ".htm"))
-        today()  # a date that is none is refused now, too
-        need("--report", "report")
+    check_page(report, "--report")
     if requests is not None:
         check_writable(requests, "--requests-out", (".csv",))
     if trace is not None:

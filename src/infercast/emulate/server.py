@@ -358,22 +358,21 @@ class Server:
         """What an engine says of itself."""
         path, names, engine = scope["path"].rstrip("/"), self.names, self.emulator.system.pools[-1].deployment.engine
         self.faults.move()
-        if path == "/v1/models":
-            common = {"object": "model", "created": 0, "owned_by": "infercast"}
-            data = [
-                {"id": each, **common, "root": names[0], "parent": None if each in names else names[0],
-                 "max_model_len": self.emulator.max_model_len}
-                for each in (*names, *self.adapters)
-            ]  # fmt: skip
-            await _reply(send, {"object": "list", "data": data})
-        elif path == "/version":
-            await _reply(send, {"version": _version(engine.name), "emulated_by": f"infercast {__version__}"})
-        elif path == "/get_model_info":
-            await _reply(send, {"model_path": names[0], "tokenizer_path": names[0], "is_generation": True})
-        elif path == "/load":
-            await _reply(send, {"server_load": self._num_open})
-        elif path == "/is_sleeping":
-            await _reply(send, {"is_sleeping": self.emulator.is_asleep})
+        common = {"object": "model", "created": 0, "owned_by": "infercast"}
+        models = [
+            {"id": each, **common, "root": names[0], "parent": None if each in names else names[0],
+             "max_model_len": self.emulator.max_model_len}
+            for each in (*names, *self.adapters)
+        ]  # fmt: skip
+        told = {
+            "/v1/models": {"object": "list", "data": models},
+            "/version": {"version": _version(engine.name), "emulated_by": f"infercast {__version__}"},
+            "/get_model_info": {"model_path": names[0], "tokenizer_path": names[0], "is_generation": True},
+            "/load": {"server_load": self._num_open},
+            "/is_sleeping": {"is_sleeping": self.emulator.is_asleep},
+        }
+        if path in told:
+            await _reply(send, told[path])
         elif path == "/metrics":
             struck = {
                 f'infercast:faults_total{{kind="{kind}"}}': ("Faults that have struck.", float(count))

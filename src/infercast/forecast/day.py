@@ -306,20 +306,17 @@ def capacity(
         gpu_price = None if deployment.gpu.stages else tariff.price(deployment.gpu.name, facility)
         build = partial(SteppedDay, traffic=traffic, service=service, gpus=deployment.layout.gpus, price=gpu_price)
         say("several replicas behind a load balancer")
-        fleet, curves = _smallest(build({1: lone}), goal)[0], {1: lone}
+        curves = {1: lone}
         if time_left() > 1.5 * took:
             with share_of_time(2 * OF_CURVE):
-                curves |= _beside_others(deployment, traffic, slo, fleet)
+                curves |= _beside_others(deployment, traffic, slo, _smallest(build(curves), goal)[0])
         else:
             note_cut("a fleet")
         curve = curves[max(curves)]
         say("the day")
-        day = build(curves)
+        fleet_without = None if outages is None else _smallest(build(curves), goal)[0]
+        day = build(curves, outages=outages)
         fleet, plain = _smallest(day, goal)
-        fleet_without = fleet
-        if outages is not None:
-            day = build(curves, outages=outages)
-            fleet, plain = _smallest(day, goal)
         hours = _timetable(day, goal, fleet)
         rules, scaled = _autoscaled(day, autoscaler or autoscaling.Autoscaler(), goal, curve, lag.seconds)
         days = plain, day.run(SCHEDULED, autoscaling.scheduled(hours, autoscaling.STEP, lag.seconds)), scaled
@@ -330,7 +327,7 @@ def capacity(
         elif check:
             say("the busiest minutes, request by request")
             found = check_busiest(deployment, traffic, slo, fleet, plain.attained, outages)
-    failures = None if outages is None else _day_outages(policies[0], fleet_without)
+    failures = None if fleet_without is None else _day_outages(policies[0], fleet_without)
     return DayPlan(
         deployment, traffic, slo, goal, curve, service, lag, rules, policies, hours, gpu_price, curve.most_kept(),
         found, failures,

@@ -230,11 +230,7 @@ def put_on(
         raise InputError(f"pcie_topology, power_limit_w and gpu_clock_mhz are for GPUs of one kind, not {device.title}")
     device = gpus.limited_gpu(gpus.with_topology(device, limits[0]), *limits[1:])
     wanted, chosen = resolve_settings(settings, asked["engine"])
-    backends, experts, norms = (
-        chosen.names.all2all_backends,
-        asked["enable_expert_parallel"],
-        asked["fuse_allreduce_rms"],
-    )
+    backends, experts = chosen.names.all2all_backends, asked["enable_expert_parallel"]
     exchange = asked["all2all_backend"] or backends[0]
     _check_known("all2all_backend", exchange, backends)
     if chosen.shares_copies and exchange != backends[0] and not (experts and data > 1):
@@ -243,15 +239,10 @@ def put_on(
             "data_parallel_size of 2 or more, or leave it out"
         )
     config = load_model(model, engine=chosen, **model_options(asked)[0])
-    layout = ParallelLayout(
-        asked["tensor_parallel_size"],
-        asked["pipeline_parallel_size"],
-        data,
-        experts=experts,
-        fused_norms=chosen.fuses_norms(config, device) if norms is None else norms,
-        all_to_all=exchange != backends[0],
-        library=chosen.family,
-    )
+    norms, sizes = asked["fuse_allreduce_rms"], (asked["tensor_parallel_size"], asked["pipeline_parallel_size"], data)
+    norms = chosen.fuses_norms(config, device) if norms is None else norms
+    exchanges = exchange != backends[0]
+    layout = ParallelLayout(*sizes, experts=experts, fused_norms=norms, all_to_all=exchanges, library=chosen.family)
     layout, cut = chosen.spread(wanted, config, layout, device), asked["pp_layer_partition"]
     if not must_fit:
         roofline = make_predictor("learned" if cut else "roofline")

@@ -13,17 +13,8 @@ from typing import Any, NamedTuple, Unpack
 
 from infercast.engines.base import Deployment
 from infercast.errors import require
+from infercast.forecast import deploy
 from infercast.forecast.cost import Tariff
-from infercast.forecast.deploy import (
-    Deployable,
-    GpuSource,
-    RunOptions,
-    Servable,
-    deploy_options,
-    load_options,
-    resolve_call,
-    resolve_workload,
-)
 from infercast.forecast.energy import Facility
 from infercast.forecast.progress import share_of_time, stage_progress, time_budget
 from infercast.forecast.result import Forecast
@@ -93,21 +84,21 @@ class Elasticities(ResultMixin):
 
 
 def elasticities(
-    deployment: Deployable, gpu: GpuSource | None = None, workload: Servable = None, *, step: float = 0.1,
-    slo: Slo | str | None = None, price: Tariff | float | None = None, facility: Facility | None = None,
-    router: str | None = None, tell: Tell | bool | None = None, time_limit: float | None = None,
-    **options: Unpack[RunOptions],
+    deployment: deploy.Deployable, gpu: deploy.GpuSource | None = None, workload: deploy.Servable = None, *,
+    step: float = 0.1, slo: Slo | str | None = None, price: Tariff | float | None = None,
+    facility: Facility | None = None, router: str | None = None, tell: Tell | bool | None = None,
+    time_limit: float | None = None, **options: Unpack[deploy.RunOptions],
 ) -> Elasticities:  # fmt: skip
     """What one per cent of each number brings, by simulations of a share ``step`` (small ones are noisy) off it."""
     require(0.001 <= step <= 0.25, "step", "be a share from 0.001 to 0.25", step)
     promise = parse_slo(slo) if isinstance(slo, str) else slo
-    asked = resolve_call(deployment, gpu, deploy_options(options))
+    asked = deploy.resolve_call(deployment, gpu, deploy.deploy_options(options))
     decide = partial(replace, tariff=Tariff.of(price), facility=facility or Facility())
     with stage_progress(tell) as say, time_budget(time_limit):
         say("as asked")
         found = asked()
         system = system_of(found, router if found.layout.data > 1 else None)
-        requests = resolve_workload(workload, load_options(options), found.settings.max_model_len)
+        requests = deploy.resolve_workload(workload, deploy.load_options(options), found.settings.max_model_len)
         with share_of_time(0.06):
             settled = serve_system(system, requests, slo=promise)
         same = replace(settled.workload, open_ended=False)

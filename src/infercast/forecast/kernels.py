@@ -286,9 +286,8 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
     terms = deployment.predictor.explain(op, gpu) if explain else {}
     share = float(exposed_seconds(call, seconds)) / (call.count * seconds)
     if share != 1.0:
-        hidden_share = 1e-9
         # Hidden whole, its interval is still as wide as it is.
-        estimate = estimate.scaled(max(share, hidden_share))
+        estimate = estimate.scaled(max(share, 1e-9))
     is_new = deployment.engine.is_new_kernel(op, gpu)
     joules = float(np.ravel(board_under(gpu).dynamic_joules(op, seconds))[0])
     return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms, joules, is_new)

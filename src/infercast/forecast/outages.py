@@ -19,7 +19,6 @@ from infercast.lazy_classes import replace
 from infercast.serve import Workload
 from infercast.serve.fleet.outages import Outages
 from infercast.serve.fleet.pool import same_engines
-from infercast.serve.workload.patience import parse_seconds
 from infercast.serve.workload.synthetic import extended
 from infercast.units import GIGA
 
@@ -60,8 +59,9 @@ def start_up(
 
 def parse_outages(text: str, usual: float, *, seed: int = 0, replicas: float = inf) -> Outages:
     """From ``0@60s+300s,1@20min`` (replica, time, duration) or ``mtbf=2h+5min``; ``usual`` is how long one lasts."""
-    form = r"\s*(mtbf=|\d+@)([^+]+?)(?:\+(.+))?"
-    found = [re.fullmatch(form, part) for part in text.split(",")]
+    from infercast.serve.workload.patience import parse_seconds  # noqa: PLC0415 - few runs have failures
+
+    found = [re.fullmatch(r"\s*(mtbf=|\d+@)([^+]+?)(?:\+(.+))?", part) for part in text.split(",")]
     parts = [(*each[1].strip("=@").split(), parse_seconds("fail", each[2]), each[3]) for each in found if each]
     if len(parts) < len(found) or ("mtbf" in {each[0] for each in parts} and len(parts) > 1):
         raise InputError(

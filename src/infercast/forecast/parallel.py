@@ -29,13 +29,11 @@ def may_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1 and not _work
 
 
-def on_all_cores(
-    function: Callable[[Item], Answer], items: Sequence[Item], *, later: float = 0.0, most: int | None = None
-) -> Iterator[Answer]:
+def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item], *, later: float = 0.0) -> Iterator[Answer]:
     """What the function makes of each item, in their order; answers of other processes are pickled. Each item has its
-    share of the time left, with as much for each of ``later`` ones. ``most``: processes, one per core by default.
+    share of the time left, with as much for each of ``later`` ones.
     """
-    width, start, done = min(processors() if most is None else most, len(items)), clock(), 0
+    width, start, done = min(processors(), len(items)), clock(), 0
 
     def work(place: int, together: int = 1) -> Answer:
         left = len(items) - place + later

@@ -424,8 +424,7 @@ def _has_room(replica: Replica, workload: Workload, served: Record | ServedReque
     most = engines * num_seats(replica, workload.requests)
     changes = np.repeat([1, -1], sent.size)[np.argsort(np.concatenate([sent, done]), kind="stable")]
     waiting, staying = float((started - sent).sum()), float((done - sent).sum())
-    half_full = 0.5
-    return int(np.cumsum(changes).max()) < half_full * most and waiting < 0.1 * staying
+    return int(np.cumsum(changes).max()) < 0.5 * most and waiting < 0.1 * staying
 
 
 def _has_backlog(served: Record | ServedRequests, to_clear: float) -> bool:

@@ -216,8 +216,7 @@ def link_between(prefill: Deployment, decode: Deployment, name: str, instances: 
                 f"link nvlink needs both pools in one node of equal GPUs with direct links, and {together} GPUs of "
                 f"{prefill.gpu.name} and {decode.gpu.name} are not; known networks: {', '.join(networks())}"
             )
-        nvlink_latency = 5e-6
-        rate, latency = prefill.gpu.nvlink_bandwidth, nvlink_latency
+        rate, latency = prefill.gpu.nvlink_bandwidth, 5e-6
     elif name in networks():
         rate, latency = networks()[name].bandwidth, networks()[name].latency
     else:

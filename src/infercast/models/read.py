@@ -134,8 +134,7 @@ def read_model(
         vision = read_vision(families.VISION[architecture].read, families.Fields(found.values, found.where), hidden)
         sent = "are sent with --images" if vision and vision.images else "themselves are not modelled"
         seen = f"the encoder of images takes memory; images {sent}"
-        unseen = "vision part left out: there is no vision_config"
-        notes.append(seen if vision else unseen)
+        notes.append(seen if vision else "vision part left out: there is no vision_config")
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
     if prediction and leaves_heads_alone(fields):
         prediction = replace(prediction, quantised=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from math import expm1
 from pathlib import Path
@@ -134,7 +134,7 @@ class ModelSelector:
     ) -> None:
         """``tier`` keeps better ones from being used; ``as_tabled`` leaves out what no table has."""
         self._artifact, self._profile, self._tier, self._as_tabled = artifact, profile, tier, as_tabled
-        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...], bool], ModelChoice | None] = {}
+        self._choices: dict[tuple[object, ...], tuple[Gpu, ModelChoice | None]] = {}
 
     def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> ModelChoice | None:
         """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
@@ -143,14 +143,16 @@ class ModelSelector:
             return None
         variants = variants or family.variants(op, gpu, self._profile)
         engines = family.tables(op, gpu, self._profile)
-        key = (family.name, gpu.name, variants, engines, beyond := family.is_beyond(op))
+        key = (id(gpu), family.name, variants, engines, beyond := family.is_beyond(op))
         if key not in self._choices:
             found = next(self._candidates(family.name, gpu, variants, engines), None)
             if found is not None and beyond and (found.entry.engine == identity.SWEEP or not family.is_swept(op)):
                 entry = found.entry
                 found = found._replace(entry=entry._replace(low=BEYOND * entry.low, high=BEYOND * entry.high))
-            self._choices[key] = found
-        return self._choices[key]
+            if len(self._choices) >= 4096:
+                self._choices.clear()
+            self._choices[key] = gpu, found  # the GPU is held, so that no other one takes its id
+        return self._choices[key][1]
 
     def learner(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Forest | None:
         """What was learned of such kernels, on other chips where physics alone is believed; None: nothing."""
@@ -250,7 +252,7 @@ class Learned:
         self._fallback = Typical()
         self._chooser = ModelSelector(artifact, profile, tier=tier, as_tabled=as_tabled)
         self.choose, self.learner = self._chooser.choose, self._chooser.learner
-        self._kinds: dict[object, KernelModel] = {}
+        self._kinds: dict[object, tuple[Gpu, KernelModel]] = {}
         self._ordering = ordering(profile.engine or identity.DEFAULT_ENGINE)
         self._bounded = {bound.kernels for bound in self._ordering.bounds}
         self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
@@ -317,7 +319,7 @@ class Learned:
             choice, family = self.choose(op, gpu), family_of(op)
             lesser = self._ordering.lesser(op, gpu, family.table(op, gpu, self._profile) if family.table else "")
             own = choice is not None and choice.entry.engine == identity.SWEEP and choice.known is None
-            self._lessers[key] = gpu, None if own else lesser  # it holds the GPU, so that no other one takes its id
+            self._lessers[key] = gpu, None if own else lesser  # as in `choose`
         return self._lessers[key][1]
 
     def model_of(self, op: Op, gpu: Gpu) -> KernelModel | None:
@@ -349,11 +351,12 @@ class Learned:
     def _kernels(self, op: Op, gpu: Gpu, size: Any, variants: tuple[str, ...] | None = None) -> KernelModel:
         family = family_of(op, size)
         key = (id(gpu), family.name, *family.kind(op), variants)
-        kernels = self._kinds.get(key)
-        if kernels is None:
-            kernels = self._made(family, op, gpu, variants)
-            self._kinds[key] = kernels  # it holds the GPU, so that no other one takes its id
-        return kernels
+        if key not in self._kinds:
+            if len(self._kinds) >= 4096:
+                self._kinds.clear()
+                self._lessers.clear()
+            self._kinds[key] = gpu, self._made(family, op, gpu, variants)  # as in `choose`
+        return self._kinds[key][1]
 
     def _correction(self, family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Correction | None:
         """What anchor points taught of this kernel, whichever model stands for it."""
@@ -484,12 +487,18 @@ def default_artifact() -> Artifact:
     return load_artifact(DATA / "fitted/kernels.npz")
 
 
+@cache
+def _learned(engine: str) -> Learned:
+    """One for all, which knows what it has estimated."""
+    return Learned(default_artifact(), identity.kernel_profile(engine))
+
+
 def make_predictor(name: str = "learned", engine: str = identity.DEFAULT_ENGINE) -> Predictor:
     """A predictor by name, or a learned one from an artefact's path, of the kernels that an engine chooses."""
     if name == "roofline":
         return Roofline()
     if name == "learned":
-        return Learned(default_artifact(), identity.kernel_profile(engine))
+        return _learned(engine)
     if name.endswith(".npz"):
         return Learned(load_artifact(Path(name)), identity.kernel_profile(engine))
     raise UnknownNameError("predictor", name, PREDICTORS, hint=", or the path of an artefact (.npz)")

@@ -51,8 +51,7 @@ def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str
     )
     words = f"the GPU waits for its CPU in {steps}; a faster CPU would help (--host NAME, see `infercast hosts`)"
     rows = [("host", f"bound by the host: {words}")]
-    borrowed = 0.1
-    if borrowed_share(deployment) > borrowed:
+    if borrowed_share(deployment) > 0.1:
         rows.append(("", SENTENCES["borrowed_times"]))
     return rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import singledispatch
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -72,38 +71,29 @@ def html(title: str, parts: Iterable[terminal.RenderableType]) -> str:
     return f'<div class="infercast"><p><b>{escape(title)}</b></p>{body}</div>'
 
 
-@singledispatch
 def _written(part: Any) -> str:
-    if hasattr(part, "renderables"):  # a Group of rich
-        return "".join(map(_written, part.renderables))
-    if hasattr(part, "plain"):  # a Text of rich
-        return _lines(str(part.plain))
-    return f"<pre>{escape(terminal.drawn(part))}</pre>"
+    match part:
+        case terminal.Section():
+            is_open = "" if part.title.startswith(terminal.FOLDED) else " open"
+            text = f"<details{is_open}><summary>{escape(part.title)}</summary>{_written(part.body)}</details>"
+        case terminal.Facts():
+            rows = (f"<th{LEFT}>{escape(name)}</th><td{LEFT}>{escape(value)}</td>" for name, value in part.rows)
+            text = f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        case terminal.Paragraph():
+            text = _lines(part.text)
+        case terminal.FittingTable():
+            text = _table(part.whole)
+        case terminal.Grid():
+            text = _table(part)
+        case _ if hasattr(part, "renderables"):  # a Group of rich
+            text = "".join(map(_written, part.renderables))
+        case _ if hasattr(part, "plain"):  # a Text of rich
+            text = _lines(str(part.plain))
+        case _:
+            text = f"<pre>{escape(terminal.drawn(part))}</pre>"
+    return text
 
 
-@_written.register
-def _section(part: terminal.Section) -> str:
-    is_open = "" if part.title.startswith(terminal.FOLDED) else " open"
-    return f"<details{is_open}><summary>{escape(part.title)}</summary>{_written(part.body)}</details>"
-
-
-@_written.register
-def _facts(part: terminal.Facts) -> str:
-    rows = (f"<tr><th{LEFT}>{escape(name)}</th><td{LEFT}>{escape(value)}</td></tr>" for name, value in part.rows)
-    return f"<table>{''.join(rows)}</table>"
-
-
-@_written.register
-def _paragraph(part: terminal.Paragraph) -> str:
-    return _lines(part.text)
-
-
-@_written.register
-def _fitting(part: terminal.FittingTable) -> str:
-    return _table(part.whole)
-
-
-@_written.register
 def _table(part: terminal.Grid) -> str:
     sides = [LEFT if place in part.words else RIGHT for place in range(len(part.columns))]
     head = "".join(f"<th{side}>{escape(name)}</th>" for side, name in zip(sides, part.columns, strict=True))
@@ -243,5 +233,4 @@ def plot_of(answer: Any) -> Plot:
     """What ``--plot`` draws."""
     from infercast.report.page.figures import PLOTS  # noqa: PLC0415 - asked for by few
 
-    plot: Plot = PLOTS[_kind_of(answer)](answer)
-    return plot
+    return PLOTS[_kind_of(answer)](answer)

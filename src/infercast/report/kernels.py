@@ -256,11 +256,10 @@ def _parts_table(parts: RequestParts) -> RenderableType:
 
 
 def _slowest_table(breakdown: Breakdown) -> RenderableType:
-    shown_requests = 5
     rows = [
         (f"{each.number:,}", format_seconds(each.sent_at), f"{each.num_input:,}", format_seconds(each.ttft),
          largest_parts(each))
-        for each in slowest_requests(breakdown)[:shown_requests]
+        for each in slowest_requests(breakdown)[:5]
     ]  # fmt: skip
     return Grid(("request", "sent at", "prompt", "TTFT", "largest parts"), rows, text_columns=0, notes_at=(4,))
 
@@ -276,8 +275,7 @@ def composition_cells(composition: Sequence[Range]) -> tuple[tuple[str, ...], li
     for each in composition:
         for family, seconds in each.families.items():
             sums[family] = sums.get(family, 0.0) + seconds * each.tokens
-    shown_families = 5
-    shown = sorted(sums, key=lambda family: -sums[family])[:shown_families]
+    shown = sorted(sums, key=lambda family: -sums[family])[:5]
     rows = []
     for each in composition:
         shares = [each.families[family] / each.seconds for family in shown]

@@ -169,9 +169,10 @@ def _templates() -> Any:
     return yaml.safe_load((DATA / "manifests.yaml").read_text(encoding="utf-8"))
 
 
-def filled(template: str, **values: Any) -> Any:
+def filled(template: str, **values: Any) -> dict[str, Any]:
     """A template of data/manifests.yaml with these values; what is not given is left out."""
-    return _filled(_templates()[template], values)
+    made: dict[str, Any] = _filled(_templates()[template], values)
+    return made
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:
@@ -279,8 +280,7 @@ def _claim(pools: Sequence[StartedPool], name: str, weights: float) -> dict[str,
     """Where pods keep the checkpoint, so that only the first downloads it."""
     one = sum(pool.candidate.replicas * pool.nodes for pool in pools) == 1
     access = "ReadWriteOnce" if one else "ReadWriteMany"
-    found: dict[str, Any] = filled("claim", cache=f"{name}-cache", access=access, size=_room(weights))
-    return found
+    return filled("claim", cache=f"{name}-cache", access=access, size=_room(weights))
 
 
 def _room(weights: float) -> str:
@@ -305,8 +305,7 @@ def _pod(pool: StartedPool, weights: float, values: Mapping[str, Any], *, answer
         told["startup"] = {**probe, "failureThreshold": START_SECONDS // EVERY}
         told |= {"readiness": probe, "liveness": {**probe, "timeoutSeconds": EVERY, "failureThreshold": 6}}
     share = {"cpu": str(CORES * pool.gpus_per_machine), "memory": f"{HOST_GIB + round(weights / pool.nodes / GIB)}Gi"}
-    found: dict[str, Any] = filled("pod", **told, resources=_resources(pool, **share))
-    return found
+    return filled("pod", **told, resources=_resources(pool, **share))
 
 
 def _resources(pool: StartedPool, **others: str) -> dict[str, Any]:

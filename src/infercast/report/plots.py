@@ -47,12 +47,11 @@ def forecast_figure(forecast: Forecast) -> Picture:
     shown = [("ttft", "time to first token")]
     if forecast.tpot is not None:
         shown.append(("tpot", "time per output token"))
-    bins = 40
     for axes, (name, title) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         values = [value for value in columns[f"{name}_ms"].tolist() if not isnan(value)]
         # Requests of one length in a closed loop may all take the same time but for rounding.
         low, high = min(values), max(values)
-        axes.hist(values, bins=bins, range=(low, max(high, low * 1.001)), color="tab:blue", alpha=0.6)
+        axes.hist(values, bins=40, range=(low, max(high, low * 1.001)), color="tab:blue", alpha=0.6)
         for which, line in PERCENTILES.items():
             at = getattr(getattr(forecast, name), which)
             axes.axvline(at / MILLI, color="black", ls=line, lw=1.2, label=f"{which} {format_seconds(at)}")
@@ -66,8 +65,7 @@ def forecast_figure(forecast: Forecast) -> Picture:
 
 
 def step_figure(cost: StepCost) -> Picture:
-    shown_kernels = 12
-    kernels = sorted(cost.kernels, key=lambda kernel: kernel.seconds)[-shown_kernels:]
+    kernels = sorted(cost.kernels, key=lambda kernel: kernel.seconds)[-12:]
     figure = Picture(figsize=(WIDTH, 1.0 + 0.28 * len(kernels)), layout="constrained")
     axes = figure.subplots()
     lows, highs = (
@@ -120,8 +118,7 @@ def estimate_figure(estimate: ResultMixin) -> Picture:
 
 
 def _bars(values: Mapping[str, float], unit: str, title: str, *, largest: bool = True) -> Picture:
-    shown_bars = 12
-    ranked = sorted(values.items(), key=lambda each: each[1], reverse=largest)[:shown_bars][::-1]
+    ranked = sorted(values.items(), key=lambda each: each[1], reverse=largest)[:12][::-1]
     figure = Picture(figsize=(WIDTH, 1.0 + 0.28 * len(ranked)), layout="constrained")
     axes = figure.subplots()
     axes.barh([name for name, _ in ranked], [value for _, value in ranked], color="tab:blue", alpha=0.6)

@@ -6,22 +6,12 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from infercast import units
 from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import EngineLoad, MeanAndPeak, PoolRun
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.report.terminal import Facts, Grid, RenderableType, Section
-from infercast.units import (
-    MILLI,
-    format_dollars,
-    format_figure,
-    format_grams,
-    format_joules,
-    format_odds,
-    format_percent,
-    format_seconds,
-    format_watts,
-)
 
 if TYPE_CHECKING:
     from infercast.forecast.layouts import LayoutCost
@@ -102,83 +92,85 @@ def _of_part(
 
 
 RESULTS: tuple[Quantity[Forecast], ...] = (
-    Quantity("output_tokens_per_s", "output tokens/s", lambda run: run.output_tokens_per_second, format_figure,
+    Quantity("output_tokens_per_s", "output tokens/s", lambda run: run.output_tokens_per_second, units.format_figure,
              " output tokens/s", "throughput", interval="output_tokens_per_second"),
     Quantity("output_tokens_per_s_per_gpu", "output tokens/s per GPU", lambda run: run.output_tokens_per_second_a_gpu,
-             format_figure, " output tokens/s per GPU", "", lambda run: run.gpus > 1),
+             units.format_figure, " output tokens/s per GPU", "", lambda run: run.gpus > 1),
     Quantity("requests_per_s", "requests/s", lambda run: run.requests_per_second, "{:,.2f}".format, " requests/s", "",
              interval="requests_per_second"),
 )  # fmt: skip
 PROMISES = _of_part(
     lambda run: run.verdict,
-    Quantity("slo_attainment", "SLO attainment", lambda verdict: verdict.attainment, format_percent,
+    Quantity("slo_attainment", "SLO attainment", lambda verdict: verdict.attainment, units.format_percent,
              " of requests keep every limit", "attainment", in_points=True),
     Quantity("goodput_requests_per_s", "goodput, requests/s", lambda verdict: verdict.goodput, "{:,.2f}".format,
              " requests/s that keep every limit", "goodput"),
-    Quantity("slo_odds", "SLO odds", lambda verdict: verdict.odds, format_odds, " that all limits hold", "odds",
+    Quantity("slo_odds", "SLO odds", lambda verdict: verdict.odds, units.format_odds, " that all limits hold", "odds",
              lambda verdict: True, in_points=True),
     Quantity("slo_headroom", "SLO headroom", lambda verdict: verdict.headroom, "{:,.2f}".format,
              " x, the least limit / forecast", "headroom"),
 )  # fmt: skip
 COSTS = _of_part(
     lambda run: run.cost,
-    Quantity("usd_per_hour", "$ per hour", lambda cost: cost.per_hour, format_dollars, " per hour", "cost"),
-    Quantity("usd_per_request", "$ per request", lambda cost: cost.per_request, format_dollars, " per request", ""),
+    Quantity("usd_per_hour", "$ per hour", lambda cost: cost.per_hour, units.format_dollars, " per hour", "cost"),
+    Quantity("usd_per_request", "$ per request", lambda cost: cost.per_request, units.format_dollars, " per request",
+             ""),
     Quantity("usd_per_million_output_tokens", "$/M output tokens", lambda cost: cost.per_million_output_tokens,
-             format_dollars, " per million output tokens, all cost charged to output", ""),
+             units.format_dollars, " per million output tokens, all cost charged to output", ""),
     Quantity("usd_per_million_input_tokens", "$/M input tokens", lambda cost: cost.per_million_input_tokens,
-             format_dollars, " per million input tokens, all cost charged to input", ""),
-    Quantity("usd_per_million_tokens", "$/M tokens", lambda cost: cost.per_million_tokens, format_dollars,
+             units.format_dollars, " per million input tokens, all cost charged to input", ""),
+    Quantity("usd_per_million_tokens", "$/M tokens", lambda cost: cost.per_million_tokens, units.format_dollars,
              " per million tokens, input and output alike", ""),
 )  # fmt: skip
 ENERGIES = _of_part(
     lambda run: run.energy,
-    Quantity("watts_per_gpu", "watts per GPU", lambda energy: energy.mean_watts, format_watts,
+    Quantity("watts_per_gpu", "watts per GPU", lambda energy: energy.mean_watts, units.format_watts,
              " per GPU on average", "GPU power"),
-    Quantity("peak_watts_per_gpu", "peak watts per GPU", lambda energy: energy.peak_watts, format_watts,
+    Quantity("peak_watts_per_gpu", "peak watts per GPU", lambda energy: energy.peak_watts, units.format_watts,
              " per GPU in the step that draws most", ""),
-    Quantity("joules_per_output_token", "J/output token", lambda energy: energy.joules_per_output_token, format_joules,
-             " per output token", "GPU energy"),
-    Quantity("joules_per_token", "J/token", lambda energy: energy.joules_per_token, format_joules,
+    Quantity("joules_per_output_token", "J/output token", lambda energy: energy.joules_per_output_token,
+             units.format_joules, " per output token", "GPU energy"),
+    Quantity("joules_per_token", "J/token", lambda energy: energy.joules_per_token, units.format_joules,
              " per token, input and output alike", ""),
-    Quantity("joules_per_request", "J/request", lambda energy: energy.joules_per_request, format_joules,
+    Quantity("joules_per_request", "J/request", lambda energy: energy.joules_per_request, units.format_joules,
              " per request", ""),
     Quantity("watt_hours_per_million_output_tokens", "Wh/M output tokens",
              lambda energy: energy.watt_hours_per_million_output_tokens, "{:,.0f}".format,
              " Wh per million output tokens", ""),
 ) + _of_part(
     lambda run: run.wall,
-    Quantity("wall_watts", "watts at the wall", lambda wall: wall.watts, format_watts, " on average", "at the wall"),
+    Quantity("wall_watts", "watts at the wall", lambda wall: wall.watts, units.format_watts, " on average",
+             "at the wall"),
     Quantity("wall_joules_per_output_token", "J/output token at the wall", lambda wall: wall.joules_per_output_token,
-             format_joules, " per output token", ""),
+             units.format_joules, " per output token", ""),
     Quantity("wall_watt_hours_per_million_output_tokens", "Wh/M output tokens at the wall",
              lambda wall: wall.watt_hours_per_million_output_tokens, "{:,.0f}".format,
              " Wh per million output tokens", ""),
-    Quantity("usd_electricity_per_hour", "$ electricity per hour", lambda wall: wall.usd_per_hour, format_dollars,
+    Quantity("usd_electricity_per_hour", "$ electricity per hour", lambda wall: wall.usd_per_hour, units.format_dollars,
              " per hour", "electricity"),
     Quantity("usd_electricity_per_million_output_tokens", "$ electricity/M output tokens",
-             lambda wall: wall.usd_per_million_output_tokens, format_dollars, " per million output tokens", ""),
+             lambda wall: wall.usd_per_million_output_tokens, units.format_dollars, " per million output tokens", ""),
     Quantity("grams_co2_per_million_output_tokens", "g CO2/M output tokens",
-             lambda wall: wall.grams_co2_per_million_output_tokens, format_grams, " CO2 per million output tokens",
-             "carbon"),
+             lambda wall: wall.grams_co2_per_million_output_tokens, units.format_grams,
+             " CO2 per million output tokens", "carbon"),
 )  # fmt: skip
 LOADS: tuple[Quantity[Forecast | PoolRun], ...] = (
     Quantity("running", "running", lambda run: run.running, tenths, " sequences"),
     Quantity("waiting", "waiting", lambda run: run.waiting, tenths, " requests"),
-    Quantity("kv_usage", "KV cache use", lambda run: run.kv_usage, format_percent),
-    Quantity("prefix_hit_rate", "prefix cache", lambda run: run.prefix_hit_rate, format_percent,
+    Quantity("kv_usage", "KV cache use", lambda run: run.kv_usage, units.format_percent),
+    Quantity("prefix_hit_rate", "prefix cache", lambda run: run.prefix_hit_rate, units.format_percent,
              " of prompt tokens found", matters=lambda run: run.prefix_hit_rate > 0),
-    Quantity("tier_hit_rate", "found in host memory", lambda run: run.tier_hit_rate, format_percent,
+    Quantity("tier_hit_rate", "found in host memory", lambda run: run.tier_hit_rate, units.format_percent,
              matters=lambda run: False),
     Quantity("preemptions", "preemptions", lambda run: run.num_preemptions, "{:,}".format,
              ": the KV cache ran full", matters=lambda run: run.num_preemptions > 0),
 )  # fmt: skip
 OF_ENGINES: tuple[Quantity[EngineLoad], ...] = (
     Quantity("requests", "requests", lambda load: load.requests, "{:,}".format),
-    Quantity("busy", "busy", lambda load: load.busy, format_percent),
+    Quantity("busy", "busy", lambda load: load.busy, units.format_percent),
     Quantity("running", "running", lambda load: load.running, "{:,.1f}".format),
-    Quantity("kv_peak", "KV cache peak", lambda load: load.kv_peak, format_percent),
-    Quantity("prefix_hit_rate", "found in cache", lambda load: load.prefix_hit_rate, format_percent),
+    Quantity("kv_peak", "KV cache peak", lambda load: load.kv_peak, units.format_percent),
+    Quantity("prefix_hit_rate", "found in cache", lambda load: load.prefix_hit_rate, units.format_percent),
     Quantity("preemptions", "preemptions", lambda load: load.num_preemptions, "{:,}".format),
 )
 """Of a whole forecast, with an SLO, with a known GPU price, and with known GPU power (with servers and building); of a
@@ -219,7 +211,7 @@ def latencies_of(
 
 
 def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
-    return None if values is None else {name: getattr(values, name) / MILLI for name in NAMES}
+    return None if values is None else {name: getattr(values, name) / units.MILLI for name in NAMES}
 
 
 def render_intervals(intervals: Intervals) -> RenderableType:
@@ -266,13 +258,13 @@ def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
 
 def format_interval(low: float, high: float) -> str:
     """Two times with one unit if they share it: ``27.9 to 36.2 ms``."""
-    first, last = format_seconds(low), format_seconds(high)
+    first, last = units.format_seconds(low), units.format_seconds(high)
     unit = last.split()[-1]
     return f"{first.removesuffix(f' {unit}')} to {last}"
 
 
 def ends_ms(ends: tuple[float, float]) -> list[float]:
-    return [end / MILLI for end in ends]
+    return [end / units.MILLI for end in ends]
 
 
 def format_ends(ends: tuple[float, float]) -> str:
@@ -285,7 +277,7 @@ def format_band(band: Band, name: str = "p99") -> str:
 
 def format_rates(ends: tuple[float, float]) -> str:
     """Two rates to three digits or more: ``2,207 to 2,233``, ``76.3 to 180``, ``1.64 to 2.05``."""
-    low, high = map(format_figure, ends)
+    low, high = map(units.format_figure, ends)
     return f"{low} to {high}"
 
 
@@ -297,4 +289,4 @@ def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:
     """[low, high] of the mean and each percentile."""
     if band is None:
         return None
-    return {name: [getattr(band.low, name) / MILLI, getattr(band.high, name) / MILLI] for name in NAMES}
+    return {name: [getattr(band.low, name) / units.MILLI, getattr(band.high, name) / units.MILLI] for name in NAMES}

@@ -407,12 +407,11 @@ def render_savings(found: Savings) -> list[RenderableType]:
     held = [("SLO", str(found.slo))]
     if found.odds is not None:
         held.append(("odds", f"{format_odds(found.odds)} that the best value keeps it"))
-    narrow = 78
     return [
         styled(f"{found.title}: {found.workload}"),
         Section(f"Energy under {what}", FittingTable(saving_fields(found), found.points)),
         TextCharts(_charts(found)),
-        Section("Answer", styled(fill(sentence_of(found), narrow))),
+        Section("Answer", styled(fill(sentence_of(found), 78))),
         *([] if found.slo is None else [Section("Held against", Facts(held))]),
         Facts(counted_rows((found.best or found.free).forecast, _next_saving(found))),
     ]
@@ -487,8 +486,8 @@ def _charts(found: Savings) -> list[Chart]:
     wall = [joules_of(point) for point in found.points]
     energy = [Series("at the wall", "x", wall), Series("GPU boards", "o", boards)]
     tpot = [Series(name, mark, _numbers(found.points, f"forecast.tpot.{name}")) for name, mark in TPOT_MARKS.items()]
-    limits = [] if found.slo is None else [each for each in found.slo.limits if each.quantity == "tpot"]
-    limit = min((each.seconds for each in limits), default=None)
+    limits = () if found.slo is None else found.slo.limits
+    limit = min((each.seconds for each in limits if each.quantity == "tpot"), default=None)
     return [
         Chart("J/output token", positions, labels, energy, format_joules, from_zero=True),
         Chart("TPOT", positions, labels, tpot, format_seconds, limit=limit),

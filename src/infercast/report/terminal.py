@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from functools import singledispatch
 from itertools import pairwise
 from math import ceil, isfinite, log10
 from textwrap import wrap
@@ -549,39 +548,26 @@ def markdown(parts: Iterable[RenderableType]) -> str:
     return "\n\n".join(filter(None, map(_written, parts))) + "\n"
 
 
-@singledispatch
 def _written(part: Any) -> str:
-    if hasattr(part, "renderables"):  # a Group of rich
-        return "\n\n".join(filter(None, map(_written, part.renderables)))
-    if hasattr(part, "plain"):  # a Text of rich
-        return "\n\n".join(filter(None, str(part.plain).splitlines()))
-    return f"```\n{drawn(part)}\n```"
-
-
-@_written.register
-def _section(part: Section) -> str:
-    return f"## {part.title}\n\n{_written(part.body)}"
-
-
-@_written.register
-def _facts(part: Facts) -> str:
-    return "\n".join(f"- {name}: {_line(value)}" if name else f"- {_line(value)}" for name, value in part.rows)
-
-
-@_written.register
-def _paragraph(part: Paragraph) -> str:
-    return "\n\n".join(part.text.splitlines())
-
-
-@_written.register
-def _fitting(part: FittingTable) -> str:
-    return _table(part.whole)
-
-
-@_written.register
-def _table(table: Grid) -> str:
-    sides = ["---" if place in table.words else "--:" for place in range(len(table.columns))]
-    return "\n".join(_row(line) for line in [table.columns, sides, *table.rows])
+    match part:
+        case Section():
+            text = f"## {part.title}\n\n{_written(part.body)}"
+        case Facts():
+            text = "\n".join(f"- {name}: {_line(value)}" if name else f"- {_line(value)}" for name, value in part.rows)
+        case Paragraph():
+            text = "\n\n".join(part.text.splitlines())
+        case FittingTable():
+            text = _written(part.whole)
+        case Grid():
+            sides = ["---" if place in part.words else "--:" for place in range(len(part.columns))]
+            text = "\n".join(_row(line) for line in [part.columns, sides, *part.rows])
+        case _ if hasattr(part, "renderables"):  # a Group of rich
+            text = "\n\n".join(filter(None, map(_written, part.renderables)))
+        case _ if hasattr(part, "plain"):  # a Text of rich
+            text = "\n\n".join(filter(None, str(part.plain).splitlines()))
+        case _:
+            text = f"```\n{drawn(part)}\n```"
+    return text
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -50,8 +50,7 @@ class Rates:
         left = min(self.burst, left + (now - at) * self.per_second)
         wait = 0.0 if left >= 1.0 else (1.0 - left) / self.per_second
         self._buckets[client] = left - (0.0 if wait else 1.0), now
-        most_clients = 4096
-        while len(self._buckets) > most_clients:
+        while len(self._buckets) > 4096:
             self._buckets.popitem(last=False)
         return wait
 

@@ -55,10 +55,9 @@ class Worker:
         # One thread each, and the same packages as here though the folder is another one.
         paths = [os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
         told = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-        longest_line = 64 * 2**20
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "infercast.web.worker",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=longest_line, cwd=folder,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=64 * 2**20, cwd=folder,
             env={**os.environ, **told},
         )  # fmt: skip
         return cls(process)

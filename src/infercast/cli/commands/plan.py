@@ -5,40 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from infercast.cli import options
-from infercast.cli.outputs import (
-    Form,
-    check_files,
-    command_line,
-    note,
-    print_answer,
-    print_result,
-    runs_bar,
-    stages_bar,
-    with_counts,
-)
+from infercast.cli import options, outputs
 from infercast.engines.base import engines
 from infercast.engines.settings import read_setting
 from infercast.errors import InputError
+from infercast.forecast import option_table
 from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, traffic_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.day import capacity, day_within
 from infercast.forecast.deploy import deploy, load_model, taken_by
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare, count_layouts
-from infercast.forecast.option_table import (
-    COST,
-    DEPLOYMENT,
-    ENGINE_ARGS,
-    FLEET,
-    OPTIONS,
-    PARALLEL,
-    PLACE,
-    PLAN,
-    TIME,
-    WORK,
-    WORKLOAD,
-    Option,
-)
 from infercast.forecast.outages import start_up
 from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.question import AXES, PlanAxis, Question, setting_axis
@@ -58,19 +34,23 @@ LAYOUTS = 0.8  # Share of the time that they take; what limits the best of them 
 
 @options.with_options(
     "model",
-    OPTIONS["gpu"]._replace(
+    option_table.OPTIONS["gpu"]._replace(
         type=list, help="Bundled names or your own TOML files, with commas between them or one an option."
     ),
-    Option("gpus", list, "Numbers of GPUs to fill, with commas between them.", ("1,2,4,8",), metavar="N,N"),
-    OPTIONS["concurrency"]._replace(help=f"Closed loop: clients of all GPUs together; default {CONCURRENCY}."),
-    OPTIONS["input_len"]._replace(default=str(NUM_INPUT)),
-    OPTIONS["output_len"]._replace(default=str(NUM_OUTPUT)),
-    *("router", WORKLOAD, COST),
+    option_table.Option(
+        "gpus", list, "Numbers of GPUs to fill, with commas between them.", ("1,2,4,8",), metavar="N,N"
+    ),
+    option_table.OPTIONS["concurrency"]._replace(
+        help=f"Closed loop: clients of all GPUs together; default {CONCURRENCY}."
+    ),
+    option_table.OPTIONS["input_len"]._replace(default=str(NUM_INPUT)),
+    option_table.OPTIONS["output_len"]._replace(default=str(NUM_OUTPUT)),
+    *("router", option_table.WORKLOAD, option_table.COST),
     "quantization kv_cache_dtype network engine max_num_batched_tokens max_num_seqs max_model_len speculative_config",
     "acceptance setting pcie_topology api_server predictor calibration",
-    TIME,
+    option_table.TIME,
 )
-def layouts_command(ctx: options.Context, *, model: str, form: Form, **given: Any) -> None:
+def layouts_command(ctx: options.Context, *, model: str, form: outputs.Form, **given: Any) -> None:
     said = any(given[name] is not None for name in ("concurrency", "rate", "trace"))
     if not said and given["arrival"] == "poisson":
         ctx.params["concurrency"] = CONCURRENCY
@@ -81,9 +61,12 @@ def layouts_command(ctx: options.Context, *, model: str, form: Form, **given: An
     others |= {"facility": facility_of(given), "calibration": options.calibration_of(given)}
     asked = {**taken_by(deploy, given), **taken_by(compare, given), **others, "time_limit": None}
     with time_budget(options.time_limit_of(ctx)):
-        with runs_bar("layouts", count_layouts(model, names, counts, given["network"])) as tell, share_of_time(LAYOUTS):
+        with (
+            outputs.runs_bar("layouts", count_layouts(model, names, counts, given["network"])) as tell,
+            share_of_time(LAYOUTS),
+        ):
             costs = compare(model, names, **asked, tell=tell)
-        print_result(form, layouts_list, render_layouts, costs)
+        outputs.print_result(form, layouts_list, render_layouts, costs)
 
 
 def _counts(given: list[str]) -> list[int]:
@@ -98,21 +81,21 @@ MOST_KILOWATTS = 1e6
 
 @options.with_options(
     "model",
-    PLAN,
+    option_table.PLAN,
     "speculative_config acceptance max_model_len pcie_topology api_server predictor calibration out force",
-    WORKLOAD,
-    COST,
-    TIME,
-    WORK,
+    option_table.WORKLOAD,
+    option_table.COST,
+    option_table.TIME,
+    option_table.WORK,
 )
-def command(ctx: options.Context, *, out: Path | None, force: bool, form: Form, **given: Any) -> None:
+def command(ctx: options.Context, *, out: Path | None, force: bool, form: outputs.Form, **given: Any) -> None:
     slo = slo_of(given)
     if slo is None:
         raise InputError('a plan needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
     if out is not None:
         check_folder(out, force=force)
-    with stages_bar(patience=0.0) as tell:
-        say, count = with_counts(tell)
+    with outputs.stages_bar(patience=0.0) as tell:
+        say, count = outputs.with_counts(tell)
         question = _question(ctx, slo, given)
         work = {name: given[name] for name in ("workers", "ray", "resume")}
         with executor_for(**work, progress=count) as workers:
@@ -121,11 +104,13 @@ def command(ctx: options.Context, *, out: Path | None, force: bool, form: Form, 
             )  # more machines, or a search that goes on
             found = plan(question, workers, say, None if is_long else options.time_limit_of(ctx))
     if out is not None:
-        written = write_plan(found, out, command_line("--out").replace(" --force", ""), force=force)
+        written = write_plan(found, out, outputs.command_line("--out").replace(" --force", ""), force=force)
         if not form.is_data:
-            note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
+            outputs.note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
     rows = "simulated" if found.winner is not None else "nearest"
-    print_result(form, plan_dict, render_plan, found, rows=rows, brief=lambda found: brief_plan(found, command_lines))
+    outputs.print_result(
+        form, plan_dict, render_plan, found, rows=rows, brief=lambda found: brief_plan(found, command_lines)
+    )
 
 
 def _question(ctx: options.Context, slo: Slo, given: dict[str, Any]) -> Question:
@@ -220,30 +205,32 @@ RULES = {
 
 
 @options.with_options(
-    PLACE,
-    f"{PARALLEL} check plot csv export_autoscaler",
+    option_table.PLACE,
+    f"{option_table.PARALLEL} check plot csv export_autoscaler",
     "trace rate rate_scale day_profile input_len output_len num_requests too_long seed window",
-    COST,
-    FLEET,
-    ENGINE_ARGS,
-    DEPLOYMENT,
-    TIME,
+    option_table.COST,
+    option_table.FLEET,
+    option_table.ENGINE_ARGS,
+    option_table.DEPLOYMENT,
+    option_table.TIME,
 )
-def capacity_command(ctx: options.Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
+def capacity_command(
+    ctx: options.Context, *, plot: Path | None, csv: Path | None, form: outputs.Form, **given: Any
+) -> None:
     slo = slo_of(given)
     if slo is None:
         raise InputError('capacity needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
     export = given["export_autoscaler"]
-    check_files(plot, ("--csv", csv), ("--export-autoscaler", export))
+    outputs.check_files(plot, ("--csv", csv), ("--export-autoscaler", export))
     goal, rules = goal_of(given), Autoscaler(**{name: given[option] for name, option in RULES.items()})
     paid: dict[str, Any] = {"price": tariff_of(given), "facility": facility_of(given)}
     deployment = options.deployment_of(ctx)()
     traffic = day_of(ctx)
     start = start_up(deployment, bandwidth=given["load_bandwidth"] * GIGA, other=given["start_seconds"])
-    with runs_bar("day", 5) as tell:
+    with outputs.runs_bar("day", 5) as tell:
         asked = paid | {"goal": goal, "autoscaler": rules, "start": start, "check": given["check"], "tell": tell}
         asked |= {"time_limit": options.time_limit_of(ctx), "fail": given["fail"], "seed": given["seed"]}
         plan = capacity(deployment, traffic, slo, **asked)
     if export is not None:
         write_whole(export, autoscaler_rows(plan))
-    print_answer(form, plan, plot=plot, csv=csv)
+    outputs.print_answer(form, plan, plot=plot, csv=csv)

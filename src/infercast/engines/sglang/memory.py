@@ -227,8 +227,7 @@ class Reserved(NamedTuple):
             mib += LATENT_PREFILL_MIB if self.is_latent else PREFILL_SIZE_MIB * self.num_prefill_sizes
         if shown > LARGE_MIB:
             mib = max(mib, LEAST_MIB)
-        deepep_mib = 2048
-        mib += deepep_mib if self.deepep else 0
+        mib += 2048 if self.deepep else 0
         return round((shown - mib) / shown, 3)
 
 

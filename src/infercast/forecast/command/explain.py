@@ -524,8 +524,7 @@ def explain_command(
     except InputError as problem:
         point, reading, started = as_modelled(_mended(point, problem, pasted, gpu, notes), reading)
     chosen.settings(reading.settings, notes.append)
-    usual_lengths = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
-    inputs, outputs = usual_lengths
+    inputs, outputs = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
     load = workload or like or synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
     # Tokens of an average sequence halfway through its answer.
     context = sum(each.num_input + each.num_output / 2 for each in load.requests) / len(load.requests)

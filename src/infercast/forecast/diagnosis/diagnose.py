@@ -153,7 +153,8 @@ def _of_host(trials: Trials, response: float, may_try: bool) -> float:
     waits = sum(each.host_bound_seconds for each in phases) / sum(each.whole for each in phases)
     if response <= max(WAITED, 1.5 * waits):
         return response
-    if not may_try:
+    largest = 0.5  # A part that may not be the largest is not worth a run
+    if not may_try or response < largest:
         return waits
     free = _with(trials.forecast.system, lambda each: slowed(each, host=1e-3))
     return min(response, 1.0 - exp(-max(trials.gains(free)[0].gain, 0.0)))
@@ -193,8 +194,7 @@ def _relaxations(trials: Trials) -> Iterator[tuple[str, str, Callable[[], float]
     adapters = {request.adapter for request in requests} - {None}
     if replica.max_adapters is not None and len(adapters) > replica.max_adapters and replica.stages is None:
         name = f"adapter slots, {replica.max_adapters} for {len(adapters)} adapters"
-        endless = 1 << 30
-        yield changes.SLOTS, name, lambda: relaxed(max_adapters=endless)
+        yield changes.SLOTS, name, lambda: relaxed(max_adapters=1 << 30)
     if waits and (pool.kv_usage.peak >= FULL or pool.num_preemptions):
         name = f"KV cache, {format_percent(min(pool.kv_usage.peak, 1.0))} full"
         yield changes.KV, name, lambda: relaxed(num_blocks=8 * replica.num_blocks)

@@ -193,13 +193,12 @@ def slowest_requests(breakdown: Breakdown) -> tuple[SlowRequest, ...]:
     parts, forecast = breakdown.first_tokens, breakdown.forecast
     requests, served = forecast.workload.requests, forecast.per_request()
     sent_at, num_cached = served["sent_s"], served["cached_tokens"]
-    shown_requests = 10
     return tuple(
         SlowRequest(
             number=index, sent_at=float(sent_at[index] - sent_at.min()), num_input=requests[index].num_input,
             num_cached=int(num_cached[index]), ttft=float(parts.total[position]),
             parts={name: float(part[position]) for name, part in parts.parts.items()},
         )
-        for position in np.argsort(-parts.total, kind="stable")[:shown_requests].tolist()
+        for position in np.argsort(-parts.total, kind="stable")[:10].tolist()
         for index in (int(parts.requests[position]),)
     )  # fmt: skip

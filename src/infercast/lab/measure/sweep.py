@@ -24,7 +24,7 @@ from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, reading
@@ -186,8 +186,10 @@ class Journal:
     def skip(self, case: Case, problem: Exception) -> None:
         self._write({"skip": case.key, "why": reason_of(case, problem)})
 
-    def give_up(self, why: str) -> None:
-        self._write({"broken": why})
+    def give_up(self, problem: Exception) -> NoReturn:
+        """A kernel has broken the GPU's context."""
+        self._write({"broken": (str(problem).splitlines() or [""])[0][:120]})
+        os._exit(BROKEN)
 
     def _write(self, step: dict[str, object]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -261,9 +263,8 @@ def _run_child(journal: Journal, waiting: Path, store: Store, engine: str, deadl
     with log:
         child = subprocess.Popen([*command, str(journal.path), f"{seconds:.1f}"], stdout=log, stderr=log)
         started = time.monotonic()
-        poll_seconds = 0.25
         while child.poll() is None:
-            time.sleep(poll_seconds)
+            time.sleep(0.25)
             now = time.monotonic()
             silent = now - max(started, journal.last_step())
             if silent > SILENT_SECONDS or now > deadline + LEAST_SECONDS:
@@ -317,8 +318,7 @@ class JournalBench:
             try:
                 require_gpu().cuda.synchronize()
             except RuntimeError:
-                self._journal.give_up((str(problem).splitlines() or [""])[0][:120])
-                os._exit(BROKEN)
+                self._journal.give_up(problem)
             raise
         self._keys.append(case.key)
         return launch
@@ -355,9 +355,8 @@ def measure_kinds(
             bench.forget()
             try:
                 rows = measure_batch(batch, bench, monitor, Tally(), until)
-            except RuntimeError as problem:  # a kernel has broken the GPU's context
-                journal.give_up((str(problem).splitlines() or [""])[0][:120])
-                os._exit(BROKEN)
+            except RuntimeError as problem:
+                journal.give_up(problem)
             store.append([{"gpu": store.folder.name, **row} for row in rows])
 
 
@@ -551,10 +550,9 @@ def trial_cases(layer: Shape, configurations: Iterable[dict[str, int] | None]) -
     """Cases of one layer. ``None`` is what vLLM chooses; a second one is another turn, to see what chance does."""
     flops = 6.0 * layer["tokens"] * layer["topk"] * layer["hidden"] * layer["inter"]
     cases: list[Case] = []
-    tuning = "tuning"
     for each in configurations:
         turn = sum(case.shape["configuration"] == each for case in cases)
-        cases.append(Case(tuning, layer | {"configuration": each, "turn": turn}, flops))
+        cases.append(Case("tuning", layer | {"configuration": each, "turn": turn}, flops))
     return cases
 
 

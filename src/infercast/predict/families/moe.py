@@ -309,7 +309,7 @@ def _tile(
 ) -> _Tile:
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
     peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5 * style.rate(op, gpu)
-    slower = (style.misaligned / weight or facts_of(gpu).misaligned_experts) if op.inter % ALIGNED else 1.0
+    slower = (style.misaligned / weight or facts_of(gpu).misaligned_experts) if op.inter % ALIGN else 1.0
     per_value, step = gpu.l2_bandwidth / gpu.sms * style.feed, style.step * REFERENCE_CLOCK / gpu.boost_clock
     each = []
     for width, depth in products:
@@ -340,7 +340,7 @@ def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Styl
 
 
 TILES = (16, 32, 64, 128)
-NARROWEST, ALIGNED = 256, 16
+NARROWEST, ALIGN = 256, 16
 """Width of our sweep's narrowest experts; what rows are a multiple of where Triton loads many values at once."""
 SAME_KERNEL = {"marlin": "int4/marlin"}
 """A kernel that multiplies all its formats alike, and the format with most tables: Marlin's experts were measured
@@ -378,17 +378,17 @@ def is_swept(op: MoE) -> bool:
     Triton loads rows value by value that are no multiple of 16 long: experts of 88 take 1.7 times as long as those of
     176 for 64 tokens (vLLM 0.24 on an H200).
     """
-    return op.inter % ALIGNED == 0 or bytes_of(op.weight_dtype or op.dtype) < 2
+    return op.inter % ALIGN == 0 or bytes_of(op.weight_dtype or op.dtype) < 2
 
 
 def is_beyond(op: MoE) -> bool:
     """Whether experts are narrower than those of our sweep (aligned ones come out 11 % low) or loaded otherwise."""
-    return op.inter < NARROWEST or op.inter % ALIGNED != 0
+    return op.inter < NARROWEST or op.inter % ALIGN != 0
 
 
 def _is_measured(op: MoE, gpu: Gpu) -> bool:
     """No table has such rows in fp8 by Triton."""
-    return op.inter % ALIGNED == 0 or gpu.kernels != "hopper" or stored_format(op) not in ("fp8", "fp8_block")
+    return op.inter % ALIGN == 0 or gpu.kernels != "hopper" or stored_format(op) not in ("fp8", "fp8_block")
 
 
 def _named(op: MoE, variant: str) -> MoE:
@@ -436,7 +436,7 @@ EXPERTS = common.Family(
     step_sizes=("tokens",),
     sizes=lambda op: common.floats(op.tokens),
     size_of_one=lambda op: common.lone(op.tokens) if op.routing == "uniform" else None,
-    kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts, is_swept(op), is_beyond(op)),
+    kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts, op.inter % ALIGN, is_beyond(op)),
     core=ExpertPhysics,
     named=_named,
     core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing", "kernel"),

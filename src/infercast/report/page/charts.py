@@ -306,8 +306,7 @@ def steps_chart(runs: Sequence[SavedRun], kind: str) -> str:
     totals = {name: sum(_each(phase, name) for _, phase in found) for name in names}
     names.sort(key=lambda name: -totals[name])
     parts = [canvas.Part(each, COLOURS.get(each, OTHERS), [_each(phase, each) for _, phase in found]) for each in names]
-    waiting = "GPU waits for host"
-    parts.append(canvas.Part(waiting, HOST, [phase.waiting / phase.steps / MILLI for _, phase in found]))
+    parts.append(canvas.Part("GPU waits for host", HOST, [phase.waiting / phase.steps / MILLI for _, phase in found]))
     labels = [_short(run.name) for run, _ in found]
     left = 0.25 + canvas.LETTER * max(map(len, labels))
     stack = canvas.Stack(labels, parts, "ms", f"ms of one of the {TITLES.get(kind, kind)}", 0.34, left)

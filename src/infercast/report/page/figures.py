@@ -83,8 +83,7 @@ class Plot(NamedTuple):
         from matplotlib.figure import Figure  # noqa: PLC0415 - loaded to draw only
 
         with whole_file(path) as temporary:
-            dots_per_inch = 160
-            self.figure(Figure).savefig(temporary, format="png", dpi=dots_per_inch, metadata={"Software": None})
+            self.figure(Figure).savefig(temporary, format="png", dpi=160, metadata={"Software": None})
 
 
 def _coloured(value: Any, colours: dict[str, str]) -> Any:

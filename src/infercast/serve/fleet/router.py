@@ -271,7 +271,7 @@ def round_robin(engines: Engines) -> Choose:
     """Each in its turn; engines of unequal size in proportion, as evenly as nginx's smooth weighted round robin."""
     events, due = cycle(range(engines.count)), [0.0] * engines.count
 
-    def weighted() -> int:
+    def by_weight() -> int:
         up = [each for each in range(engines.count) if each not in engines.down]
         for each in up:
             due[each] += engines.weights[each]
@@ -280,7 +280,7 @@ def round_robin(engines: Engines) -> Choose:
         return chosen
 
     if engines.weights:
-        return lambda delivery, loads: weighted()
+        return lambda delivery, loads: by_weight()
     return lambda delivery, loads: next(each for each in events if each not in engines.down)
 
 

@@ -485,18 +485,12 @@ def _again(workload: Workload, others: dict[str, Any]) -> Workload | None:
 
 def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
     """Apply a workload's classes, adapters, images and patience to another draw of it."""
-    if workload.classes:
-        from infercast.serve.workload.classes import reclassed  # noqa: PLC0415 - most workloads have none
+    if workload.classes or workload.adapters is not None or workload.images:
+        from infercast.serve.workload import classes  # noqa: PLC0415 - most workloads have none
 
-        other = reclassed(workload, other, seed=seed)
-    if workload.adapters is not None:
-        from infercast.serve.workload.classes import with_adapters  # noqa: PLC0415 - most workloads have none
-
-        other = with_adapters(other, workload.adapters, seed=seed)
-    if workload.images:
-        from infercast.serve.workload.classes import with_images  # noqa: PLC0415 - most workloads have none
-
-        other = with_images(other, workload.images, seed=seed)
+        other = classes.reclassed(workload, other, seed=seed) if workload.classes else other
+        other = other if workload.adapters is None else classes.with_adapters(other, workload.adapters, seed=seed)
+        other = classes.with_images(other, workload.images, seed=seed) if workload.images else other
     if workload.patience is not None:
         from infercast.serve.workload.patience import with_patience  # noqa: PLC0415 - most workloads have none
 

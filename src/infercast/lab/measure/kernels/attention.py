@@ -55,12 +55,11 @@ def _paged(
     lengths, starts = integers(keys, workspace.device), starts_of(queries, workspace.device)
     window = (shape["window"] - 1, 0) if shape["window"] else (-1, -1)
     head_dim = shape["head_dim"] - shape["value_dim"] if latent else shape["head_dim"]
-    most_splits = 32
     longest_model = 16_384  # what a graph of decoding steps is captured for, unless the batch is longer
     same = {
         "max_seqlen_q": max(queries), "max_seqlen_k": max(*keys, longest_model) if decoding else max(keys),
         "cu_seqlens_q": starts, "causal": True,
-        "num_splits": most_splits if tokens <= LARGEST_GRAPH and version != OLDER else 0,
+        "num_splits": 32 if tokens <= LARGEST_GRAPH and version != OLDER else 0,
     }  # fmt: skip
     scheduled = None
     if version != OLDER:

@@ -237,8 +237,7 @@ _UPDATES: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
 
 def build_gating(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """What lies between convolution, scan and output: heads split and gates worked out, or the gated norm."""
-    scan_inputs = "scan_inputs"
-    if shape["op"] != scan_inputs:
+    if shape["op"] != "scan_inputs":
         return build_elementwise(shape, workspace)
     width = shape["width"]
     gated = _Gated(workspace, shape["rows"], shape["heads"], shape["key_heads"], width, width)
