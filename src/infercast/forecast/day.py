@@ -276,11 +276,9 @@ def capacity(
     a peak of 1.8 times the mean at 14 h.
 
     One replica is simulated at several loads; then the day is stepped through. With ``check`` the busiest minutes are
-    simulated request by request on the smallest fixed fleet, for comparison. ``fail``: replicas that do, as `simulate`
-    has it, with a ``seed``. ``facility`` (servers, building, grid) is
-    for the kWh of the day. A model's name needs ``gpu`` and takes ``options`` of `deploy`; a day may be the file of a
-    trace. ``tell`` is called with each part as it begins; True shows it. After ``time_limit`` seconds no minutes are
-    simulated.
+    simulated request by request on the smallest fixed fleet, unless ``time_limit`` seconds are over. ``fail`` and its
+    ``seed`` are as in `simulate`; ``facility`` (servers, building, grid) is for the kWh of the day. A model's name
+    needs ``gpu`` and takes ``options`` of `deploy`. ``tell`` is called with each part as it begins; True shows it.
     """
     deployment = deploy.resolve_deployment(deployment, gpu, options)
     traffic = _day_of(deployment, traffic, rate, profile)
