@@ -11,6 +11,7 @@ from infercast.bundled import read_data
 @pytest.fixture(autouse=True)
 def written(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.dont_write_bytecode", False)
+    monkeypatch.setattr("sys.pycache_prefix", None)
     yield
     read_data.cache_clear()
 
