@@ -41,6 +41,19 @@ LONG = ("test_any_config_reads_or_is_refused_in_words",)
 """Tests in them that take several seconds."""
 
 SLOW = {
+    "forecast/test_day.py": (
+        "test_a_curve_rises",
+        "test_a_day_shows_itself",
+        "test_steps_agree_with_a_simulation_of_every_request[1]",
+        "test_steps_agree_with_a_simulation_of_every_request[2]",
+        "test_the_check_simulates_the_busiest_minutes",
+        "test_the_row_for_an_autoscaler",
+    ),
+    "forecast/test_time_budget.py": ("test_all_cores_say_what_one_says",),
+    "web/test_one_path.py": (
+        "test_page_command_and_python_agree[a run that goes on for its SLO]",
+        "test_page_command_and_python_agree[overloaded]",
+    ),
     "calibrate/test_watch.py": ("test_a_slow_host_is_found[sglang]",),
     "cli/test_outputs.py": ("test_the_same_bytes_every_time",),
     "cli/test_parallel.py": ("test_layouts_fit_a_narrow_terminal",),
