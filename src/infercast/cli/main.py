@@ -31,6 +31,7 @@ def main() -> None:
             sys.stderr.flush()
             os._exit(code)
 
+    gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
     atexit.register(leave)  # the first, so that it is called after all others
     try:
         run()
@@ -85,7 +86,6 @@ def _answer(arguments: list[str]) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # It, too, gives the best so far
     if arguments[:1] == ["plan"] and sys.stderr.isatty() and not {"-h", "--help"} & {*arguments}:
         print("infercast: searching; Ctrl-C gives the best so far", file=sys.stderr, flush=True)
-    gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
     from infercast.cli.commands import COMMANDS, OLD_NAMES  # noqa: PLC0415 - a version is there before
 
     first = next((word for word in arguments if word != "--"), "")
@@ -109,9 +109,10 @@ def _answer(arguments: list[str]) -> None:
         if completing:
             first = app.command_to_complete()
         call = partial(app.make_app(first if first in COMMANDS else None, completing=completing), arguments)
-    gc.freeze()
-    gc.set_threshold(500_000)  # a simulation, or a trace that is read, makes much and hardly any cycles
-    gc.enable()
+    if not gc.isenabled():  # in a process of its own: where answers follow each other, each is garbage for the next
+        gc.freeze()
+        gc.set_threshold(500_000)  # a simulation, or a trace that is read, makes much and hardly any cycles
+        gc.enable()
     if place is None:
         sys.exit(call() or 0)
     with kept.copied() as printed:
