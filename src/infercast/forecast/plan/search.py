@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, takewhile
-from math import exp, inf, log
+from math import exp, inf, log, sqrt
 from typing import TypeVar
 
 from infercast.engines.base import engine_named
@@ -581,6 +581,7 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near:
         rooms[now] = _room(row, question.least_odds)
         return rooms[now]
 
+    reach = 1.0
     for _ in range(2 * TRIES):
         rate = float(f"{rate:.3g}")
         below, above = (1.0 - near) * rate, (1.0 + near) * rate
@@ -588,11 +589,17 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near:
         held = any(now >= below * SAME_RATE and room > CLEAR_ROOM for now, room in rooms.items())
         missed = any(now <= above / SAME_RATE and room < -CLEAR_ROOM for now, room in rooms.items())
         if not held and (room := room_at(below)) <= 0.0:
-            rate = below / (1.0 + near) * exp(max(room, -1.0) / STEEP)
+            rate = below / (1.0 + near) * exp(reach * max(room, -1.0) / STEEP)
         elif not missed and (room := room_at(above)) > 0.0:
-            rate = above / (1.0 - near) * exp(room / STEEP)
+            rate = above / (1.0 - near) * exp(reach * room / STEEP)
         else:
             break
+        most = min((now for now, room in rooms.items() if room <= 0.0), default=inf)
+        least = max((now for now, room in rooms.items() if room > 0.0 and now < most), default=0.0)
+        is_between = 0.0 < least and most < inf
+        if is_between and most > (1.0 + near) * least:
+            rate = sqrt(least * most)
+        reach = 1.0 if is_between else 2.0 * reach  # odds fall less steeply than room does
     return rate
 
 
