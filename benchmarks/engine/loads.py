@@ -2,17 +2,20 @@
 
 A load is written `kind:numbers`: `idle:128:4` (prompt tokens, times), `static:32:1024:64` (requests at once, input,
 output), `poisson:12:200` (requests/s, requests), `closed:64:384` (clients, requests), `prefix:40:200` (requests/s,
-requests; one of five prefixes of 2,048 tokens each), `warm:20:60` (as poisson, and not judged).
+requests; one of five prefixes of 2,048 tokens each), `warm:20:60` (as poisson, and not judged), `shown:4:1024x768:3`
+(images in one prompt, their size, times), `images:2:60:1:1024x768` (requests/s, requests, images in each, their size).
 """
 
 import asyncio
 import gzip
+import io
 import json
 import math
 import random
 import statistics
 import time
-from itertools import pairwise
+from base64 import b64encode
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 
@@ -21,11 +24,32 @@ def percentile(values, fraction):
     return round(ranked[min(len(ranked) - 1, int(len(ranked) * fraction))], 3)
 
 
+class Picture:
+    """A JPEG of smooth colours and noise, about as large as that of a photo, that no other one equals."""
+
+    def __init__(self, width, height, source) -> None:
+        from PIL import Image  # noqa: PLC0415 - beside the engine alone
+
+        self.size = (width, height)
+        smooth = Image.frombytes("RGB", (16, 16), source.randbytes(768)).resize(self.size, Image.Resampling.BICUBIC)
+        grain = Image.frombytes("RGB", (128, 128), source.randbytes(49152)).resize(self.size)
+        kept = io.BytesIO()
+        Image.blend(smooth, grain, 0.15).save(kept, "JPEG", quality=85)
+        self.jpeg = kept.getvalue()
+        self.url = "data:image/jpeg;base64," + b64encode(self.jpeg).decode()
+
+    def opened(self):
+        from PIL import Image  # noqa: PLC0415
+
+        return Image.open(io.BytesIO(self.jpeg)).convert("RGB")
+
+
 class Loads:
     """One engine's clients.
 
-    ``send(name, tokens, num_output)`` yields the number of tokens in each part of an answer; ``between()`` is awaited
-    before each run; ``joules()`` reads the GPU's energy counter, or returns None.
+    ``send(name, tokens, num_output, images)`` yields the number of tokens in each part of an answer, and may
+    yield the tokens of the whole prompt as a negative number; ``between()`` is awaited before each run; ``joules()``
+    reads the GPU's energy counter, or returns None.
     """
 
     def __init__(self, path, config, send, between, joules=lambda: None, mean_in=700, mean_out=180, seed=0) -> None:
@@ -34,19 +58,21 @@ class Loads:
         self.random = random.Random(1234 + seed)
         self.number, self.runs = 0, []
 
-    async def one(self, tokens, num_output, arrival, zero, keep):
+    async def one(self, tokens, num_output, arrival, images=(), *, zero, keep):
         self.number += 1
         name, wait = f"r{self.number}", zero + arrival - time.perf_counter()
         if wait > 0:
             await asyncio.sleep(wait)
-        sent, times, counts = time.perf_counter(), [], []
-        async for count in self.send(name, tokens, num_output):
-            if count:
+        sent, times, counts, prompt = time.perf_counter(), [], [], len(tokens)
+        async for count in self.send(name, tokens, num_output, images):
+            if count < 0:
+                prompt = -count
+            elif count:
                 times.append(time.perf_counter())
                 counts.append(count)
         row = {
             "arrival": round(sent - zero, 6),
-            "n_in": len(tokens),
+            "n_in": prompt,
             "n_out": num_output,
             "ttft_ms": round(1e3 * (times[0] - sent), 3),
             "e2e_ms": round(1e3 * (times[-1] - sent), 3),
@@ -55,6 +81,8 @@ class Loads:
             "sent": round(sent, 6),
             "parts": len(times),
         }
+        if images:
+            row["images"] = [list(each.size) for each in images]
         if len(times) > 1:
             gaps = [1e3 * (after - before) for before, after in pairwise(times)]
             row["itl_p50_ms"], row["itl_p99_ms"] = percentile(gaps, 0.5), percentile(gaps, 0.99)
@@ -67,13 +95,13 @@ class Loads:
         await self.between()
         busy, joules, zero = time.process_time(), self.joules(), time.perf_counter() + 0.05
         if clients is None:
-            rows = await asyncio.gather(*[self.one(*each, zero, keep) for each in requests])
+            rows = await asyncio.gather(*[self.one(*each, zero=zero, keep=keep) for each in requests])
         else:
             rows, coming = [], iter(requests)
 
             async def client():
-                for tokens, num_output, _ in coming:
-                    rows.append(await self.one(tokens, num_output, 0.0, zero, keep))
+                for tokens, num_output, _, *images in coming:
+                    rows.append(await self.one(tokens, num_output, 0.0, *images, zero=zero, keep=keep))
 
             await asyncio.gather(*[client() for _ in range(clients)])
         used = self.joules()
@@ -141,8 +169,21 @@ class Loads:
                 tokens = prefixes[groups[-1]] + self.tokens(self.length(200, 0.5, 16, 1000))
                 requests.append((tokens, self.length(100, 0.5, 8, 400), arrival))
             await self.run("prefix", requests, rate=rate, prefix_len=2048, groups=groups)
+        elif kind == "shown":
+            count, size, times = int(numbers[0]), numbers[1], int(numbers[2])
+            for rep in range(times):
+                facts = {"images": f"{count}:{size}", "batch": 1, "n_out": 16, "rep": rep}
+                await self.run("static", [(self.tokens(100), 16, 0.0, self.images(count, size))], keep=True, **facts)
+        elif kind == "images":
+            rate, requests, count, size = float(numbers[0]), int(numbers[1]), int(numbers[2]), numbers[3]
+            arrivals = accumulate(self.random.expovariate(rate) for _ in range(requests))
+            drawn = [(self.tokens(100), 100, arrival, self.images(count, size)) for arrival in arrivals]
+            await self.run("poisson", drawn, rate=rate, images=f"{count}:{size}")
         else:
-            raise SystemExit(f"unknown load {load!r}: idle, static, warm, poisson, closed or prefix")
+            raise SystemExit(f"unknown load {load!r}: idle, static, warm, poisson, closed, prefix, shown or images")
+
+    def images(self, count, size):
+        return [Picture(*map(int, size.split("x")), self.random) for _ in range(count)]
 
 
 def energy_counter():
@@ -188,12 +229,15 @@ def config_of(name, engine_config, started):
     }
 
 
-def in_process(engine):
-    """Requests by token ids to an engine's client in this process."""
+def in_process(engine, picture=()):
+    """Requests by token ids to an engine's client in this process; an image replaces the tokens of ``picture``."""
     from vllm import SamplingParams  # noqa: PLC0415
     from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
-    async def send(name, tokens, num_output):
+    async def send(name, tokens, num_output, images=()):
+        prompt = {"prompt_token_ids": [*picture * len(images), *tokens]}
+        if images:
+            prompt["multi_modal_data"] = {"image": [each.opened() for each in images]}
         sampling = SamplingParams(
             max_tokens=num_output,
             min_tokens=num_output,
@@ -202,7 +246,9 @@ def in_process(engine):
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
-        async for output in engine.generate({"prompt_token_ids": tokens}, sampling, name):
+        async for output in engine.generate(prompt, sampling, name):
+            if images and output.prompt_token_ids:
+                yield -len(output.prompt_token_ids)
             yield len(output.outputs[0].token_ids) if output.outputs else 0
 
     return send

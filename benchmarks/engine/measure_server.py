@@ -23,23 +23,34 @@ def word(number):
 
 
 def sender(session, options):
-    def body_of(tokens, num_output):
+    def body_of(tokens, num_output, images):
         body = {"model": options.model, "max_tokens": num_output, "min_tokens": num_output, "ignore_eos": True}
         body |= {"temperature": 0.0, "stream": True}
-        if options.prompts == "ids":
+        if options.prompts == "ids" and not images:
             return body | {"prompt": tokens}
         words = "".join(map(word, tokens))
+        if images:
+            parts = [{"type": "image_url", "image_url": {"url": each.url}} for each in images]
+            content = [*parts, {"type": "text", "text": words}]
+            return body | {
+                "messages": [{"role": "user", "content": content}],
+                "stream_options": {"include_usage": True},
+            }
         chat = {"messages": [{"role": "user", "content": words}]}
         return body | ({"prompt": words} if options.prompts == "text" else chat)
 
-    async def send(name, tokens, num_output):
+    async def send(name, tokens, num_output, images=()):
         headers = {"X-Request-Id": f"{options.name}-{name}"}
-        body, url = body_of(tokens, num_output), options.url + PATHS[options.prompts]
-        async with session.post(url, json=body, headers=headers) as response:
+        path = PATHS["chat" if images else options.prompts]
+        body = body_of(tokens, num_output, images)
+        async with session.post(options.url + path, json=body, headers=headers) as response:
             if response.status != 200:
                 raise SystemExit(f"the server answered {response.status}: {await response.text()}")
             async for line in response.content:
                 if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
+                    if b'"choices":[],' in line:  # the last part, of what was used
+                        yield -json.loads(line[6:])["usage"]["prompt_tokens"]
+                        continue
                     yield 0 if b'"role":"assistant","content":""' in line else 1
 
     return send

@@ -2,8 +2,9 @@
 
     python serve_engine.py MODEL_FOLDER --load-format dummy --port 8011 --served-model-name m
 
-The options are those of `vllm serve`. The body is {"name", "out", "loads": ["poisson:12:200", ...], "seed"}; so one
-engine is measured in process and, by measure_server.py, over HTTP. GET /facts tells what it runs with.
+The options are those of `vllm serve`. The body is {"name", "out", "loads": ["poisson:12:200", ...], "seed", "picture":
+tokens that an image replaces}; so one engine is measured in process and, by measure_server.py, over HTTP. GET /facts
+tells what it runs with.
 """
 
 import time
@@ -28,7 +29,12 @@ def build_app(*args, **kwargs):
         config = config_of(body["name"], engine.vllm_config, BEGAN)
         path = f"{body['out']}/{body['name']}.json.gz"
         loads = Loads(
-            path, config, in_process(engine), engine.reset_prefix_cache, energy_counter(), seed=body.get("seed", 0)
+            path,
+            config,
+            in_process(engine, body.get("picture", ())),
+            engine.reset_prefix_cache,
+            energy_counter(),
+            seed=body.get("seed", 0),
         )
         for load in body["loads"]:
             await loads.play(load)

@@ -55,16 +55,23 @@ async def _tick() -> None:
 
 
 def watch_completions(module) -> None:
-    serving = module.OpenAIServingCompletion
-    create = serving.create_completion
+    _watch_handler(module.OpenAIServingCompletion, "create_completion")
 
-    async def create_completion(self, request, raw_request=None):
+
+def watch_chats(module) -> None:
+    _watch_handler(module.OpenAIServingChat, "create_chat_completion")
+
+
+def _watch_handler(serving, handler) -> None:
+    create = getattr(serving, handler)
+
+    async def begin(self, request, raw_request=None):
         port = raw_request.client.port if raw_request is not None and raw_request.client else None
         name = raw_request.headers.get("X-Request-Id") if raw_request is not None else None
         REQUESTS.append(("began", perf_counter(), port, name))
         return await create(self, request, raw_request)
 
-    serving.create_completion = create_completion
+    setattr(serving, handler, begin)
 
 
 def watch_protocol(module) -> None:

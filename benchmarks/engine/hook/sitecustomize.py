@@ -8,8 +8,11 @@ import sys
 
 WATCHED = {
     "vllm.v1.engine.core": ("step_logger", "watch"),
+    "vllm.v1.worker.gpu.mm.encoder_runner": ("step_logger", "watch_encoder"),
+    "vllm.v1.worker.gpu_model_runner": ("step_logger", "watch_encoder"),
     "vllm.v1.engine.async_llm": ("server_logger", "watch_engine_client"),
     "vllm.entrypoints.openai.completion.serving": ("server_logger", "watch_completions"),
+    "vllm.entrypoints.openai.chat_completion.serving": ("server_logger", "watch_chats"),
     "uvicorn.protocols.http.httptools_impl": ("server_logger", "watch_protocol"),
     "sglang.srt.managers.scheduler": ("sglang_logger", "watch_scheduler"),
     "sglang.srt.managers.tokenizer_manager": ("sglang_logger", "watch_server"),

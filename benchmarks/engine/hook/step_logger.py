@@ -24,6 +24,7 @@ MEMORY = (
 )
 ROWS: list[dict] = []
 ARRIVALS: list[tuple] = []
+ENCODED: list[dict] = []  # calls of an image encoder: on the host's clock, on the GPU's, tokens of each image
 STATE = {"row": None, "base": None, "number": 0, "busy": 0.0, "memory": None}
 
 
@@ -42,6 +43,27 @@ def watch(core_module) -> None:
         return reset(self, *args, **kwargs)
 
     core.add_request, core.reset_prefix_cache = add_request, reset_prefix_cache
+
+
+def watch_encoder(module) -> None:
+    """Wrap the image encoder of either model runner once its module is loaded."""
+    for owner, name in (("EncoderRunner", "execute_mm_encoder"), ("GPUModelRunner", "_execute_mm_encoder")):
+        if hasattr(getattr(module, owner, None), name):
+            _wrap_encoder(getattr(module, owner), name)
+
+
+def _wrap_encoder(runner, name) -> None:
+    encode = getattr(runner, name)
+
+    def timed_encode(self, *args, **kwargs):
+        before, start = _event(), perf_counter()
+        outputs = encode(self, *args, **kwargs)
+        tokens = [len(each) for each in outputs]
+        if tokens:
+            ENCODED.append({"host": (start, perf_counter()), "gpu": (before, _event()), "tokens": tokens})
+        return outputs
+
+    setattr(runner, name, timed_encode)
 
 
 def _wrap_init(core) -> None:
@@ -145,6 +167,15 @@ def _install(core) -> None:
     AsyncOutputFuture.result = timed_result
 
 
+def _encoded(call, base, zero) -> dict:
+    host = [round(each - zero, 6) for each in call["host"]]
+    return {
+        "host": host,
+        "gpu": [round(base.elapsed_time(each) / 1e3, 6) for each in call["gpu"]],
+        "tokens": call["tokens"],
+    }
+
+
 def _write() -> None:
     """One file a run, and start anew."""
     import torch  # noqa: PLC0415
@@ -162,13 +193,16 @@ def _write() -> None:
             kept[name] = [round(each - zero, 6) for each in row[name]] if name in row else None
         kept["gpu"] = [round(base.elapsed_time(row[name]) / 1e3, 6) if name in row else None for name in EVENTS]
         rows.append(kept)
+    encoded = [_encoded(each, base, zero) for each in ENCODED if STATE["number"] or each["host"][0] > zero]
     folder = os.environ["STEP_LOG"]
     os.makedirs(folder, exist_ok=True)
     arrivals = [(name, round(time - zero, 6), tokens) for name, time, tokens in ARRIVALS]
     log = {"zero": zero, "busy": process_time() - STATE["busy"], "memory": STATE["memory"], "arrivals": arrivals}
+    log |= {"encoder": encoded} if encoded else {}
     with gzip.open(os.path.join(folder, f"steps_{STATE['number']:02d}.json.gz"), "wt", compresslevel=3) as file:
         json.dump({**log, "steps": rows}, file)
     STATE["number"] += 1
     ROWS.clear()
     ARRIVALS.clear()
+    ENCODED.clear()
     STATE["busy"] = process_time()

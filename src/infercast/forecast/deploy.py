@@ -645,16 +645,16 @@ def image_mix(text: str | None, model: ModelConfig | None) -> tuple[tuple[float,
     """What the model's processor makes of images like ``1:1024x1024``, with how many of them a request has."""
     if not text or model is None:
         return ()
+    return tuple((mean, image_of(model, width, height)) for mean, width, height in parse_images(text))
+
+
+def image_of(model: ModelConfig, width: int, height: int) -> Image:
     encoder = None if model.vision is None else model.vision.images
     if encoder is None:
         how = "has no images" if model.vision is None else "cuts images by a rule that is not known"
-        raise InputError(f"images {text!r} cannot be sent: {model.name} {how}; qwen2.5-vl-7b takes some, say")
-    found = []
-    for mean, width, height in parse_images(text):
-        picture = encoder.picture(width, height)
-        image = Image(picture.num_tokens, picture.num_embeds, picture.grid, pixels=width * height)
-        found.append((mean, image))
-    return tuple(found)
+        raise InputError(f"images of {width}x{height} cannot be sent: {model.name} {how}; qwen2.5-vl-7b takes some, say")
+    picture = encoder.picture(width, height)
+    return Image(picture.num_tokens, picture.num_embeds, picture.grid, pixels=width * height)
 
 
 def most_image_tokens(mix: Iterable[tuple[float, Image]]) -> int:

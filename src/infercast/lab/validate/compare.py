@@ -31,7 +31,7 @@ from infercast.forecast.uncertainty import (
     with_pauses,
 )
 from infercast.hardware import Gpu, gpu_from_driver_name
-from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
+from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun, with_images_of
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.mixers.mixer import Mixer
 from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
@@ -446,7 +446,7 @@ def validate(
         if deployment.host.is_measured:
             hosts[measured.path.name] = deployment.host.title
         replica = deployment.replica(warmed_up=warmed_up or measured.is_warm)
-        for run in measured.runs:
+        for run in (with_images_of(each, deployment.model) for each in measured.runs):
             if progress is not None:
                 progress(f"{measured.path.name}: {run.label}")
             before = replace(replica, first_uses=None if replica.first_uses is None else replica.first_uses.copy())

@@ -18,8 +18,11 @@ import numpy.typing as npt
 from infercast.bundled import DATA
 from infercast.engines.base import measured_engine
 from infercast.engines.settings import Fields, MeasuredSetup
-from infercast.errors import FileFormatError, reading
+from infercast.errors import FileFormatError, InputError, reading
+from infercast.forecast.deploy import image_of
 from infercast.hardware.host import HostProbe, mean_probe, probe_of, read_probe
+from infercast.models.spec import ModelConfig
+from infercast.serve.workload.classes import showing
 from infercast.serve.workload.request import Request, Segment, Workload
 
 # What measured files say of prefixes: conversations with prompts that continue answers, and tokens that were cached.
@@ -90,6 +93,7 @@ class MeasuredRun:
     hits: Hits | None = None
     joules: float | None = None  # What the board's energy counter said, where the file has it, ...
     mean_watts: float | None = None  # ... and the same over the time from the first request sent to the last token.
+    sizes: tuple[list[tuple[int, int]], ...] = ()  # Of the images in each prompt, if any has some
 
 
 WARM_UP = "warmup"  # the kind of a run that only lets the engine meet what comes later
@@ -173,7 +177,7 @@ def _read_run(run: Fields) -> MeasuredRun:
         prefix_len = run.at_least("prefix_len", 1)
         if not isinstance(groups, list) or len(groups) != len(rows) or not all(type(each) is int for each in groups):
             raise FileFormatError(path, f"{where}.groups must number a prefix for each of the {len(rows)} requests")
-    requests, values = [], []
+    requests, values, sizes = [], [], []
     conversations = Conversations(run) if isinstance(rows[0], dict) and "session" in rows[0] else None
     early_seconds = 1e-3  # a client's timer may wake it this long before the start; that counts as the start
     for position, row in enumerate(rows):
@@ -184,6 +188,7 @@ def _read_run(run: Fields) -> MeasuredRun:
             raise FileFormatError(path, f"{place}.n_in {num_input} is below {where}.prefix_len {prefix_len}")
         prefix = () if groups is None else (Segment(groups[position], prefix_len),)
         arrival = max(number("arrival", -early_seconds), 0.0)
+        sizes.append(_sizes(path, row, place))
         request = Request(arrival, num_input, num_output, prefix)
         requests.append(request if conversations is None else conversations.turn(request, row, place))
         # After a stall all tokens of an answer may come at one moment.
@@ -203,7 +208,38 @@ def _read_run(run: Fields) -> MeasuredRun:
         ttft=ttft / 1e3, tpot=tpot[n_out > 1] / 1e3, output_tokens_per_second=float(n_out.sum()) / duration,
         rate=_rate(run.holder, arrival), token_gap=float(np.median(gaps)) / 1e3 if gaps else None,
         hits=hits_of(path, rows, where), joules=_counted(run, "joule"), mean_watts=_counted(run, "mean_w"),
+        sizes=tuple(sizes[index] for index in order) if any(sizes) else (),
     )  # fmt: skip
+
+
+def _sizes(path: Path, row: dict[str, Any], place: str) -> list[tuple[int, int]]:
+    """Of the images in a prompt, which count in its ``n_in``."""
+    sizes = row.get("images", [])
+    most_pixels = 65_536  # along a side
+    if not isinstance(sizes, list) or not all(
+        isinstance(size, list) and len(size) == 2 and all(type(side) is int and 0 < side <= most_pixels for side in size)
+        for size in sizes
+    ):
+        raise FileFormatError(path, f"{place}.images must be a list of [width, height], not {sizes!r}")
+    return [(width, height) for width, height in sizes]
+
+
+def with_images_of(run: MeasuredRun, model: ModelConfig) -> MeasuredRun:
+    """A run with the images of its prompts as this model's processor cuts them, each one new, before the text."""
+    if not run.sizes:
+        return run
+    requests, count = [], 0
+    for request, sizes in zip(run.workload.requests, run.sizes, strict=True):
+        images = [image_of(model, *size)._replace(content=-count - number) for number, size in enumerate(sizes, 1)]
+        count += len(images)
+        text = request.num_input - sum(image.num_tokens for image in images)
+        if text < 0:
+            raise InputError(
+                f"{run.label}: a prompt of {request.num_input} tokens with {len(images)} images, which alone are "
+                f"{request.num_input - text} tokens of {model.name}"
+            )
+        requests.append(showing(replace(request, num_input=text), images) if images else request)
+    return replace(run, workload=replace(run.workload, requests=tuple(requests)))
 
 
 def _workload(run: Fields, requests: list[Request]) -> Workload:

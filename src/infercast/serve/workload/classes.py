@@ -179,13 +179,14 @@ def with_images(workload: Workload, mix: Sequence[tuple[float, Image]], *, seed:
             images = [image._replace(content=-first - number) for number, image in enumerate(kept)]
             if request.session is not None:
                 of_sessions[request.session] = images
-        found.append(_showing(request, images) if images else request)
+        found.append(showing(request, images) if images else request)
     kinds_of = " and ".join(f"{mean:g} of {image.num_tokens:,} tokens" for mean, image in mix)
     words = f"{workload.description}; images in prompts: {kinds_of}"
     return replace(workload, requests=tuple(found), images=tuple(mix), description=words)
 
 
-def _showing(request: Request, images: Sequence[Image]) -> Request:
+def showing(request: Request, images: Sequence[Image]) -> Request:
+    """A request with these images before its text, or before what a conversation says."""
     place = len(request.prefix) if request.session is None else min(1, len(request.prefix))
     before, after = request.prefix[:place], request.prefix[place:]
     start, placed = sum(segment.num_tokens for segment in before), []
