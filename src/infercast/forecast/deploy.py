@@ -652,7 +652,9 @@ def image_of(model: ModelConfig, width: int, height: int) -> Image:
     encoder = None if model.vision is None else model.vision.images
     if encoder is None:
         how = "has no images" if model.vision is None else "cuts images by a rule that is not known"
-        raise InputError(f"images of {width}x{height} cannot be sent: {model.name} {how}; qwen2.5-vl-7b takes some, say")
+        raise InputError(
+            f"images of {width}x{height} cannot be sent: {model.name} {how}; qwen2.5-vl-7b takes some, say"
+        )
     picture = encoder.picture(width, height)
     return Image(picture.num_tokens, picture.num_embeds, picture.grid, pixels=width * height)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from infercast.errors import InputError, require
 from infercast.ops import Call, Collective, EncoderAttention, Gemm
-from infercast.ops.op import bytes_of, copy, gated_activation, norm, plain_activation, rope, weighted_sum
+from infercast.ops.op import bytes_of, copy, gated_activation, norm, plain_activation, rope, strided_copy, weighted_sum
 
 
 class Picture(NamedTuple):
@@ -196,6 +196,7 @@ def encoder_calls(
         Call("patch_embedding", Gemm(patches, hidden, encoder.patch_values, dtype)),
         Call("norm", norm(patches, hidden, residual=False, dtype=dtype), 2 * layers),
         Call("qkv_proj", Gemm(patches, 3 * share * head, hidden, dtype), layers),
+        Call("split_heads", strided_copy(patches, 2 * share * head * bytes_of(dtype)), layers),
         Call("rope", rope(patches, 2 * share, head, dtype), layers),
         *(
             Call("attention", EncoderAttention(count, tokens, heads=share, head_dim=head, dtype=dtype), of_layers)

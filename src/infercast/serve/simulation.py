@@ -112,8 +112,9 @@ def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Client
     """The clients of a workload, connected to engines like this one, through at least this number of API servers."""
     servers = max(servers, replica.num_servers)
     path, token = replica.request_path_seconds, replica.request_token_seconds
-    pixel = 0.0 if replica.encoder is None else replica.encoder.pixel_seconds
-    found = Clients(workload, path, token, replica.server, servers, pixel)
+    encoder = replica.encoder
+    images = (0.0, 0.0) if encoder is None else (encoder.request_seconds, encoder.pixel_seconds)
+    found = Clients(workload, path, token, replica.server, servers, images)
     if workload.patience is None and not workload.has("patience"):
         return found
     from infercast.serve.workload.patience import ImpatientClients  # noqa: PLC0415 - most clients wait

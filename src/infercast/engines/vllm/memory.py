@@ -201,8 +201,8 @@ GRAPH_BYTES_A_KERNEL = 16 * KIB
 LEAST_PROFILED_BYTES = 1 * MIB
 LIBRARY_BYTES, LATER_LIBRARY_BYTES = 100 * MIB, 256 * MIB  # The latter beside the sampler's own buffers
 SAMPLER_BYTES = 4 + 1 / 8  # For each sequence and token of the vocabulary: counts of answers, a mask of prompts
-# Additional memory with recurrent and sparse layers, whose kernels are compiled and tuned while the engine profiles its
-# memory. Their engines have 1.9, 1.8 and 1.7 GiB less for blocks than the rest explains (Qwen3.5-35B-A3B, Nemotron 3
+# Additional memory with recurrent and sparse layers, whose kernels are compiled and tuned while an older engine profiles
+# its memory (0.33 gives it back: Qwen3.5-4B). Their engines have 1.9, 1.8 and 1.7 GiB less for blocks than the rest explains (Qwen3.5-35B-A3B, Nemotron 3
 # Nano, and six layers of GLM-5).
 COMPILED_BYTES = 1.8 * GIB
 
@@ -214,11 +214,10 @@ def plan_memory(
     activations = peak_activation_bytes(config, layout, settings)
     all_graphs = graph_bytes(config, layout, settings)
     multiples = expert_multiples(config, gpu)
-    libraries = COMPILED_BYTES if compiles_kernels(config, layout) else 0.0
     if _samples_apart(config, settings):
-        libraries += LATER_LIBRARY_BYTES + settings.max_num_seqs * config.vocabulary * SAMPLER_BYTES
+        libraries = LATER_LIBRARY_BYTES + settings.max_num_seqs * config.vocabulary * SAMPLER_BYTES
     else:
-        libraries += LIBRARY_BYTES
+        libraries = LIBRARY_BYTES + (COMPILED_BYTES if compiles_kernels(config, layout) else 0.0)
     plans = []
     unbound = 1 + settings.max_num_seqs * -(-settings.max_model_len // settings.block_size)
     drafting = settings.drafting  # the drafter's layers with a KV cache follow the target's
@@ -254,6 +253,16 @@ def check_state_blocks(config: ModelConfig, settings: ResolvedSettings, memory: 
         )
 
 
+def image_bytes(config: ModelConfig, settings: ResolvedSettings) -> float:
+    """What an encoder computed for as many images as a step may have, and a step's inputs by layers that images feed."""
+    encoder = None if config.vision is None else config.vision.images
+    if encoder is None:
+        return 0.0
+    fed = encoder.projector.count(encoder.projector[0])  # Layers; each has a projector of its own
+    tokens = fed * max(settings.max_num_batched_tokens, encoder.most_embeds) + fed * settings.max_num_batched_tokens
+    return tokens * encoder.projector[-1][1] * bytes_of(config.weights.base)
+
+
 def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
     """Peak of activations: the widest layer of a full step, or the logits of a full batch."""
     value = bytes_of(config.weights.base)
@@ -261,22 +270,22 @@ def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings:
     shard = config.shard(layout)
     widest = max(stack.feed_forward.live_values(shard) for stack in config.stacks)
     kept_for_drafts = draft_buffers(config, settings)
+    kept_for_images = image_bytes(config, settings)
     # A buffer keeps the embeddings of single layers beside those in use.
     in_layers = tokens * (2 * config.hidden + widest + 2 * config.layer_inputs) * value + kept_for_drafts
     # Logits in the model's format and in fp32, which the V2 runner samples from a copy of, and their hidden states.
-    rows = settings.max_num_seqs * settings.width
+    apart = _samples_apart(config, settings)
+    rows = settings.max_num_seqs * (1 if apart else settings.width)  # profiled without drafts by the V2 runner
     in_head = (
-        rows * config.vocabulary * (value + (8 if _samples_apart(config, settings) else 4))
-        + tokens * config.hidden * value
-        + kept_for_drafts
+        rows * config.vocabulary * (value + (8 if apart else 4)) + tokens * config.hidden * value + kept_for_drafts
     )
     sparse = sparse_memory(config, layout, settings)
     if sparse is None:
-        return max(in_layers, in_head)
+        return max(in_layers, in_head) + kept_for_images
     # Experts and sparse attention share a persistent buffer.
     kept = max(sparse.kept, tokens * widest * value)
     streams = 1 + max(stack.streams for stack in config.stacks)
-    return kept + max(tokens * streams * config.hidden * value + sparse.beside, in_head)
+    return kept + max(tokens * streams * config.hidden * value + sparse.beside, in_head) + kept_for_images
 
 
 def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
@@ -301,7 +310,7 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     profiled_bytes_a_kernel = 4.7 * KIB
     a_graph = max(LEAST_PROFILED_BYTES, profiled_bytes_a_kernel * num_kernels / layout.pipeline)
     profiled_share = 1.4  # What it reserves of what these add up to: vLLM 0.33 with Qwen3-14B in fp8
-    return profiled_share * (recorded + num_graphs * a_graph)
+    return profiled_share * (recorded + (num_graphs + num_draft_graphs) * a_graph)
 
 
 def _samples_apart(config: ModelConfig, settings: ResolvedSettings) -> bool:

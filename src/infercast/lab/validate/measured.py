@@ -217,7 +217,9 @@ def _sizes(path: Path, row: dict[str, Any], place: str) -> list[tuple[int, int]]
     sizes = row.get("images", [])
     most_pixels = 65_536  # along a side
     if not isinstance(sizes, list) or not all(
-        isinstance(size, list) and len(size) == 2 and all(type(side) is int and 0 < side <= most_pixels for side in size)
+        isinstance(size, list)
+        and len(size) == 2
+        and all(type(side) is int and 0 < side <= most_pixels for side in size)
         for size in sizes
     ):
         raise FileFormatError(path, f"{place}.images must be a list of [width, height], not {sizes!r}")
@@ -268,6 +270,8 @@ def _rate(run: Mapping[str, Any], arrival: npt.NDArray[Any]) -> float:
 
 
 def _label(kind: str, run: Mapping[str, Any]) -> str:
+    if isinstance(run.get("images"), str) and "rep" in run:
+        return f"{kind} {run['images']} #{run['rep']}"
     if "batch" in run:
         return f"{kind} {run['batch']}x{run.get('n_in')}x{run.get('n_out')} #{run.get('rep', 0)}"
     if (clients := run.get("clients", run.get("concurrency"))) is not None:

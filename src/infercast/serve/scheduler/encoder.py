@@ -20,7 +20,8 @@ class Encoder(NamedTuple):
     cost: Callable[[Sequence[Image]], tuple[float, float]]
     """GPU seconds of encoding these images together, and host seconds of launching that."""
     most_embeds: int = NEVER  # Tokens that a step encodes at most, and that are kept
-    pixel_seconds: float = 0.0  # Of a request's way to the engine, for each pixel
+    request_seconds: float = 0.0  # Of a request's way to the engine if it has images ...
+    pixel_seconds: float = 0.0  # ... and for each pixel
 
     def new_cache(self) -> EncoderCache:
         return EncoderCache(self.most_embeds)

@@ -100,9 +100,9 @@ class ArrivalQueue:
 class Clients:
     """Releases the requests of a workload to the engines, in the order they were sent.
 
-    ``path_seconds`` is a request's time from client to queue, ``token_seconds`` and ``pixel_seconds`` what each prompt
-    token and each pixel of an image adds; these come on top of its time at the API ``servers``: in rounds, or in an
-    event loop that sends answers as well.
+    ``path_seconds`` is a request's time from client to queue, ``token_seconds`` what each prompt token adds,
+    ``image_seconds`` what images do, at all and for each pixel; these come on top of its time at the API ``servers``:
+    in rounds, or in an event loop that sends answers as well.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class Clients:
         token_seconds: float = 0.0,
         costs: ServerCosts | None = None,
         servers: int = 1,
-        pixel_seconds: float = 0.0,
+        image_seconds: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self.requests = dict(enumerate(workload.requests))  # That have not reached an engine
         self._num_known = len(workload.requests)
-        self._path_seconds, self._token_seconds, self._pixel_seconds = path_seconds, token_seconds, pixel_seconds
+        self._path_seconds, self._token_seconds, self._image_seconds = path_seconds, token_seconds, image_seconds
         costs = ServerCosts() if costs is None else costs
         self._costs, self._in_rounds = costs, any(costs) and not costs.part
         self.servers = ApiServers(costs, servers) if costs.part else None
@@ -213,8 +213,10 @@ class Clients:
     def _path(self, index: int) -> float:
         request = self.requests[index]
         seconds = self._path_seconds + self._token_seconds * request.num_input
-        pixels = sum(each.pixels for each in request.images) if request.images else 0
-        return seconds + self._pixel_seconds * pixels if pixels else seconds
+        if not request.images:
+            return seconds
+        request_seconds, pixel_seconds = self._image_seconds
+        return seconds + request_seconds + pixel_seconds * sum(each.pixels for each in request.images)
 
     def _see_next(self) -> None:
         """Set the time before which nothing comes, where API servers have to work until something does."""
